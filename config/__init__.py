@@ -92,5 +92,5 @@ __all__ = [
     "load_config",
 ]
 
-if __name__ != "headrace.config":  # a checkout is on `sys.path`, and the user means another `config`
+if __name__ != "headrace.config":  # a checkout is on `sys.path`, and the caller wants another package named `config`
     raise ModuleNotFoundError("No module named 'config'; Headrace's own is headrace.config", name=__name__)

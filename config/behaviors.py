@@ -1,4 +1,4 @@
-"""The `behaviors` section: how each behaviour learns. ML-Agents' schema and defaults, with some keys added."""
+"""The `behaviors` section: how each behaviour learns. It has ML-Agents' schema and defaults, with some keys added."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from headrace.config.reward_signals import (
 from headrace.config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind
 from headrace.config.validation import explain
 
-# When a behaviour stops learning before `max_steps`.
+# Conditions under which a behaviour stops learning before `max_steps`.
 
 
 class StopWhenSettings(Settings):
-    """When a behaviour stops learning before `max_steps`: as soon as one of these is so."""
+    """When a behaviour stops learning before `max_steps`: as soon as one of these conditions holds."""
 
     mean_reward: Float | None = Field(
         None, description="Stop when the mean return of the last `over` training episodes is at least this."
@@ -64,7 +64,7 @@ _FORMER_TRAINERS = {
     "offline_bc": "'bc', with hyperparameters.demo_path",
     "online_bc": "'bc', with hyperparameters.teacher",
 }
-"""Trainers in older versions of ML-Agents, and their equivalents here."""
+"""Trainers in older versions of ML-Agents, and their equivalents in Headrace."""
 
 _NO_PLUGINS = " (ML-Agents' plugins do not work here; see docs/extending.md for how to write a trainer)"
 
@@ -89,7 +89,7 @@ def _policy_file(value: object) -> object:
 
 
 def _likely_trainer(hyperparameters: dict[str, Any]) -> str:
-    """Guess which built-in trainer these keys are meant for."""
+    """Guess for which built-in trainer these keys are meant."""
     models = {name: kind.hyperparameters for name, kind in TRAINERS.items() if kind.hyperparameters is not None}
     fitting = (name for name, model in models.items() if hyperparameters.keys() <= model.model_fields.keys())
     return next(fitting, DEFAULT_TRAINER)
@@ -112,7 +112,7 @@ def _defaults(trainer_type: str) -> Hyperparameters | PlainMap:
 
 
 class BehaviorSettings(Settings):
-    """One behaviour's block. Steps are agent decisions as its trainer counts them, not frames."""
+    """One behaviour's block. Steps are agent decisions, not frames, as the behaviour's trainer counts them."""
 
     trainer_type: Annotated[Text, BeforeValidator(_trainer_type)] = Field(
         DEFAULT_TRAINER,
@@ -197,7 +197,7 @@ class BehaviorSettings(Settings):
 
     @property
     def learns(self) -> bool:
-        """True unless all games are played by brains that do not learn."""
+        """True unless brains that do not learn play all games."""
         return not self.brain or not leave_nobody_to_learn(self.brain)
 
     @property
@@ -224,12 +224,12 @@ class BehaviorSettings(Settings):
 
     @property
     def teacher(self) -> str | None:
-        """The behaviour whose trajectories this one imitates live; None if it imitates none."""
+        """The behaviour whose trajectories this one imitates during the run; None if it imitates none."""
         return self._imitated("teacher")
 
     @property
     def demonstrations(self) -> str | None:
-        """The `demo_path` from which this behaviour learns without acting; None if it learns otherwise."""
+        """The `demo_path` from which this behaviour learns without acting; None if it learns in another way."""
         return self._imitated("demo_path")
 
     def _imitated(self, key: str) -> str | None:
@@ -239,7 +239,7 @@ class BehaviorSettings(Settings):
     @field_validator("hyperparameters", mode="wrap")
     @classmethod
     def _by_trainer(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
-        trainer = info.data.get("trainer_type", "")  # missing if it was already refused
+        trainer = info.data.get("trainer_type", "")  # missing if it was refused earlier
         model = declared_kind(trainer).hyperparameters
         if model is not None and isinstance(value, Settings) and not isinstance(value, model):
             raise ValueError(
@@ -259,7 +259,7 @@ class BehaviorSettings(Settings):
         return data
 
     def _mistakes(self) -> list[Finding]:
-        """Find the first kind of contradiction, as later ones may be its consequences."""
+        """Find the first kind of contradiction; later ones may result from it."""
         return (
             self._about_brains()
             or self._about_league()
@@ -272,7 +272,7 @@ class BehaviorSettings(Settings):
         defaults = declared_kind(self.trainer_type).network_defaults.items()
         if own := {key: value for key, value in defaults if key not in network.model_fields_set}:
             filled = network.model_copy()
-            filled._fill(**own)  # not `update`, which would mark them as written
+            filled._fill(**own)  # not `update`, which would mark them as set by the user
             self._fill(network_settings=filled)
         if self.even_checkpoints:
             self._fill(checkpoint_interval=self.max_steps // self.keep_checkpoints)
@@ -304,7 +304,7 @@ class BehaviorSettings(Settings):
         return [Finding((key,), message, (("league",),)) for key in others]
 
     def _about_hyperparameters(self) -> list[Finding]:
-        """Find contradictions with the trainer; missing hyperparameters get the trainer's defaults."""
+        """Find contradictions with the trainer; fill in the trainer's defaults for missing hyperparameters."""
         found = [
             Finding(
                 (key,),

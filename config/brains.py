@@ -1,8 +1,8 @@
-"""Brains, which decide for agents: the table of kinds, and the settings that name one.
+"""Brains, which decide for agents: the table of kinds, and the settings that refer to a brain.
 
-A brain that does not learn can decide for a behaviour, for some of its teams, in a share of its games, and as an
-opponent in self-play and in evaluations. The key `use` names it everywhere. A new kind is one entry here and the
-function that the entry names.
+A brain that does not learn can decide for a behaviour, for some of its teams, in a share of its games, or as an
+opponent in self-play and in evaluations. In all these places, the key `use` selects it. A new kind needs one entry here
+and the function named in the entry.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ MODEL_SUFFIXES = (".pt", ".onnx")
 
 @dataclass(frozen=True, slots=True)
 class BrainKind:
-    """One kind of brain. Its function is given as `module:name`, and imported when a run needs it."""
+    """One kind of brain. Its function is given as `module:name`, and is imported when a run needs it."""
 
     meaning: str
     """Description for the YAML reference."""
     maker: str | None
-    """Function from a `BrainRequest` to the object that decides. If the request has no spec yet, it
-    only checks what can be checked without one, and returns None. None: a trainer's policy."""
+    """Function from a `BrainRequest` to the object that decides. If the request has no spec yet, the function only
+    checks what it can without a spec, and returns None. The field is None if the brain is a trainer's policy."""
     keys: tuple[str, ...] | None = ()
-    """Keys that it accepts in `with`; None: its code checks them."""
+    """Keys that the brain accepts in `with`; None if the brain's own code checks them."""
 
 
 BRAIN_KINDS: Table[BrainKind] = Table(
@@ -66,11 +66,11 @@ SCRIPTED_PLAYERS: Mapping[str, tuple[str, ...]] = {
     "ConnectFour": ("headrace.stages.games.connect_four:TacticalPlayer",),
     "Pursuit": ("headrace.stages.games.pursuit:ScriptedPursuer", "headrace.stages.games.pursuit:ScriptedEvader"),
 }
-"""`module:Class` of each built-in game's scripted player; one per team if the teams' players differ."""
+"""By built-in game: `module:Class` of its scripted player, or one per team if the teams' players differ."""
 
 
 def kind_of(use: str) -> str | None:
-    """Return the kind of brain for a value of `use`; None if there is none."""
+    """Return the kind of brain for a value of `use`; None if there is no such kind."""
     if use in (LEARNING, "random", "scripted", PLAYER):
         return use
     if is_reference(use):
@@ -88,7 +88,7 @@ def check_use(use: str, more: Collection[str] = (), people: bool = False) -> str
         people: True if a person is allowed.
 
     Raises:
-        ValueError: if the value is neither.
+        ValueError: if the value is neither a brain nor one of the words.
     """
     if use == LEARNING:
         raise ValueError(
@@ -111,7 +111,7 @@ def check_use(use: str, more: Collection[str] = (), people: bool = False) -> str
 
 
 def check_with(use: str, arguments: Mapping[str, object], named: str = "use") -> list[Finding]:
-    """Find arguments that a brain does not accept, unless its code checks them itself."""
+    """Find arguments that a brain does not accept, unless the brain's own code checks them."""
     accepted = BRAIN_KINDS[kind_of(use) or LEARNING].keys
     if accepted is None:
         return []
@@ -145,7 +145,7 @@ def fills(shares: Sequence[float]) -> bool:
 
 
 _ROUNDING = 1e-5
-"""Tolerance, so that three shares of 0.333333 add up to 1."""
+"""Tolerance for rounding, with which three shares of 0.333333 add up to 1."""
 
 
 def meanings(*left_out: str) -> str:
@@ -184,7 +184,7 @@ class BrainSettings(MemberSettings):
 
 
 class OwnBrainSettings(BrainSettings):
-    """A brain of a behaviour: it decides for its agents, or for some of its teams, in its share of the games."""
+    """A behaviour's brain, which decides for its agents, or for some of its teams, in its share of the games."""
 
     use: Annotated[
         Text, BeforeValidator(lambda value: check_use(value, people=True) if isinstance(value, str) else value)
@@ -195,7 +195,7 @@ class OwnBrainSettings(BrainSettings):
 
 
 def as_brains(value: object) -> object:
-    """Normalise the forms of `brain`: an empty list for `learning`, a list for everything else."""
+    """Normalise the forms of `brain`: return an empty list for `learning`, otherwise a list of brains."""
     if value in (LEARNING, {"use": LEARNING}):
         return ()
     if isinstance(value, str):
@@ -226,7 +226,7 @@ def brains_of_team(brains: Sequence[BrainSettings], team: int | None) -> list[Br
 
 
 def leave_nobody_to_learn(brains: Sequence[OwnBrainSettings]) -> bool:
-    """Return True if brains play all games, for all teams or, if teams 0 to n are named, for each of these."""
+    """Return True if brains play all games for all teams, or, if teams 0 to n are named, for each of these."""
     named = {team for brain in brains for team in brain.teams or ()}
     teams = sorted(named) if named == set(range(len(named))) and len(named) > 1 else [None]
     return all(fills([brain.weight for brain in brains_of_team(brains, team)]) for team in teams)

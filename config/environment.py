@@ -1,4 +1,4 @@
-"""The `environment` section: environments other than Unity. Models for kinds with their own keys are at the end."""
+"""The `environment` section: environments other than Unity. Models for kinds with additional keys are at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headrace.config.observation_kinds import OBSERVATION_KINDS
 
 
 class KeySettings(Settings):
-    """The action of a key while it is pressed."""
+    """What a key does while it is pressed."""
 
     branch: Int | None = Field(None, ge=0, description="Discrete branch in which the key chooses `value`.")
     index: Int | None = Field(
@@ -69,7 +69,7 @@ class KeyMapSettings(Settings):
 
 
 def _short_form(value: Any) -> Any:
-    """Read `camera: image` as `camera: {kind: image}`, and `goal` as a vector that holds the goal."""
+    """Read `camera: image` as `camera: {kind: image}`, and `goal` as a vector that holds a goal."""
     if not isinstance(value, str):
         return value
     if value not in (*OBSERVATION_KINDS, "goal"):
@@ -95,7 +95,7 @@ def _team(value: Any) -> Any:
 
 
 class ObservationSettings(Settings):
-    """The kind of one of the environment's observations. Short: only `vector`, `image`, `set` or `goal`."""
+    """The kind of one of the environment's observations. The short form is just `vector`, `image`, `set` or `goal`."""
 
     kind: Annotated[Text, one_of(OBSERVATION_KINDS)] | None = Field(
         None,
@@ -121,7 +121,7 @@ class ObservationSettings(Settings):
 
 
 class WrapperSettings(Settings):
-    """A wrapper round each single environment. Short: only its `use`."""
+    """A wrapper around each single environment. The short form is just its `use`."""
 
     use: Reference = Field(
         description="`module:callable` whose first argument is an environment, such as "
@@ -137,7 +137,7 @@ class WrapperSettings(Settings):
 
 
 class RoleSettings(Settings):
-    """The role of agents of a PettingZoo environment. Short: only the behaviour's name."""
+    """The role of some agents in a PettingZoo environment. The short form is just the behaviour's name."""
 
     behavior: Text | None = Field(
         None,
@@ -163,7 +163,7 @@ def _repeat_in_short(value: Any) -> Any:
 
 
 class ActionRepeatSettings(Settings):
-    """How long actions are held. Short: only the number of steps, for a fixed repeat."""
+    """How long actions are repeated. The short form is just the number of steps, for a fixed repeat."""
 
     steps: Int | None = Field(
         None, gt=0, le=1000, description="Number of environment steps for which each action is repeated."
@@ -191,11 +191,11 @@ class ActionRepeatSettings(Settings):
 
 
 FOR_EVERY_KIND = ("kind", "num_envs", "action_repeat", "max_episode_steps")
-"""Keys that have a meaning for environments of every kind."""
+"""Keys that apply to environments of every kind."""
 
 
 class EnvironmentSettings(ChoosingSettings):
-    """The environment that the agents act in. ML-Agents has no such section; it always runs Unity."""
+    """The environment in which the agents act. ML-Agents has no such section, because it always runs Unity."""
 
     choosable: ClassVar[Mapping[str, bool]] = {"num_envs": False}
 
@@ -309,7 +309,7 @@ class EnvironmentSettings(ChoosingSettings):
 
     @property
     def named(self) -> str:
-        """The environment's name; empty if it is in `env_settings`."""
+        """The environment's name; empty if `env_settings` names it."""
         return next((found for key in ENVIRONMENT_KINDS[self.kind].made_by if (found := getattr(self, key))), "")
 
     def _mistakes(self) -> Iterator[Finding]:
@@ -330,13 +330,16 @@ class EnvironmentSettings(ChoosingSettings):
                 yield Finding((name,), message, (("kind",),))
 
 
-# Kinds of environments with their own keys.
+# Kinds of environments with additional keys.
 
 _PLACE = "{value}"
 
 
 class GodotSettings(EnvironmentSettings):
-    """A game made with Godot, with the addon of Godot RL Agents. `env_settings` says which build, or the editor."""
+    """A game made with Godot that uses the Godot RL Agents addon.
+
+    `env_settings` determines which build is started, or whether the editor plays.
+    """
 
     kind: Literal["godot"]
     fixed_fps: Int | None = Field(
@@ -380,7 +383,10 @@ class GodotSettings(EnvironmentSettings):
 
 
 class OpenProtocolSettings(EnvironmentSettings):
-    """A game of any engine that speaks the open protocol (docs/protocol.md). `env_settings` says which program."""
+    """A game from any engine that speaks the open protocol (docs/protocol.md).
+
+    `env_settings` determines which program is started.
+    """
 
     kind: Literal["open_protocol"]
     transport: Literal["tcp", "websocket"] = Field(

@@ -1,7 +1,7 @@
-"""The table of environment kinds: for each `environment.kind` in the YAML, its settings and where its code is.
+"""The table of environment kinds: for each `environment.kind` in the YAML, its settings and the location of its code.
 
 A new engine needs one entry here and its own folder, `stages/environments/<engine>/`. Code is given as `module:name`,
-and imported when a run needs it.
+and is imported when a run needs it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from headrace.config.tables import Table
 
 UNITY = "unity"
-"""The kind used if a run has no `environment` section."""
+"""The kind of a run without an `environment` section."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,49 +24,50 @@ class EnvironmentKind:
     meaning: str
     """Description for the YAML reference."""
     group: str
-    """Function from an `EnvironmentRequest` to an `EnvironmentGroup` (`stages/environments/factory.py`)."""
+    """Function that makes an `EnvironmentGroup` from an `EnvironmentRequest` (`stages/environments/factory.py`)."""
     made_by: tuple[str, ...] = ()
-    """Keys of which exactly one must name the environment."""
+    """Keys of the section, exactly one of which must name the environment."""
     example: str = ""
-    """An example of one of these keys, for messages."""
+    """An example of one of the keys in `made_by`, for messages."""
     keys: tuple[str, ...] = ()
     """Keys of `EnvironmentSettings` that apply to this kind, in addition to those that apply to every kind."""
     settings: str = "headrace.config.environment:EnvironmentSettings"
-    """Model of the section. A kind with its own keys has a subclass, with `kind: Literal["its name"]`."""
+    """Settings model of the section. A kind with additional keys has a subclass, with `kind: Literal["its name"]`."""
     check: str | None = None
-    """Function that yields contradictions with other sections of a `RunConfig`, as `Finding`s."""
+    """Function that yields a `RunConfig`'s contradictions with other sections as `Finding`s; None if there are none to
+    check."""
     references: str = "headrace.stages.environments.factory:named_in_section"
-    """Function that yields, for a `RunConfig`, callables that import the names in the YAML; each raises a `StageError`
-    if its name can't be found."""
+    """Function that yields, for a `RunConfig`, functions that import what the YAML names; each raises a `StageError` if
+    its name can't be found."""
     preflight: str | None = None
-    """Function that checks, for a `RunConfig`, the files that a run needs before its folder is created; it raises a
-    `StageError`."""
+    """Function that checks the files that a run needs, given a `RunConfig`, before the run's folder is created; raises
+    a `StageError`. None if there is nothing to check."""
     advice: str | None = None
-    """Function that yields, for an `EnvironmentRequest`, what the standard environment checker reports; `--validate`
-    calls it after a successful trial run."""
+    """Function that yields the findings of the standard environment checker for an `EnvironmentRequest`; `--validate`
+    calls it after a successful trial run. None without a checker."""
     goal_rewards: str | None = None
-    """Function from an `EnvironmentRequest` to a `GoalRewards` (`stages/environments/protocol.py`); None: the kind has
-    no goal environments."""
+    """Function that makes a `GoalRewards` from an `EnvironmentRequest` (`stages/environments/protocol.py`); None if the
+    kind has no goal environments."""
     description: str = "headrace.pipeline.command.description:describe_environment"
-    """Function from a `RunConfig` to a one-line description of its environments, for `--validate`."""
+    """Function that returns a one-line description of a `RunConfig`'s environments, for `--validate`."""
     env_settings: tuple[str, ...] = ()
     """Keys of `env_settings` that affect this kind, in addition to those that affect every kind."""
     engine_settings: tuple[str, ...] = ()
     """Keys of `engine_settings` that affect this kind."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Defaults for keys in other sections, by section, that differ from ML-Agents' defaults."""
+    """By section: defaults for keys in other sections that differ from ML-Agents'."""
     one_after_another: bool = False
     """True if an actor steps its instances one after another, so that several actors are faster."""
     apart: bool = False
     """True if each instance is a separate program, which `env_settings.env_path` names."""
     editor: str = ""
-    """The editor that a run of this kind waits for without `env_path`, for messages."""
+    """The editor that a run of this kind waits for if it has no `env_path`, for messages."""
     editor_port: int | None = None
-    """The only port that the editor calls; None: `env_settings.base_port`."""
+    """The only port to which the editor connects; None for `env_settings.base_port`."""
     not_shown: str = ""
-    """Why it can't be recorded as video or shown on the live page, with an alternative; empty if it can."""
+    """Why the kind can't be recorded as video or shown on the live page, with an alternative; empty if it can."""
     holds_actions: bool = False
-    """True if the environment itself holds each action for `action_repeat` steps."""
+    """True if the environment itself repeats each action for `action_repeat` steps."""
 
 
 _OF_PROGRAMS = ("env_path", "env_args", "base_port", "on_close", "max_message_mib")
@@ -175,10 +176,10 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         not_shown="a game of the open protocol draws its own window: watch it there",
     ),
 )
-"""The kinds by `environment.kind`."""
+"""The kinds, by the value of `environment.kind`."""
 
 
 def load_entry(reference: str) -> Any:
-    """Import the function or class that an entry names."""
+    """Import the function or class that an entry refers to."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)

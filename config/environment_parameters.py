@@ -77,21 +77,21 @@ class ConstantSampler(Settings):
 
 
 class UniformSampler(Settings):
-    """Any value of a range, each as likely as the others."""
+    """Any value within a range, each equally likely."""
 
     sampler_type: Literal["uniform"] = Field(description="`uniform`.")
     sampler_parameters: UniformParameters = Field(description="The sampler's parameters.")
 
 
 class GaussianSampler(Settings):
-    """Values around a mean."""
+    """Values distributed normally around a mean."""
 
     sampler_type: Literal["gaussian"] = Field(description="`gaussian`.")
     sampler_parameters: GaussianParameters = Field(description="The sampler's parameters.")
 
 
 class MultiRangeSampler(Settings):
-    """Values of several ranges."""
+    """Values from several ranges."""
 
     sampler_type: Literal["multirangeuniform"] = Field(description="`multirangeuniform`.")
     sampler_parameters: MultiRangeParameters = Field(description="The sampler's parameters.")
@@ -162,7 +162,7 @@ class Lesson(Settings):
 
 
 class Curriculum(Settings):
-    """Lessons, one after the other."""
+    """A sequence of lessons."""
 
     curriculum: Annotated[tuple[Lesson, ...], BeforeValidator(as_tuple)] = Field(
         min_length=1, description="The lessons, in order."
@@ -191,4 +191,4 @@ EnvironmentParameter: TypeAlias = Annotated[
     | Annotated[Curriculum, Tag("a curriculum")],
     Discriminator(_form),
 ]
-"""A number, a sampler, or a curriculum."""
+"""A parameter's setting: a number, a sampler, or a curriculum."""

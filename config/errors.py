@@ -8,23 +8,23 @@ from difflib import get_close_matches
 from typing import TypeAlias
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""The path of a value: the keys (and list indices) that lead to it from the top of the YAML."""
+"""The path of a value: the keys (and list indices) that lead to the value from the top of the YAML."""
 
 
 def dotted(path: KeyPath) -> str:
-    """Write a path as `--set` takes it: `behaviors.Tennis.max_steps`, `pipeline.stages.0.use`."""
+    """Return a path in the form that `--set` takes: `behaviors.Tennis.max_steps`, `pipeline.stages.0.use`."""
     return ".".join(map(str, path))
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean '…'?` for a word that is close to a known one, else an empty string."""
+    """Return `; did you mean '…'?` for a word that is close to a known word, otherwise an empty string."""
     by_lower = {each.lower(): each for each in known}
     close = get_close_matches(word.lower(), by_lower, n=1)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
 
 
 SET = "--set"
-"""The option that overrides a key in the file; the key's place then starts with this option."""
+"""The option that overrides a key in the file; the key's position then begins with this option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,15 @@ class Mistake:
     file: str
     """The file as the user named it, `--set key=value` for an override, or empty for plain data."""
     line: int | None
-    """Line in the file, from 1; None if there is none."""
+    """Line in the file, counted from 1; None if there is no line."""
     path: str
     """Dotted path of the key; empty for the whole file."""
     message: str
-    """The mistake, the expected value, and the fix."""
+    """What the mistake is, what was expected, and how to fix it."""
 
     @property
     def place(self) -> str:
-        """`file:line`; without a line, only the file or override, or an empty string."""
+        """The mistake's position as `file:line`; without a line, only the file or override, or an empty string."""
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Mistake:
 
 
 Locate: TypeAlias = Callable[[KeyPath, str], Mistake]
-"""Function that takes a key and a message, and returns a mistake with the key's place."""
+"""Function that takes a key and a message, and returns a mistake with the key's position."""
 
 
 def nowhere(path: KeyPath, message: str) -> Mistake:
@@ -59,7 +59,7 @@ def nowhere(path: KeyPath, message: str) -> Mistake:
 
 
 class ConfigError(Exception):
-    """A configuration is unusable; `mistakes` holds all reasons, and `str()` shows them."""
+    """A configuration can't be used; `mistakes` holds all reasons, and `str()` shows them."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -68,17 +68,17 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check: a `Mistake` or a warning without its file and line."""
+    """What a check found: a `Mistake` or a warning, without file and line."""
 
     path: KeyPath
-    """The key at fault, relative to the model whose check found it; absolute after validation."""
+    """The key at fault: relative to the model whose check found it, or, after validation, to the top of the YAML."""
     message: str
     involves: tuple[KeyPath, ...] = ()
-    """Other keys on which the check depends; if one of these is invalid, this finding is dropped."""
+    """Other keys on which the check depends; if one of these keys is invalid, the finding is dropped."""
 
 
 class FindingsError(ValueError):
-    """Raised inside a pydantic validator that finds particular keys at fault, possibly several."""
+    """Raised in a pydantic validator that finds particular keys at fault, possibly several."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)

@@ -31,17 +31,17 @@ _NUMBER = re.compile(r"[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?", re
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 LARGEST = 10**15
-"""Largest integer in a configuration; the smallest is its negative. Floats represent both exactly."""
+"""Largest integer in a configuration; the smallest is its negative. Floats can represent both exactly."""
 
 
 class Settings(BaseModel):
     """One section of the YAML: frozen, and strict about unknown keys."""
 
-    # Built on first use, not at import, so that `--help` need not wait for it.
+    # Built on first use rather than on import, so that `--help` does not wait for it.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     more: ClassVar[type[Settings] | None] = None
-    """Model for the values of unlisted keys; None: unlisted keys are mistakes."""
+    """Model for the values of unlisted keys; None if unlisted keys are mistakes."""
 
     @model_validator(mode="after")
     def _relate(self) -> Self:
@@ -50,11 +50,11 @@ class Settings(BaseModel):
         return self
 
     def _mistakes(self) -> Iterable[Finding]:
-        """Find contradictions between fields that are valid on their own; paths start here."""
+        """Find contradictions between fields that are individually valid; paths start at this model."""
         return ()
 
     def _derive(self) -> None:
-        """Set fields whose default depends on other fields, with `_fill`."""
+        """Set fields whose default depends on other fields, using `_fill`."""
 
     def _fill(self, **values: object) -> None:
         """Set fields of this otherwise frozen model while it is being built."""
@@ -62,12 +62,15 @@ class Settings(BaseModel):
             object.__setattr__(self, name, value)
 
     def _is_set(self, name: str) -> bool:
-        """Return True if the user set this key; False if it has its default."""
+        """Return True if the user set this key, False if the key has its default."""
         return name in self.model_fields_set
 
 
 def changed(settings: Settings) -> list[str]:
-    """Return the keys whose values differ from the default; in plain data, `model_fields_set` has all keys."""
+    """Return the keys whose values differ from the default.
+
+    `model_fields_set` would not do, because it contains all keys if the data is plain.
+    """
     fields = type(settings).model_fields.items()
     return [name for name, field in fields if getattr(settings, name) != field.get_default(call_default_factory=True)]
 
@@ -84,15 +87,15 @@ def is_reference(text: str) -> bool:
 
 
 def hint_at_module(text: str) -> str:
-    """Return a hint if a text is a file path instead of a module name, otherwise an empty string."""
+    """Return a hint if a text is a file path rather than a module name, otherwise an empty string."""
     is_path = not {"/", "\\"}.isdisjoint(text) or ".py:" in text
     return "; name the module, not its file: my.py next to the YAML is 'my:MyClass'" if is_path else ""
 
 
 def to_number(text: str) -> int | float | None:
-    """Read a decimal number as YAML and Python write it (`1e-4`, `5e6`, `1_000`); None if it is not one.
+    """Read a decimal number as YAML and Python write it (`1e-4`, `5e6`, `1_000`); return None for any other text.
 
-    An integer of more than 64 bits becomes a float, because it can't be sent to another process otherwise.
+    An integer of more than 64 bits becomes a float, because it could not be sent to another process as an integer.
     """
     if _NUMBER.fullmatch(text) is None:
         return None
@@ -102,12 +105,12 @@ def to_number(text: str) -> int | float | None:
 
 
 def within_64_bits(number: int) -> int | float:
-    """Return the number, as a float if it has more than 64 bits."""
+    """Return the number, converted to a float if it has more than 64 bits."""
     return number if -(2**63) <= number < 2**64 else float(number)
 
 
 def _number(value: object) -> object:
-    """Read a quoted number as a number: ML-Agents accepts these, and its files contain them."""
+    """Read a quoted number as a number: ML-Agents accepts quoted numbers, and its files contain them."""
     if isinstance(value, str):
         number = to_number(value)
         return value if number is None else number
@@ -126,7 +129,7 @@ def _whole(value: object) -> object:
 
 
 def _text(value: object) -> object:
-    """Read `run_id: 7` as text."""
+    """Read a number as text, such as in `run_id: 7`."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -146,7 +149,7 @@ def _reference(value: object) -> object:
 
 
 def one_of(words: Collection[str]) -> BeforeValidator:
-    """Refuse text that is not one of these words, for example the names in a table; entries may be added later."""
+    """Refuse text that is not one of these words, such as the names in a table; words may be added later."""
 
     def check(value: object) -> object:
         word = _text(value)
@@ -180,25 +183,25 @@ Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
 Device = Annotated[Text, BeforeValidator(_device)]
 
 PlainMap = dict[str, Any]
-"""A map that is passed unchanged: keyword arguments for code that the schema does not know."""
+"""A map that is passed on unchanged: keyword arguments for code that the schema does not know."""
 
 AUTO = "auto"
 
 
 class ChoosingSettings(Settings):
-    """A section with keys that may be `auto`: a run chooses their values at its start.
+    """A section with keys that may be `auto`, whose values a run chooses when it starts.
 
-    It holds their defaults until then; `is_auto` says which of them are still to be chosen.
+    Until then these keys have their defaults; `is_auto` returns whether a key's value is still to be chosen.
     """
 
     choosable: ClassVar[Mapping[str, bool]] = {}
-    """The keys; True for those that are also `auto` by default."""
+    """The keys that may be `auto`, with True for those that are `auto` by default."""
     _auto: frozenset[str] = PrivateAttr(frozenset())
 
     @model_validator(mode="wrap")
     @classmethod
     def _leave_out(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Treat keys with the value `auto` as not written, and note them."""
+        """Treat keys with the value `auto` as unset, and remember them."""
         if not isinstance(data, Mapping):
             return handler(data)
         auto = frozenset(name for name in cls.choosable if data.get(name) == AUTO)
@@ -207,11 +210,11 @@ class ChoosingSettings(Settings):
         return settings
 
     def is_auto(self, name: str) -> bool:
-        """Return True if a run chooses the value of this key."""
+        """Return True if the run chooses this key's value."""
         return not self._is_set(name) and (name in self._auto or self.choosable[name])
 
     def with_auto(self, name: str) -> Self:
-        """Return a copy in which a run chooses the value of this unwritten key."""
+        """Return a copy in which the run chooses the value of this unset key."""
         copy = self.model_copy()
         copy._auto = self._auto | {name}
         return copy

@@ -1,7 +1,7 @@
-"""File and folder names for user-chosen names; they are valid and identical on every system.
+"""File and folder names for names that users choose; they are valid and identical on every system.
 
-Characters that Windows does not allow are escaped as in URLs (`a:b` becomes `a%3Ab`, and `a%3Ab` then `a%253Ab`);
-`name_of_file` reverses that. Ordinary names, with spaces and letters of all languages, stay unchanged.
+Characters that Windows does not allow are escaped as in URLs: `a:b` becomes `a%3Ab`, and `a%3Ab` becomes `a%253Ab`.
+`name_of_file` reverses the escaping. Ordinary names, with spaces and letters of any language, stay unchanged.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from urllib.parse import quote, unquote
 
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')
 _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?= *(\.|$))", re.IGNORECASE)
-"""Device names, which Windows reserves with any suffix."""
+"""Device names, which Windows reserves whatever the suffix."""
 _AT_END = re.compile(r"[. ]$")
 """Characters that Windows drops at the end of a name."""
 _LIKE_AN_ESCAPE = re.compile(r"%(?=[0-9a-f]{2})|\A%\Z", re.IGNORECASE)
 
 
 def file_name(name: str) -> str:
-    """Return a unique file name for a user-chosen name.
+    """Return a unique file name for a name that a user chose.
 
-    A name that ends in `.onnx` is escaped too, as `x.onnx` is the model of behaviour `x`.
+    A name that ends in `.onnx` is escaped too, because `x.onnx` is the model of behaviour `x`.
     """
     return portable(_LIKE_AN_ESCAPE.sub("%25", name))
 
 
 def portable(name: str) -> str:
-    """Return a form of a name, whose only `%` are escapes, that is valid on every system; valid names are unchanged."""
+    """Return a form of a name that is valid on every system, with `%` only in escapes; valid names stay unchanged."""
     name = _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), name)
     if _DEVICE.match(name) or name.lower().endswith(".onnx"):
         at = 0 if _DEVICE.match(name) else len(name) - 1
@@ -40,7 +40,7 @@ def name_of_file(file: str) -> str:
 
 
 def why_not_on_windows(name: str) -> str:
-    """Return why Windows does not allow a file of this name; empty if it does."""
+    """Return why Windows does not allow a file with this name; empty if it does."""
     if sign := _NOT_IN_NAMES.search(name):
         return f"Windows does not allow {sign[0]!r} in file names"
     if _DEVICE.match(name):

@@ -1,6 +1,6 @@
 """A run's hosts: the table of kinds, and the sections `pipeline.hosts` and `pipeline.ray`.
 
-A new kind is one entry in `HOST_KINDS` and the class that it names, which starts hosts and creates their queues
+A new kind needs one entry in `HOST_KINDS` and the class named in the entry, which starts hosts and creates their queues
 (`headrace.pipeline.hosts.protocol.HostFactory`).
 """
 
@@ -24,15 +24,15 @@ class HostKind:
     meaning: str
     """Description for the YAML reference."""
     implementation: str
-    """`module:Class`, a `HostFactory`; loaded when the first host of this kind is started."""
+    """`module:Class` of a `HostFactory`, which is loaded when the first host of this kind is started."""
     in_main: bool = False
-    """True if its hosts run in main's event loop. They can then use any queue end that main can open, and a run that
-    has only hosts of this kind can be deterministic. Hosts of other kinds share queues only with hosts of the same
-    kind; everything else passes through main."""
+    """True if hosts of this kind run in main's event loop. They can then use any queue end that main can open, and a
+    run with only hosts of this kind can be deterministic. Hosts of other kinds share queues only with hosts of the
+    same kind; all other items pass through main."""
     on_ray: bool = False
-    """True if its hosts can request resources, and `pipeline.ray` says where they run."""
+    """True if hosts of this kind can request resources, and `pipeline.ray` determines where they run."""
     extra: str = ""
-    """Name of the additional package that it needs, which is also the `headrace` extra that installs it."""
+    """Name of the additional package that the kind needs, which is also the `headrace` extra that installs it."""
 
 
 HOST_KINDS: Table[HostKind] = Table(
@@ -45,7 +45,7 @@ HOST_KINDS: Table[HostKind] = Table(
         extra="ray",
     ),
 )
-"""The kinds by `kind`."""
+"""The host kinds, by the value of `kind`."""
 
 
 def joined_directly(sources: str, sink: str) -> bool:
@@ -55,11 +55,11 @@ def joined_directly(sources: str, sink: str) -> bool:
 
 _WITHOUT_RESOURCES = "hosts of kind '{}' can't request resources; leave the resources out, or use kind: ray"
 NODE = "node:"
-"""Prefix of the resource that Ray provides for each cluster node, followed by its address; the amount is 1."""
+"""Prefix of the resource that Ray provides for each cluster node, followed by the node's address; its amount is 1."""
 
 
 class HostResources(Settings):
-    """What a host on Ray asks for. Ray starts a host on a node with these resources free, and reserves them."""
+    """Resources that a host on Ray requests. Ray starts the host on a node where they are free, and reserves them."""
 
     cpus: Float | None = Field(
         None,
@@ -89,7 +89,7 @@ class HostResources(Settings):
 
 
 class RaySettings(Settings):
-    """The Ray cluster of hosts whose `kind` is `ray`."""
+    """The Ray cluster for hosts whose `kind` is `ray`."""
 
     address: Text | None = Field(
         None,
@@ -109,7 +109,7 @@ _KINDS = "; ".join(f"`{name}`: {kind.meaning}" for name, kind in HOST_KINDS.item
 
 
 class _Hosts(ChoosingSettings):
-    """Hosts of one part of the pipeline."""
+    """The hosts of one part of the pipeline."""
 
     kind: HostKindName = Field("process", description=_KINDS)
     resources: HostResources = Field(
@@ -149,11 +149,11 @@ def _auto_or_number(value: object) -> object:
 
 AutoOrNumber = Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_auto_or_number)]
 MOST_AT_ONCE = 256
-"""Maximum number of processes, and of threads in each."""
+"""Maximum number of processes, and of threads in each process."""
 
 
 class LearnerHosts(_Hosts):
-    """The hosts that hold trainers, one for each behaviour."""
+    """The hosts that hold trainers, one host for each behaviour."""
 
     choosable: ClassVar[Mapping[str, bool]] = {"kind": True}
 
@@ -187,7 +187,7 @@ class EvaluationHosts(_Hosts):
 
 
 class ReplayHosts(_Hosts):
-    """The hosts of SAC's replay buffers; without `kind` they are inside the learners."""
+    """The hosts of SAC's replay buffers; without `kind`, the buffers are inside the learners."""
 
     kind: HostKindName | None = Field(
         None, description=_KINDS, json_schema_extra={"default_text": "inside the learner"}
@@ -196,11 +196,11 @@ class ReplayHosts(_Hosts):
 
 
 class InferenceHosts(_Hosts):
-    """The host that decides for all actors where `inference` is `central`; a GPU that one learns on decides, too."""
+    """The host that decides for all actors if `inference` is `central`; a GPU on which a learner learns decides too."""
 
 
 class HostsSettings(Settings):
-    """Hosts of the pipeline's parts."""
+    """The hosts of the pipeline's parts."""
 
     actors: ActorHosts = Field(default_factory=ActorHosts, description="Environments and agent processors.")
     learners: LearnerHosts = Field(default_factory=LearnerHosts, description="Trainers.")
@@ -226,7 +226,7 @@ class HostsSettings(Settings):
 
 
 class PlacementSettings(Settings):
-    """Where a learner of a league and its actors run, instead of the settings for all hosts."""
+    """Where a league learner and its actors run, in place of the settings for all hosts."""
 
     device: Device | None = Field(
         None,
@@ -244,7 +244,7 @@ class PlacementSettings(Settings):
     )
 
     def not_on_ray(self, hosts: HostsSettings) -> Iterator[Finding]:
-        """Find resources set for hosts of a kind that can't request any."""
+        """Find resources that are set for hosts of a kind that can't request any."""
         for part in ("actors", "learners"):
             kind = getattr(hosts, part).kind
             if getattr(self, part) is not None and not HOST_KINDS[kind].on_ray:

@@ -18,12 +18,12 @@ _AS_LEARNING_RATE = {"default_text": "`learning_rate_schedule`"}
 
 
 def schedule_field(default: Schedule, description: str = _STAYS_OR_FALLS, extra: dict[str, Any] | None = None) -> Any:
-    """Return the field for a value's schedule."""
+    """Return the pydantic field for a value's schedule."""
     return Field(default, description=description, json_schema_extra=extra)
 
 
 class Block(Protocol):
-    """The parts of a behaviour's block that its hyperparameters are checked against."""
+    """The parts of a behaviour's block against which its hyperparameters are checked."""
 
     @property
     def max_steps(self) -> int: ...  # noqa: D102 - a key of the YAML
@@ -36,15 +36,15 @@ class Block(Protocol):
 
 
 class Hyperparameters(Settings):
-    """Base of each trainer's `hyperparameters`."""
+    """Base class of every trainer's `hyperparameters`."""
 
     @classmethod
     def scheduled(cls) -> tuple[str, ...]:
-        """Return the names of scheduled values, which may change during a run."""
+        """Return the names of scheduled hyperparameters, whose values may change during a run."""
         return tuple(name for name in cls.model_fields if f"{name}_schedule" in cls.model_fields)
 
     def with_value(self, name: str, value: float) -> Self:
-        """Return a copy with another value of a scheduled hyperparameter.
+        """Return a copy with another value for a scheduled hyperparameter.
 
         Raises:
             ValueError: if the hyperparameter has no schedule, or the value is out of bounds.
@@ -60,24 +60,24 @@ class Hyperparameters(Settings):
 
     @property
     def rows_per_update(self) -> int | None:
-        """Number of fresh steps per update; None if updates sample from a replay buffer."""
+        """Number of new steps per update; None if updates sample from a replay buffer."""
         return None
 
     @property
     def longest_piece(self) -> int | None:
-        """Number of steps after which actors cut trajectories; None: `time_horizon`."""
+        """Number of steps after which actors cut trajectories; None for `time_horizon`."""
         return None
 
     def small(self, rows: int) -> Self:
-        """Return a copy for a trial run, whose first update is quick and happens after about `rows` rows."""
+        """Return a copy for a trial run, in which the first update is quick and happens after about `rows` rows."""
         return self
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find contradictions with the rest of the behaviour's block; paths start at the block."""
+        """Find contradictions with the rest of the behaviour's block; the findings' paths start at the block."""
         yield from ()
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find valid settings that are probably mistakes; paths start at the block."""
+        """Find valid settings that are probably mistakes; the findings' paths start at the block."""
         yield from ()
 
     def extra_columns(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Hyperparameters(Settings):
 
 
 def shared_grad_norm_field() -> Any:
-    """Return the field for a trainer's `shared_grad_norm`."""
+    """Return the pydantic field for a trainer's `shared_grad_norm`."""
     return Field(
         False,
         description="`max_grad_norm` limits the joint norm of the actor's and the critic's gradients, as in most "
@@ -95,7 +95,7 @@ def shared_grad_norm_field() -> Any:
 
 
 def reward_normalization_field(default: bool = False) -> Any:
-    """Return the field for a trainer's `reward_normalization`."""
+    """Return the pydantic field for a trainer's `reward_normalization`."""
     return Field(
         default,
         description="Learn from the environment's rewards divided by the running standard deviation of their "
@@ -160,12 +160,12 @@ class OnPolicyHyperparameters(Hyperparameters):
 
     @property
     def rows_per_update(self) -> int:
-        """`buffer_size`."""
+        """Number of new steps per update, which is `buffer_size`."""
         return self.buffer_size
 
     @property
     def batch_rows(self) -> int:
-        """Steps in one gradient step: `batch_size`, or the whole buffer if that is smaller."""
+        """Number of steps in one gradient step: `batch_size`, or the whole buffer if that is smaller."""
         return min(self.batch_size, self.buffer_size)
 
     def small(self, rows: int) -> Self:
@@ -173,13 +173,13 @@ class OnPolicyHyperparameters(Hyperparameters):
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find minibatches of sequences, in which advantages can't be normalised per minibatch."""
+        """Report minibatches of sequences, in which advantages can't be normalised per minibatch."""
         if self.advantage_normalization == "minibatch" and block.network_settings.memory is not None:
             message = "'minibatch' can't be combined with network_settings.memory; expected 'buffer' or 'none'"
             yield Finding(("hyperparameters", "advantage_normalization"), message, (("network_settings", "memory"),))
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find a minibatch larger than the buffer, and a key without effect."""
+        """Report a minibatch larger than the buffer, and a key without effect."""
         if self.buffer_size < self.batch_size:
             message = (
                 f"{self.buffer_size} is smaller than batch_size ({self.batch_size}), so each minibatch is the whole "
@@ -196,7 +196,7 @@ class OnPolicyHyperparameters(Hyperparameters):
 
 
 class RegularizationSettings(Settings):
-    """`hyperparameters.regularization` of `ppo`: magnetic mirror descent, for games whose players oppose each other."""
+    """`hyperparameters.regularization` of `ppo`: magnetic mirror descent, for games between opposing players."""
 
     coefficient: Float = Field(
         1.0, gt=0, description="Weight of the divergence KL(policy, anchor) in the policy's loss."
@@ -221,10 +221,10 @@ class PPOHyperparameters(OnPolicyHyperparameters):
 
 
 class POCAHyperparameters(OnPolicyHyperparameters):
-    """`hyperparameters` of a behaviour whose `trainer_type` is `poca`; its critic looks at the whole group."""
+    """`hyperparameters` of a behaviour whose `trainer_type` is `poca`, in which the critic sees the whole group."""
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find reward signals that judge agents individually."""
+        """Report reward signals that judge agents individually."""
         yield from super().warnings(block)
         for name in block.learned_signals:
             message = (
@@ -235,7 +235,7 @@ class POCAHyperparameters(OnPolicyHyperparameters):
 
 
 class BCHyperparameters(Hyperparameters):
-    """`hyperparameters` of a behaviour whose `trainer_type` is `bc`: it imitates, and needs no reward."""
+    """`hyperparameters` of a behaviour whose `trainer_type` is `bc`, which imitates and needs no reward."""
 
     demo_path: PathText | None = Field(None, min_length=1, description=f"{DEMONSTRATIONS} An alternative to `teacher`.")
     teacher: Text | None = Field(
@@ -259,7 +259,7 @@ class BCHyperparameters(Hyperparameters):
 
     @property
     def rows_per_update(self) -> int:
-        """`buffer_size`."""
+        """Number of new steps per update, which is `buffer_size`."""
         return self.buffer_size
 
     def small(self, rows: int) -> Self:
@@ -267,7 +267,7 @@ class BCHyperparameters(Hyperparameters):
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find exploration noise, which has no use in imitation."""
+        """Report exploration noise, which has no use in imitation."""
         if block.network_settings.gsde is not None:
             message = "can't be combined with trainer_type 'bc', which imitates and does not explore; leave it out"
             yield Finding(("network_settings", "gsde"), message, (("trainer_type",),))
@@ -287,7 +287,7 @@ def _one_pass(buffer_size: int, batch_size: int, rows: int) -> dict[str, int]:
 
 
 def about_sizes(buffer_size: int, batch_size: int) -> list[Finding]:
-    """Find a buffer smaller than the minibatch drawn from it."""
+    """Report a buffer that is smaller than the minibatch drawn from it."""
     if buffer_size >= batch_size:
         return []
     message = f"{buffer_size} is smaller than batch_size ({batch_size}); raise buffer_size or lower batch_size"

@@ -1,4 +1,4 @@
-"""IMPALA's `hyperparameters`: V-trace with a replay buffer and cloning; sizes are in unrolls."""
+"""IMPALA's `hyperparameters`: V-trace with a replay buffer and cloning. Sizes are numbers of unrolls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.config.hyperparameters import (
 
 
 class ImpalaHyperparameters(Hyperparameters):
-    """`hyperparameters` of a behaviour whose `trainer_type` is `impala`; sizes are in unrolls."""
+    """`hyperparameters` of a behaviour whose `trainer_type` is `impala`. Sizes are numbers of unrolls."""
 
     unroll_length: Int = Field(20, gt=0, le=10**7, description="Steps of an unroll.")
     batch_size: Int = Field(
@@ -104,12 +104,12 @@ class ImpalaHyperparameters(Hyperparameters):
 
     @property
     def rows_per_update(self) -> int:
-        """Number of steps in the fresh unrolls."""
+        """Number of steps in the new unrolls of an update."""
         return (self.batch_size - self.batch_size_from_replay) * self.unroll_length
 
     @property
     def longest_piece(self) -> int:
-        """`unroll_length`."""
+        """Number of steps after which actors cut trajectories, which is `unroll_length`."""
         return self.unroll_length
 
     @property
@@ -118,7 +118,7 @@ class ImpalaHyperparameters(Hyperparameters):
         return self.batch_size * self.unroll_length
 
     def small(self, rows: int) -> Self:
-        """Return a copy with few, short unrolls per batch."""
+        """Return a copy with few and short unrolls per batch."""
         length = min(self.unroll_length, max(1, rows // 8))
         batch = min(self.batch_size, max(2, rows // length))
         return self.model_copy(
@@ -131,11 +131,11 @@ class ImpalaHyperparameters(Hyperparameters):
         )
 
     def extra_columns(self) -> tuple[str, ...]:
-        """Return `action_heads` if the acting policies are cloned."""
+        """Return `action_heads` if the acting policies are cloned, otherwise nothing."""
         return ("action_heads",) if self.batch_size_from_replay and self.policy_cloning_cost else ()
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find a separate critic in a network with memory: unrolls can't hold the critic's memory."""
+        """Report a separate critic in a network with memory, because unrolls can't hold the critic's memory."""
         if block.network_settings.memory is None:
             return
         if not self._is_set("shared_critic"):
@@ -148,7 +148,7 @@ class ImpalaHyperparameters(Hyperparameters):
             yield Finding(("hyperparameters", "shared_critic"), message, (("network_settings", "memory"),))
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find replay keys without effect, and a run that trains only the critic."""
+        """Report replay keys without effect, and a run that trains only the critic."""
         if not self.batch_size_from_replay:
             for key in ("replay_capacity", "replay_sampling", "policy_cloning_cost", "value_cloning_cost"):
                 if key in changed(self):

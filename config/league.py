@@ -1,4 +1,4 @@
-"""Leagues: the section `league` of a behaviour, its presets and its checks.
+"""Leagues: a behaviour's `league` section, its presets and its checks.
 
 docs/league-rules.md explains the rules, with their sources.
 """
@@ -18,9 +18,9 @@ from headrace.config.host_kinds import PlacementSettings
 from headrace.config.league_presets import PRESETS
 
 UNKNOWN: Mapping[str, Any] = {"": {"learners": {}, "members": ()}}
-"""Placeholder for `rivals` until the other leagues of a file have been read."""
+"""Placeholder for `rivals` until the other leagues in a file have been read."""
 START = "start"
-"""The target of a reset to the first weights."""
+"""Target of a reset to the initial weights."""
 _LEARNER = re.compile(r"[A-Za-z0-9_-]+")
 
 _KINDS = {
@@ -32,11 +32,11 @@ _KINDS = {
     "frozen versions of that learner",
     "meta": "members of the pool, with their probabilities in the mixture of `meta_solver`",
 }
-"""A learner's opponents, by `match`."""
+"""A learner's possible opponents, by the value of `match`."""
 
 
 _TAKERS = {"against": ("pfsp", "verify", "newest"), "weighting": ("pfsp",), "above": ("newest",)}
-"""Keys of a share, with the values of `match` that allow them."""
+"""Keys of a share, with the values of `match` that allow each key."""
 
 
 def _as_names(value: object) -> object:
@@ -44,7 +44,7 @@ def _as_names(value: object) -> object:
 
 
 class MatchSettings(Settings):
-    """A share of a learner's games: whom it plays against."""
+    """A share of a learner's games, and the opponents in it."""
 
     match: Literal["pfsp", "verify", "self", "newest", "meta"] = Field(
         description="; ".join(f"`{kind}`: {meaning}" for kind, meaning in _KINDS.items()) + "."
@@ -82,7 +82,7 @@ class MatchSettings(Settings):
 
 
 class FreezeSettings(Settings):
-    """When a learner's newest policy becomes a member of the pool, which never changes again."""
+    """When a learner's newest policy is added to the pool as a member, which then never changes."""
 
     after: Int | None = Field(
         None,
@@ -110,13 +110,13 @@ class FreezeSettings(Settings):
             yield Finding(("after",), f"{self.after} is more than at_most ({self.at_most})", (("at_most",),))
 
     def for_steps(self, longest: int) -> FreezeSettings:
-        """Return a copy with both numbers of steps filled in; `longest` is the default of `at_most`."""
+        """Return a copy with both step counts filled in; `longest` is the default of `at_most`."""
         at_most = self.at_most or (longest if self.after is None else 2 * self.after)
         return self.model_copy(update={"at_most": at_most, "after": self.after or -(-at_most // 2)})
 
 
 class ResetSettings(Settings):
-    """What may happen to a learner after it was frozen."""
+    """What may happen to a learner after a freeze."""
 
     probability: Float = Field(1.0, ge=0, le=1, description="Probability of a reset after each freeze.")
     to: Text = Field(
@@ -126,7 +126,7 @@ class ResetSettings(Settings):
 
 
 class LearnerSettings(Settings):
-    """A learner of a league. Any other key of a behaviour may stand here, and goes over that of the behaviour."""
+    """A learner in a league. Any other key of a behaviour may appear here, and overrides the behaviour's."""
 
     actors: Int = Field(
         1,
@@ -170,7 +170,7 @@ class LearnerSettings(Settings):
 class LeagueSettings(Settings):
     """Several learners of one behaviour, who play against each other and against frozen policies.
 
-    Also the name of a preset alone: `league: psro`.
+    The name of a preset may replace the whole section: `league: psro`.
     """
 
     preset: Literal["alphastar", "five", "psro"] | None = Field(
@@ -242,7 +242,7 @@ class LeagueSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, data: Any) -> Any:
-        """Let the keys override the preset's, and drop its name."""
+        """Merge the section's keys over the preset's, and drop the preset's name."""
         named = isinstance(data, str)
         data = {"preset": data} if named else data
         preset = data.get("preset") if isinstance(data, Mapping) else None
@@ -296,7 +296,7 @@ class LeagueSettings(Settings):
         return self.model_copy(update={"learners": learners})
 
     def turns(self) -> dict[str, int]:
-        """Each learner's steps per turn; empty if all learn simultaneously. `freeze` must have step counts."""
+        """Return each learner's steps per turn; empty if all learn simultaneously. `freeze` must have step counts."""
         if self.learning == "all":
             return {}
         return {name: self.turn_steps or each.freeze.at_most or 1 for name, each in self.learners.items()}
@@ -356,7 +356,10 @@ class LeagueSettings(Settings):
             )
 
     def _opponents(self) -> dict[str, bool]:
-        """Possible opponents among learners, each with its `freeze.first`: the other behaviours' learners, if any."""
+        """Return the possible opponents among learners, with each one's `freeze.first`.
+
+        They are the learners of the other behaviours if those have leagues.
+        """
         sides = [*self.rivals.values()] or [self._seen_by_rivals()]
         found: dict[str, bool] = {}
         for side in sides:
@@ -364,7 +367,7 @@ class LeagueSettings(Settings):
         return found
 
     def _brains(self) -> list[str]:
-        """Names of the possible opponents among brains."""
+        """Return the names of the possible opponents among brains."""
         sides = [*self.rivals.values()] or [self._seen_by_rivals()]
         return list(dict.fromkeys(name for side in sides for name in side["members"]))
 
@@ -383,5 +386,5 @@ def _over(below: Any, above: Any) -> Any:
 
 
 def expanded(settings: LeagueSettings) -> dict[str, Any]:
-    """Return a `league` with presets and defaults filled in, as plain data for YAML."""
+    """Return a `league` section with presets and defaults filled in, as plain data for YAML."""
     return {"league": settings.model_dump(mode="json", by_alias=True, exclude={"preset", "of", "learner", "rivals"})}

@@ -1,4 +1,4 @@
-"""Checks of leagues across several sections of the YAML; checks of a single league are in its model."""
+"""Checks of leagues across several sections of the YAML; a single league is checked in its model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _DEFAULT: KeyPath = ("default_settings",)
 
 
 def about_leagues(config: Sections) -> Iterator[Finding]:
-    """Find violations of the rule that each actor plays for one league learner, or, without a league, for all."""
+    """Report violations of the rule that an actor plays for one league learner or, without a league, for all."""
     if config.default_settings is not None and config.default_settings.league is not None:
         message = "is valid only under a behaviour, whose learners it defines; move it there"
         yield Finding((*_DEFAULT, "league"), message)
     leagues = {name: each.league for name, each in config.behaviors.items() if each.league is not None}
-    learners = {name: league for name, league in leagues.items() if league.of}  # an invalid one has none
+    learners = {name: league for name, league in leagues.items() if league.of}  # an invalid league has no learners
     pipeline, hosts = config.pipeline, config.pipeline.hosts
     path: KeyPath = ("pipeline", "hosts", "actors", "replicas")
     if pipeline.deterministic and hosts.actors.replicas not in (1, len(leagues)):
@@ -58,7 +58,7 @@ def about_leagues(config: Sections) -> Iterator[Finding]:
 
 
 def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Finding]:
-    """Find keys that differ between the leagues of a game's behaviours, which share one table of payoffs."""
+    """Report keys that differ between the leagues of a game's behaviours, which share one payoff table."""
     (name, first), *others = learners.items()
     for other, league in others:
         for key in ("payoff", "decay", "meta_solver", "rating", "learning", "turn_steps", "quality_rate"):
@@ -77,7 +77,7 @@ def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Findi
 
 
 def _about_placement(config: Sections, learners: Iterable[str]) -> Iterator[Finding]:
-    """Find learners that request resources for hosts that can't have any."""
+    """Report learners that request resources for hosts that can't have any."""
     for name in learners:
         key = placement_key(config, name)
         for finding in placement_of(config, name).not_on_ray(config.pipeline.hosts):
@@ -85,11 +85,11 @@ def _about_placement(config: Sections, learners: Iterable[str]) -> Iterator[Find
 
 
 def _about_teams(config: Sections, sides: Collection[str]) -> Iterator[Finding]:
-    """Find teams shared by several behaviours with leagues, and behaviours with several teams, if roles define them."""
+    """Report teams that several behaviours with leagues share, and, if roles define teams, behaviours with several."""
     environment = config.environment
     if environment is None or len(sides) < 2:
         return
-    alone = environment.kind == "open_spiel"  # each of its players is a team, unless the file says otherwise
+    alone = environment.kind == "open_spiel"  # each player is a team, unless the file says otherwise
     seen: dict[str | int, str] = {}
     for pattern, role in environment.behaviors.items():
         team = role.team if role.team is not None or alone else 0

@@ -1,4 +1,4 @@
-"""A run's leagues as one: the league of a game's only behaviour, or the leagues of all its behaviours combined."""
+"""A run's leagues as one league: the only behaviour's league, or the leagues of several behaviours combined."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from headrace.config.run_config import RunConfig
 
 @dataclass(frozen=True, slots=True)
 class LeagueGame:
-    """All learners and brains of a run's leagues, each by its key.
+    """All learners and brains in a run's leagues, each identified by a key.
 
-    If one behaviour has a league, a key is the name of a learner or brain. If several have one, it is
-    `<behaviour>.<name>`, as names of two behaviours may be the same.
+    If only one behaviour has a league, a key is the name of a learner or brain. If several have one, a key is
+    `<behaviour>.<name>`, because two behaviours may use the same name.
     """
 
     home: str
-    """The behaviour in whose folder the pool is: the first that has a league."""
+    """The behaviour whose folder holds the pool: the first one that has a league."""
     settings: LeagueSettings
-    """The merged league: learners and brains are named by key, and `freeze` has explicit step counts."""
+    """The merged league, in which keys name learners and brains, and `freeze` has explicit step counts."""
     sides: Mapping[str, str]
-    """Key of a learner or brain → the environment's behaviour that it plays; empty if only one has a league."""
+    """Maps the key of a learner or brain to the environment's behaviour that it plays; empty with one league."""
     learners: Mapping[str, str]
-    """Key of a learner → the behaviour name that it learns under."""
+    """Maps a learner's key to the behaviour name under which it learns."""
     brains: Mapping[str, tuple[str, int]]
-    """Key of a brain → the behaviour that lists it under `members`, and its index there."""
+    """Maps a brain's key to the behaviour that lists the brain under `members`, and the brain's index there."""
 
     @property
     def keys(self) -> dict[str, str]:
-        """Behaviour name that a learner learns under → the learner's key."""
+        """Maps the behaviour name under which a learner learns to the learner's key."""
         return {name: key for key, name in self.learners.items()}
 
     def learner_name(self, key: str) -> str:
-        """Return the behaviour name that a learner learns under, or learned under if it no longer exists."""
+        """Return the behaviour name under which a learner learns, even for a learner that no longer exists."""
         return key if self.sides else f"{self.home}.{key}"
 
 
 def league_game(config: RunConfig) -> LeagueGame:
-    """Combine all of a run's leagues; there must be at least one."""
+    """Combine all leagues in a run; there must be at least one."""
     leagues: dict[str, LeagueSettings] = {}
     for settings in config.behaviors.values():
         if settings.league is not None:

@@ -1,4 +1,4 @@
-"""Where each league learner runs: its torch device, and the resources of its hosts on Ray."""
+"""Where each league learner runs: its torch device, and the resources for its hosts on Ray."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headrace.config.host_kinds import HostResources, PlacementSettings
 from headrace.config.sections import Sections
 
 Part = Literal["actors", "learners"]
-"""A learner's hosts, by their keys in `pipeline.hosts`."""
+"""The kinds of a learner's hosts, as in `pipeline.hosts`."""
 
 
 def placement_of(config: Sections, behavior: str) -> PlacementSettings:
-    """Return where a behaviour's hosts run; every key is null without a league or a `placement`."""
+    """Return where a behaviour's hosts run; all keys are null without a league or a `placement`."""
     settings = config.behaviors.get(behavior)
     league = None if settings is None else settings.league
     placement = None if league is None or not league.learner else league.learners[league.learner].placement
@@ -21,7 +21,7 @@ def placement_of(config: Sections, behavior: str) -> PlacementSettings:
 
 
 def placement_key(config: Sections, behavior: str) -> KeyPath:
-    """Return the key of a league learner's `placement`."""
+    """Return the path of a league learner's `placement` key."""
     league = config.behaviors[behavior].league
     assert league is not None, "the behaviour is a learner of a league"
     return "behaviors", league.of, "league", "learners", league.learner, "placement"

@@ -1,4 +1,4 @@
-"""Presets of a league (docs/league-rules.md has the rules and their sources)."""
+"""League presets (docs/league-rules.md explains the rules and their sources)."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "learners": {"main": {"matches": [{"match": "meta"}], "freeze": {"win_rate": None}}},
     },
 }
-"""Presets by name: values for keys of `league`, which the file can override."""
+"""By preset name: values for keys of `league`, which the file can override."""

@@ -1,4 +1,4 @@
-"""The addresses on which our servers listen: the values of `listen` settings. The default is this machine only."""
+"""The addresses on which Headrace's servers listen: the values of `listen` settings. By default, this machine only."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from headrace.config.fields import Text
 
 LOCALHOST = "localhost"
 _LOOPBACK = ("127.0.0.1", "::1")
-"""Addresses of `localhost`; clients may use either."""
+"""Addresses of `localhost`; clients may use either of them."""
 _EVERY = ("::", "0.0.0.0")
 LAST_PORT = 65535
 
 
 def hosts_of(listen: str) -> tuple[str, ...]:
-    """Return the addresses for a `listen` value; the machine may lack those that the value does not name explicitly.
+    """Return the addresses for a `listen` value; unless the value names an address, the machine may not have it.
 
     Raises:
-        ValueError: if it is neither `localhost`, `all` nor an address.
+        ValueError: if the value is neither `localhost`, `all` nor an address.
     """
     if listen == LOCALHOST:
         return _LOOPBACK
@@ -55,10 +55,12 @@ Listen = Annotated[Text, AfterValidator(_checked)]
 
 
 def endpoint_of(text: str) -> tuple[str, int | None]:
-    """Return an endpoint's `listen` value and port; None: the default port. Empty: localhost, default port.
+    """Return an endpoint's `listen` value and its port, which is None for the default port.
+
+    An empty text stands for localhost and the default port.
 
     Raises:
-        ValueError: if it is none of HOST:PORT, HOST, PORT.
+        ValueError: if the text is not HOST:PORT, HOST or PORT.
     """
     host, colon, port = text.rpartition(":")
     if text.isdecimal():
@@ -87,7 +89,7 @@ def _checked_endpoint(text: str) -> str:
 
 
 def is_origin(text: str) -> bool:
-    """Return True for an origin as browsers write it: scheme, host, and port unless it is the default."""
+    """Return True for an origin as browsers write it: scheme, host, and the port unless it is the default."""
     try:
         parts = urlsplit(text)
         parts.port  # noqa: B018 - raises if it is not a port
@@ -97,4 +99,4 @@ def is_origin(text: str) -> bool:
 
 
 Endpoint = Annotated[Text, AfterValidator(_checked_endpoint)]
-"""Where an HTTP server listens: HOST:PORT, HOST or PORT, in which HOST is a `listen` value."""
+"""Where an HTTP server listens: HOST:PORT, HOST or PORT, where HOST is a `listen` value."""

@@ -1,4 +1,4 @@
-"""Loading: turns a YAML file, `--set` arguments and options into a checked `RunConfig` or a list of all mistakes."""
+"""Loading: turns a YAML file, `--set` arguments and options into a checked `RunConfig`, or a list of all mistakes."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def load_config(
     lesson: int = 0,
     complete: bool = True,
 ) -> RunConfig:
-    """Load a configuration of any version of ML-Agents; files of old versions are converted, with warnings.
+    """Load a configuration for any version of ML-Agents; files for old versions are converted, with warnings.
 
     Args:
-        path: the YAML file, or its content as data (see `plain` for the allowed types); None: the defaults,
-            for all behaviours of the environment.
-        overrides: values, or texts `path.to.key=value` with the value as YAML; they take precedence over the file,
-            and later ones over earlier ones. Use current keys even if the file is old. List items are named
-            by their index from 0: `pipeline.stages.0.host=main`.
+        path: the YAML file, or its content as data (see `plain` for the allowed types); None for the defaults, which
+            then apply to all of the environment's behaviours.
+        overrides: values, or texts `path.to.key=value` with the value as YAML. They take precedence over the file, and
+            later overrides over earlier ones. Use current keys even if the file is old. List items are given by their
+            index from 0: `pipeline.stages.0.host=main`.
         curriculum: old lessons to add: a file, or a folder with one file for each behaviour.
         sampler: a file of old samplers to add.
-        lesson: the lesson that all curricula begin with, from 0.
-        complete: False if a command-line option (`--env`) may still supply missing values, which then only cause
-            warnings.
+        lesson: the lesson with which all curricula begin, counted from 0.
+        complete: False if a command-line option (`--env`) may still supply missing values, in which case these only
+            cause warnings.
 
     Raises:
         ConfigError: with every mistake in the files and overrides.
@@ -71,11 +71,11 @@ class ConvertedFile:
     """A file converted to the current format."""
 
     text: str
-    """The YAML; the original text if nothing had to be converted."""
+    """The file's YAML; the original text if nothing had to be converted."""
     warnings: tuple[str, ...]
-    """Warnings about conversions, and other warnings."""
+    """Warnings about conversions, then other warnings."""
     left_out: tuple[str, ...] = ()
-    """Settings without a counterpart, so that the run learns differently."""
+    """Settings without a counterpart, because of which the run learns differently."""
 
 
 def convert(
@@ -87,18 +87,18 @@ def convert(
     env_id: str | None = None,
     algorithm: str | None = None,
 ) -> ConvertedFile:
-    """Convert a file from any version of ML-Agents to the current format, or an rl-baselines3-zoo entry to a run.
+    """Convert a file for any version of ML-Agents to the current format, or an rl-baselines3-zoo entry to a run.
 
     Args:
         path: the YAML file.
         curriculum: old lessons to add: a file, or a folder with one file for each behaviour.
         sampler: a file of old samplers to add.
-        lesson: the lesson that all curricula are to begin with, from 0.
-        env_id: the environment whose entry to convert, in a file from the zoo.
-        algorithm: `ppo` or `sac`, for an entry; None: inferred from the file's name or keys.
+        lesson: the lesson with which all curricula begin, counted from 0.
+        env_id: in a file from the zoo, the environment whose entry to convert.
+        algorithm: `ppo` or `sac`, for an entry; None to infer it from the file's name or keys.
 
     Raises:
-        ConfigError: with every mistake in the files; what only a run refuses becomes a warning.
+        ConfigError: with every mistake in the files; a mistake that only a run refuses becomes a warning.
     """
     from headrace.config.legacy import ConvertedDocument, as_yaml
     from headrace.config.legacy.rl_zoo import EntryRequest, is_rl_zoo
@@ -128,7 +128,7 @@ def _read(
 def _modern(
     document: Document, curriculum: Path | str | None, sampler: Path | str | None, lesson: int
 ) -> ConvertedDocument:
-    # Imported late, because hosts get their configuration from main and need none of this.
+    # Imported late, because hosts get their configuration from main and do not need this module.
     from headrace.config.legacy import convert_document
     from headrace.config.legacy.rl_zoo import HOW, is_rl_zoo
 
@@ -145,7 +145,7 @@ def _modern(
 
 
 class _Converted(RunConfig):
-    """A configuration that is only converted, not run: what a run would refuse becomes a warning."""
+    """A configuration that is only converted, not run; mistakes that only a run refuses become warnings."""
 
     def _check_run(self) -> list[Finding]:
         return []
@@ -207,13 +207,13 @@ def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bo
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The places of all keys; ignored when configurations are compared."""
+    """The positions of all keys; ignored when configurations are compared."""
 
     modern: ConvertedDocument = field(compare=False)
     overrides: Sequence[Override] = field(compare=False)
 
     def __call__(self, path: KeyPath, message: str) -> Mistake:
-        """Make a mistake about a key, with its place."""
+        """Make a mistake about a key, with the key's position."""
         source = self._source(path)
         for override in reversed(self.overrides):
             if self._sets(override, source):
@@ -222,7 +222,7 @@ class _Places:
         return Mistake(place.file, place.line, dotted(path), message)
 
     def _source(self, path: KeyPath) -> KeyPath:
-        """Return the key that set a value; inherited values come from `default_settings`."""
+        """Return the key that set a value; inherited values come from a league or `default_settings`."""
         if path[:1] != ("behaviors",) or len(path) < 2 or self._is_written(path):
             return path
         behavior, _, learner = str(path[1]).rpartition(".")
@@ -241,30 +241,30 @@ class _Places:
         return self.modern.has(path) or any(self._sets(override, path) for override in self.overrides)
 
     def _sets(self, override: Override, path: KeyPath) -> bool:
-        """Return True if an override set the key or created the maps around it."""
+        """Return True if an override set the key, or created the maps around it."""
         shared = min(len(path), len(override.path))
         return path[:shared] == override.path[:shared] and (shared == len(override.path) or not self.modern.has(path))
 
 
-# Overrides of single values of the YAML, applied before the check: `--set path.to.key=value`, and options.
+# Overrides of single values in the YAML, applied before the check: `--set path.to.key=value`, and options.
 
 EACH = "*"
-"""Wildcard in a path: stands for all names in the map at this place."""
+"""Wildcard in a path, which stands for all names in the map at that position."""
 
 _NAMED = ("behaviors", "environment_parameters")
-"""Sections whose keys the user names, so that the schema can't detect a misspelling."""
+"""Sections whose keys users choose, so that the schema can't detect a misspelling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One value that overrides the file's."""
+    """One value that overrides a value in the file."""
 
     name: str
-    """Its name in mistakes: `--set path.to.key=value`, or an option as given, such as `--num-envs 0`."""
+    """The override's name in mistakes: `--set path.to.key=value`, or an option as given, such as `--num-envs 0`."""
     path: KeyPath
     value: Any
     optional: bool = False
-    """True to drop it if the file lacks its first section."""
+    """True to drop the override if the file does not have its first section."""
 
 
 def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mistake]]:
@@ -294,7 +294,8 @@ def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str
     """Apply overrides to plain data, in order.
 
     Returns:
-        New data, the overrides that were applied, with complete paths, and mistakes for those that have no place.
+        The new data, the overrides that were applied, with complete paths, and mistakes for those whose path leads
+        nowhere.
     """
     applied, mistakes = [], []
     for override in overrides:
@@ -308,12 +309,12 @@ def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str
 
 
 def _set(argument: str) -> str:
-    """Return the name of an argument of `--set` in mistakes."""
+    """Return the name of a `--set` argument in mistakes."""
     return f"{SET} {argument}"
 
 
 def _spelt_out(data: dict[str, Any], override: Override) -> list[Override]:
-    """Return one override for each name that `EACH` stands for; none if it is optional and its section is missing."""
+    """Return one override per name that `EACH` stands for; none if it is optional and its section is missing."""
     section, *below = override.path
     if override.optional and data.get(str(section)) is None:
         return []

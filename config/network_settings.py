@@ -1,7 +1,7 @@
 """A behaviour's `network_settings`, and the table of image encoders.
 
-A new encoder needs one entry in `IMAGE_ENCODERS`, and the function named in the entry. A custom network
-needs no entry: see `NetworkSettings.network`.
+A new encoder needs one entry in `IMAGE_ENCODERS`, and the function named in the entry. A custom network needs no entry;
+see `NetworkSettings.network`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from headrace.config.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class ImageEncoder:
-    """One encoder: image layers, followed by a linear layer as wide as the first hidden layer and an activation.
+    """One image encoder: image layers, then a linear layer as wide as the first hidden layer, and an activation.
 
-    Functions are given as `module:name`, and imported where they are called.
+    Functions are given as `module:name`, and are imported where they are called.
     """
 
     layers: str
-    """Function from the number of channels to a torch module that takes images [B, channels, height, width]."""
+    """Function that takes the number of channels and returns a torch module for images [B, channels, height, width]."""
     smallest_side: int
-    """Minimum height and width in pixels; with fewer, the last layer would have no input."""
+    """Minimum height and width in pixels; with fewer pixels, the last layer would have no input."""
     activation: str = "torch.nn:LeakyReLU"
-    """Module class for the activation after the linear layer."""
+    """Class of the activation module after the linear layer."""
     onnx: str = "headrace.stages.policy.onnx.layers:apply"
-    """Function that writes the layers to ONNX: from `(graph, module, value)` to a value. The default supports the
-    layers in the built-in encoders."""
+    """Function that writes the layers to ONNX: takes `(graph, module, value)` and returns a value. The default supports
+    all layers in the built-in encoders."""
 
 
 IMAGE_ENCODERS: Table[ImageEncoder] = Table(
@@ -42,7 +42,7 @@ IMAGE_ENCODERS: Table[ImageEncoder] = Table(
     match3=ImageEncoder("headrace.stages.policy.network.images:match3", 5),
     fully_connected=ImageEncoder("headrace.stages.policy.network.images:fully_connected", 1),
 )
-"""Encoders by `vis_encode_type`."""
+"""The encoders, by the value of `vis_encode_type`."""
 
 Activation = Literal["swish", "tanh", "relu", "elu", "gelu", "leaky_relu"]
 
@@ -50,7 +50,7 @@ MOST_UNITS = 16384
 MOST_LAYERS = 100
 DEFAULT_LAYERS = 2
 LOG_STD_OF_SAC = -3.0
-"""Default `initial_log_std` of SAC's `gsde`, as in Stable-Baselines3."""
+"""Default `initial_log_std` for SAC's `gsde`, as in Stable-Baselines3."""
 
 
 def _units(value: Any) -> Any:
@@ -103,10 +103,10 @@ class MemorySettings(Settings):
 
 
 class StateNoiseSettings(Settings):
-    """`gsde`: continuous actions explore by noise that depends on the state (Raffin et al. 2021).
+    """`gsde`: continuous actions explore with noise that depends on the state (Raffin et al. 2021).
 
-    An agent keeps a matrix of noise for several decisions, which the last hidden layer's output is multiplied by.
-    `initial_log_std` is that of the matrix.
+    For several decisions, an agent keeps the same noise matrix, by which the last hidden layer's output is multiplied.
+    `initial_log_std` applies to the matrix.
     """
 
     sample_freq: Int = Field(
@@ -142,7 +142,7 @@ class StateNoiseSettings(Settings):
 
 
 class NetworkSettings(Settings):
-    """The network of one behaviour."""
+    """One behaviour's network."""
 
     normalize: Flag = Field(
         False,
@@ -222,7 +222,7 @@ class NetworkSettings(Settings):
 
     @property
     def of_critic(self) -> NetworkSettings:
-        """Number of units in each hidden layer of a critic with a separate body."""
+        """Settings of a critic with its own body; these settings unless `critic_hidden_units` is set."""
         if self.critic_hidden_units is None:
             return self
         changed = {"critic_hidden_units": None, "hidden_units": self.critic_hidden_units}

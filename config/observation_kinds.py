@@ -1,4 +1,4 @@
-"""The table of observation kinds, which depend on the rank of an observation's shape, and where their code is.
+"""The table of observation kinds, which depend on the rank of an observation's shape, and the location of their code.
 
 A new kind needs one entry here, and the classes and functions that the entry names as `module:name`; they are imported
 when a network needs them.
@@ -16,28 +16,30 @@ class ObservationKind:
     """One kind of observation."""
 
     ranks: tuple[int, ...]
-    """Ranks of the shapes of this kind; no two kinds share one."""
+    """Ranks of this kind's shapes; no two kinds share a rank."""
     description: str
-    """Words for messages, after "expected"."""
+    """Description for messages, after the word "expected"."""
     meaning: str
-    """Description for the YAML reference: the observations of this kind."""
+    """Description of these observations for the YAML reference."""
     box_ranks: tuple[int, ...] | None = None
-    """Ranks of a Gymnasium Box that can be of this kind; None: all."""
+    """Ranks of a Gymnasium Box that can be of this kind; None for all ranks."""
     pixels: bool = False
     """True if bytes stand for 0 to 1 and channels may come last; models for Unity get floats with channels first."""
     encoder: str | None = None
     """Torch module that encodes all observations of the kind (`headrace.stages.policy.network.body:KindEncoder`).
 
-    None: they are *flat*. They are concatenated into one float32 matrix, which is normalised, stored and stacked as
-    columns, and fed to the network unchanged. If all observations are flat, inference while acting uses NumPy."""
+    None means that the observations are *flat*: they are concatenated into one float32 matrix, which is normalised,
+    stored and stacked as columns, and passed to the network unchanged. If all observations are flat, actors use NumPy
+    for inference.
+    """
     onnx: str | None = None
-    """Function that writes the encoder to ONNX (`WriteEncoder`); None: it can't be written."""
+    """Function that writes the encoder to ONNX (`WriteEncoder`); None if the encoder can't be written to ONNX."""
     unity_dimensions: tuple[int, ...] = ()
-    """Flags for each axis in Unity's messages: 1 none, 2 translational equivariance, 4 variable size."""
+    """Flags for each axis in Unity's messages: 1 for none, 2 for translational equivariance, 4 for variable size."""
 
     @property
     def flat(self) -> bool:
-        """True if observations are concatenated into one matrix; see `encoder`."""
+        """True if observations of this kind are concatenated into one matrix; see `encoder`."""
         return self.encoder is None
 
 
@@ -68,9 +70,9 @@ OBSERVATION_KINDS: Table[ObservationKind] = Table(
         unity_dimensions=(4, 1),
     ),
 )
-"""Kinds by name, in encoding order: each encoder also gets the encodings made before it."""
+"""The kinds by name, in encoding order: each encoder also gets the encodings made before it."""
 
 
 def kind_of_rank(rank: int) -> str:
-    """Return the name of the kind of an observation of this rank; `unknown` if there is none."""
+    """Return the name of the observation kind with this rank; `unknown` if there is none."""
     return next((name for name, kind in OBSERVATION_KINDS.items() if rank in kind.ranks), "unknown")

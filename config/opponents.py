@@ -1,4 +1,4 @@
-"""A policy's opponents: the sections `self_play` and `evaluation`, and the table of opponents for each."""
+"""A policy's opponents: the sections `self_play` and `evaluation`, and a table of opponents for each."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from headrace.config.brains import (
 from headrace.config.errors import Finding, suggest
 from headrace.config.fields import Float, Int, PlainMap, Settings, Text, changed, is_reference
 
-# Self-play: one team at a time learns while the others play with earlier policies, or all learn simultaneously.
+# Self-play: either one team at a time learns while the others play earlier policies, or all teams learn simultaneously.
 
 
 @dataclass(frozen=True, slots=True)
 class OpponentSamplerKind:
-    """One built-in way of choosing opponents."""
+    """One built-in method for choosing opponents."""
 
     implementation: str
-    """`module:Class`, an `OpponentSampler` of `headrace.stages.ghost`."""
+    """`module:Class` of an `OpponentSampler` (`headrace.stages.ghost`)."""
     keys: tuple[str, ...] = ()
-    """Keys of `opponents_with` that it accepts."""
+    """Keys that the sampler accepts in `opponents_with`."""
 
 
 OPPONENT_SAMPLERS = {
     "latest_or_uniform": OpponentSamplerKind("headrace.stages.ghost.opponents:UniformOpponents"),
     "prioritised": OpponentSamplerKind("headrace.stages.ghost.opponents:PrioritisedOpponents", ("power",)),
 }
-"""Built-in samplers by value of `opponents`; a user's `module:Class` needs no entry."""
+"""Built-in samplers, by the value of `opponents`; a user's `module:Class` needs no entry."""
 
 
 def _sampler(value: object) -> object:
@@ -128,7 +128,7 @@ class SelfPlaySettings(Settings):
 
     def _about_opponents(self) -> list[Finding]:
         built_in = OPPONENT_SAMPLERS.get(self.opponents)
-        if built_in is None:  # a user-defined class, which checks its own arguments
+        if built_in is None:  # a user's class, which checks its own arguments
             return []
         accepts = ", ".join(map(repr, built_in.keys)) or "nothing"
         findings = [
@@ -151,7 +151,7 @@ class EvaluationOpponentsKind:
     """One built-in kind of opponents."""
 
     implementation: str
-    """`module:Class`, `EvaluationOpponents` of `headrace.stages.evaluation`."""
+    """`module:Class` of an `EvaluationOpponents` (`headrace.stages.evaluation`)."""
     meaning: str
     """Description for the YAML reference."""
 
@@ -166,7 +166,7 @@ EVALUATION_OPPONENTS = {
         "the policies at the time of the first evaluation, kept in `<behavior>-opponent.pt`",
     ),
 }
-"""The kinds by `evaluation.opponents`; anything else is a brain (`headrace.config.brains`)."""
+"""The kinds, by the value of `evaluation.opponents`; any other value is a brain (`headrace.config.brains`)."""
 
 
 def _opponents(value: object) -> object:

@@ -13,8 +13,8 @@ _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 def user_path(text: str, platform: str = sys.platform) -> str:
     r"""Convert a path to this system's form, even with a suffix such as `runs/first@best`.
 
-    `~` and variables (`$HOME`, on Windows `%USERPROFILE%` as well) are replaced. On Windows `C:runs`, which is
-    relative to the drive's current folder, becomes absolute; elsewhere a relative Windows path (`builds\ball`) gets
+    `~` and variables (`$HOME`, and on Windows `%USERPROFILE%`) are expanded. On Windows, `C:runs`, which is relative to
+    the drive's current folder, becomes absolute. On other systems, a relative Windows path (`builds\ball`) gets
     slashes, unless a file with this name exists.
     """
     path = os.path.expandvars(os.path.expanduser(text))
@@ -31,10 +31,10 @@ def is_of_windows(path: str) -> bool:
 
 
 def checked_path(value: object) -> object:
-    """Read a path in a configuration.
+    """Check and return a path in a configuration.
 
     Raises:
-        ValueError: if YAML has read a part of it as something other than text.
+        ValueError: if YAML has read part of the path as something other than text.
     """
     if not isinstance(value, str):
         return value

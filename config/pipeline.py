@@ -1,7 +1,7 @@
 """The `pipeline` section: queues, policy lag, custom stages, statistics writers, supervision.
 
 `STATISTICS_WRITERS` is the table of writers that a run may list by name; a new writer needs one entry there, and the
-class that the entry names. TensorBoard's writer is always active. Hosts are in `host_kinds`.
+class named in the entry. TensorBoard's writer is always active. Hosts are in `host_kinds`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class QueueSettings(Settings):
 
 
 class QueuesSettings(Settings):
-    """The queues between stages. Policy queues are not among them: they hold the newest policy only."""
+    """The queues between stages. Policy queues are not configurable, because they hold only the newest policy."""
 
     trajectories: QueueSettings = Field(
         default_factory=QueueSettings, description="Queues of trajectories to the trainer."
@@ -58,7 +58,7 @@ class QueuesSettings(Settings):
 # Custom stages.
 
 STAGE_GROUP = "headrace.stages"
-"""Entry-point group under which installed packages offer stages by a short name."""
+"""Entry-point group under which installed packages provide stages by a short name."""
 
 _OFFERED_NAME = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 
@@ -79,7 +79,7 @@ StageReference = Annotated[str, Strict(), BeforeValidator(_stage_reference)]
 
 
 class StagePlacement(Settings):
-    """One stage of your own, and its place."""
+    """A custom stage, and its position in the pipeline."""
 
     use: StageReference = Field(
         description="`module:Class` of the stage (modules next to the YAML and in the working directory are found), "
@@ -112,16 +112,16 @@ class StagePlacement(Settings):
 
 @dataclass(frozen=True, slots=True)
 class WriterKind:
-    """One statistics writer. The class is given as `module:Class`, and imported when a run asks for it."""
+    """One statistics writer. Its class is given as `module:Class`, and is imported when a run uses the writer."""
 
     meaning: str
     """Description for the YAML reference."""
     made_by: str
-    """Class with the methods of `StatisticsWriter`; its parameters are the keys of `with`."""
+    """Class with the methods of `StatisticsWriter`; the class's parameters are the keys of `with`."""
     packages: tuple[str, ...] = ()
-    """Packages that it needs, which the extra with the writer's name installs."""
+    """Packages that the writer needs, which the extra with the writer's name installs."""
     patient: bool = False
-    """True to keep calling it after disk errors, as the disk may have room again later."""
+    """True to keep calling the writer after disk errors, as the disk may have space again later."""
 
 
 STATISTICS_WRITERS: Table[WriterKind] = Table(
@@ -135,7 +135,7 @@ STATISTICS_WRITERS: Table[WriterKind] = Table(
         "MLflow", "headrace.pipeline.reporting.mlflow_writer:MlflowWriter", ("mlflow", "sqlalchemy", "alembic")
     ),
 )
-"""Writers by their name in `statistics_writers`."""
+"""The writers, by their name in `statistics_writers`."""
 
 
 def _writer(value: object) -> object:
@@ -149,7 +149,7 @@ def _writer(value: object) -> object:
 
 
 class WriterSettings(Settings):
-    """One statistics writer, which receives every summary that TensorBoard receives; its name is enough."""
+    """One statistics writer, which receives every summary that TensorBoard receives. Short form: just its name."""
 
     use: Annotated[Text, BeforeValidator(_writer)] = Field(
         description=f"{'; '.join(f'`{name}`: {kind.meaning}' for name, kind in STATISTICS_WRITERS.items())}; or your "
@@ -168,21 +168,23 @@ class WriterSettings(Settings):
         return {"use": value} if isinstance(value, str) else value
 
 
-# Supervision: how long a part of the run may be silent before a warning, and before it is terminated.
+# Supervision: for how long a part of the run may be silent before a warning, and before it is terminated.
 
 _WARN = "Seconds of silence before a warning names the silent part and the code that it runs."
 _END = "Seconds of silence before the part is terminated"
 _MOST_S = 1e6
 STARTING_FACTOR = 5
-"""Multiplies the limits for starting hosts and for code outside stages, which mostly spend their time on imports."""
+"""Factor on the limits for starting hosts and for code outside stages, which mostly spend their time on imports."""
 START_S = 300.0
-"""Minimum limit, in seconds, for a starting host if its limit is `env_settings.timeout_wait`, meant for games."""
+"""Minimum limit, in seconds, for a starting host if `env_settings.timeout_wait`, which is meant for games, sets its
+limit."""
 PAUSE_S = 5.0
-"""If the check, due every second, is later than this, the checker itself was not running, so no silence counts."""
+"""If the check, which is due every second, is late by more than this many seconds, the checker itself did not run, and
+no silence counts."""
 
 
 class _Silence(Settings):
-    """How long a process may be silent, in seconds."""
+    """For how many seconds a process may be silent."""
 
     warn_s: Float
     end_s: Float | None
@@ -232,10 +234,11 @@ class MainSilence(_Silence):
 
 
 class SupervisionSettings(Settings):
-    """Limits of silence. A part that waits (for the Editor, for credits, at a full queue) or is paused is not silent.
+    """Limits on silence. A part that waits (for the Editor, for credits, at a full queue) or is paused is not silent.
 
-    Before its first word a process has five times as long, and while it prepares itself: while it imports libraries,
-    makes its environments, or a policy. So has what main does outside of stages. Inline hosts are a part of main.
+    The limits are five times as high before a process's first message and while it prepares itself by importing
+    libraries, or making its environments or a policy. The same applies to work that main does outside stages. Inline
+    hosts are part of main.
     """
 
     actors: ActorSilence = Field(
@@ -256,7 +259,7 @@ class SupervisionSettings(Settings):
 # The section itself.
 
 MOST_UPDATES_OF_LAG = 1_000_000
-"""Maximum lag; anything larger must be a typo."""
+"""Maximum lag in updates; anything larger must be a typo."""
 
 
 def _lag(value: object) -> object:

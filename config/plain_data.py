@@ -1,4 +1,4 @@
-"""Converts data from scripts and notebooks to YAML's types: `run({...})` accepts this data in place of a file."""
+"""Converts data from scripts and notebooks to YAML's types. `run({...})` accepts this data in place of a file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ _GIVEN = "or pass it to run(…, environment=…)"
 
 
 def plain(value: object, path: KeyPath = ()) -> Any:
-    """Return data in YAML's types: tuples become lists, paths text, NumPy's numbers numbers, classes `module:Class`.
+    """Return data in YAML's types.
+
+    Tuples become lists, paths become text, NumPy's numbers become numbers, and classes become `module:Class`.
 
     Raises:
-        ConfigError: if there is an object that YAML can't represent.
+        ConfigError: if the data contains an object that YAML can't represent.
     """
     if isinstance(value, Mapping):
         return {_key(key, path): plain(inner, (*path, str(key))) for key, inner in value.items()}
@@ -52,7 +54,7 @@ def _key(key: object, path: KeyPath) -> str:
 
 
 def named(value: Any, path: KeyPath) -> str:
-    """Return the name by which other processes can import a class or function; other callables have none."""
+    """Return the name by which other processes can import a class or function; raise an error for other callables."""
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if module == "__main__":
         if _is_guarded(name):
@@ -70,7 +72,7 @@ _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _is_guarded(name: str) -> bool:
-    """Return True if the script defines a name only when it is run, and not when it is imported."""
+    """Return True if the script defines a name only when it is run, but not when it is imported."""
     try:
         tree = ast.parse(Path(sys.modules["__main__"].__file__ or "").read_bytes())
     except (AttributeError, OSError, SyntaxError, ValueError):  # in a notebook or an interpreter

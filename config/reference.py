@@ -1,4 +1,4 @@
-"""Generator of docs/configuration.md: `python -m headrace.config.reference > docs/configuration.md`."""
+"""Generates docs/configuration.md: `python -m headrace.config.reference > docs/configuration.md`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reference() -> str:
 
 
 def _section(path: str, model: type[BaseModel], level: int, described: dict[type[BaseModel], str]) -> Iterator[str]:
-    """Describe a model and its submodels, each once; `described` holds the path of each model's first description."""
+    """Describe a model and its submodels, each once; `described` holds the path at which each model is described."""
     described[model] = path
     yield f"{'#' * min(level, 4)} {f'`{path}`{_choice_of(model)}' if path else 'Sections'}"
     yield ""
@@ -97,7 +97,7 @@ def _choice_of(model: type[BaseModel]) -> str:
 
 
 def _unpacked(kind: Any) -> tuple[str, list[Any]]:
-    """Unpack maps and lists; return the text after the key, and the inner types."""
+    """Unpack maps and lists; return the text to append to the key, and the inner types."""
     if get_origin(kind) is dict:
         return ".<name>", alternatives(get_args(kind)[1])
     if get_origin(kind) is tuple:
@@ -106,7 +106,7 @@ def _unpacked(kind: Any) -> tuple[str, list[Any]]:
 
 
 def _tag_of(model: type[BaseModel]) -> str:
-    """Return the tag that selects a union's member."""
+    """Return the tag that selects this member of a union."""
     tags = ", ".join(f"{key}: {word}" for key, word in tags_of(model).items())
     return f" ({tags})" if tags else ""
 

@@ -1,4 +1,4 @@
-"""A behaviour's `reward_signals` and `behavioral_cloning`; `RewardSignals` is the table of built-in signals."""
+"""A behaviour's `reward_signals` and `behavioral_cloning`. `RewardSignals` is the table of built-in signals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ExtrinsicSettings(RewardSignalSettings):
 
 
 class LearnedSignalSettings(RewardSignalSettings):
-    """Settings that signals with networks share."""
+    """Settings that all signals with networks share."""
 
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size.")
     encoding_size: Int | None = Field(
@@ -72,13 +72,13 @@ class LearnedSignalSettings(RewardSignalSettings):
     )
 
     def _derive(self) -> None:
-        # Checked here rather than where networks are built: settings from plain data have every key set.
+        # Checked here rather than where networks are built, because plain data may set every key.
         if self.encoding_size is not None and not self._is_set("network_settings"):
             self._fill(network_settings=NetworkSettings(hidden_units=self.encoding_size))
 
 
 class CuriositySettings(LearnedSignalSettings):
-    """`curiosity`: the error of predicting the next observation (ICM)."""
+    """`curiosity`: the error in predicting the next observation (ICM)."""
 
 
 class GAILSettings(LearnedSignalSettings):
@@ -90,13 +90,13 @@ class GAILSettings(LearnedSignalSettings):
 
 
 class RNDSettings(LearnedSignalSettings):
-    """`rnd`: the error of predicting a random network's output, which is larger for rare observations."""
+    """`rnd`: the error in predicting a random network's output, which is larger for rare observations."""
 
     learning_rate: Float = Field(1e-4, gt=0, description="Adam's step size.")
 
 
 class OwnSignalSettings(LearnedSignalSettings):
-    """A signal of your own, under a name of your choice (see extending.md). Not in ML-Agents.
+    """A custom signal, under a name of your choice (see extending.md). Not in ML-Agents.
 
     `learning_rate` and `network_settings` are for a signal with a network.
     """
@@ -112,7 +112,7 @@ def _used(body: Any) -> Any:
 
 
 def _signal(signal_class: str, description: str) -> Any:
-    """Return the field for a built-in signal, given its class as `module:Class` and its line in the documentation.
+    """Return the field for a built-in signal, given its class as `module:Class` and its description for the reference.
 
     A signal is either present or missing; null is not allowed.
     """
@@ -120,11 +120,11 @@ def _signal(signal_class: str, description: str) -> Any:
 
 
 class RewardSignals(Settings):
-    """The sources of a behaviour's reward; at least one.
+    """A behaviour's reward signals; at least one is required.
 
-    Giving the map replaces the default: a signal that is not listed does not exist, `extrinsic` included. `{}` gives a
-    signal its defaults. A behaviour also has the signals of `default_settings`; null drops one of those. Any other name
-    stands for a signal of your own, whose class `use` names.
+    Giving the map replaces the default: a signal that is not listed does not exist, including `extrinsic`. `{}` gives a
+    signal its defaults. A behaviour also has the signals in `default_settings`; null drops one of those. Any other name
+    stands for a custom signal, whose class is given by `use`.
     """
 
     # The table of reward signals: name, settings, class.
@@ -172,5 +172,5 @@ class RewardSignals(Settings):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit signals that the behaviour lacks, as null would count as a mistake."""
+        """Omit signals that the behaviour does not have, as null would count as a mistake."""
         return {name: body for name, body in handler(self).items() if body is not None}

@@ -25,7 +25,7 @@ SHARED = "x-"
 
 
 class RunConfig(Sections):
-    """The configuration of a run. Attributes are called as the keys of the YAML."""
+    """A run's configuration. Attributes have the names of the YAML's keys."""
 
     _path: Path | None = PrivateAttr(None)
     _warnings: tuple[str, ...] = PrivateAttr(())
@@ -33,25 +33,25 @@ class RunConfig(Sections):
 
     @property
     def path(self) -> Path | None:
-        """The loaded file; None for plain data."""
+        """The file from which the configuration was loaded; None for plain data."""
         return self._path
 
     @property
     def source_folder(self) -> Path | None:
-        """Absolute folder of that file, whose modules the YAML can import."""
+        """Absolute folder of that file, from which the YAML can import modules; None without a file."""
         return None if self._path is None else absolute(self._path).resolve().parent
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings, found while loading, about keys that have no effect or probably not the intended one."""
+        """Warnings found while loading, about keys that have no effect or probably not the intended one."""
         return self._warnings
 
     def place(self, path: KeyPath) -> str:
-        """Return the place of a key: `file:line` or the option that set it; empty for plain data."""
+        """Return a key's position: `file:line` or the option that set it; empty for plain data."""
         return self._locate(path, "").place
 
     def is_set_by_command(self, path: KeyPath) -> bool:
-        """Return True if a key's value was set by `--set`, so that it applies to this start only."""
+        """Return True if `--set` gave a key's value, which then applies only to this start."""
         return self.place(path).startswith(SET)
 
     def behavior_settings(self, name: str) -> BehaviorSettings:
@@ -76,13 +76,13 @@ class RunConfig(Sections):
         return self.behaviors.get(listed, self.default_settings)
 
     def league_learners(self, name: str) -> list[str]:
-        """Return the names of the league learners for an environment's behaviour; none without a league."""
+        """Return the names of the league learners for an environment's behaviour; empty without a league."""
         return [key for key, each in self.behaviors.items() if each.league is not None and each.league.of == name]
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the configuration, defaults filled in, as plain data for YAML, JSON or msgpack.
+        """Return the configuration, with defaults filled in, as plain data for YAML, JSON or msgpack.
 
-        `default_settings` has only the written keys, as the others would be merged under all behaviours.
+        `default_settings` contains only the keys that were set, as any others would be merged into all behaviours.
         """
         plain = self.model_dump(mode="json", by_alias=True)
         if self.default_settings is not None:
@@ -95,12 +95,12 @@ class RunConfig(Sections):
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any], path: Path | None = None, locate: Locate = nowhere) -> RunConfig:
-        """Build a configuration from plain data, such as `to_plain` gives.
+        """Build a configuration from plain data, such as that from `to_plain`.
 
         Args:
             plain: the data.
-            path: the file from which the data was loaded, for `source_folder`.
-            locate: makes mistakes with the keys' places.
+            path: the file from which the data was loaded, for `source_folder`; None without a file.
+            locate: makes a mistake with a key's position.
 
         Raises:
             ConfigError: with all mistakes.
@@ -109,15 +109,15 @@ class RunConfig(Sections):
         return check(cls, completed, locate).loaded(path, locate, (), inherited)
 
     def rewritten(self, plain: Mapping[str, Any]) -> RunConfig:
-        """Return the configuration for other plain data from the same file; raises the same errors as `from_plain`."""
+        """Return the configuration for other plain data from the same file; raise the same errors as `from_plain`."""
         return type(self).from_plain(plain, self._path, self._locate)
 
     def loaded(self, path: Path | None, locate: Locate, notes: Sequence[str], findings: Sequence[Finding]) -> RunConfig:
-        """Set the file, the keys' places and the warnings of a configuration that is being loaded.
+        """Set the file, the keys' positions and the warnings of a configuration that is being loaded.
 
         Args:
             path: the file.
-            locate: knows the places of keys.
+            locate: makes a mistake with a key's position.
             notes: warnings about the conversion.
             findings: other warnings, about keys.
         """
@@ -142,7 +142,7 @@ class RunConfig(Sections):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_shared(cls, data: Any) -> Any:
-        """Drop `x-…` keys, which hold anchors that are used elsewhere in the file."""
+        """Drop `x-…` keys, which hold anchors used elsewhere in the file."""
         return {key: data[key] for key in data if not key.startswith(SHARED)} if isinstance(data, dict) else data
 
     @model_validator(mode="before")
@@ -159,11 +159,11 @@ class RunConfig(Sections):
         return [*check_sections(self), *self._check_run()]
 
     def _check_run(self) -> list[Finding]:
-        """Find everything that a run refuses."""
+        """Find everything for which a run is refused."""
         return check_run(self)
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:
-        """Drop Unity's `environment` section unless it repeats actions; `num_envs` moves to `env_settings`."""
+        """Drop Unity's `environment` section unless it repeats actions; move `num_envs` to `env_settings`."""
         if environment.is_auto("num_envs"):
             self._fill(env_settings=self.env_settings.with_auto("num_envs"))
         elif "num_envs" in environment.model_fields_set:
@@ -173,7 +173,7 @@ class RunConfig(Sections):
         self._fill(environment=kept)
 
     def _filled(self, environment: EnvironmentSettings) -> EnvironmentSettings:
-        """Fill in values that a section takes from others by default."""
+        """Fill in values whose defaults come from other sections."""
         update: dict[str, object] = {}
         if "num_envs" not in environment.model_fields_set and not environment.is_auto("num_envs"):
             if self.env_settings.is_auto("num_envs"):
@@ -186,22 +186,23 @@ class RunConfig(Sections):
         return environment.model_copy(update=update)
 
 
-# Merging of `default_settings` under every behaviour, in the plain data before the check.
+# Merging of `default_settings` into every behaviour, in the plain data before the check.
 
 
 def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Merge `default_settings` under every behaviour; only once, as the meaning of null here is lost afterwards.
+    """Merge `default_settings` into every behaviour; do this only once, as the meaning of null is lost afterwards.
 
-    Each learner of a league becomes a behaviour `<behaviour>.<learner>`, whose own keys override its behaviour's.
+    Each learner of a league becomes a behaviour `<behaviour>.<learner>`, whose own keys override those of its
+    behaviour.
 
-    A reward signal of `default_settings` is dropped if a behaviour has null for it. A hyperparameter that the
-    behaviour's trainer lacks is dropped with a warning, or without one if the behaviour has null for it.
+    A reward signal in `default_settings` is dropped if a behaviour has null for it. A hyperparameter that the
+    behaviour's trainer does not have is dropped with a warning, or without one if the behaviour has null for it.
 
     Args:
-        plain: the YAML as plain data; it is not changed.
+        plain: the YAML as plain data, which is not modified.
 
     Returns:
-        The data to check, and warnings about what could not be inherited.
+        The data to check, and warnings about values that could not be inherited.
     """
     data = dict(plain)
     warnings: list[Finding] = []
@@ -222,7 +223,7 @@ def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tu
 
 
 def _league_in(own: Any, several: bool) -> LeagueSettings | None:
-    """Return the league of a behaviour, before its learners become separate behaviours; None if it has no league."""
+    """Return a behaviour's league, before its learners become separate behaviours; None if it has no league."""
     league = own.get("league") if isinstance(own, Mapping) else None
     if several and isinstance(league, str | Mapping) and not (isinstance(league, Mapping) and league.get("of")):
         league = {"rivals": UNKNOWN, **({"preset": league} if isinstance(league, str) else league)}
@@ -244,7 +245,7 @@ def _learners(name: str, own: Any, leagues: Mapping[str, LeagueSettings]) -> Ite
     for learner, each in settings.learners.items():
         below = dict(shared)
         if each.own.get("trainer_type", below.get("trainer_type")) != below.get("trainer_type"):
-            below.pop("hyperparameters", None)  # of another trainer
+            below.pop("hyperparameters", None)  # they belong to another trainer
         yield f"{name}.{learner}", {**_merge(below, each.own), "league": settings.of_learner(name, learner, others)}
 
 
@@ -254,7 +255,7 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
     default_trainer = default.get("trainer_type", DEFAULT_TRAINER)
     trainer = own.get("trainer_type", default_trainer)
     if isinstance(hyperparameters, Mapping) and default_trainer != trainer:
-        # A custom trainer's schema is unknown, so another trainer's keys may not fit.
+        # A custom trainer's schema is unknown, so another trainer's keys may not fit it.
         model = declared_kind(trainer).hyperparameters
         known = {} if model is None else model.model_fields
         foreign = [key for key in hyperparameters if key not in known]

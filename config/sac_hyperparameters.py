@@ -1,4 +1,4 @@
-"""The `hyperparameters` of soft actor-critic."""
+"""Soft actor-critic's `hyperparameters`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.config.hyperparameters import (
 
 
 class HindsightSettings(Settings):
-    """Hindsight experience replay, for goal environments; presence turns it on. See docs/algorithms.md."""
+    """Hindsight experience replay, for goal environments. The section turns it on. See docs/algorithms.md."""
 
     goals: Literal["future", "final", "episode"] = Field(
         "future",
@@ -111,11 +111,11 @@ class SACHyperparameters(Hyperparameters):
 
     @property
     def rows_per_update(self) -> int | None:
-        """Return `train_freq` if it counts steps."""
+        """Number of new steps per update, which is `train_freq`; None if `train_freq` does not count steps."""
         return self.train_freq if self.update_at == "step" else None
 
     def small(self, rows: int) -> Self:
-        """Return a copy that updates rarely, as steps arrive; the first half of `rows` may be random actions."""
+        """Return a copy that updates rarely, as steps arrive; up to half of `rows` may be random actions."""
         seldom = max(self.steps_per_update, rows / 4)
         most = {"batch_size": rows // 2, "buffer_init_steps": rows // 2, "random_steps": rows // 4}
         return self.model_copy(
@@ -141,7 +141,7 @@ class SACHyperparameters(Hyperparameters):
             self._fill(reward_signal_steps_per_update=self.steps_per_update)
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find a replay buffer too small for a whole sequence, and conflicts with hindsight."""
+        """Report a replay buffer too small for a whole sequence, and conflicts with hindsight."""
         memory = block.network_settings.memory
         if self.hindsight is not None and memory is not None:
             message = (
@@ -164,7 +164,7 @@ class SACHyperparameters(Hyperparameters):
             )
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find sizes with which little or nothing would be learned."""
+        """Report sizes with which little or nothing would be learned."""
         if self.reward_signal_steps_per_update != self.steps_per_update and not block.learned_signals:
             message = "has no effect, because no reward signal learns"
             yield Finding(("hyperparameters", "reward_signal_steps_per_update"), message)

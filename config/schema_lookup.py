@@ -1,4 +1,4 @@
-"""Look-ups in the settings models: the known keys at a path of the YAML."""
+"""Lookups in the settings models: the known keys at a path in the YAML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.config.trainers import TRAINERS
 def alternatives(annotation: Any) -> list[Any]:
     """Return the types that a value may have, with `Annotated` and unions unpacked and without null.
 
-    The base models of hyperparameters and environments stand for all built-in kinds.
+    The base models of hyperparameters and environments stand for those of all built-in kinds.
     """
     origin = get_origin(annotation)
     if origin is Annotated:
@@ -44,7 +44,7 @@ def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def more_of(model: type[BaseModel]) -> type[BaseModel] | None:
-    """Return the model for the values of unlisted keys; None if unlisted keys are mistakes."""
+    """Return the model for the values of unlisted keys, or None if unlisted keys are mistakes."""
     more: type[BaseModel] | None = getattr(model, "more", None)
     return more
 
@@ -54,7 +54,7 @@ def models_at(top: type[BaseModel], path: KeyPath, data: Any) -> list[type[BaseM
 
     Args:
         top: the top model.
-        path: path of the value.
+        path: the path of the value.
         data: the plain data, whose tags (such as `sampler_type: uniform`) choose between alternatives.
     """
     here: list[Any] = [top]
@@ -67,11 +67,11 @@ def models_at(top: type[BaseModel], path: KeyPath, data: Any) -> list[type[BaseM
 
 
 def sections_below(model: type[BaseModel], data: Any) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield the sections that a model may have: `(key, model)`, or `('key.<name>', model)` in maps.
+    """Yield the sections that a model may have: `(key, model)`, or `('key.<name>', model)` for sections in maps.
 
     Args:
         model: the model.
-        data: its plain data, whose keys may choose between alternatives.
+        data: the model's plain data, whose keys may choose between alternatives.
     """
     for key, field in fields_of(model).items():
         for kind in alternatives(field.annotation):
@@ -82,7 +82,7 @@ def sections_below(model: type[BaseModel], data: Any) -> Iterator[tuple[str, typ
 
 
 def _alone(kind: Any, data: Any) -> list[Any]:
-    """Return the types for a value; for a map where the schema has a list, those of the list's items."""
+    """Return the types for a value; for a map where the schema has a list, return the types of the list's items."""
     return alternatives(get_args(kind)[0]) if get_origin(kind) is tuple and isinstance(data, dict) else [kind]
 
 
@@ -99,7 +99,7 @@ def _below(kind: Any, key: str | int) -> list[Any]:
 
 
 def value_at(data: Any, path: KeyPath) -> Any:
-    """Return the value at a path of plain data; None if there is none."""
+    """Return the value at a path in plain data; None if there is none."""
     for key in path:
         try:
             data = data[key]
@@ -109,7 +109,7 @@ def value_at(data: Any, path: KeyPath) -> Any:
 
 
 def is_inside(path: KeyPath, data: Any) -> bool:
-    """Return True if plain data has a value, null included, at a path."""
+    """Return True if plain data has a value, including null, at a path."""
     for key in path:
         if not (key in data if isinstance(data, dict) else isinstance(data, list) and key in range(len(data))):
             return False
@@ -118,14 +118,14 @@ def is_inside(path: KeyPath, data: Any) -> bool:
 
 
 def tags_of(model: type[BaseModel]) -> dict[str, str]:
-    """Return a model's tags: the keys that allow only one word, each with that word."""
+    """Return a model's tags: the keys that allow only one word, each with its word."""
     kinds = {key: field.annotation for key, field in fields_of(model).items()}
     words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
     return {key: choice[0] for key, choice in words.items() if len(choice) == 1}
 
 
 def trainers_of(model: type[BaseModel]) -> list[str]:
-    """Return the trainer types whose `hyperparameters` are this model; none for other sections."""
+    """Return the trainer types whose `hyperparameters` are this model; empty for other sections."""
     return [name for name, kind in TRAINERS.items() if kind.hyperparameters is model]
 
 
@@ -136,5 +136,5 @@ def _chosen(model: type[BaseModel], beside: Any) -> bool:
 
 
 def _fits(model: type[BaseModel], data: Any) -> bool:
-    """Return False if the data carries another model's tag."""
+    """Return False if the data has another model's tag."""
     return not isinstance(data, dict) or all(data.get(key, word) == word for key, word in tags_of(model).items())

@@ -1,4 +1,4 @@
-"""Checks across several sections of the YAML; those of a single section are in its model."""
+"""Checks across several sections of the YAML; each section's own checks are in its model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_PROGRAMS = 256
 
 
 def check_run(config: Sections) -> list[Finding]:
-    """Find mistakes in a run's environments that don't matter if the file is only converted."""
+    """Find mistakes in a run's environments that do not matter if the file is only converted."""
     return [*_about_environment(config)]
 
 
@@ -45,7 +45,7 @@ def check_sections(config: Sections) -> list[Finding]:
 
 
 def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
-    """Return all blocks with their keys: each behaviour's, and `default_settings`, which others may use."""
+    """Return all blocks with their keys: each behaviour's, and `default_settings`, which other behaviours may use."""
     blocks: list[tuple[KeyPath, BehaviorSettings]] = [
         ((*_BEHAVIORS, name), each) for name, each in config.behaviors.items()
     ]
@@ -53,7 +53,7 @@ def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
 
 
 def _about_nodes(config: Sections) -> Iterator[Finding]:
-    """Find hosts that request a cluster node in a run that joins no cluster."""
+    """Report hosts that request a cluster node in a run that joins no cluster."""
     hosts = config.pipeline.hosts
     asked: list[tuple[KeyPath, HostResources | None]] = [
         (("pipeline", "hosts", part, "resources"), getattr(hosts, part).resources) for part in type(hosts).model_fields
@@ -73,7 +73,7 @@ def _about_nodes(config: Sections) -> Iterator[Finding]:
 
 
 def _about_replay(config: Sections) -> Iterator[Finding]:
-    """Find replay buffers that can't be in separate hosts."""
+    """Report replay buffers that can't be in separate hosts."""
     path: KeyPath = ("pipeline", "hosts", "replay", "kind")
     if config.pipeline.hosts.replay.kind is None:
         return
@@ -90,7 +90,7 @@ def _about_replay(config: Sections) -> Iterator[Finding]:
 
 
 def with_hindsight(config: Sections) -> list[KeyPath]:
-    """Return the paths of the `hindsight` key in all behaviours that have it."""
+    """Return the paths of all `hindsight` keys in behaviours."""
     found = ((path, block) for path, block in _blocks(config) if block.learns)
     return [
         (*path, "hyperparameters", "hindsight")
@@ -100,7 +100,7 @@ def with_hindsight(config: Sections) -> list[KeyPath]:
 
 
 def _about_hindsight(config: Sections) -> Iterator[Finding]:
-    """Find runs in which hindsight can't recompute rewards, or would get them wrong."""
+    """Report runs in which hindsight can't recompute rewards, or would get them wrong."""
     environment, kind = config.environment, config.environment_kind
     for path in with_hindsight(config):
         if environment is None and config.replay is not None:
@@ -132,7 +132,7 @@ def _about_hindsight(config: Sections) -> Iterator[Finding]:
 
 
 def _about_ratings_that_stop(config: Sections) -> Iterator[Finding]:
-    """Find ratings that can't stop a behaviour, because they arrive from main at unpredictable steps."""
+    """Report ratings that can't stop a behaviour, because main sends them at unpredictable steps."""
     pipeline = config.pipeline
     why: dict[KeyPath, str] = {}
     if pipeline.deterministic:
@@ -193,14 +193,14 @@ def _about_environment(config: Sections) -> Iterator[Finding]:
 
 
 def check_behavior(config: Sections) -> Iterator[Finding]:
-    """Report agents of one kind that have no behaviour."""
+    """Report an environment with one kind of agents if no behaviour is given for them."""
     if config.environment is not None and config.environment.behavior is None:
         involved = (("environment", "behavior"), _BEHAVIORS, _DEFAULT)
         yield Finding(("environment",), without_behavior(config), involved)
 
 
 def without_behavior(config: Sections, likely: str = "Agent") -> str:
-    """Report that an environment's agents have no behaviour, and propose `likely` first among the listed ones."""
+    """Report that an environment's agents have no behaviour; of the listed behaviours, propose `likely` first."""
     listed = config.met_behaviors
     return (
         f"needs 'behavior', the name of its agents, because {len(listed)} behaviours are listed; for example "
@@ -209,7 +209,7 @@ def without_behavior(config: Sections, likely: str = "Agent") -> str:
 
 
 def check_roles(config: Sections) -> Iterator[Finding]:
-    """Find agents of a multi-agent environment without a behaviour."""
+    """Report agents of a multi-agent environment that have no behaviour."""
     environment = config.environment
     if environment is None or environment.behavior is not None:
         return
@@ -225,7 +225,7 @@ def check_roles(config: Sections) -> Iterator[Finding]:
 
 
 def lacking_programs(config: Sections) -> Iterator[Finding]:
-    """Find settings that need programs if there is no `env_settings.env_path`, which an option may still set."""
+    """Report settings that need programs if there is no `env_settings.env_path`, which an option may still set."""
     if not config.environment_kind.apart or config.env_settings.env_path is not None or config.replay is not None:
         return
     if _evaluated(config):
@@ -252,7 +252,7 @@ def _number_of_programs(config: Sections) -> int:
 
 
 def check_programs(config: Sections) -> Iterator[Finding]:
-    """Find settings that contradict an environment that is a program or an engine's editor."""
+    """Report settings that contradict an environment that is a program or an engine's editor."""
     if config.replay is not None:
         return
     settings, count = config.env_settings, _number_of_programs(config)
@@ -280,7 +280,7 @@ def _about_roles(config: Sections) -> Iterator[Finding]:
 
 
 def _about_names(config: Sections) -> Iterator[Finding]:
-    for key in () if config.environment is None else config.environment.keys:  # by name, or by id with its team
+    for key in () if config.environment is None else config.environment.keys:  # by name, or by id with team
         yield from _listed(config, ("environment", "keys", key), key.partition("?")[0])
     if config.record is not None and config.record.behaviors != "all":
         for index, name in enumerate(config.record.behaviors):
@@ -300,7 +300,7 @@ def _about_lessons(config: Sections) -> Iterator[Finding]:
 
 
 def _listed(config: Sections, path: KeyPath, name: str, fix: str = "") -> Iterator[Finding]:
-    """Find behaviours that are not listed, unless there are defaults."""
+    """Report behaviours that are not listed, unless there are defaults."""
     if name in (*config.behaviors, *config.met_behaviors) or config.default_settings is not None:
         return
     hint = suggest(name, config.behaviors) or f"; listed: {', '.join(config.behaviors) or 'none'}"
@@ -318,7 +318,7 @@ def _about_ghosts(config: Sections) -> Iterator[Finding]:
 
 
 def _about_learning_teams(config: Sections) -> Iterator[Finding]:
-    """Find a mix of behaviours that learn in turns and others that don't."""
+    """Report a mix of behaviours that learn in turns and behaviours that do not."""
     rules = {path: block.self_play.learning_teams for path, block in _blocks(config) if block.self_play is not None}
     by_turns = [path for path, rule in rules.items() if rule == "turns"]
     for path, rule in rules.items():
@@ -331,18 +331,18 @@ def _about_learning_teams(config: Sections) -> Iterator[Finding]:
             yield Finding((*path, at, "learning_teams"), message, ((*by_turns[0], at),))
 
 
-# People in a run's own game: the behaviours with `brain: player`, and their demands on other sections.
+# People in a run's own game: the behaviours with `brain: player`, and the requirements for other sections.
 
 
 def persons_in(config: Sections) -> list[tuple[KeyPath, BrainSettings]]:
-    """Return the brains of people, each with the key of its behaviour's block; none if no agent acts."""
+    """Return people's brains, each with the key of its behaviour's block; empty if no agent acts."""
     if config.replay is not None:
         return []
     return [(path, brain) for path, block in _blocks(config) for brain in block.brain if brain.use == PLAYER]
 
 
 def _about_persons(config: Sections) -> Iterator[Finding]:
-    """Find conflicts with a human player, who plays all games in the only environment instance."""
+    """Report conflicts with a human player, who plays all games in the only environment instance."""
     found = persons_in(config)
     if not found:
         return

@@ -1,4 +1,4 @@
-"""Warnings about accepted settings, as ML-Agents' files have them, that are probably mistakes."""
+"""Warnings about accepted settings, as ML-Agents' files contain them, that are probably mistakes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def section_warnings(config: Sections) -> list[Finding]:
 
 
 def _about_other_systems(config: Sections) -> Iterator[Finding]:
-    """Find names of folders that this system accepts and others don't."""
+    """Report folder names that this system accepts and others do not."""
     for key in ("run_id", "initialize_from"):
         reason = why_not_on_windows(getattr(config.checkpoint_settings, key) or "")
         if reason:
@@ -73,7 +73,7 @@ def _about_other_systems(config: Sections) -> Iterator[Finding]:
 
 
 def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
-    """Find behaviours that learn without acting in a run in which others act."""
+    """Report behaviours that learn without acting in a run in which others act."""
     if config.replay is not None or config.checkpoint_settings.inference:
         return
     alone = [name for name, each in config.behaviors.items() if each.learns and each.demonstrations is not None]
@@ -88,7 +88,7 @@ def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
 
 
 def _about_unlearned(config: Sections, settings: BehaviorSettings) -> Iterator[Finding]:
-    """Find keys that only a trainer would use, except inherited ones."""
+    """Report keys that only a trainer would use, except inherited ones."""
     inherited = config.default_settings
     for key in changed(settings):
         if key in _FOR_LEARNING and (inherited is None or getattr(settings, key) != getattr(inherited, key)):
@@ -159,7 +159,7 @@ def _about_editor(config: Sections) -> Iterator[Finding]:
                 continue
             if name != "base_port":
                 port = ""
-            elif kind.editor_port is None:  # it calls the first one
+            elif kind.editor_port is None:  # the editor connects to the first port
                 continue
             else:
                 port = f", which always uses port {kind.editor_port}"
@@ -201,7 +201,7 @@ def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> boo
     The rating is constant if the behaviour plays only against its own newest policy.
     """
     if config.default_settings is not None and config.default_settings.self_play is not None:
-        return False  # other behaviours may appear
+        return False  # other behaviours may appear later
     all_settings = {n: s.self_play for n, s in config.behaviors.items() if s.self_play is not None}
     if len(all_settings) != 1 or behavior not in all_settings:
         return False
@@ -211,13 +211,13 @@ def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> boo
     return against_itself and settings.initial_elo <= threshold
 
 
-# Warnings about one behaviour, whose paths start at its block.
+# Warnings about one behaviour; the findings' paths start at its block.
 
 _SHAPE = ("num_layers", "vis_encode_type", "goal_conditioning_type")
-"""Keys that a custom network receives and may ignore; the others always have an effect."""
+"""Keys that a custom network receives and may ignore; all other keys always have an effect."""
 
 FEW_STEPS = 8
-"""Maximum `time_horizon` without a warning for an off-policy trainer, which learns from short pieces."""
+"""Highest `time_horizon` without a warning for an off-policy trainer, which learns from short trajectories."""
 
 
 def _behavior_warnings(settings: BehaviorSettings) -> Iterator[Finding]:
@@ -230,7 +230,7 @@ def _behavior_warnings(settings: BehaviorSettings) -> Iterator[Finding]:
 
 
 def _about(keys: str, message: str) -> Finding:
-    """Return a finding about a dotted key; it must not have user-chosen parts, as these may contain dots."""
+    """Return a finding about a dotted key, which must not contain user-chosen names, as these may contain dots."""
     return Finding(tuple(keys.split(".")), message)
 
 

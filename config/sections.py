@@ -1,6 +1,6 @@
-"""All sections of the YAML as one model, and the sections without their own module.
+"""All sections of the YAML as one model, and the sections without a separate module.
 
-`headrace.config.run_config` adds checks across several of them.
+`headrace.config.run_config` adds checks across several sections.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from headrace.config.listen import LOCALHOST, Endpoint, Listen
 from headrace.config.opponents import EvaluationSettings
 from headrace.config.pipeline import PipelineSettings
 
-# The `env_settings` and `engine_settings` sections: ML-Agents' own, about executables of games.
+# The `env_settings` and `engine_settings` sections: ML-Agents' own, about games' executables.
 
 
 class EnvSettings(ChoosingSettings):
-    """Start of environments. Keys that concern only Unity are marked."""
+    """How environments are started. Keys that concern only Unity are marked."""
 
     choosable: ClassVar[Mapping[str, bool]] = {"num_envs": False}
 
@@ -96,7 +96,7 @@ class EnvSettings(ChoosingSettings):
 
 
 class EngineSettings(Settings):
-    """Drawing and time of the engine. Godot only takes `time_scale` and `no_graphics`; other environments take none."""
+    """The engine's graphics and time. Godot uses only `time_scale` and `no_graphics`, other environments no key."""
 
     width: Int = Field(84, gt=0, le=16384, description="Width of the window, in pixels.")
     height: Int = Field(84, gt=0, le=16384, description="Height of the window, in pixels.")
@@ -110,11 +110,11 @@ class EngineSettings(Settings):
     no_graphics_monitor: Flag = Field(False, description="Run all environments except the first without a window.")
 
 
-# The `monitor` section: the live page of a run.
+# The `monitor` section: a run's live page.
 
 
 class MonitorSettings(Settings):
-    """The live page, and its HTTP API. Presence turns it on, as `--monitor` does. See docs/monitor.md."""
+    """The live page, and its HTTP API. The section's presence turns it on, as `--monitor` does. See docs/monitor.md."""
 
     listen: Endpoint = Field(
         "localhost",
@@ -150,7 +150,7 @@ def _speed(value: object) -> object:
 
 
 class RecordSettings(Settings):
-    """Recording to `results/<run-id>/streams/`. Presence turns it on."""
+    """Recording to `results/<run-id>/streams/`. The section's presence turns it on."""
 
     edges: Annotated[tuple[Edge, ...], BeforeValidator(as_tuple)] = Field(
         ("trainer",),
@@ -164,7 +164,7 @@ class RecordSettings(Settings):
 
 
 class ReplaySettings(Settings):
-    """Recorded streams in place of environment and agent processor. Presence turns replay on."""
+    """Recorded streams in place of the environment and agent processor. The section's presence turns replay on."""
 
     streams: Annotated[tuple[PathText, ...], BeforeValidator(as_tuple)] = Field(
         min_length=1, description="Stream files, folders of them, or patterns such as `results/old/streams/*.stream`."
@@ -176,10 +176,10 @@ class ReplaySettings(Settings):
     )
 
 
-# The `inference` section: how long trained policies play with `--inference`, and how they are watched.
+# The `inference` section: for how long trained policies play with `--inference`, and how people watch them.
 
 USUAL_FILMED = 3
-"""Default number of episodes recorded as video, because a video has to end."""
+"""Default number of episodes recorded as video, because a video must end."""
 
 
 class InferenceSettings(Settings):
@@ -200,7 +200,7 @@ class InferenceSettings(Settings):
 
     @property
     def wanted(self) -> int | None:
-        """Number of episodes for each behaviour and team; None: play until the run is ended."""
+        """Number of episodes for each behaviour and team; None to play until the run is ended."""
         return USUAL_FILMED if self.episodes is None and self.video is not None else self.episodes
 
 
@@ -243,7 +243,7 @@ class CheckpointSettings(Settings):
 
 
 class TorchSettings(Settings):
-    """Settings of torch."""
+    """Torch's settings."""
 
     device: Device | None = Field(
         None, description="Torch device of the trainers, such as `cpu` or `cuda:1`; null: `cuda` if there is one."
@@ -275,11 +275,11 @@ class TorchSettings(Settings):
     )
 
 
-# All of them.
+# All sections.
 
 
 class Sections(Settings):
-    """The sections of the YAML. Attributes are called as its keys."""
+    """The sections of the YAML. Attributes have the names of its keys."""
 
     behaviors: dict[str, BehaviorSettings] = Field(
         default_factory=dict, description="How each behaviour learns, by its name."
@@ -326,25 +326,25 @@ class Sections(Settings):
 
     @property
     def builtin_game(self) -> str | None:
-        """The built-in game; None for other environments."""
+        """Name of the built-in game; None for other environments."""
         environment = self.environment
         return environment.id if environment is not None and environment.kind == "builtin" else None
 
     @property
     def met_behaviors(self) -> list[str]:
-        """Names of the listed behaviours as environments see them: all learners of a league are one behaviour."""
+        """Names of the listed behaviours as environments see them, where all learners of a league are one behaviour."""
         named = (name if each.league is None else each.league.of for name, each in self.behaviors.items())
         return [*dict.fromkeys(named)]
 
     def blocks(self) -> Iterator[tuple[KeyPath, BehaviorSettings]]:
-        """Yield each behaviour's block with its key; `default_settings` is one if no behaviour is listed."""
+        """Yield each behaviour's block with its key; if no behaviour is listed, yield `default_settings`."""
         for name, settings in self.behaviors.items():
             yield ("behaviors", name), settings
         if self.default_settings is not None and not self.behaviors:
             yield ("default_settings",), self.default_settings
 
     def completion_criteria(self) -> Iterator[tuple[KeyPath, CompletionCriteria, bool]]:
-        """Yield the criteria of all lessons with their keys, and True for those of a last lesson."""
+        """Yield the criteria of all lessons with their keys, and True for criteria of a last lesson."""
         for name, value in (self.environment_parameters or {}).items():
             lessons = value.curriculum if isinstance(value, Curriculum) else ()
             for number, lesson in enumerate(lessons):

@@ -1,7 +1,7 @@
 """The type of the tables of kinds, one per extension point, to which modules outside Headrace can add entries.
 
-The run's other processes import such modules before they read the configuration. An installed package names its module
-in the entry-point group `headrace.plugins`; it is imported when a table lacks a name.
+The run's other processes import these modules before they read the configuration. An installed package lists its module
+in the entry-point group `headrace.plugins`; the module is imported when a table does not have a name.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _Entry = TypeVar("_Entry")
 _adders: dict[str, None] = {}
 
 
-# Entries refer to their code by strings: importing a table imports no kind (docs/decisions/002).
+# Entries refer to their code by strings, so importing a table imports no kind's code (docs/decisions/002).
 class Table(UserDict[str, _Entry]):
-    """Entries by name."""
+    """A table's entries by name."""
 
     def __setitem__(self, name: str, entry: _Entry) -> None:
-        """Add an entry, and remember the module that adds it."""
+        """Add an entry, and remember the module that added it."""
         frame = sys._getframe(1)
-        while frame.f_back and frame.f_globals["__name__"].startswith("collections"):  # of `update` and the like
+        while frame.f_back and frame.f_globals["__name__"].startswith("collections"):  # such as `update`
             frame = frame.f_back
         _adders[frame.f_globals["__name__"]] = None
         super().__setitem__(name, entry)
@@ -41,10 +41,10 @@ class Table(UserDict[str, _Entry]):
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        """Return True if there is an entry of this name, possibly in an installed package."""
+        """Return True if there is an entry with this name, possibly in an installed package."""
         if name in self.data:
             return True
-        is_word = isinstance(name, str) and name.isidentifier()  # not `module:Class`, which needs no table
+        is_word = isinstance(name, str) and name.isidentifier()  # unlike `module:Class`, which needs no table
         return is_word and _import_plugins() and name in self.data
 
 
@@ -56,25 +56,25 @@ def _import_plugins() -> bool:
 
 
 def plugin_modules() -> list[str]:
-    """Names of the modules that have added entries, for `import_plugins` in another process."""
+    """Return the names of the modules that have added entries, for `import_plugins` in another process."""
     names = [main_module() if name == "__main__" else name for name in _adders]
     return [name for name in names if name.partition(".")[0] != "headrace"]
 
 
 def main_module() -> str:
-    """Return the name by which other processes import the main module; empty in a notebook."""
+    """Return the name by which other processes can import the main module; empty in a notebook."""
     main = sys.modules["__main__"]
-    if spec := getattr(main, "__spec__", None):  # of `python -m package.module`
+    if spec := getattr(main, "__spec__", None):  # set by `python -m package.module`
         return str(spec.name)
     file = getattr(main, "__file__", None)
     return Path(file).stem if file else ""
 
 
 def import_plugins(modules: Sequence[str]) -> None:
-    """Import modules that have added entries in another process, so that this process has the same entries.
+    """Import the modules that have added entries in another process, so that this process has the same entries.
 
     Raises:
-        ConfigError: if one can't be imported here.
+        ConfigError: if a module can't be imported here.
     """
     for module in modules:
         if module not in plugin_modules():

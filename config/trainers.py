@@ -1,6 +1,6 @@
-"""The table of trainers: each `trainer_type`, and its properties that are needed without loading its class.
+"""The table of trainers: each `trainer_type`, and those of its properties that are needed without loading its class.
 
-A new trainer is one entry here, a settings model derived from `Hyperparameters`, and the class that the entry names. A
+A new trainer needs one entry here, a settings model derived from `Hyperparameters`, and the class named in the entry. A
 `trainer_type` of the form `module:Class` needs no entry; `stages/trainer_lookup.py` reads the class's properties.
 """
 
@@ -23,38 +23,38 @@ from headrace.config.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class TrainerKind:
-    """One kind of trainer. `squashed` to `extra_columns` repeat class attributes; a test compares the two."""
+    """One kind of trainer. Fields from `squashed` to `extra_columns` repeat class attributes; a test compares them."""
 
     implementation: str
-    """`module:Class`, derived from `headrace.stages.trainer.Trainer`; loaded where the trainer is created."""
+    """`module:Class` derived from `headrace.stages.trainer.Trainer`; loaded where the trainer is created."""
     hyperparameters: type[Hyperparameters] | None
-    """Settings model of its `hyperparameters`, with its defaults; None: any map is accepted."""
+    """Settings model for `hyperparameters`, including the defaults; None if any map is accepted."""
     squashed: bool = False
-    """True if its policies draw continuous actions as the tanh of a Gaussian with a state-dependent spread."""
+    """True if the trainer's policies draw continuous actions as the tanh of a Gaussian with a state-dependent σ."""
     off_policy: bool = False
-    """True if it is off-policy: it learns from steps of any age, which arrive a few at a time, not as a full buffer."""
+    """True if the trainer is off-policy: it learns from steps of any age, which arrive a few at a time."""
     imitates: bool = False
-    """True if it learns from other policies' trajectories, without rewards."""
+    """True if the trainer learns from other policies' trajectories, without rewards."""
     extra_columns: tuple[str, ...] = ()
-    """Names of decision columns that it always needs in addition to actions, log_probs and action_masks;
-    `Hyperparameters.extra_columns` has those that depend on its settings."""
+    """Names of decision columns that the trainer always needs in addition to actions, log_probs and action_masks;
+    `Hyperparameters.extra_columns` returns those that depend on its settings."""
     without_autograd: str | None = None
-    """When it can compute the gradients of MLPs on a CPU without torch's autograd, as words that follow "if it"; None:
-    never."""
+    """Condition under which the trainer computes MLPs' gradients on a CPU without torch's autograd, as words that
+    follow "if it"; None if it never does."""
     autograd_anyway: str | None = None
-    """The networks that need autograd even then."""
+    """Networks that need autograd even then, as words for messages; None if there are none."""
     network_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `network_settings` that have different defaults with this trainer."""
     former_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Defaults in older versions, by section of the behaviour's block, for resuming runs from those versions."""
+    """By section of the behaviour's block: defaults in older versions, for resuming runs from those versions."""
     excluded: Mapping[str, str] = field(default_factory=dict)
-    """Keys of the behaviour's block that contradict it, and why."""
+    """Keys of the behaviour's block that contradict this trainer, with the reason."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
-    """Keys of the behaviour's block that it ignores, and why."""
+    """Keys of the behaviour's block that this trainer ignores, with the reason."""
 
 
 DEFAULT_TRAINER = "ppo"
-"""Default `trainer_type`, as in ML-Agents."""
+"""Default value of `trainer_type`, as in ML-Agents."""
 
 _VECTORS = "observes only vectors"
 
@@ -109,9 +109,9 @@ TRAINERS: Table[TrainerKind] = Table(
         without_effect={"time_horizon": "trajectories are cut at hyperparameters.unroll_length"},
     ),
 )
-"""Built-in trainers by `trainer_type`."""
+"""The built-in trainers, by the value of `trainer_type`."""
 
 
 def declared_kind(trainer_type: object) -> TrainerKind:
-    """Return a trainer's entry; for other names, such as `module:Class`, an entry without properties."""
+    """Return a trainer's entry; for other names, such as `module:Class`, return an entry without properties."""
     return TRAINERS.get(str(trainer_type)) or TrainerKind(str(trainer_type), None)

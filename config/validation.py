@@ -1,8 +1,8 @@
 """Checks plain data against a model, and reports all mistakes together, in sentences.
 
-Pydantic skips the checks between keys while any key of the same model, or of a submodel, is wrong. So we remove wrong
-keys and check the rest again until nothing new is found. Checks that depend on a removed key have to wait until the
-user fixes that key.
+Pydantic skips the checks between keys while any key of the same model, or of a submodel, is wrong. This module
+therefore removes wrong keys and checks the rest again until it finds nothing new. Checks that depend on a removed key
+must wait until the user fixes that key.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from headrace.config.schema_lookup import (
 Model = TypeVar("Model", bound=BaseModel)
 
 MERGED = {"default_settings": "merged"}
-"""Context for data into which `default_settings` is merged, as a second merge would restore dropped keys."""
+"""Validation context for data into which `default_settings` is already merged; merging again would restore dropped
+keys."""
 
 _TAGS = ("kind", "sampler_type", "trainer_type", "use")
-"""Keys that determine the meaning of their whole map: if one is wrong, the other keys can't be checked."""
+"""Keys that determine the meaning of their whole map: if one of these is wrong, the other keys can't be checked."""
 
 
 def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
@@ -40,7 +41,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
 
     Args:
         model: the model to build.
-        data: the plain data; it is not changed.
+        data: the plain data, which is not modified.
         locate: makes a mistake from a path in the data and a message.
 
     Raises:
@@ -84,8 +85,8 @@ def _is_echo(finding: Finding, findings: list[Finding]) -> bool:
 
 
 def _culprit(path: KeyPath, data: Any) -> KeyPath:
-    """Return the path to remove: the key, or the map or list around it if that is meaningless without it."""
-    # A list without one of its items is a different list; a map in it may lack one of its keys.
+    """Return the path to remove: the key, or the enclosing map or list if that is meaningless without the key."""
+    # A list without one of its items is a different list; a map inside it may omit one of its keys.
     while path and (path[-1] in _TAGS or isinstance(path[-1], int) or not is_inside(path, data)):
         path = path[:-1]
     return path
@@ -93,7 +94,7 @@ def _culprit(path: KeyPath, data: Any) -> KeyPath:
 
 def _without(data: Any, path: KeyPath) -> Any:
     if not is_inside(path, data):
-        return data  # a map around it was already removed
+        return data  # an enclosing map was already removed
     key, *below = path
     if isinstance(data, list):
         return [_without(item, tuple(below)) if index == key else item for index, item in enumerate(data)]
@@ -101,10 +102,10 @@ def _without(data: Any, path: KeyPath) -> Any:
     return {**rest, key: _without(data[key], tuple(below))} if below else rest
 
 
-# Translation of pydantic's errors into sentences: the key, its mistake, and what was expected.
+# Translation of pydantic's errors to sentences: the key, its mistake, and what was expected.
 
 MOST_FINDINGS = 100
-"""Maximum number of mistakes described at once, as users fix the first ones first."""
+"""Maximum number of mistakes reported at once, as users fix the first ones first."""
 
 _MOVED = {
     "brain_to_imitate": "'hyperparameters.teacher', with 'trainer_type: bc'",
@@ -118,7 +119,7 @@ _MOVED = {
     "trainer": "'trainer_type'",
     "use_recurrent": "'network_settings.memory'; give it keys, or leave it out for false",
 }
-"""Keys of ML-Agents' older formats, and their current places."""
+"""Keys in ML-Agents' older formats, with their current places."""
 
 _OF_PEERS = {
     "n_steps": "'hyperparameters.buffer_size', of all environments together (and 'time_horizon')",
@@ -133,7 +134,7 @@ _OF_PEERS = {
     "total_timesteps": "'max_steps' of the behaviour",
     "learning_starts": "'hyperparameters.buffer_init_steps'",
 }
-"""Stable-Baselines3's names, and the corresponding ones here."""
+"""Stable-Baselines3's key names, with their equivalents in Headrace."""
 
 _EXPECTED = {
     "bool_type": "true or false",
@@ -161,21 +162,21 @@ def explain(top: type[BaseModel], error: ValidationError, data: Any) -> list[Fin
     Args:
         top: the model that was validated.
         error: pydantic's error.
-        data: the validated plain data, which distinguishes keys from union tags in pydantic's paths.
+        data: the validated plain data, which serves to distinguish keys from union tags in pydantic's paths.
     """
     findings: list[Finding] = []
     for item in islice(error.errors(include_url=False), MOST_FINDINGS):
         if item["type"] == "too_short" and item["input"]:
-            continue  # pydantic counts only accepted items; the others have their own reports
+            continue  # pydantic counts only accepted items; refused items have their own reports
         path = _real_path(item["loc"], data, missing=item["type"] == "missing")
         for finding in _one(top, path, item, data):
-            if finding not in findings:  # each member of a union reports the same thing
+            if finding not in findings:  # every member of a union reports the same mistake
                 findings.append(finding)
     return findings
 
 
 def show(value: object) -> str:
-    """Return a value in YAML's form, shortened."""
+    """Return a value in YAML's form, shortened if it is long."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -185,7 +186,7 @@ def show(value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     if isinstance(value, int) and value.bit_length() > 1000:
-        return "a number of more than 300 digits"  # Python refuses to format some thousands of digits
+        return "a number of more than 300 digits"  # Python refuses to format thousands of digits
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -199,7 +200,7 @@ def _real_path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> KeyPa
             data = data[part]
         elif missing and position == len(loc) - 1:
             path.append(part)
-        # Anything else is the tag of a union's member, which is not in the YAML.
+        # Any other part is the tag of a union's member, which is not in the YAML.
     return tuple(path)
 
 
@@ -230,7 +231,7 @@ def _missing(top: type[BaseModel], path: KeyPath, data: Any) -> str:
 
 
 def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
-    """Explain an unknown key: an older one, another trainer's, a misplaced or a misspelt one."""
+    """Explain an unknown key: it is an older key, another trainer's, a misplaced or a misspelt one."""
     key, models = str(path[-1]), models_at(top, path[:-1], data)
     known = sorted({name for model in models for name in fields_of(model)})
     if key.partition(":")[0] in known:
@@ -248,7 +249,7 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     if place is not None:
         return f"unknown key here; it belongs under '{place}'"
     place, hint = _place_above(top, path, data), suggest(key, known)
-    around = f"under '{dotted(path[:-2])}'"  # the section around it has exactly this key
+    around = f"under '{dotted(path[:-2])}'"  # the enclosing section has exactly this key
     if hint and place != around:
         return f"unknown key{hint}"
     if place:
@@ -269,7 +270,7 @@ def _other_trainers(top: type[BaseModel], path: KeyPath, data: Any) -> list[str]
 
 
 def _place_below(models: list[type[BaseModel]], key: str, data: Any) -> str | None:
-    """Find the nearest section below a map that has a key; return its dotted path from there."""
+    """Find the nearest section below a map that has a key; return the section's dotted path from the map."""
     nearest = [("", model, data) for model in models]
     while nearest:
         below = [
@@ -285,7 +286,7 @@ def _place_below(models: list[type[BaseModel]], key: str, data: Any) -> str | No
 
 
 def _place_above(top: type[BaseModel], path: KeyPath, data: Any) -> str | None:
-    """Find the nearest section elsewhere in the file that has a key: `under '…'`."""
+    """Find the nearest section elsewhere in the file that has a key; return `under '…'`."""
     for length in range(len(path) - 2, -1, -1):
         around, models = path[:length], models_at(top, path[:length], data)
         if any(path[-1] in fields_of(model) for model in models):

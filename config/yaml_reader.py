@@ -1,14 +1,14 @@
 """Reads YAML as plain data with line numbers.
 
-PyYAML's own loader reads `1e-4` and `5e6` as strings, `on` and `no` as bools, `12:30` as a number in base 60, and lets
-the last of two equal keys win. Here PyYAML only parses (`compose`), and scalars follow the rules of YAML 1.2 (with
+PyYAML's own loader reads `1e-4` and `5e6` as strings, `on` and `no` as bools, and `12:30` as a number in base 60, and
+lets the last of two equal keys win. Here PyYAML only parses (`compose`), and scalars follow the rules of YAML 1.2 (with
 `1_000` as a number). Keys are always text.
 
 ML-Agents 0.19 and 0.20 wrote Python tags into `configuration.yaml`. Tags of ML-Agents' classes are read as plain data,
 and no class is ever instantiated.
 
-A file's size, its depth and the number of its values, with aliases expanded, are limited, as a few lines of aliases
-could otherwise expand beyond any memory.
+A file's size, its depth and the number of its values, with aliases expanded, are limited, because a few lines of
+aliases could otherwise expand beyond any memory.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from headrace.config.errors import ConfigError, KeyPath, Mistake, dotted
 from headrace.config.fields import to_number, within_64_bits
 
 MAX_BYTES = 1_000_000
-"""Maximum bytes of a file."""
+"""Maximum size of a file in bytes."""
 MAX_VALUES = 20_000
-"""Maximum keys and values in a file, and maximum values with every alias expanded."""
+"""Maximum number of keys and values in a file, and of values once every alias is expanded."""
 MAX_KEY = 1000
-"""Maximum characters of a key."""
+"""Maximum length of a key in characters."""
 MAX_DEPTH = 50
-"""Maximum depth of maps and lists around a value."""
+"""Maximum number of maps and lists around a value."""
 
 _NAMES = {("checkpoint_settings", "run_id"), ("checkpoint_settings", "initialize_from"), ("environment", "id")}
 """Keys whose values are names, which stay as written even if they look like numbers: run `007`, `2024_01_05`, `1e3`."""
@@ -57,7 +57,7 @@ class _LimitError(Exception):
 class _Composer(yaml.SafeLoader):
     """PyYAML's parser with limits, which resolves only the merge key and plain scalars without a tag."""
 
-    # PyYAML's stubs declare it per instance, but the loader reads it from the class.
+    # PyYAML's stubs declare this per instance, but the loader reads it from the class.
     yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
         "<": [(_MERGE, re.compile(r"<<\Z"))],
         None: [(_PLAIN, re.compile(""))],
@@ -82,14 +82,14 @@ class _Composer(yaml.SafeLoader):
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A parsed value: a map or list of others, or a scalar."""
+    """A parsed value: a map or list of other values, or a scalar."""
 
     line: int
-    """Line, from 1, of its key; without a key, its own."""
+    """Line of the value's key, counted from 1; for a value without a key, the value's own line."""
     content: Any
 
     def at(self, part: str | int) -> _Value | None:
-        """Return the value under a key or index; None if there is none."""
+        """Return the value under a key or index, or None if there is none."""
         if isinstance(self.content, dict):
             return self.content.get(part)
         inside = isinstance(self.content, list) and part in range(len(self.content))
@@ -109,18 +109,18 @@ class Document:
         self._root = root
         self._top = None if root is None else reader.value(root, at, _line(root))
         self.name = name
-        """The file as the user named it."""
+        """Name of the file as given by the user."""
         self.data = None if self._top is None else self._top.plain()
-        """Dicts with text keys, lists, and scalars."""
+        """The content as plain data: dicts with text keys, lists, and scalars."""
         self.mistakes = tuple(reader.mistakes)
-        """Mistakes that leave the rest readable, such as duplicate keys."""
+        """Mistakes that do not prevent reading the rest, such as duplicate keys."""
         self.tagged = reader.tagged
-        """True if it has Python tags."""
+        """True if the text contains Python tags."""
         self.repeated = tuple(reader.repeated) if last_counts else ()
-        """Warnings about duplicate keys, if the last one counts."""
+        """Warnings about duplicate keys, if the last of them counts."""
 
     def last_of_repeated(self) -> Document:
-        """Read it again with the last of several equal keys winning, as in PyYAML."""
+        """Read the text again, with the last of several equal keys winning, as in PyYAML."""
         return Document(self.name, self._root, last_counts=True)
 
     def has(self, path: KeyPath) -> bool:
@@ -131,7 +131,7 @@ class Document:
         return value is not None
 
     def line_of(self, path: KeyPath) -> int | None:
-        """Return the line, from 1, of a key or of the nearest value around it; None for an empty file."""
+        """Return the line, counted from 1, of a key or of the nearest enclosing value; None for an empty file."""
         if self._top is None:
             return None
         value = self._top
@@ -147,7 +147,7 @@ def read_file(path: Path) -> Document:
     """Read a YAML file.
 
     Raises:
-        ConfigError: if it can't be read, is not UTF-8, or is not YAML.
+        ConfigError: if the file can't be read, is not UTF-8, or is not YAML.
     """
     name = str(path)
     try:
@@ -161,10 +161,10 @@ def read_file(path: Path) -> Document:
         message = f"is not a configuration: it has more than {MAX_BYTES:,} bytes, which is the limit"
         raise ConfigError([Mistake(name, None, "", message)])
     try:
-        by_powershell = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's `>` writes such files
+        by_powershell = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's `>` writes UTF-16
         text = raw.decode("utf-16" if by_powershell else "utf-8-sig")
         if path.suffix.lower() == ".json":
-            text = text.replace("\t", " ")  # JSON allows tabs between its parts, YAML does not
+            text = text.replace("\t", " ")  # JSON allows tabs between tokens, YAML does not
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         message = f"is not UTF-8 (byte {raw[error.start]:#04x}); save the file as UTF-8"
@@ -177,11 +177,11 @@ def read_text(text: str, name: str, at: KeyPath = ()) -> Document:
 
     Args:
         text: the YAML.
-        name: its name in mistakes.
-        at: its place in a file.
+        name: the text's name in mistakes.
+        at: the key path at which the text belongs in a file.
 
     Raises:
-        ConfigError: if it is not YAML.
+        ConfigError: if the text is not YAML.
     """
     try:
         return Document(name, yaml.compose(text, Loader=_Composer), at)
@@ -209,7 +209,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistake:
     elif "double-quoted" in (error.context or "") and "escape" in problem:
         hint = "a backslash in double quotes starts an escape sequence: write paths in single quotes, or with /"
     elif "could not find expected ':'" in problem and error.context_mark:
-        line = error.context_mark.line + 1  # the key's line, as the parser notices it later
+        line = error.context_mark.line + 1  # the key's line, as the parser notices the error only later
         hint = "write a space after ':'" if _joined(lines[line - 1]) else "write ': ' after a key"
     elif ("mapping values" in problem or "<block mapping start>" in problem) and error.problem_mark:
         line, hint = _about_columns(lines, error.problem_mark.line + 1, error.problem_mark.column)
@@ -220,7 +220,7 @@ _KEY = re.compile(r"(?P<indent>(?:- |[ ])*)(?P<key>[^\s#:'\"{[][^\s:]*):(?P<rest
 
 
 def _about_columns(lines: list[str], line: int, column: int) -> tuple[int, str]:
-    """Explain a misplaced key, with its line: this key or the one before has the wrong indentation."""
+    """Explain a misplaced key, and return its line: this key or the previous one has the wrong indentation."""
     before = next((n for n in range(line - 1, 0, -1) if lines[n - 1].partition("#")[0].strip()), line)
     here, there = _KEY.match(lines[line - 1]), _KEY.match(lines[before - 1])
     if _joined(lines[before - 1]):
@@ -235,7 +235,7 @@ def _about_columns(lines: list[str], line: int, column: int) -> tuple[int, str]:
 
 
 def _joined(line: str) -> bool:
-    """Return True for `num_envs:64`, which lacks a space after the colon."""
+    """Return True for a line such as `num_envs:64`, in which the space after the colon is missing."""
     found = _KEY.match(line)
     return found is not None and found["rest"][:1] not in ("", " ")
 
@@ -246,7 +246,7 @@ class _Reader:
     def __init__(self, name: str, *, last_counts: bool = False) -> None:
         self.mistakes: list[Mistake] = []
         self.repeated: list[Mistake] = self.mistakes
-        if last_counts:  # if so, it is only worth a warning
+        if last_counts:  # in that case a duplicate only causes a warning
             self.repeated = []
         self.tagged = False
         self._name = name
@@ -311,7 +311,7 @@ class _Reader:
             if isinstance(source, yaml.MappingNode):
                 merged = (
                     self.value(source, path, _line(source)).content or {}
-                ) | merged  # the earlier source wins; a recursive one adds nothing
+                ) | merged  # the earlier source wins, and a recursive one adds nothing
             else:
                 self._wrong(source, path, "'<<' takes a map, or a list of maps")
         return merged
@@ -347,18 +347,18 @@ _PYTHONS = {
     **dict.fromkeys(("int", "long", "float", "bool", "none"), _PLAIN),
     "dict": f"{_TAG}map",
 }
-"""Python tags for plain data, and the equivalent YAML tags."""
+"""Python tags for plain data, with the equivalent YAML tags."""
 
 
 def _untagged(node: yaml.Node) -> yaml.Node:
-    """Return the plain form of a node with a Python tag; the node itself if its tag is unknown."""
+    """Return the plain form of a node with a Python tag, or the node itself if its tag is unknown."""
     builtin = _PYTHONS.get(node.tag.removeprefix(f"{_TAG}python/"))
     if builtin is not None:
         return _retagged(node, builtin)
     found = _OF_ML_AGENTS.fullmatch(node.tag)
     if found is None:
         return node
-    if isinstance(node, yaml.ScalarNode):  # a class or function by name
+    if isinstance(node, yaml.ScalarNode):  # a class or function, by name
         return yaml.ScalarNode(_PLAIN, "", node.start_mark, node.end_mark)
     if isinstance(node, yaml.SequenceNode):  # the value of an enum member
         return _untagged(node.value[0]) if len(node.value) == 1 else _retagged(node, f"{_TAG}seq")

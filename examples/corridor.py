@@ -6,7 +6,7 @@ import numpy as np
 from headrace import load_policy, run
 
 
-class Corridor(gymnasium.Env):  # the way to the middle: 0 goes left, 1 goes right
+class Corridor(gymnasium.Env):  # find the way to the middle: action 0 goes left, 1 goes right
     observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):

@@ -1,7 +1,7 @@
-"""Read a Headrace stream with nothing of Headrace: `python examples/read_stream.py FILE.stream`.
+"""Read a Headrace stream without any of Headrace's code: `python examples/read_stream.py FILE.stream`.
 
-Written from docs/stream-format.md alone, to show that the page suffices, and as a start for readers in other
-languages. It stops at the first incomplete frame, as the page demands, and prints the number of unread bytes.
+Written from docs/stream-format.md alone, to show that the page is sufficient, and as a starting point for readers in
+other languages. It stops at the first incomplete frame, as the page requires, and prints the number of unread bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def read_stream(path: str | Path) -> Iterator[tuple[int, Meta, Arrays]]:
-    """Yield (kind, meta data, arrays by name) of every whole frame, the header first."""
+    """Yield (kind, metadata, arrays by name) for every complete frame, the header first."""
     with open(path, "rb") as file:
         magic, version = struct.unpack("<8sI", file.read(12).ljust(12, b"\0"))
         if (magic, version) != (b"\x89HRACE\r\n", 1):
@@ -44,7 +44,7 @@ def read_stream(path: str | Path) -> Iterator[tuple[int, Meta, Arrays]]:
 
 
 def unpack(payload: bytes, kind: int) -> tuple[Meta, Arrays]:
-    """The two parts of a frame: plain data, and the arrays that it lists."""
+    """Return the two parts of a frame: plain data, and the arrays that it lists."""
     if zstandard.get_frame_parameters(payload).content_size > LIMIT:
         raise ValueError("a frame states more than 1 GiB")
     content = zstandard.ZstdDecompressor().decompress(payload)
@@ -61,7 +61,7 @@ def unpack(payload: bytes, kind: int) -> tuple[Meta, Arrays]:
 
 
 def aligned(size: int) -> int:
-    """The next multiple of 64."""
+    """Return the next multiple of 64."""
     return -(-size // 64) * 64
 
 

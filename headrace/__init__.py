@@ -1,7 +1,7 @@
 """Headrace's public API: the names that scripts, notebooks and user modules import.
 
-Each name is imported from the module that defines it on first use, so that `import headrace` is cheap. Less common
-names are in separate modules: `headrace.training` (parts of trainers), `headrace.testing` (a stage by itself),
+Each name is imported from the module that defines it on first use, so that `import headrace` is fast. Less common names
+are in separate modules: `headrace.training` (parts for custom trainers), `headrace.testing` (running a single stage),
 `headrace.games`, `headrace.unity`, `headrace.godot`.
 """
 
@@ -12,8 +12,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# A top-level package named `config` could clash with the user's, so ours are subpackages (docs/decisions/001). In a
-# checkout they are next to this folder, which has links to them.
+# A top-level package named `config` could clash with the user's, so Headrace's packages are subpackages
+# (docs/decisions/001). In a checkout they are next to this folder, which contains links to them.
 if not os.path.isdir(os.path.join(__path__[0], "config")):  # a checkout without links, as on Windows
     __path__.append(os.path.dirname(__path__[0]))
     sys.modules[f"{__name__}.{__name__}"] = None  # type: ignore[assignment]  # else this module would be there too

@@ -1,8 +1,8 @@
-"""Termination requests while a command has nothing to save: the process exits immediately, with one line of output.
+"""Handles requests to end a command that has nothing to save: the process exits immediately, with one line of output.
 
-An exception does not suffice: if it is raised under an import lock, in a `__del__` or in a weakref callback, Python
-prints and swallows it, and the command continues. Import this module before any other: a Ctrl-C in the first second
-interrupts imports.
+An exception would not be enough: if it is raised under an import lock, in a `__del__` or in a weakref callback, Python
+prints and swallows it, and the command continues. Import this module before any other, because a Ctrl-C in the first
+second interrupts imports.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ else:
     REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that users, service managers, schedulers and terminals send to end a process."""
 AT_ONCE = 130
-"""Exit status of a process ended this way."""
+"""Exit status of a process that was ended immediately."""
 
 _cleanups: list[Callable[[], object]] = []
 _ending = False
 
 
 def taken_requests() -> tuple[signal.Signals, ...]:
-    """Return the signals that this process handles: all of them, except SIGHUP if it is ignored, as under `nohup`."""
+    """Return the signals that this process handles: `REQUESTS`, except SIGHUP if it is ignored, as under `nohup`."""
     return tuple(each for each in REQUESTS if each.name != "SIGHUP" or signal.getsignal(each) != signal.SIG_IGN)
 
 
@@ -36,14 +36,15 @@ def taken_requests() -> tuple[signal.Signals, ...]:
 def ended_at_once(for_good: bool = False) -> Iterator[None]:
     """Let requests end this process immediately within the context, unless other code handles them.
 
-    Has no effect outside the main thread.
+    Outside the main thread, this has no effect.
 
     Args:
-        for_good: True if the process ends after the context: its status is final, and later requests don't change it.
+        for_good: True if the process ends after the context, so that its status is final and later requests must not
+            change it.
     """
     before: dict[signal.Signals, object] = {}
     try:
-        with suppress(ValueError):  # another thread
+        with suppress(ValueError):  # not the main thread
             for number in taken_requests():
                 before[number] = signal.signal(number, _end)
         yield
@@ -54,7 +55,7 @@ def ended_at_once(for_good: bool = False) -> Iterator[None]:
 
 @contextmanager
 def cleaned_up_by(cleanup: Callable[[], object]) -> Iterator[None]:
-    """Call a function if a request ends the process within the context."""
+    """Call `cleanup` if a request ends the process within the context."""
     _cleanups.append(cleanup)
     try:
         yield
@@ -74,14 +75,14 @@ def _end(number: int, _: object) -> None:
     os._exit(AT_ONCE)
 
 
-# The end of a process with a known status.
+# Ending a process whose status is known.
 
 NAMED_S, ENDED_S = 5.0, 30.0
-"""Seconds until a warning names what keeps this process alive, and until the process ends regardless."""
+"""Seconds until a warning names what keeps this process alive, and until the process is ended regardless."""
 
 
 def end_in_time(status: int) -> None:
-    """End this process soon, with its status, regardless of threads and exit handlers left behind by user code."""
+    """End this process soon, with this status, whatever threads and exit handlers user code has left behind."""
 
     def watch() -> None:
         never = threading.Event()
@@ -97,7 +98,7 @@ def end_in_time(status: int) -> None:
 
 
 def _kept_by() -> str:
-    """Name what the interpreter is waiting for: threads, or, once those have ended, exit handlers."""
+    """Describe what the interpreter is waiting for: threads or, once those have ended, exit handlers."""
     main, calls = threading.main_thread(), sys._current_frames()
     threads = [each for each in threading.enumerate() if each is not main and not each.daemon]
     named = [f"the thread {each.name!r}{_place(calls.get(each.ident or 0))}" for each in threads]

@@ -1,7 +1,8 @@
-"""User code that forks this process: the child runs that code, and ends when it would return to Headrace's code.
+"""Handles user code that forks this process: the child runs that code, and ends when it would return to Headrace.
 
-A child has copies of everything, including the parent's event loop and its sockets to other processes. In our code it
-would write checkpoints and send messages as if it were the parent. Like `place`, this module imports no package.
+A child has copies of everything, including the parent's event loop and its sockets to other processes. In Headrace's
+code the child would write checkpoints and send messages as if it were the parent. Like `place`, this module imports no
+package.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from headrace.place import CODE
 
 _LIBRARY = os.path.dirname(threading.__file__)
 _THREADS = (threading.__file__, os.path.join(_LIBRARY, "concurrent", ""))
-_LOOPS = os.path.join(_LIBRARY, "asyncio", "")  # not imported: the command's first steps don't need it
+_LOOPS = os.path.join(_LIBRARY, "asyncio", "")  # not imported, as the command's first steps do not need it
 _NEVER_RETURNS = os.path.join("multiprocessing", "popen_fork.py")
 
 
 @functools.cache
 def confine_forks() -> None:
-    """From now on, end each process forked by user code when that code returns."""
+    """End each process that user code forks, from now on, when that code returns."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_confine)
 
 
 def _confine() -> None:
-    """In a child: end it as soon as our innermost function that called user code resumes."""
+    """End a forked child as soon as Headrace's innermost function that called user code resumes."""
     forking = sys._getframe(1)
     calls = list(_calls(forking))
     ours = any(_lies_in(call, CODE) for call in calls)
@@ -43,9 +44,9 @@ def _confine() -> None:
         return
     boundary = calls[len(inside)]
     where = f"{forking.f_code.co_filename}:{forking.f_lineno}"
-    boundary.f_trace_opcodes = True  # even if our function resumes on the same line
+    boundary.f_trace_opcodes = True  # even if that function resumes on the same line
     boundary.f_trace = functools.partial(_end, where)
-    sys.settrace(lambda *_: None)  # don't trace functions called from now on
+    sys.settrace(lambda *_: None)  # do not trace functions called from now on
 
 
 def _calls(frame: FrameType | None) -> Iterator[FrameType]:
@@ -59,11 +60,11 @@ def _lies_in(call: FrameType, folders: tuple[str, ...]) -> bool:
 
 
 def _end(where: str, frame: FrameType, event: str, arg: Any) -> None:
-    """End this process as Python would at the end of its script, but skip exit handlers."""
+    """End this process as Python would at the end of a script, but without running exit handlers."""
     sys.settrace(None)
     status = 1
     with suppress(Exception):
-        # This exception marks the return of a coroutine or generator.
+        # StopIteration and StopAsyncIteration mark the return of a generator or coroutine.
         raised = event == "exception" and not issubclass(arg[0], StopIteration | StopAsyncIteration)
         status = _raised(where, *arg) if raised else _came_back(where)
         sys.stdout.flush()

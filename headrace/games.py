@@ -1,4 +1,4 @@
-"""The built-in games, for use in scripts: groups of matches, players, and video recording."""
+"""The built-in games for scripts: groups of matches, players, and video recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where this copy of Headrace is installed, and the operating system. It imports no other module of Headrace."""
+"""Where this copy of Headrace is installed, and on which operating system. Imports no other Headrace module."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 PARTS = ("config", "queues", "stages", "pipeline")
 """The packages below `headrace`."""
 FOLDERS = sys.modules[__name__.rpartition(".")[0]].__path__
-"""Where Python looks for these packages; more than one place in a checkout without links."""
+"""Folders in which Python looks for these packages; several in a checkout without links."""
 ROOT = os.path.abspath(os.path.dirname(FOLDERS[0]))
-"""The folder that `import headrace` needs on `sys.path`."""
+"""Folder that must be on `sys.path` for `import headrace`."""
 CODE = (
     os.path.join(FOLDERS[0], ""),
     *(os.path.join(folder, part, "") for folder in FOLDERS for part in PARTS),
@@ -19,5 +19,5 @@ CODE = (
 
 
 def on_linux() -> bool:
-    """True if Linux-only features may be used: on Linux, unless `HEADRACE_PLATFORM=plain` turns them off."""
+    """Return True if Linux-only features may be used: on Linux, unless `HEADRACE_PLATFORM=plain` turns them off."""
     return sys.platform == "linux" and os.environ.get("HEADRACE_PLATFORM") != "plain"

@@ -1,4 +1,4 @@
-"""Programs that end together with everything that they started: through sessions on POSIX, through jobs on Windows.
+"""Programs that end together with everything they started, using sessions on POSIX and jobs on Windows.
 
 Only Linux can also end processes that have left their session (`pipeline/hosts/sweeper.py`). Like `place`, this module
 imports no package.
@@ -22,15 +22,15 @@ if sys.platform == "win32":
 
 
 class ProcessTree(subprocess.Popen[bytes]):
-    """A program and everything that it starts. The terminal's Ctrl-C does not reach it.
+    """A program and everything that it starts. The terminal's Ctrl-C does not reach these processes.
 
-    It has its own session, or on Windows its own job and process group. On Windows its remaining processes end with
-    this one.
+    The program has its own session, or on Windows its own job and process group. On Windows, the program's processes
+    also end with this one.
 
     Args:
         command: the program and its arguments.
-        shows: True if it writes to this process's console. Otherwise it has no console on Windows, so that Ctrl-Break
-            and a closed console do not reach it either.
+        shows: True if the program writes to this process's console. Otherwise it has no console on Windows, so that
+            Ctrl-Break and a closed console do not reach it either.
         options: further `Popen` options; working directory and environment default to those at the start of the run.
     """
 
@@ -40,7 +40,8 @@ class ProcessTree(subprocess.Popen[bytes]):
         if sys.platform == "win32":
             self._job = Job()
             hides = 0 if shows else subprocess.CREATE_NO_WINDOW
-            # Suspended until it is in the job: what it starts earlier would stay outside.
+            # Suspended until the program is in the job, which would not contain processes that the program started
+            # before.
             flags = subprocess.CREATE_NEW_PROCESS_GROUP | CREATE_SUSPENDED | hides
             super().__init__(command, creationflags=flags, **options)
             handle = int(self._handle)  # type: ignore[attr-defined]  # which Popen's own methods use
@@ -50,10 +51,10 @@ class ProcessTree(subprocess.Popen[bytes]):
             super().__init__(command, start_new_session=True, **options)
 
     def kill_all(self) -> None:
-        """Kill the program and everything that it started, even after its own end."""
+        """Kill the program and everything that it started, even if the program itself has already ended."""
         if sys.platform == "win32":
             self._job.end()
-            self.kill()  # its own job may allow no second one
+            self.kill()  # the program's own job may not permit another job
             return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -64,7 +65,7 @@ if sys.platform == "win32":
 
 
 def end_children_with_this_process() -> None:
-    """On Windows: ensure that processes started from now on end with this one, however it ends."""
+    """On Windows, ensure that processes started from now on end with this one, however it ends."""
     if sys.platform == "win32" and not _own:
         _own.append(Job())
         _own[0].hold()
@@ -72,13 +73,13 @@ def end_children_with_this_process() -> None:
 
 
 def end_children() -> None:
-    """On Windows: end the processes started by this one before it exits, as Wine's server crashes when a job ends."""
+    """On Windows, end the processes that this one started before it exits, as Wine's server crashes if a job ends."""
     if sys.platform == "win32" and _own:
         _own.pop().end_others()
 
 
 _LOWEST = 0x4000_0000
-"""Windows' own exit statuses are larger; those of programs are small, and below 256 on other systems."""
+"""Smallest of Windows' own exit statuses; programs' statuses are lower, and below 256 on other systems."""
 _STATUSES = {
     0x4001_0004: "the system ended it, for example at log-off",
     0x8000_0003: "a breakpoint, for example a failed assertion",
@@ -102,7 +103,7 @@ _STATUSES = {
 
 
 def describe_status(status: int) -> str:
-    """Return a non-negative exit status in the form that people look up: Windows' own in hexadecimal, with a reason."""
+    """Return a non-negative exit status in a familiar form: Windows' own statuses in hexadecimal, with a reason."""
     if status < _LOWEST:
         return str(status)
     meaning = _STATUSES.get(status)

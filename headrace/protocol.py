@@ -4,7 +4,7 @@
         python -m headrace.protocol check --transport=websocket      waits for a game, such as a web page
         python -m headrace.protocol play builds/game                 plays until Ctrl-C, or the game's end
 
-The exit status of `check` is 1 if anything fails.
+`check` exits with status 1 if anything fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STEPS_OF_A_LINE = 1_000
 
 @speaking
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command, and return the exit status."""
+    """Run the command; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m headrace.protocol",
         allow_abbrev=False,
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     words, of_program = _split(sys.argv[1:] if arguments is None else arguments)
     args = parser.parse_args(words)
-    watch_this_process()  # so that the program ends with this process, however it ends
+    watch_this_process()  # so that the program ends with this process, however that ends
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     program = GameProgram(of_program[0], of_program[1:], show_output=True) if of_program else None
     port = args.port if args.port is not None else 0 if program else _PORT
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Split our own words from the program's, which start at the second word except options and values."""
+    """Split this command's arguments from the program's: options and their values may follow the first word."""
     begin, value = 1, False
     for word in words[1:]:
         if not value and not word.startswith("-"):

@@ -1,7 +1,8 @@
-"""The working directory and environment variables at the start of a run; they hold for the whole run.
+"""The working directory and environment variables at the start of a run, which apply to the whole run.
 
-User code may change both for the whole process at any time. So relative paths are resolved against that directory, and
-programs are started with that directory and those variables. Like `place`, this module imports no package.
+User code may change both for the whole process at any time. Relative paths are therefore resolved against the initial
+directory, and programs are started with that directory and the initial variables. Like `place`, this module imports no
+package.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from headrace.forks import confine_forks
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The working directory and variables of a process at its start, or at the start of a run in it."""
+    """The working directory and variables at the start of a process, or at the start of a run in the process."""
 
     folder: str
-    """The working directory, absolute; empty if it has been removed."""
+    """The absolute working directory; empty if it was removed."""
     variables: Mapping[str, str]
 
     @classmethod
@@ -38,12 +39,12 @@ _kept: Surroundings | None = None
 
 
 def surroundings() -> Surroundings:
-    """Return the kept surroundings; the current ones if none are kept."""
+    """Return the kept surroundings, or the current ones if none are kept."""
     return _kept or Surroundings.present()
 
 
 def keep_surroundings() -> None:
-    """Keep the current surroundings until this process ends, unless some are already kept. Call it before user code."""
+    """Keep the current surroundings until this process ends, unless some are kept. Call this before user code."""
     global _kept
     _kept = surroundings()
     confine_forks()
@@ -70,9 +71,9 @@ def kept_surroundings() -> Iterator[None]:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected blocking sockets, even where `socket.setdefaulttimeout` was called.
+    """Return two connected blocking sockets, even if `socket.setdefaulttimeout` was called.
 
-    Otherwise a child would inherit a non-blocking socket, and a thread waiting on it would time out.
+    With a default timeout, a child would inherit a non-blocking socket, and a thread that waits on it would time out.
     """
     pair = socket.socketpair()
     for each in pair:
@@ -81,12 +82,12 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """Return an absolute path; a relative one is resolved against the directory in which the run began."""
+    """Return an absolute path; relative paths are resolved against the directory in which the run started."""
     return Path(surroundings().folder, path)
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """Return a path relative to the folder in which the run began, if it is inside."""
+    """Return a path relative to the folder in which the run started, if the path is inside that folder."""
     try:
         return str(Path(path).relative_to(surroundings().folder))
     except ValueError:

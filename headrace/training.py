@@ -1,4 +1,4 @@
-"""The parts of users' own trainers, networks and reward signals; imports torch."""
+"""Parts for custom trainers, networks and reward signals; imports torch."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _LATE = {
     "UnityParallelEnv": f"{_WRAPPERS}.pettingzoo_env",
     "UnityToGymWrapper": f"{_WRAPPERS}.gymnasium_env",
 }
-"""Modules that define the names imported on first use, which need Gymnasium or PettingZoo."""
+"""By name: the module that defines it. The names are imported on first use, as they need Gymnasium or PettingZoo."""
 
 __all__ = [
     "ActionSpec",

@@ -1,4 +1,4 @@
-"""Windows API calls that Python lacks: jobs, which end a process with all that it started, and termination requests.
+"""Windows API calls that Python does not offer: jobs, which end a process with all that it started, and end requests.
 
 Import this module only on Windows.
 """
@@ -48,14 +48,14 @@ _Handler = ctypes.WINFUNCTYPE(_BOOL, _DWORD)
 _set_handler = _declare(_kernel.SetConsoleCtrlHandler, _BOOL, _Handler, _BOOL)
 
 CREATE_SUSPENDED = 0x4
-"""Creation flag: the new process waits for `resume`."""
+"""Creation flag with which the new process waits for `resume`."""
 _PROCESS_IDS, _EXTENDED_LIMITS = 3, 9
 _KILL_ON_JOB_CLOSE = 0x2000
 _PROCESS_TERMINATE = 0x1
 _FOR_EVER = 0xFFFFFFFF
 _EVENT_MODIFY_STATE = 0x2
 _BREAK, _CLOSE, _LOGOFF, _SHUTDOWN = 1, 2, 5, 6
-"""Console events. On the last three, the system gives the handler a few seconds, then ends the process."""
+"""Console events. On the last three, Windows gives the handler a few seconds before it ends the process."""
 
 
 class _BasicLimits(ctypes.Structure):
@@ -88,9 +88,9 @@ class _ProcessIds(ctypes.Structure):
 
 
 class Job:
-    """A job: its processes, and all that they start from then on, end when its creator ends, however that happens.
+    """A job, whose processes, and all that they start from then on, end when its creator ends, however that happens.
 
-    `hold` returns False if the system can't create a job, or refuses a process a second one.
+    `hold` returns False if Windows can't create a job, or refuses to put a process into another job.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Job:
         self._works = bool(_set_job(self._handle, _EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)))
 
     def hold(self, process: int | None = None) -> bool:
-        """Put a process, given by its handle, into the job; None means this process."""
+        """Put a process, given by its handle, into the job; None stands for this process."""
         return self._works and bool(_assign_job(self._handle, _this_process() if process is None else process))
 
     def end(self) -> None:
@@ -108,7 +108,7 @@ class Job:
         _end_job(self._handle, 1)
 
     def end_others(self) -> None:
-        """End every process in the job except this one, which the job no longer ends from here on."""
+        """End every process in the job except this one, which the job will then no longer end."""
         found = _ProcessIds()
         _query_job(self._handle, _PROCESS_IDS, ctypes.byref(found), ctypes.sizeof(found), None)
         for pid in found.ids[: found.count]:
@@ -127,15 +127,15 @@ def resume(process: int) -> None:
 
 
 _handlers: list[object] = []
-"""References to callbacks that the system calls, to keep them from garbage collection."""
+"""References to callbacks that Windows calls, which protect them from garbage collection."""
 
 
 def on_console_end(ends: Callable[[], object], breaks: Callable[[], object]) -> Callable[[], None]:
-    """Call functions on console events, in system threads; return a function that unregisters them.
+    """Call functions on console events, in threads created by Windows; return a function that unregisters them.
 
     Args:
-        ends: called when the console closes, the user logs off or the system shuts down. Its thread is blocked until
-            this process ends, because returning would end it; the system waits 5 seconds for a console.
+        ends: called when the console closes, the user logs off or Windows shuts down. Its thread is blocked until this
+            process ends, because returning would end the process; Windows waits 5 seconds when a console closes.
         breaks: called on Ctrl-Break, which then has no further effect.
     """
     session, held = _DWORD(), threading.Event()
@@ -143,19 +143,19 @@ def on_console_end(ends: Callable[[], object], breaks: Callable[[], object]) -> 
 
     def handle(event: int) -> bool:
         if event == _LOGOFF and session.value == 0:
-            return True  # a service, which hears every user's log-off
+            return True  # a service, which is notified of every user's log-off
         if event == _BREAK:
             breaks()
             return True
         if event not in (_CLOSE, _LOGOFF, _SHUTDOWN):
-            return False  # Python's own handler turns Ctrl-C into a signal
+            return False  # Python's own handler converts Ctrl-C to a signal
         held.set()
         ends()
         _sleep(_FOR_EVER)
         return True
 
     def leave() -> None:
-        if not held.is_set():  # the system may hold the lock on its handler list
+        if not held.is_set():  # Windows may hold the lock on its handler list
             _set_handler(handler, False)
 
     handler = _Handler(handle)
@@ -186,7 +186,7 @@ def requests_heard(name: str, tell: Callable[[], object]) -> Iterator[None]:
 
 
 def request(name: str) -> None:
-    """Call `tell` in the process that listens for requests with this name; no effect if there is none."""
+    """Trigger `tell` in the process that listens for requests with this name, if there is one."""
     event = _open_event(_EVENT_MODIFY_STATE, False, name)
     if event:
         _set_event(event)

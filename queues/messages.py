@@ -291,8 +291,8 @@ class Assignment:
 class Matches:
     """Who plays whom in one league learner's games from now on, as rows that each have a probability.
 
-    Players are codes: a pool member's number, -1 for the learner's newest policy, or -2 - k for that of the league's k-th
-    learner. For each other team, a row is drawn from those whose opponents play the team's behaviour.
+    Players are codes: a pool member's number, -1 for the learner's newest policy, or -2 - k for that of the league's
+    k-th learner. For each other team, a row is drawn from those whose opponents play the team's behaviour.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Converts a file from any ML-Agents version, or an RLlib file for Godot, to plain data in the current format."""
+"""Converts a file for any ML-Agents version, or an RLlib file for Godot, to plain data in the current format."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ Kind = Literal["today's", "flat", "curricula", "samplers", "rllib"]
 
 
 class ConvertedDocument:
-    """A file in the current format."""
+    """A file converted to the current format."""
 
     def __init__(self, document: Document, notes: Notes, data: Any, *, old: bool = False) -> None:
         self.document = document
-        """The file as read."""
+        """The file as it was read."""
         self.notes = notes
         self.data = data
-        """Plain data in the current format; the document's own if nothing had to be converted."""
+        """Plain data in the current format; the document's own data if nothing had to be converted."""
         self.old = old
-        """True if the whole file has an old format, not only some of its keys."""
+        """True if the whole file has an old format, rather than only some of its keys."""
 
     @property
     def unchanged(self) -> bool:
@@ -60,7 +60,7 @@ class ConvertedDocument:
         return is_inside(path, self.data)
 
     def place(self, path: KeyPath) -> Place:
-        """Return the line in the file that a path in the converted data, or the nearest value around it, came from."""
+        """Return the line in the file from which a path in the converted data, or its nearest enclosing value, came."""
         for length in range(len(path), 0, -1):
             part = path[:length]
             if part in self.notes.origins:
@@ -79,10 +79,10 @@ def convert_document(
         document: the file.
         curriculum: a file or folder of old curricula to add.
         sampler: a file of old samplers to add.
-        lesson: the lesson that all curricula begin with, from 0.
+        lesson: the lesson with which all curricula begin, counted from 0.
 
     Raises:
-        ConfigError: if one of the files to add can't be read.
+        ConfigError: if a file to add can't be read.
     """
     notes = Notes()
     if not isinstance(document.data, dict):
@@ -122,7 +122,7 @@ def _kind(data: Mapping[str, Any]) -> Kind:
 
 
 def _sections(data: Iterable[str]) -> list[str]:
-    """Return those top-level keys of a flat file that name a section."""
+    """Return the top-level keys of a flat file that name a section."""
     known = {*fields_of(RunConfig), *_OLD_KEYS}
     return [key for key in data if key not in known]
 
@@ -147,13 +147,13 @@ class _Conversion:
         self._notes = notes
         self._top = Target(notes)
         self.curricula: list[tuple[str, OldValue, bool]] = []
-        """Behaviour, curriculum, and True if none of its keys may be missing."""
+        """For each curriculum: its behaviour, its old value, and True if none of its keys may be missing."""
         self.samplers: list[OldValue] = []
         self.lesson = 0
-        """The lesson to begin with, from 0."""
+        """The lesson with which curricula begin, counted from 0."""
 
     def convert(self, kind: Kind) -> None:
-        """Convert everything except `environment_parameters`, and collect curricula and samplers for it."""
+        """Convert everything except `environment_parameters`, and collect its curricula and samplers."""
         if kind == "curricula":
             self._take_curricula()
         elif kind == "samplers":
@@ -216,7 +216,7 @@ class _Conversion:
         blocks = dict(old.items()) if key == "behaviors" else {key: old}
         flat = {name: block for name, block in blocks.items() if outdated_keys.is_flat(block.value)}
         if not blocks:
-            self._top.data[key] = old.value  # null, or a value that the schema refuses
+            self._top.data[key] = old.value  # null, or a value that the schema will refuse
             return
         if key == "behaviors":
             self._take_inner_curricula(blocks)

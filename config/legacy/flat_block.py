@@ -1,6 +1,6 @@
-"""Converts one flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to a current block.
+"""Converts a flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to a current block.
 
-The tables of keys come first: the trainers that had them, their current places, and their values in shipped files.
+The tables of keys come first: the trainers that used them, their current places, and their values in shipped files.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MOVED = {
     trainer: {**{key: f"hyperparameters.{key}" for key in keys}, **{key: f"network_settings.{key}" for key in _NETWORK}}
     for trainer, keys in _TO_HYPERPARAMETERS.items()
 }
-"""Current places of keys that kept their meaning, by trainer."""
+"""By trainer: current places of keys that have kept their meaning."""
 
 STAYED = ("max_steps", "summary_freq", "threaded", "init_path", "keep_checkpoints", "checkpoint_interval")
-"""Keys that kept their place in a block."""
+"""Keys that have kept their place in a block."""
 
 FRACTIONS = ("learning_rate", "beta", "epsilon", "lambd", "tau", "init_entcoef", "steps_per_update")
 """Keys whose values need not be integers."""
@@ -41,7 +41,7 @@ _REWARDS = ("reward_signals", "gamma", "use_curiosity", "curiosity_strength", "c
 _CLONING = ("pretraining", "behavioral_cloning")
 _ALL = ("trainer", "curriculum", *_MEMORY)
 UPDATES = ("num_update", "updates_per_train")
-"""The key of SAC's updates per step, by its released and its earlier name."""
+"""Names of the key for SAC's updates per step: the released one, and the one before."""
 
 CONVERTED = {
     "ppo": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING),
@@ -49,7 +49,7 @@ CONVERTED = {
     "sac": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING, "train_interval", *UPDATES),
     "bc": (*_ALL, "demo_path", "brain_to_imitate", "batches_per_epoch"),
 }
-"""Keys that need more than a new place, by trainer."""
+"""By trainer: keys that need more than a new place."""
 
 OLD_TRAINERS = {
     "ppo": "ppo",
@@ -60,7 +60,7 @@ OLD_TRAINERS = {
     "imitation": "bc",
     "bc": "bc",
 }
-"""Current names of old trainers."""
+"""Maps the names of old trainers to current ones."""
 
 _NET_SHIPPED = {"normalize": False, "hidden_units": 128, "num_layers": 2}
 _PACE_SHIPPED = {"max_steps": 500000, "time_horizon": 64, "summary_freq": 10000, "learning_rate": 3e-4}
@@ -87,28 +87,28 @@ SHIPPED: dict[str, dict[str, Any]] = {
         "num_layers": 2,
     },
 }
-"""Keys that old versions required in each block, with the values of the `default` section shipped with them."""
+"""Keys that old versions required in each block, with their values in the `default` section of shipped files."""
 
 SEQUENCE_LENGTH, MEMORY_SIZE, BATCHES_PER_EPOCH = 64, 128, 10
 
 
 def known(trainer: str) -> set[str]:
-    """Return the keys that a block of this trainer may have."""
+    """Return the keys that a block for this trainer may have."""
     return {*MOVED[trainer], *STAYED, *CONVERTED[trainer]}
 
 
 ALL = frozenset(key for trainer in MOVED for key in known(trainer)) | frozenset(GONE)
-"""Every key of flat blocks."""
+"""All keys of flat blocks."""
 
 DISTINCTIVE = ALL - {*STAYED, *("time_horizon", "reward_signals", "self_play", "behavioral_cloning", "framework")}
 """Keys that distinguish a flat block from a current one."""
 
 
 Flat = Mapping[str, OldValue]
-"""A flat block, merged over `default`: old values by key."""
+"""A flat block merged over `default`: old values by key."""
 
 _NEW_WORDS: dict[Any, str] = {"default": "simple"}
-"""Renamed image encoders."""
+"""Maps old names of image encoders to current ones."""
 _CURIOSITY = ("use_curiosity", "curiosity_strength", "curiosity_enc_size")
 
 
@@ -116,8 +116,8 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
     """Convert a block.
 
     Args:
-        flat: its keys.
-        section: its section, named in reports of missing keys.
+        flat: the block's keys and values.
+        section: the block's section, named in reports of missing keys.
         target: receives the new form.
         reported: keys already reported as missing in `default`.
     """
@@ -152,7 +152,7 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
 
 
 def lacks(flat: Flat) -> set[str]:
-    """Return the keys that the block's trainer needs and the block lacks."""
+    """Return the keys that the block's trainer needs but the block does not have."""
     trainer = OLD_TRAINERS.get(str(flat["trainer"].value)) if "trainer" in flat else None
     return {key for key in SHIPPED.get(str(trainer), ()) if key not in flat}
 
@@ -164,7 +164,7 @@ def _value(key: str, value: Any) -> Any:
 
 
 def _trainer(flat: Flat, section: OldValue, target: Target) -> str | None:
-    """Write the trainer and return its current name; None if it is missing or unknown."""
+    """Write the trainer's current name and return it; return None if the trainer is missing or unknown."""
     old = flat.get("trainer")
     if old is None:
         name = section.path[-1] if section.path else "it"
@@ -222,13 +222,13 @@ def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) 
 
 
 def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
-    """Convert `train_interval` and `num_update`, which are one number now, and those of the signals."""
+    """Convert `train_interval` and `num_update`, which are now a single number, and the signals' update keys."""
     notes, hyper = target.notes, "hyperparameters"
     count = next((key for key in UPDATES if key in flat), "num_update")
     interval, updates = (above_zero(flat.get(key), 1, notes) for key in ("train_interval", count))
     pair = [flat[key] for key in ("train_interval", count) if key in flat]
     if "steps_per_update" in flat:
-        for old in pair:  # many files still have them; since steps_per_update exists they have no effect
+        for old in pair:  # many files still contain them, although they have no effect since steps_per_update exists
             message = "has no effect together with 'steps_per_update', which has the same meaning: left out"
             notes.warn(old, str(old.path[-1]), message, idle=True)
         steps = flat["steps_per_update"].value
@@ -259,7 +259,7 @@ def _refuse_paces(flat: Flat, trainer: str, notes: Notes) -> None:
 
 
 def _convert_memory(flat: Flat, target: Target) -> None:
-    """Convert `use_recurrent` and its two other keys to the section `memory`, whose presence turns it on."""
+    """Convert `use_recurrent` and its two related keys to the section `memory`, whose presence turns memory on."""
     place, recurrent = "network_settings.memory", flat.get("use_recurrent")
     wanted = False if recurrent is None else truth(recurrent.value)
     if recurrent is not None:
@@ -274,7 +274,7 @@ def _convert_memory(flat: Flat, target: Target) -> None:
 
 
 def _convert_rewards(flat: Flat, section: OldValue, target: Target) -> None:
-    """Convert reward signals, or `gamma` and `use_curiosity`, which preceded them."""
+    """Convert reward signals, or the older keys `gamma` and `use_curiosity`."""
     signals = flat.get("reward_signals")
     if signals is not None:
         epochs = flat["num_epoch"].value if "num_epoch" in flat else None
@@ -329,9 +329,9 @@ def _convert_more(flat: Flat, trainer: str, target: Target) -> None:
         convert_self_play(flat["self_play"], target, flat=True)
 
 
-# Conversion of trainers that only imitated: `offline_bc` and `online_bc` (`imitation`, `bc`) are `bc` here. They
-# learned at every step of the environment, from `batches_per_epoch` batches; `max_steps` and `summary_freq` counted
-# the former. Ours counts the steps that it learns from.
+# Conversion of trainers that only imitated: `offline_bc` and `online_bc` (`imitation`, `bc`) are now `bc`. The old
+# trainers learned at every environment step, from `batches_per_epoch` batches, and counted environment steps in
+# `max_steps` and `summary_freq`. Headrace's trainer counts the steps from which it learns.
 
 _HYPER = "hyperparameters"
 
@@ -340,9 +340,9 @@ def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) 
     """Convert the special keys of a block that only imitates.
 
     Args:
-        flat: its keys.
-        section: the section that holds it.
-        target: where the new form goes.
+        flat: the block's keys and values.
+        section: the section that contains the block.
+        target: receives the new form.
     """
     demo, teacher = flat.get("demo_path"), flat.get("brain_to_imitate")
     online = teacher is not None and flat["trainer"].value != "offline_bc"

@@ -1,4 +1,4 @@
-"""Converts files of flat blocks: `default`, and behaviours' sections, which are merged over it."""
+"""Converts files of flat blocks: `default`, and the sections of behaviours, which are merged over it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def convert_sections(sections: Mapping[str, OldValue], target: Target, *, rename
     """Convert sections to `default_settings` and `behaviors`.
 
     Args:
-        sections: by name; `default` among them, if there is one.
+        sections: the sections by name, including `default` if there is one.
         target: the top of the new file.
-        renamed: True if they stood at the top of the old file, not under `behaviors`.
+        renamed: True if the sections were at the top of the old file, not under `behaviors`.
     """
     default = sections.get(DEFAULT)
     behaviors = {name: old for name, old in sections.items() if name != DEFAULT}
@@ -79,7 +79,7 @@ def _convert_default(
 
 
 def _about_counting(flat: Mapping[str, OldValue], notes: Notes) -> None:
-    """Recognise files of versions that counted environment steps, by the numbers in their shipped files."""
+    """Recognise files for versions that counted environment steps, by the numbers in the shipped files."""
     if any(key not in flat or flat[key].value != value for key, value in _COUNTED_BY_ENVIRONMENT.items()):
         return
     old, path = flat["max_steps"], ("default_settings", "max_steps")
@@ -98,12 +98,12 @@ def _is_whole(flat: Mapping[str, OldValue]) -> bool:
     if OLD_TRAINERS.get(str(trainer)) != "bc":
         return trainer is not None
     sources = [flat[key].value for key in ("demo_path", "brain_to_imitate") if key in flat]
-    # The files that old versions came with have a placeholder there: `<Your_Demo_File>.demo`.
+    # The files shipped with old versions contain a placeholder here: `<Your_Demo_File>.demo`.
     return bool(sources) and not any("<" in str(source) for source in sources)
 
 
 def _follow(name: str, sections: Mapping[str, OldValue], notes: Notes) -> OldValue | None:
-    """Find the section whose keys count, as a section may refer to another one."""
+    """Find the section whose keys apply, as a section may refer to another one."""
     seen, here = [name], sections[name]
     while isinstance(here.value, str):
         other = here.value
@@ -124,9 +124,9 @@ def _follow(name: str, sections: Mapping[str, OldValue], notes: Notes) -> OldVal
     return here
 
 
-# The own keys of a behaviour which, merged over `default_settings`, give its section of an old file. An old section was
-# laid over `default` key by key at the top only: its `reward_signals` replaced those of the default. Today maps are
-# merged all the way down.
+# The part of an old section that, merged over `default_settings`, gives the whole section. Old versions merged a
+# section over `default` only at the top level: its `reward_signals` replaced those of `default`. Headrace merges maps
+# at all levels.
 
 _PACE, _SIGNALS_PACE = "steps_per_update", "reward_signal_steps_per_update"
 _SAVE, _TURN, _SAVES_IN_A_TURN = "save_steps", "team_change", 5
@@ -144,7 +144,7 @@ def own_part(default: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, 
 
 
 def in_order(block: Mapping[str, Any], path: KeyPath = (), whole: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a block with its keys in the order of the documentation."""
+    """Return a block with its keys in the documentation's order."""
     whole = block if whole is None else whole
     known = [key for model in models_at(BehaviorSettings, path, dict(whole)) for key in fields_of(model)]
     ordered = sorted(block.items(), key=lambda item: known.index(item[0]) if item[0] in known else len(known))
@@ -168,7 +168,7 @@ def _difference(
 
 
 def _otherwise(path: KeyPath, part: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
-    """Return the value of a key that a block lacks: its default, or null for a section or another trainer's key."""
+    """Return the value for a key that a block lacks: its default, or null for a section or another trainer's key."""
     key = str(path[-1])
     if key == _SIGNALS_PACE and _PACE in part:
         return part[_PACE]

@@ -1,4 +1,4 @@
-"""Input and output of a conversion: old values with their places, notes, and the new form."""
+"""Input and output of a conversion: old values with their positions, notes, and the new form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.config.yaml_reader import Document
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of a file."""
+    """A line in a file."""
 
     file: str
     line: int | None
@@ -23,7 +23,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class OldValue:
-    """A value of an old file with its place."""
+    """A value in an old file, with its position."""
 
     value: Any
     document: Document
@@ -31,7 +31,7 @@ class OldValue:
 
     @property
     def place(self) -> Place:
-        """Its line."""
+        """The value's position."""
         return Place(self.document.name, self.document.line_of(self.path))
 
     def at(self, key: str | int) -> OldValue:
@@ -39,7 +39,7 @@ class OldValue:
         return OldValue(self.value[key], self.document, (*self.path, key))
 
     def items(self) -> Iterator[tuple[str, OldValue]]:
-        """Yield the keys and values of a map; nothing for any other value."""
+        """Yield a map's keys and values; yield nothing for any other value."""
         if isinstance(self.value, dict):
             for key in self.value:
                 yield key, self.at(key)
@@ -51,15 +51,15 @@ class Notes:
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
         self.comments: dict[KeyPath, str] = {}
-        """Comments of the converted file, by the key's new path."""
+        """Comments for the converted file, by the key's new path."""
         self.origins: dict[KeyPath, Place] = {}
-        """Origins of converted values, by their new path."""
+        """Positions from which converted values came, by their new path."""
         self._warnings: dict[tuple[str, str, str], set[int]] = {}
         self._idle: set[tuple[str, str, str]] = set()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One warning for each old key, in the order of the files, with its other lines."""
+        """One warning for each old key, in the files' order, with the key's other lines."""
         used: dict[tuple[str, str], set[int]] = {}
         for (file, key, message), lines in self._warnings.items():
             if (file, key, message) not in self._idle:
@@ -78,10 +78,11 @@ class Notes:
         """Warn about an old key; a repeated warning about the same key only adds a line number.
 
         Args:
-            old: the value under it, or its place.
+            old: the value under the key, or its position.
             key: the key.
-            message: what became of it.
-            idle: the key has no use in this block; not reported if it has one in another block.
+            message: what happened to the key.
+            idle: True if the key has no effect in this block; then it is not reported if it has an effect in another
+                block.
         """
         place = old.place if isinstance(old, OldValue) else old
         warning = (place.file, key, message)
@@ -94,7 +95,7 @@ class Notes:
     def wrong(self, old: OldValue, message: str) -> None:
         """Report a value that can't be converted."""
         mistake = Mistake(old.place.file, old.place.line, dotted(old.path), message)
-        if mistake not in self.mistakes:  # a default is examined once for each behaviour that inherits it
+        if mistake not in self.mistakes:  # a default is examined once for each behaviour that inherits the value
             self.mistakes.append(mistake)
 
 
@@ -112,7 +113,7 @@ def _also(lines: list[int]) -> str:
 
 
 class Target:
-    """A part of the new form while it is built: plain data at a path, with notes on its origin."""
+    """A part of the new form during construction: plain data at a path, with notes on its origin."""
 
     def __init__(self, notes: Notes, path: KeyPath = ()) -> None:
         self.notes = notes
@@ -120,7 +121,7 @@ class Target:
         self.data: dict[str, Any] = {}
 
     def put(self, keys: str, value: Any, source: OldValue | Place | None = None, comment: str = "") -> None:
-        """Write a value at a dotted key without user-chosen parts."""
+        """Write a value at a dotted key, which must not contain names that users choose."""
         self.put_at(tuple(keys.split(".")), value, source, comment)
 
     def put_at(
@@ -129,10 +130,10 @@ class Target:
         """Write a value.
 
         Args:
-            keys: its path below this part.
+            keys: the value's path below this part.
             value: the value.
-            source: its origin; None if nothing in the file stands for it.
-            comment: comment next to it in the converted file.
+            source: the value's origin; None if the file has no counterpart for it.
+            comment: comment next to the value in the converted file.
         """
         inside = self.data
         for key in keys[:-1]:
@@ -149,7 +150,7 @@ _WORDS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": Fa
 
 
 def truth(value: Any) -> Any:
-    """Read `yes`, `off` and the like as in YAML 1.1, the old files' version; return other values unchanged."""
+    """Read `yes`, `off` and the like as YAML 1.1 does, the version of old files; return other values unchanged."""
     return _WORDS.get(value.lower(), value) if isinstance(value, str) else value
 
 
@@ -166,7 +167,7 @@ def is_number(value: Any) -> bool:
 def above_zero(old: OldValue | None, otherwise: Any, notes: Notes) -> Any:
     """Return a number that must be greater than 0, or `otherwise` if it is missing or invalid.
 
-    An invalid one is reported here, as the result of computing with it may look valid.
+    An invalid number is reported here, because the result of computing with it may look valid.
     """
     if old is None:
         return otherwise

@@ -1,4 +1,4 @@
-"""Converts old keys in sections that still exist: those of versions 0.16 to 0.18, and later deprecated ones.
+"""Converts old keys in sections that still exist: those from versions 0.16 to 0.18, and keys deprecated later.
 
 `flat_block` and `flat_file` convert older files.
 """
@@ -20,9 +20,9 @@ GONE = {
     "graph_scope": "was removed: it configured TensorFlow",
     "framework": "was removed: training uses torch",
 }
-"""Keys without a successor, and why they need none."""
+"""Keys without a successor, with the reason why they need none."""
 _GONE_FROM_BLOCKS = ("framework", "output_path", "summary_path", "model_path")
-"""Keys that blocks of versions 0.16 to 0.18 may have."""
+"""Keys without a successor that blocks for versions 0.16 to 0.18 may have."""
 
 
 def is_flat(body: Any) -> bool:
@@ -36,7 +36,7 @@ def convert_current(block: OldValue, target: Target) -> None:
 
     Args:
         block: the block.
-        target: where its new form goes.
+        target: receives the block's new form.
     """
     for key, old in block.items():
         if key in _GONE_FROM_BLOCKS and old.value is not None:  # ML-Agents writes null for missing values
@@ -73,10 +73,10 @@ def _convert_size(name: str, signal: OldValue, target: Target) -> None:
 
 
 def convert_checkpoints(settings: OldValue, target: Target) -> tuple[dict[str, OldValue], int]:
-    """Replace old keys of `checkpoint_settings`.
+    """Replace old keys in `checkpoint_settings`.
 
     Returns:
-        The keys that belong to each behaviour now; and the lesson to begin with.
+        The keys that now belong to each behaviour, and the lesson with which curricula begin.
     """
     moved, lesson = {}, 0
     for key, old in settings.items():
@@ -102,7 +102,7 @@ def convert_checkpoints(settings: OldValue, target: Target) -> tuple[dict[str, O
 
 
 def write_into_blocks(moved: Mapping[str, OldValue], data: dict[str, Any], notes: Notes) -> None:
-    """Write keys that belonged to the run into all blocks that lack them."""
+    """Write keys that used to belong to the run into all blocks that do not have them."""
     blocks: list[tuple[tuple[str, ...], Any]] = [(("default_settings",), data.get("default_settings"))]
     if not isinstance(blocks[0][1], dict) and isinstance(data.get("behaviors"), dict):
         blocks = [(("behaviors", name), body) for name, body in data["behaviors"].items()]
@@ -114,7 +114,7 @@ def write_into_blocks(moved: Mapping[str, OldValue], data: dict[str, Any], notes
 
 
 def unfold_lessons(parameters: OldValue, target: Target) -> None:
-    """Write `environment_parameters` with lessons `- {name: Lesson0, …}` where they were `- Lesson0: {…}`."""
+    """Write the lessons in `environment_parameters` as `- {name: Lesson0, …}` if they are `- Lesson0: {…}`."""
     for name, parameter in parameters.items():
         if not isinstance(parameter.value, dict) or not isinstance(parameter.value.get("curriculum"), list):
             target.put_at((name,), parameter.value, parameter)
@@ -128,7 +128,7 @@ def unfold_lessons(parameters: OldValue, target: Target) -> None:
 
 
 def _lesson(lesson: OldValue, notes: Notes) -> tuple[Any, OldValue]:
-    """Return a lesson, and the old value that held its keys."""
+    """Return a lesson, and the old value that contains its keys."""
     if isinstance(lesson.value, dict) and len(lesson.value) == 1:
         ((name, body),) = lesson.items()
         if name not in Lesson.model_fields and isinstance(body.value, dict):
@@ -157,11 +157,11 @@ def convert_hardware(name: str, old: OldValue, data: dict[str, Any], notes: Note
             notes.origins["torch_settings", "device"] = old.place
 
 
-# Sections that flat blocks have, too: `reward_signals`, `pretraining` and `self_play`.
+# Sections that flat blocks have too: `reward_signals`, `pretraining` and `self_play`.
 
 _SIGNALS = ("extrinsic", "curiosity", "gail")
 PACES = ("reward_signal_num_update", "reward_signal_steps_per_update")
-"""Keys among the signals that concern all of them."""
+"""Keys under `reward_signals` that apply to all signals."""
 
 _REQUIRED: dict[str, Any] = {"strength": 1.0, "gamma": 0.99}
 _CURIOSITY_SIZE, _GAIL_SIZE = 128, 64
@@ -171,12 +171,12 @@ _RATIO, _OLD_RATIO = "play_against_latest_model_ratio", "play_against_current_se
 
 
 def convert_signals(signals: OldValue, target: Target, trainer_epochs: Any) -> None:
-    """Convert the signals of a flat block, except the `PACES` among them.
+    """Convert a flat block's signals, except the `PACES` among them.
 
     Args:
         signals: the map `reward_signals`.
         target: the block's new form.
-        trainer_epochs: `num_epoch` of the block, which the signals' networks follow today.
+        trainer_epochs: the block's `num_epoch`, which now also applies to the signals' networks.
     """
     if not isinstance(signals.value, dict):
         target.put("reward_signals", signals.value, signals)
@@ -258,12 +258,12 @@ def convert_cloning(cloning: OldValue, target: Target, name: str, passes: Any = 
     """Convert `pretraining`, the former name of `behavioral_cloning`, which has the same keys.
 
     Args:
-        cloning: the section.
-        target: the block.
-        name: its key.
+        cloning: the old section.
+        target: the block's new form.
+        name: the section's key.
         passes: the old trainer's default number of passes per update.
-        sac_batch: `batch_size` of an old SAC block, which used this many demonstrated steps per update, or all of them
-            if there were fewer than the section's own batch size; None for other trainers.
+        sac_batch: `batch_size` of an old SAC block, which used this many demonstrated steps per update, or all steps if
+            there were fewer than the section's own batch size; None for other trainers.
     """
     if name != "behavioral_cloning":
         target.notes.warn(cloning, name, "is now 'behavioral_cloning'")
@@ -288,9 +288,9 @@ def convert_self_play(self_play: OldValue, target: Target, *, flat: bool) -> Non
     """Convert `self_play` and its old keys.
 
     Args:
-        self_play: the section.
+        self_play: the old section.
         target: the block's new form.
-        flat: True in a flat block, whose version had another default of `swap_steps`.
+        flat: True in a flat block, for which `swap_steps` had another default.
     """
     if not isinstance(self_play.value, dict):
         target.put("self_play", self_play.value, self_play)
@@ -311,6 +311,6 @@ def convert_self_play(self_play: OldValue, target: Target, *, flat: bool) -> Non
 
 
 def pace(signals: OldValue | None, name: str) -> OldValue | None:
-    """Return the value under one of the `PACES`; None if there is none."""
+    """Return the value under one of the `PACES`, or None if there is none."""
     inside = signals is not None and isinstance(signals.value, dict) and name in signals.value
     return signals.at(name) if signals is not None and inside else None

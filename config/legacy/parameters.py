@@ -1,9 +1,9 @@
 """Converts old curricula and samplers to `environment_parameters`.
 
-An old curriculum has thresholds of one behaviour, and values of several parameters together; now each parameter has a
-separate curriculum. Up to 0.13 there was a folder with a file for each behaviour, then one YAML with all of them, then
-a section of the trainer's file. Old samplers are `parameter_randomization`, or the file of `--sampler`, with resampling
-at intervals.
+An old curriculum has thresholds for one behaviour, and values for several parameters together; now each parameter has a
+separate curriculum. Up to version 0.13 there was a folder with a file for each behaviour, then one YAML file for all of
+them, then a section in the trainer's file. Old samplers are the section `parameter_randomization`, or the file given by
+`--sampler`; they resample at intervals.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def is_curriculum(value: Any) -> bool:
 
 
 def read_curricula(path: Path) -> dict[str, OldValue]:
-    """Read the argument of `--curriculum`: a folder with a file per behaviour, one such file, or one file with all.
+    """Read the argument of `--curriculum`: a folder with a file per behaviour, one such file, or one file for all.
 
     Raises:
-        ConfigError: if it can't be read, or holds no curricula.
+        ConfigError: if the argument can't be read, or contains no curricula.
     """
     if path.is_dir():
         files = sorted(each for each in path.iterdir() if each.suffix.lower() == ".json")
@@ -50,10 +50,10 @@ def _read(path: Path) -> dict[str, OldValue]:
 
 
 def curricula_in(file: OldValue) -> dict[str, OldValue]:
-    """Return the curricula, by behaviour, of a file with nothing else.
+    """Return the curricula, by behaviour, in a file that contains nothing else.
 
     Raises:
-        ConfigError: if it holds other values.
+        ConfigError: if the file contains other values.
     """
     if file.document.mistakes:
         raise ConfigError(file.document.mistakes)
@@ -68,11 +68,11 @@ def curricula_in(file: OldValue) -> dict[str, OldValue]:
 
 
 def convert_curriculum(behavior: str, old: OldValue, target: Target, *, strict: bool = False) -> None:
-    """Convert a behaviour's curriculum to one for each of its parameters.
+    """Convert a behaviour's curriculum to one curriculum for each of its parameters.
 
     Args:
         behavior: the behaviour that is measured.
-        old: its curriculum.
+        old: the behaviour's curriculum.
         target: the new `environment_parameters`.
         strict: True if no key may be missing, as in separate files.
     """
@@ -133,7 +133,7 @@ def _lessons(behavior: str, old: OldValue, values: OldValue) -> Iterator[dict[st
 
 
 def _trace(name: str, old: OldValue, values: OldValue, target: Target) -> None:
-    """Note the origins of the lessons' parts, and the reason of the reset."""
+    """Record the origins of the lessons' parts, and the reason for the reset."""
     where, notes = (*target.path, name, "curriculum"), target.notes
     for number in range(len(values.value)):
         notes.origins[*where, number] = notes.origins[*where, number, "value"] = values.place
@@ -148,16 +148,16 @@ def _trace(name: str, old: OldValue, values: OldValue, target: Target) -> None:
 
 
 def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[KeyPath], Place]) -> Any:
-    """Begin all curricula with a later lesson (`--lesson`), without the earlier ones.
+    """Drop the lessons before a given one (`--lesson`) from all curricula.
 
     Args:
-        count: the lesson to begin with, from 0; the last one if there are fewer.
-        parameters: the new `environment_parameters`; they are not changed.
-        notes: where warnings go.
-        place: returns the place of a path in the file that was read.
+        count: the lesson with which to begin, counted from 0; the last one if there are fewer.
+        parameters: the new `environment_parameters`, which are not modified.
+        notes: receives warnings.
+        place: returns the position of a path in the file that was read.
 
     Returns:
-        The parameters with the rest of their curricula.
+        The parameters with the remaining lessons.
     """
     if not isinstance(parameters, dict):
         return parameters
@@ -176,7 +176,7 @@ def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[Key
 
 
 def _renumber(where: tuple[str, str, str], left_out: int, notes: Notes, places: dict[KeyPath, Place]) -> None:
-    """Move notes about lessons to their new numbers."""
+    """Move notes about lessons to the lessons' new numbers."""
     comments = {path: notes.comments.pop(path) for path in [*notes.comments] if path[:3] == where and len(path) > 3}
     for path in [path for path in notes.origins if path[:3] == where and len(path) > 3]:
         del notes.origins[path]
@@ -199,7 +199,7 @@ def _paths(path: KeyPath, value: Any) -> Iterator[KeyPath]:
 # Samplers.
 
 _INTERVALS = ("resampling-interval", "resampling_interval", "episode-length")
-"""Names of the key; the last is from the first versions with samplers."""
+"""Names of the key with the resampling interval; the last is from the first versions with samplers."""
 _TYPES = ("sampler-type", "sampler_type")
 _NEW_NAMES = {"multirange_uniform": "multirangeuniform"}
 _NEEDED = {
@@ -211,7 +211,7 @@ _NEEDED = {
 
 
 def is_samplers(value: Any) -> bool:
-    """Return True if data looks like a file with only samplers."""
+    """Return True if data looks like a file that contains only samplers."""
     if not isinstance(value, dict):
         return False
     bodies = [body for key, body in value.items() if key not in _INTERVALS]
@@ -222,7 +222,7 @@ def read_samplers(path: Path) -> OldValue:
     """Read the argument of `--sampler`.
 
     Raises:
-        ConfigError: if it can't be read, or holds no samplers.
+        ConfigError: if the file can't be read, or contains no samplers.
     """
     document = read_file(path).last_of_repeated()
     file = OldValue(document.data, document)
@@ -240,7 +240,7 @@ def convert_samplers(samplers: OldValue, target: Target) -> None:
     """Convert samplers.
 
     Args:
-        samplers: a map of parameters and their samplers, with the interval among them.
+        samplers: a map from parameters to their samplers, which also contains the interval.
         target: the new `environment_parameters`.
     """
     if not isinstance(samplers.value, dict):
@@ -263,7 +263,7 @@ def convert_samplers(samplers: OldValue, target: Target) -> None:
 def _convert_sampler(name: str, old: OldValue, target: Target) -> None:
     kinds = [key for key in _TYPES if isinstance(old.value, dict) and key in old.value]
     if not kinds or "sampler_parameters" in old.value:
-        target.put_at((name,), old.value, old)  # a number, or today's form; otherwise the schema reports the mistake
+        target.put_at((name,), old.value, old)  # a number, or the current form; the schema reports other values
         return
     sampler_type = old.at(kinds[0])
     kind = (

@@ -1,4 +1,4 @@
-"""Converts the RLlib YAML of Godot RL Agents' users to a run with `environment.kind: godot`."""
+"""Converts RLlib YAML, as Godot RL Agents' users have it, to a run with `environment.kind: godot`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from headrace.config.legacy.old_values import OldValue, Target, integral, is_num
 
 _ALGORITHMS = {"PPO": "ppo", "SAC": "sac", "IMPALA": "impala", "APPO": "impala"}
 _STEPS_OF_AN_UPDATE = 4000
-"""RLlib's default of `train_batch_size`."""
+"""RLlib's default for `train_batch_size`."""
 _ENDLESS = 1_000_000_000
 _BEHAVIOR = "default_settings"
 
 Keys = Mapping[str, tuple[str, Callable[[Any], Any]]]
-"""The new key and the conversion of its value, by old key."""
+"""By old key: the new key, and the function that converts the value."""
 
 _LEARNING: Keys = {
     "lr": ("hyperparameters.learning_rate", integral),
@@ -47,7 +47,7 @@ _GAME: Keys = {
 }
 _PPO_ALONE = ("num_epoch", "lambd", "epsilon", "beta", "shared_critic")
 _DEFAULTS: Mapping[str, Any] = {
-    # RLlib's defaults that differ from ours.
+    # RLlib's defaults that differ from Headrace's.
     "hyperparameters.learning_rate_schedule": "constant",
     "hyperparameters.learning_rate": 5e-5,
     "hyperparameters.batch_size": 128,
@@ -60,7 +60,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "network_settings.activation": "tanh",
 }
 _WITHOUT_EFFECT = ("env", "framework", "batch_mode", "explore", "clip_actions", "normalize_actions")
-"""Keys that others replace, or that are always the same here."""
+"""Keys that other keys replace, or whose value is always the same in Headrace."""
 
 
 def is_rllib(data: Mapping[str, Any]) -> bool:
@@ -70,10 +70,10 @@ def is_rllib(data: Mapping[str, Any]) -> bool:
 
 
 def convert_rllib(whole: OldValue, target: Target) -> None:
-    """Convert a whole file; the game names the behaviours, so all learn by `default_settings`.
+    """Convert a whole file. The game names the behaviours, so all of them learn with `default_settings`.
 
     Args:
-        whole: the file.
+        whole: the file's content.
         target: the top of the new file.
     """
     inner = whole.at("config")
@@ -109,7 +109,7 @@ def convert_rllib(whole: OldValue, target: Target) -> None:
 
 
 def _convert_key(key: str, old: OldValue, target: Target, table: Keys, trainer: str = "ppo") -> None:
-    """Write one value by a table; null means RLlib's default."""
+    """Write one value according to a table; null stands for RLlib's default."""
     new, write = table.get(key, ("", integral))
     if new and (trainer == "ppo" or new.rpartition(".")[2] not in _PPO_ALONE):
         if old.value is not None:
@@ -129,7 +129,7 @@ def _convert_model(model: OldValue, target: Target, trainer: str) -> None:
 
 
 def _convert_game(game: OldValue, target: Target) -> None:
-    """Convert `env_config`; unknown keys go to the game as arguments."""
+    """Convert `env_config`; unknown keys are passed to the game as arguments."""
     arguments = []
     for key, old in game.items():
         if key in _GAME:
@@ -141,9 +141,9 @@ def _convert_game(game: OldValue, target: Target) -> None:
 
 
 def _convert_builds(whole: OldValue, inner: OldValue, target: Target) -> None:
-    """Convert the number of builds: workers, times their environments unless agents count as environments."""
+    """Convert the number of builds: workers times their environments, unless agents count as environments."""
     if not target.data.get("env_settings", {}).get("env_path"):
-        return  # the editor is one game
+        return  # the editor runs only one game
     workers = inner.value.get("num_workers", 2)
     each = inner.value.get("num_envs_per_worker", 1) if whole.value.get("env_is_multiagent") else 1
     if _is_finite(workers) and _is_finite(each):
@@ -151,7 +151,7 @@ def _convert_builds(whole: OldValue, inner: OldValue, target: Target) -> None:
 
 
 def _convert_ends(whole: OldValue, target: Target, top: Target) -> None:
-    """Convert `stop` and `checkpoint_frequency`, which count updates."""
+    """Convert `stop`, and `checkpoint_frequency`, which counts updates."""
     update = target.data.get("hyperparameters", {}).get("buffer_size", _STEPS_OF_AN_UPDATE)
     update = update if _is_finite(update) else _STEPS_OF_AN_UPDATE
     ends = dict(whole.at("stop").items()) if "stop" in whole.value else {}

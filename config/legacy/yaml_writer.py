@@ -1,4 +1,4 @@
-"""Writes plain data as YAML with comments, which PyYAML and our own reader read alike."""
+"""Writes plain data as YAML with comments, which PyYAML and Headrace's own reader read in the same way."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _WIDTH = 120
 
 
 def as_yaml(data: Mapping[str, Any], comments: Mapping[KeyPath, str]) -> str:
-    """Write data.
+    """Return data as YAML.
 
     Args:
         data: maps with text keys, lists and scalars.
-        comments: comments next to keys, by path.
+        comments: comments next to keys, by the keys' paths.
     """
     return "".join(f"{line}\n" for line in _map(data, (), "", comments))
 
@@ -57,7 +57,7 @@ def _item(item: Any, path: KeyPath, indent: str, comments: Mapping[KeyPath, str]
         return
     lines = _map(item, path, f"{indent}  ", comments)
     first = next(lines)
-    # A comment that does not fit next to the first key goes above it, and so follows the dash.
+    # A comment that does not fit next to the first key is placed above that key, and therefore after the dash.
     yield f"{indent}- {first.removeprefix(f'{indent}  ')}"
     yield from lines
 
@@ -87,7 +87,7 @@ def _flow(value: Any) -> str:
 
 
 def _float(value: float) -> str:
-    """Write a number so that PyYAML, which needs a dot before the exponent, reads it as one too."""
+    """Format a number so that PyYAML, which requires a dot before the exponent, also reads it as a number."""
     if not math.isfinite(value):
         return ".nan" if math.isnan(value) else (".inf" if value > 0 else "-.inf")
     mantissa, sign, exponent = repr(value).partition("e")

@@ -1,4 +1,4 @@
-"""A task in which each decision has a cost, for action repeat: a custom environment, and a stage that charges."""
+"""A task in which each decision has a cost, for action repeat: a custom environment, and a stage that subtracts it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from headrace import Stage, TrajectoryBatch
 
 LAMPS = 3
 SHINES = (2, 5, 8)
-"""Steps for which a lamp may shine, each as likely."""
+"""Numbers of steps for which a lamp may shine, each equally likely."""
 LONGEST = max(SHINES)
 
 
 class Lamps(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """One of three lamps shines for a while, then another one; each step in which the agent points at it gives 1.
+    """One of three lamps shines for a while, then another one; each step of pointing at the shining lamp gives 1.
 
-    The agent sees which lamp shines and for how many more steps, so that it can point at it for as long as it shines,
-    and how much of the time is left. When time is up the task is over.
+    The agent sees which lamp shines and for how many more steps, so that it can keep pointing at that lamp, and how
+    much of the time is left. When time is up, the task ends.
 
     Args:
-        length: steps of an episode.
+        length: number of steps in an episode.
     """
 
     def __init__(self, length: int = 120) -> None:
@@ -37,14 +37,14 @@ class Lamps(gymnasium.Env[NDArray[np.float32], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin an episode with any lamp."""
+        """Start an episode with a random lamp."""
         super().reset(seed=seed)
         self._t = 0
         self._switch()
         return self._seen(), {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Point at a lamp for a step."""
+        """Point at a lamp for one step."""
         reward = float(action == self._lamp)
         self._t += 1
         self._left -= 1
@@ -64,10 +64,10 @@ class Lamps(gymnasium.Env[NDArray[np.float32], np.int64]):
 
 
 class Charge(Stage[TrajectoryBatch, TrajectoryBatch]):
-    """Takes a price for each decision from its reward, and from the returns of episodes.
+    """Subtracts a price for each decision from the decision's reward, and from the returns of episodes.
 
     Args:
-        price: of a decision.
+        price: the price of a decision.
     """
 
     def __init__(self, price: float) -> None:

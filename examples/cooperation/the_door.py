@@ -16,19 +16,19 @@ WAIT, PUSH, GO = range(3)
 
 
 class TheDoor:
-    """Two agents before a closed door, with a reward behind it.
+    """Two agents in front of a closed door, with a reward behind it.
 
     An agent waits, pushes against the door, or goes through it. Pushing opens the door, but terminates the agent that
-    pushes, at a small cost to itself. Going through the open door ends the task with a reward of 1 for the group,
-    which the agent that opened it does not live to see. Going through the closed door has no effect, and both agents
-    terminate when time is up. Agents observe which of the two they are, if the door is open, if the other one is still
-    there, and the time left.
+    pushes, at a small cost to that agent. Going through the open door ends the task with a reward of 1 for the group,
+    which the agent that opened the door does not live to see. Going through the closed door has no effect, and both
+    agents terminate when time is up. Agents observe which of the two they are, whether the door is open, whether the
+    other agent is still alive, and the time left.
 
     Args:
-        num_envs: n.
+        num_envs: n, the number of instances.
         behavior: name of the behaviour that all agents share.
-        price: of opening the door.
-        steps: after which time is up.
+        price: cost of opening the door.
+        steps: number of steps after which time is up.
     """
 
     def __init__(self, num_envs: int, behavior: str, price: float = 0.1, steps: int = 10) -> None:
@@ -46,7 +46,7 @@ class TheDoor:
         self._episodes = np.full(num_envs, -1, np.int64)
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Close all doors. Nothing here is random; with a seed, the counts of episodes restart."""
+        """Close all doors. Nothing here is random; a seed restarts the episode counts."""
         if seed is not None:
             self._episodes[:] = -1
         self._begin(np.ones(self.num_envs, np.bool_))
@@ -55,7 +55,7 @@ class TheDoor:
         return self._result(nobody, self._seen(), self._episodes, nobody * 0.0, nothing)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Step all instances; an agent that goes meets the door as it was before this step's pushes."""
+        """Step all instances; an agent that goes finds the door as it was before this step's pushes."""
         chosen = np.full((self.num_envs, 2), WAIT)
         chosen[self._there] = actions[self._behavior].discrete[:, 0]
         pushed, solved = chosen == PUSH, ((chosen == GO) & self._open[:, None]).any(axis=1)
@@ -69,17 +69,17 @@ class TheDoor:
         return self._result(ended, finals, episodes, -self._price * pushed, solved.astype(np.float64))
 
     def close(self) -> None:
-        """Close nothing: the environment holds no resources."""
+        """Do nothing, as the environment holds no resources."""
 
     def _begin(self, where: np.ndarray) -> None:
-        """Begin episodes in these instances [n]. A group of agents keeps its number."""
+        """Start episodes in these instances [n]. A group of agents keeps its number."""
         self._there[where] = True
         self._open[where] = False
         self._t[where] = 0
         self._episodes[where] += 1
 
     def _seen(self) -> np.ndarray:
-        """Observations [n, 2, 5]: is this agent 0, is it agent 1, is the door open, is the mate there, time left."""
+        """Return observations [n, 2, 5]: is agent 0, is agent 1, door is open, the other agent is alive, time left."""
         seen = np.zeros((self.num_envs, 2, 5), np.float32)
         seen[:, 0, 0] = seen[:, 1, 1] = 1.0
         seen[:, :, 2] = self._open[:, None]
@@ -95,17 +95,17 @@ class TheDoor:
         rewards: np.ndarray,
         of_groups: np.ndarray,
     ) -> StepResult:
-        """Rows of ended agents, then of present ones; these get no reward of an episode before their own.
+        """Return the rows of ended agents, then those of present agents, without rewards from an earlier episode.
 
         Args:
-            ended: [n, 2]
+            ended: [n, 2] true for agents that ended.
             finals: [n, 2, 5] final observations.
-            episodes: [n] episode of the step.
-            rewards: [n, 2] agents' own.
-            of_groups: [n] groups'.
+            episodes: [n] the step's episode.
+            rewards: [n, 2] the agents' own rewards.
+            of_groups: [n] the groups' rewards.
         """
         there, went_on = self._there, (self._episodes == episodes)[:, None]
-        groups = self._instances + 1  # 0 means none
+        groups = self._instances + 1  # 0 means no group
         shared = np.repeat(of_groups[:, None], 2, axis=1)
 
         def rows(of_ended: np.ndarray, of_present: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """A custom network in place of the built-in encoders and hidden layers.
 
-`config.yaml` next to this file names it as `my_network:ResidualNetwork`. See docs/extending.md, "A network".
+`config.yaml` next to this file refers to it as `my_network:ResidualNetwork`. See docs/extending.md, "A network".
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from headrace import NetworkSettings, ObservationSpec
 
 
 class ResidualNetwork(nn.Module):
-    """A residual perceptron with layer norms over all observations, flattened and side by side.
+    """A residual perceptron with layer norms over all observations, flattened and concatenated.
 
     Args:
-        observations: the agent's: names, shapes, dtypes.
+        observations: the agent's observations, with names, shapes and dtypes.
         settings: the behaviour's `network_settings`; here `num_layers` is the number of residual blocks.
     """
 
@@ -31,7 +31,7 @@ class ResidualNetwork(nn.Module):
         )
 
     def forward(self, observations: tuple[Tensor, ...]) -> Tensor:
-        """Encode B rows: from one float tensor [B, *shape] per observation to [B, encoding_size]."""
+        """Encode B rows, given one float tensor [B, *shape] per observation; return [B, encoding_size]."""
         x = self.first(torch.cat([observation.flatten(1) for observation in observations], dim=1))
         for block in self.blocks:
             x = x + block(x)

@@ -1,4 +1,4 @@
-"""A custom reward signal: a reward for rarely visited places."""
+"""A custom reward signal, which rewards visits to rarely visited places."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Visits(RewardSignal):
     """Rewards a step by 1 / √n, where n steps have observed vectors in the same cell (Strehl & Littman, 2008).
 
     Args:
-        name: its key in the YAML.
-        settings: its block there.
-        context: the trainer's.
-        seed: not used: nothing is random.
-        size: sides of a cell, in the observations' own units: one number for all, or a list.
+        name: the signal's key in the YAML.
+        settings: the signal's block in the YAML.
+        context: the trainer's context.
+        seed: not used, as nothing is random.
+        size: side lengths of a cell, in the observations' own units: one number for all, or a list.
     """
 
     ignores_termination = True  # novelty does not depend on the task's rules
@@ -46,17 +46,17 @@ class Visits(RewardSignal):
         self._visits.update(self._cells(vectors))
 
     def compute(self, transitions: Transitions) -> Tensor:
-        """The rewards of B transitions, a tensor [B]; these are not counted."""
+        """Return the rewards of B transitions, a tensor [B], without counting these transitions."""
         cells = self._cells(transitions.inputs.vectors.cpu().numpy())
         visits = np.array([max(1, self._visits[cell]) for cell in cells], np.float32)
         return torch.from_numpy(1.0 / np.sqrt(visits)).to(transitions.rewards.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts: without them everything would be new to a resumed run."""
+        """Return the counts, without which everything would be new to a resumed run."""
         return {"cells": list(self._visits), "visits": np.array(list(self._visits.values()), np.int64)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the counts that `state_dict` returned."""
         self._visits = Counter(dict(zip(state["cells"], np.asarray(state["visits"]).tolist(), strict=True)))
 
     def _cells(self, vectors: NDArray[np.float32]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""An environment factory; trainer.yaml next to this file names it."""
+"""An environment factory, which trainer.yaml next to this file refers to."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import gymnasium
 
 
 def long_pole(length: float = 1.0, max_steps: int = 500) -> gymnasium.Env[Any, Any]:
-    """CartPole with a pole of another length: one single environment, of which the pipeline makes `num_envs`.
+    """CartPole with a pole of another length: a single environment, of which the pipeline makes `num_envs`.
 
-    A factory may also return a `gymnasium.vector.VectorEnv` (of `num_envs`, if it has that parameter) or an object
-    with the interface of `headrace.EnvironmentGroup`.
+    A factory may also return a `gymnasium.vector.VectorEnv` (of `num_envs`, if it has that parameter) or an object with
+    the interface of `headrace.EnvironmentGroup`.
 
     Args:
-        length: half the pole's length, in metres; CartPole-v1 has 0.5.
-        max_steps: steps after which an episode is truncated.
+        length: half the pole's length, in metres; 0.5 in CartPole-v1.
+        max_steps: number of steps after which an episode is truncated.
     """
     env = gymnasium.make("CartPole-v1", max_episode_steps=max_steps)
     cart_pole: Any = env.unwrapped

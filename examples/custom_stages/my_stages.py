@@ -1,4 +1,4 @@
-"""Three stages for trajectories; config.yaml next to this file places them. docs/custom-stages.md explains them."""
+"""Three stages for trajectories, which config.yaml next to this file places. docs/custom-stages.md explains them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class ClipReward(Stage[TrajectoryBatch, TrajectoryBatch]):
 class DropShortTrajectories(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Drops trajectories that ended after a few steps, and counts them.
 
-    Trajectories that were cut and continue in a later batch pass, however short: at `time_horizon`, or because the
-    trainer's buffer needed no further rows. The episodes that ended with a batch stay in it, so the reported mean
-    reward is still that of all episodes.
+    Trajectories that were cut and continue in a later batch pass, however short they are; they are cut at
+    `time_horizon`, or when the trainer's buffer needs no more rows. Episodes that ended in a batch stay in it, so the
+    reported mean reward is still that of all episodes.
 
     Args:
-        min_steps: ended trajectories of fewer steps are dropped.
+        min_steps: ended trajectories with fewer steps are dropped.
     """
 
     def __init__(self, min_steps: int) -> None:
@@ -43,22 +43,22 @@ class DropShortTrajectories(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._context = StageContext("drop-short")
 
     def start(self, context: StageContext) -> None:
-        """Keep the context, for its statistics."""
+        """Keep the context, which receives the statistics."""
         self._context = context
 
     def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        """Pass on long enough trajectories, and all episodes that ended."""
+        """Pass on trajectories that are long enough, and all episodes that ended."""
         keep = (batch.lengths >= self._min_steps) | ~(batch.terminated | batch.truncated)
         self._dropped += int((~keep).sum())
         self._context.statistics.add(batch.behavior, "Custom/Dropped Trajectories", self._dropped, "last")
         yield batch if keep.all() else batch.select(keep)
 
     def state_dict(self) -> Mapping[str, Any]:
-        """The count, which continues over a resume."""
+        """Return the count, which continues after a resume."""
         return {"dropped": self._dropped}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the count that `state_dict` returned."""
         self._dropped = state["dropped"]
 
 
@@ -66,8 +66,8 @@ class EpisodeReturnsCsv(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Writes a line for each finished episode to a CSV file in the run's folder; passes everything on.
 
     Args:
-        file: the file's name; `{name}` and `{replica}` stand for the stage's own. Several instances need them: there is
-            one for each replica of an actor host, and in main for each behaviour.
+        file: the file's name; `{name}` and `{replica}` stand for the stage's own. Use them if the stage has several
+            instances: one for each replica of an actor host, or in main one for each behaviour.
     """
 
     def __init__(self, file: str = "{name}-{replica}.csv") -> None:
@@ -75,7 +75,7 @@ class EpisodeReturnsCsv(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._file: TextIO
 
     def start(self, context: StageContext) -> None:
-        """Open the file to append: after a resume it has lines already."""
+        """Open the file for appending, because it already has lines after a resume."""
         assert context.run_folder is not None, "a stage that writes files needs a run folder"
         path = context.run_folder / self._file_name.format(name=context.name, replica=context.replica)
         self._file = path.open("a", newline="", encoding="utf-8")
@@ -83,7 +83,7 @@ class EpisodeReturnsCsv(Stage[TrajectoryBatch, TrajectoryBatch]):
             csv.writer(self._file).writerow(["behavior_id", "agent", "return", "length"])
 
     def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        """Write the episodes that ended with this batch."""
+        """Write the episodes that ended in this batch."""
         if batch.episodes:
             names = ("episode_agent_ids", "episode_returns", "episode_lengths")
             columns = (batch.episodes[name].tolist() for name in names)
@@ -97,10 +97,10 @@ class EpisodeReturnsCsv(Stage[TrajectoryBatch, TrajectoryBatch]):
             self._file.close()
 
     def state_dict(self) -> Mapping[str, Any]:
-        """The length of the file at the checkpoint."""
+        """Return the file's length at the checkpoint."""
         self._file.flush()
         return {"size": self._file.tell()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Truncate lines written after the checkpoint: those episodes are played again."""
+        """Remove lines written after the checkpoint, because those episodes are played again."""
         self._file.truncate(state["size"])

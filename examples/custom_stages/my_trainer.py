@@ -1,7 +1,7 @@
-"""A custom trainer: REINFORCE with a baseline; trainer.yaml next to this file names it.
+"""A custom trainer, which trainer.yaml next to this file refers to: REINFORCE with a baseline.
 
-Williams (1992), "Simple Statistical Gradient-Following Algorithms"; the baseline is the network's value head. One
-gradient step per buffer, and no correction for old policies: set `pipeline.max_policy_lag: 0`.
+Williams (1992), "Simple Statistical Gradient-Following Algorithms"; the baseline is the network's value head. There is
+one gradient step per buffer, and no correction for old policies, so set `pipeline.max_policy_lag: 0`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Reinforce(Trainer):
     """Learns a behaviour with one vector observation and one discrete branch.
 
     Raises:
-        StageError: if the behaviour is another, or a hyperparameter is missing.
+        StageError: if the behaviour has other observations or actions, or a hyperparameter is missing.
     """
 
     def __init__(self, context: TrainerContext) -> None:
         spec, settings = context.spec, context.settings
         if len(spec.observations) != 1 or len(spec.actions.discrete_branches) != 1 or spec.actions.continuous_size:
             raise StageError(f"{context.behavior}: Reinforce needs one observation and one discrete branch, got {spec}")
-        # A custom trainer receives its hyperparameters as a plain dict, which it checks itself.
+        # A custom trainer receives its hyperparameters as a plain dict, and must check them itself.
         given: Any = settings.hyperparameters
         try:
             self._buffer_size = int(given["buffer_size"])
@@ -50,21 +50,21 @@ class Reinforce(Trainer):
 
     @property
     def step(self) -> int:
-        """Agent steps added."""
+        """Number of agent steps added so far."""
         return self._step
 
     @property
     def version(self) -> int:
-        """Updates made."""
+        """Number of updates so far."""
         return self._version
 
     @property
     def rows_per_update(self) -> int:
-        """`buffer_size`."""
+        """Number of steps per update, which is `buffer_size`."""
         return self._buffer_size
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Add trajectories; copied, as the memory of the batch's arrays is reused."""
+        """Add copies of trajectories, because the memory of the batch's arrays is reused."""
         rows = ("obs_0", "discrete_actions", "rewards")
         kept = {name: batch.rows[name].copy() for name in rows}
         kept |= {name: batch.trajectories[name].copy() for name in ("lengths", "terminated", "next_obs_0")}
@@ -76,7 +76,7 @@ class Reinforce(Trainer):
         return self._rows() >= self._buffer_size
 
     def learn(self) -> int:
-        """Make one gradient step on all added rows; returns their number."""
+        """Take one gradient step on all added rows; return the number of rows."""
         data = {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
         inputs = Inputs(torch.from_numpy(data["obs_0"].astype(np.float32)))
         actions = torch.from_numpy(data["discrete_actions"][:, 0].astype(np.int64))
@@ -88,7 +88,7 @@ class Reinforce(Trainer):
         advantages = returns - values[:, 0].detach()
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         chosen = torch.log_softmax(logits, 1).gather(1, actions[:, None])[:, 0]
-        # Scaled by the returns' variance, the baseline's loss is of the same order as the policy's.
+        # Divided by the returns' variance, the baseline's loss has the same order of magnitude as the policy's.
         baseline_loss = (returns - values[:, 0]).square().mean() / (returns.var() + 1e-8)
         loss = -(advantages * chosen).mean() + 0.5 * baseline_loss
         self._network.gradients.zero_()
@@ -101,13 +101,13 @@ class Reinforce(Trainer):
         return used
 
     def policy(self) -> PolicyUpdate:
-        """The acting tensors end to end, in the order in which actors expect them."""
+        """Return the acting tensors, concatenated in the order that actors expect."""
         tensors = self._network.acting_tensors()
         weights = np.concatenate([tensors[name].ravel() for name, _ in self._layout])
         return PolicyUpdate(self._context.behavior, self._version, weights, self._layout, self._step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that influences what it will learn, the rows in its buffer included."""
+        """Return everything that influences future learning, including the rows in the buffer."""
         steps, first, second = self._adam.snapshot()
         return {
             "step": self._step,
@@ -118,7 +118,7 @@ class Reinforce(Trainer):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state that `state_dict` returned."""
         self._network.load(state["weights"])
         adam = state["adam"]
         moments = (torch.from_numpy(np.array(adam[name])) for name in ("first_moment", "second_moment"))
@@ -133,12 +133,12 @@ class Reinforce(Trainer):
 def discounted_returns(
     rewards: NDArray[np.float32], lengths: NDArray[np.int32], bootstraps: NDArray[Any], gamma: float
 ) -> NDArray[np.float32]:
-    """Returns [N] of the steps of K trajectories end to end: R_t = r_t + γ·R_{t+1}.
+    """Return the discounted returns [N] for the steps of K concatenated trajectories: R_t = r_t + γ·R_{t+1}.
 
     Args:
         rewards: [N] reward after each step.
-        lengths: [K] steps of each trajectory.
-        bootstraps: [K] value after each trajectory's last step: 0 where the episode terminated, else an estimate.
+        lengths: [K] number of steps in each trajectory.
+        bootstraps: [K] value after each trajectory's last step: 0 if the episode terminated, otherwise an estimate.
         gamma: discount per step.
     """
     returns = np.empty(len(rewards), np.float32)

@@ -1,4 +1,4 @@
-"""A statistics writer; config.yaml next to this file names it."""
+"""A statistics writer, which config.yaml next to this file refers to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class JsonLines:
     """Writes each summary as one line of JSON: category, step, and the statistics by name.
 
     Args:
-        run_folder: passed by the pipeline to a parameter of this name.
+        run_folder: the run's folder; the pipeline passes it to any parameter with this name.
         file: name of the file in the run's folder.
     """
 
@@ -27,8 +27,8 @@ class JsonLines:
         self._file.flush()
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Ignore properties, such as hyperparameters: configuration.yaml has them."""
+        """Ignore properties, such as hyperparameters, because configuration.yaml contains them."""
 
     def close(self) -> None:
-        """Close the file; allowed more than once."""
+        """Close the file; calling this more than once is allowed."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""Two tasks of one shape that conflict: CartPole-v1, and the same with its two pushes swapped."""
+"""Two conflicting tasks with the same spaces: CartPole-v1, and the same with its two pushes swapped."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from headrace import ActingPolicy
 
 LONGEST = 200
-"""Steps at which an episode is cut: the highest return."""
+"""Number of steps at which an episode is cut, and so the highest return."""
 
 
 class Carts(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """CartPole-v1 as task A, or where the environment parameter `swapped` is 1, as task B.
+    """CartPole-v1 as task A or, if the environment parameter `swapped` is 1, as task B.
 
-    A fifth number is observed, which tells the tasks apart.
+    A fifth number in the observation distinguishes the tasks.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Carts(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._swapped = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of the task that the parameter names."""
+        """Start an episode of the task that the parameter selects."""
         self._swapped = bool((options or {}).get("swapped"))
         observation, info = self.env.reset(seed=seed)
         return with_cue(observation, self._swapped), info
@@ -37,13 +37,13 @@ class Carts(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def with_cue(observations: Any, swapped: bool) -> Any:
-    """CartPole's observations [..., 4] with -1 for A or 1 for B behind them, [..., 5]."""
+    """Append -1 for task A or 1 for task B to CartPole's observations [..., 4]; return [..., 5]."""
     cue = np.full((*observations.shape[:-1], 1), 1.0 if swapped else -1.0, np.float32)
     return np.concatenate([observations, cue], axis=-1)
 
 
 def score(policy: ActingPolicy, swapped: bool, episodes: int = 50) -> float:
-    """The mean return of deterministic episodes of a task, with the same starts each time."""
+    """Return the mean return of deterministic episodes in a task, with the same starts each time."""
     envs = gymnasium.make_vec("CartPole-v1", num_envs=episodes)
     observations, _ = envs.reset(seed=10_000)
     playing, returns, random = np.ones(episodes, bool), np.zeros(episodes), np.random.default_rng(0)

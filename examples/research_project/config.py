@@ -1,5 +1,5 @@
-"""Constants of the project. A module may have any name, `config` included."""
+"""The project's constants. A module may have any name, including `config`."""
 
-LENGTH = 10  # cells of the river
-CURRENT = 0.2  # probability that a step is lost to the current
+LENGTH = 10  # number of cells across the river
+CURRENT = 0.2  # probability that the current cancels a step
 MAX_STEPS = 40

@@ -1,4 +1,4 @@
-"""Ask a policy server for actions, with Python's standard library alone: copy this file into your program.
+"""Ask a policy server for actions, using only Python's standard library: copy this file into your program.
 
     client = PolicyClient("http://localhost:8480")
     answer = client.act("Ball", {"vector": [[0.1, 0.2, 0.3]]})  # a row for each agent
@@ -7,8 +7,8 @@
     with client.session("Mind", agents=2) as session:  # for models with a memory
         session.act([[[0.1, 0.2], [0.3, 0.4]]], episode_start=[True, True])
 
-`python client.py URL [TOKEN]` lists the models of a server, and what each does where all that it observes is 0. One
-client is for one thread; its connection stays open between requests. docs/serving.md describes the API.
+`python client.py URL [TOKEN]` lists a server's models, and what each does if all its observations are 0. Use a client
+in one thread only; its connection stays open between requests. docs/serving.md describes the API.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ USUAL_URL = "http://localhost:8480"
 
 
 class ServerRefused(Exception):
-    """The server has refused a request; the message says why.
+    """The server refused a request; the message says why.
 
     Attributes:
-        status: of HTTP; 503 and 409 may be tried again later.
+        status: the HTTP status; requests with status 503 and 409 may be tried again later.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -36,19 +36,18 @@ class ServerRefused(Exception):
 
 
 class PolicyClient:
-    """A client of one server.
+    """A client for one server.
 
     Args:
-        url: of the server.
-        token: what the server printed, if it is on another machine.
-        timeout_s: seconds that an answer may take; the server drops a request if its caller is gone.
+        url: the server's URL.
+        token: the token that the server printed, if it is on another machine.
+        timeout_s: seconds to wait for an answer; the server drops a request if its caller is gone.
 
     Raises:
-        ValueError: if the url is none.
+        ValueError: if the URL is not valid.
 
-    Raises of all methods:
-        ServerRefused: if the server says no.
-        OSError, HTTPException: if it can't be reached, or does not answer in time.
+    Raises of all methods: ServerRefused: if the server refuses the request. OSError, HTTPException: if the server can't
+    be reached, or does not answer in time.
     """
 
     def __init__(self, url: str = USUAL_URL, token: str = "", timeout_s: float = 10.0) -> None:
@@ -61,7 +60,7 @@ class PolicyClient:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def models(self) -> list[dict[str, Any]]:
-        """Return the models: names, observations, actions, step."""
+        """Return the server's models: names, observations, actions, step."""
         models: list[dict[str, Any]] = self._call("GET", "/api/models")["models"]
         return models
 
@@ -74,14 +73,14 @@ class PolicyClient:
         session: str | None = None,
         episode_start: Any = None,
     ) -> dict[str, Any]:
-        """Return the actions of n agents: `continuous` [n, …], `discrete` [n, branches]; the model's `version`, `step`.
+        """Return n agents' `continuous` [n, …] and `discrete` [n, branches] actions; the model's `version`, `step`.
 
         Args:
-            model: its name.
+            model: the model's name.
             observations: by name, or in the model's order: lists or arrays [n, *shape].
             masks: [n, sum of branches] true = allowed.
-            deterministic: the most likely actions, or samples; None: as the server does.
-            session: its id.
+            deterministic: True for the most likely actions, False for samples; None for the server's default.
+            session: the session's id.
             episode_start: [n] true where an agent's episode begins.
         """
         asked = {
@@ -96,7 +95,7 @@ class PolicyClient:
         return answer
 
     def session(self, model: str, agents: int = 1) -> Session:
-        """Open a session: what the model remembers of agents. It is ended by `close`, or with `with`."""
+        """Open a session, which holds what the model remembers about agents. End it with `close`, or use `with`."""
         opened = self._call("POST", f"/api/models/{quote(model, safe='')}/sessions", {"agents": agents})
         return Session(self, model, opened["session"])
 
@@ -111,7 +110,8 @@ class PolicyClient:
     def _call(self, method: str, path: str, plain: Mapping[str, Any] | None = None) -> Any:
         body = None if plain is None else json.dumps(plain, default=_listed).encode()
         headers = {**self._headers, **({} if body is None else {"Content-Type": "application/json"})}
-        # An idle connection may be closed by the server. A session's request is not sent twice: it might count twice.
+        # The server may have closed an idle connection. A session's request is not sent twice, as it might be processed
+        # twice.
         may_retry = self._connection.sock is not None and "session" not in (plain or {})
         try:
             try:
@@ -137,7 +137,7 @@ class PolicyClient:
 
 
 class Session:
-    """A session with a model; use it with `with`."""
+    """A session with a model, usable in a `with` statement."""
 
     def __init__(self, client: PolicyClient, model: str, key: str) -> None:
         self._client = client
@@ -145,7 +145,7 @@ class Session:
         self.key = key
 
     def act(self, observations: Any, **more: Any) -> dict[str, Any]:
-        """See `PolicyClient.act`."""
+        """Return the agents' actions; see `PolicyClient.act`."""
         return self._client.act(self._model, observations, session=self.key, **more)
 
     def close(self) -> None:
@@ -159,12 +159,12 @@ class Session:
         try:
             self.close()
         except (ServerRefused, OSError, HTTPException):
-            if kind is None:  # else it is the first error that counts
+            if kind is None:  # otherwise the first error is the one to report
                 raise
 
 
 def _listed(value: Any) -> Any:
-    """Return an array of NumPy, or a number of it, as lists."""
+    """Return a NumPy array or number as lists or a plain number."""
     if not hasattr(value, "tolist"):
         raise TypeError(f"a {type(value).__name__} can't be sent; expected lists, arrays or numbers")
     return value.tolist()
@@ -176,7 +176,7 @@ def zeros(shape: Sequence[int]) -> Any:
 
 
 def main() -> None:
-    """List the models of a server, and what they do."""
+    """Print a server's models, and what they do."""
     client = PolicyClient(*sys.argv[1:3])
     for model in client.models():
         observed = {each["name"]: zeros([1, *each["shape"]]) for each in model["observations"]}

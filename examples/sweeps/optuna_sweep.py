@@ -1,4 +1,4 @@
-"""A search for PPO's hyperparameters on CartPole with Optuna, which ends trials that promise little.
+"""Search for PPO's hyperparameters on CartPole with Optuna, which prunes trials that promise little.
 
 pip install optuna
 python examples/sweeps/optuna_sweep.py --trials 20 --steps 50000
@@ -14,7 +14,7 @@ from headrace import StopRequest, SummaryWritten, run
 
 
 def objective(trial: optuna.Trial, steps: int, results: str) -> float:
-    """Train once; the mean return at the end is what Optuna maximises."""
+    """Train once; return the mean return at the end, which Optuna maximises."""
     stop = StopRequest()
     hyperparameters = {
         "learning_rate": trial.suggest_float("learning_rate", 1e-4, 3e-3, log=True),
@@ -54,7 +54,7 @@ def objective(trial: optuna.Trial, steps: int, results: str) -> float:
 
 
 def main() -> None:
-    """Search, and print the best trial."""
+    """Run the search, and print the best trial."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--steps", type=int, default=50_000)

@@ -1,8 +1,8 @@
-"""A grid in parallel: as many runs at a time as there are cores, each in a separate process with inline hosts.
+"""Train a grid in parallel: as many runs at a time as there are cores, each in a separate process with inline hosts.
 
     python examples/sweeps/parallel_sweep.py --rates 3e-4 1e-3 3e-3 --seeds 0 1 2 --steps 50000
 
-`run-pipeline --plot results/sweep/*` draws the curves afterwards: one for each rate, over its seeds.
+`run-pipeline --plot results/sweep/*` then draws the curves: one for each rate, over its seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace import run
 
 
 def train(rate: float, seed: int, steps: int, results: str) -> float:
-    """Train once; returns the mean return at the end."""
+    """Train once; return the mean return at the end."""
     result = run(
         {
             "environment": {"kind": "gymnasium", "id": "CartPole-v1", "num_envs": 32},
@@ -51,9 +51,9 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault(
         "OMP_NUM_THREADS", "1"
-    )  # as many runs as cores: a run that took several would slow the others
+    )  # one core per run: a run that used several would slow down the others
     points = list(product(args.rates, args.seeds))
-    # Spawned: a fork of a process with threads may hang.
+    # Spawned, because forking a process with threads may hang.
     with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
         waiting = [pool.submit(train, rate, seed, args.steps, args.results) for rate, seed in points]
         scores = dict(zip(points, (each.result() for each in waiting), strict=True))

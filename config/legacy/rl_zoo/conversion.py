@@ -1,4 +1,4 @@
-"""Converts an entry: its hyperparameters by the table, and values that depend on several keys."""
+"""Converts an entry: its hyperparameters according to the table, and values that depend on several keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_PPO, _OF_SAC = ("n_steps", "batch_size"), ("train_freq", "gradient_steps")
 _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
 _IN_TURN = "as in Stable-Baselines3; without this key actors may collect while the trainer learns"
 _PICTURES = 512
-"""Number of features of Stable-Baselines3's NatureCNN."""
+"""Number of features in Stable-Baselines3's NatureCNN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class ConvertedEntry:
     data: dict[str, Any]
     notes: Notes
     header: str
-    """Comment lines at the top of the file."""
+    """Comment lines for the top of the file."""
     left_out: tuple[str, ...]
-    """Settings without a counterpart, with the reason."""
+    """Settings without a counterpart, each with the reason."""
 
 
 def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
@@ -119,7 +119,7 @@ def _convert_sac(writing: Writing, given: Mapping[str, Given]) -> None:
 
 
 def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
-    """Convert train_freq, which counts steps of all environments at once, or episodes, and gradient_steps."""
+    """Convert gradient_steps and train_freq, which counts steps in all environments at once, or episodes."""
     freq = given.get("train_freq") or writing.default("train_freq", 1)
     updates = given.get("gradient_steps") or writing.default("gradient_steps", 1)
     every, unit = freq.value if isinstance(freq.value, list) and len(freq.value) == 2 else (freq.value, "step")
@@ -186,7 +186,7 @@ def _convert_policy(writing: Writing, given: Mapping[str, Given], table: Mapping
 def _convert_pictures(
     writing: Writing, arguments: Mapping[str, Given], policy: Given, *, on_policy: bool
 ) -> dict[str, Given]:
-    """Write the network of CnnPolicy; return the other arguments."""
+    """Write CnnPolicy's network; return the other arguments."""
     writing.put("network_settings.vis_encode_type", "nature_cnn", policy)
     layers = arguments.get("net_arch") or writing.default("net_arch", None)
     try:
@@ -228,7 +228,7 @@ def _convert_ends(writing: Writing, given: Mapping[str, Given]) -> None:
 
 
 def _number(writing: Writing, given: Mapping[str, Given], key: str, default: int) -> Given:
-    """Return a positive integer; report any other value."""
+    """Return a positive integer; report any other value as a mistake."""
     found = given.get(key) or writing.default(key, default)
     value = integral(found.value)
     if not _is_count(value) or value < 1:

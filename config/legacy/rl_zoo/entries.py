@@ -1,4 +1,4 @@
-"""Finds the requested entry of a file, and its algorithm."""
+"""Finds the requested entry in a file, and the entry's algorithm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.config.legacy.old_values import OldValue, is_number
 from headrace.config.yaml_reader import Document
 
 HOW = "run-pipeline --convert hyperparams.yml --id CartPole-v1"
-"""A command that converts an entry, for messages."""
+"""A command that converts an entry, as an example in messages."""
 
 _FOR_ATARI, _FOR_ALL = "atari", "default"
 _HERE = ("ppo", "sac")
@@ -22,7 +22,7 @@ _OF_ONE_ALONE: Mapping[str, tuple[Collection[str], Collection[str]]] = {
     "ppo": (("n_epochs", "clip_range"), ()),
     "sac": (("ent_coef",), ("buffer_size", "learning_starts", "train_freq", "tau", "gradient_steps")),
 }
-"""By algorithm, two groups of keys: an entry has at least one key of each."""
+"""By algorithm: two groups of keys, of which an entry has at least one key each."""
 _VERSION = re.compile(r"-v\d+")
 
 
@@ -32,12 +32,12 @@ class NoEntryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EntryRequest:
-    """A command's description of the entry to convert."""
+    """The entry to convert, as described on the command line."""
 
     env_id: str | None = None
-    """The environment's id."""
+    """The environment's id; None if not given."""
     algorithm: str | None = None
-    """`ppo` or `sac`; None: by the file's name or keys."""
+    """`ppo` or `sac`; None to infer it from the file's name or keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +45,20 @@ class Entry:
     """The entry to convert."""
 
     name: str
-    """Its name in the file; empty if the file is a single entry, as the zoo saves it with a trained agent."""
+    """The entry's name in the file; empty if the file is a single entry, as the zoo saves it with a trained agent."""
     env_id: str
     algorithm: str
     values: Mapping[str, OldValue]
-    """Its values, by key."""
+    """The entry's values, by key."""
     whole: OldValue
 
     def plain(self, key: str, default: Any = None) -> Any:
-        """Return the value under a key."""
+        """Return the plain value under a key, or the default."""
         return self.values[key].value if key in self.values else default
 
 
 def is_rl_zoo(document: Document) -> bool:
-    """Return True if a file is one of the zoo's, or an entry by itself."""
+    """Return True if a file is one of the zoo's, or a single entry."""
     return any("n_timesteps" in entry for entry in _entries(document).values())
 
 
@@ -66,7 +66,7 @@ def find_entry(document: Document, asked: EntryRequest) -> Entry:
     """Find the entry for an environment, as the zoo does, and its algorithm.
 
     Raises:
-        NoEntryError: if there is none, or the arguments don't determine it.
+        NoEntryError: if there is no such entry, or the arguments do not determine one.
     """
     entries = _entries(document)
     if not is_rl_zoo(document):
@@ -85,12 +85,12 @@ def find_entry(document: Document, asked: EntryRequest) -> Entry:
 
 
 def is_atari(env_id: str) -> bool:
-    """Return True for a game of the Arcade Learning Environment, by its id."""
+    """Return True for a game of the Arcade Learning Environment, judging by its id."""
     return env_id.startswith("ALE/") or "NoFrameskip-v" in env_id
 
 
 def _entries(document: Document) -> dict[str, dict[str, OldValue]]:
-    """Return the values of each entry; a single entry has an empty name."""
+    """Return each entry's values by name; a single entry has an empty name."""
     whole = OldValue(document.data, document)
     if isinstance(document.data, list):  # an OrderedDict, as in the zoo's `config.yml`
         pairs = [whole.at(number) for number, pair in enumerate(document.data) if isinstance(pair, list)]
@@ -101,7 +101,7 @@ def _entries(document: Document) -> dict[str, dict[str, OldValue]]:
 
 
 def _name_for(env_id: str, entries: Iterable[str]) -> str:
-    short = env_id.rpartition(":")[2]  # `module:id` imports the module that registers it
+    short = env_id.rpartition(":")[2]  # in `module:id`, the module registers the environment
     names = list(entries)
     others = [name for name in names if _VERSION.split(name)[0] == _VERSION.split(short)[0]]
     tried: list[str] = ["", env_id, short, *others[:1], *([_FOR_ATARI] if is_atari(short) else []), _FOR_ALL]

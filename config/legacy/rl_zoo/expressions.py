@@ -1,7 +1,7 @@
 """Reads Python expressions in the zoo's files, such as `dict(net_arch=[64, 64], activation_fn=nn.ReLU)`.
 
-The zoo evaluates them. Here they are only parsed: a name stays a name, and everything else that is not a literal is
-refused.
+The zoo evaluates them. Here they are only parsed: a name stays a name, and anything that is neither a name nor a
+literal is refused.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Name(str):
 
 
 def read_expression(text: str) -> Any:
-    """Read an expression: maps, lists, scalars and `Name`s.
+    """Read an expression made of maps, lists, scalars and `Name`s.
 
     Raises:
-        ValueError: if there is anything else in it; the message completes "<key>: …".
+        ValueError: if the text contains anything else; the message completes "<key>: …".
     """
     if len(text) > _LONGEST:
         raise ValueError(f"has {len(text):,} characters; expected at most {_LONGEST:,}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about unknown escapes
+            warnings.simplefilter("ignore")  # warnings about unknown escapes
             return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"is not a Python expression ({type(error).__name__}); {_EXPECTED}") from error

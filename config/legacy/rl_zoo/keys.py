@@ -1,6 +1,6 @@
-"""The table of Stable-Baselines3's and its zoo's keys: Headrace's key for each, or the reason for its absence.
+"""The table of Stable-Baselines3's and its zoo's keys: for each, Headrace's key, or the reason why there is none.
 
-To support a key, add a line to this table.
+To support another key, add a line to this table.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from headrace.config.legacy.old_values import integral, is_number
 from headrace.config.network_settings import Activation
 
 IDLE = ""
-"""In `Key.to`: the key has no effect on learning."""
+"""Value of `Key.to` for a key that has no effect on learning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The conversion of one of their keys."""
+    """How one of Stable-Baselines3's keys is converted."""
 
     to: str | None
-    """Our key, below the behaviour; None: there is none; `IDLE`: none is needed."""
+    """Headrace's key, below the behaviour; None if there is none; `IDLE` if none is needed."""
     default: Any = None
     """Stable-Baselines3's default. If `to` is None, Headrace does the same, unless `here` says otherwise."""
     write: Callable[[Any], Any] = integral
-    """Converts their value to ours; a ValueError says why it can't."""
+    """Converts Stable-Baselines3's value to Headrace's; raises a ValueError with the reason if it can't."""
     falls: bool = False
-    """True if `lin_…`, which falls to 0, sets `<to>_schedule`."""
+    """True if a value `lin_…`, which falls to 0, also sets `<to>_schedule`."""
     why: str = ""
     """If `to` is None: what Headrace does instead."""
     needs: str = ""
-    """Another key, without which this key has no effect."""
+    """Another key, without which this key has no effect; empty if there is none."""
     here: Any = None
-    """If `to` is None: the value that Headrace always uses, if it is not the default."""
+    """If `to` is None: the value that Headrace always uses, unless that is the default."""
     top: bool = False
-    """True if `to` starts at the top instead of at the behaviour."""
+    """True if `to` starts at the top of the file rather than at the behaviour."""
     note: str = ""
-    """The difference in meaning, for the comment."""
+    """Difference in meaning, for the comment."""
     also: tuple[str, Callable[[Any], Any]] | None = None
-    """A second key to write, and its value: None for none."""
+    """A second key to write, and a function that returns its value, or None to omit the key."""
 
 
 _ACTIVATIONS = {"SiLU": "swish", "LeakyReLU": "leaky_relu"}
-"""Our names by torch's names, unless they differ only in case."""
+"""Maps torch's names of activations to Headrace's, unless they differ only in case."""
 
 
 def _activation(value: Any) -> Any:
@@ -59,7 +59,7 @@ def layers_of(value: Any, name: str = "pi") -> list[Any]:
     """Return the hidden layers of the actor (`pi`) or the critic.
 
     Raises:
-        ValueError: if they are not a list.
+        ValueError: if the value is not a list of layers.
     """
     parts = value[0] if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict) else value
     layers = parts.get(name, parts.get("qf", []) if name == "vf" else []) if isinstance(parts, dict) else parts
@@ -115,13 +115,13 @@ def is_hindsight(value: Any) -> bool:
 
 
 def _hindsight(value: Any) -> None:
-    """Write nothing, as `SAC_HINDSIGHT` does."""
+    """Write nothing, because `SAC_HINDSIGHT` handles the key."""
     if value is not None and not is_hindsight(value):
         raise ValueError(f"only {_HER} has an equivalent")
 
 
 def _strategy(value: Any) -> str:
-    """Read a name, or `GoalSelectionStrategy.FUTURE`."""
+    """Read a strategy's name, or `GoalSelectionStrategy.FUTURE`."""
     return str(value).rpartition(".")[2].lower()
 
 
@@ -160,7 +160,7 @@ PPO: Mapping[str, Key] = {
     "rollout_buffer_class": Key(None, why="Headrace has its own rollout buffer"),
     "rollout_buffer_kwargs": Key(None, why="Headrace has its own rollout buffer"),
 }
-"""Keys of PPO; `conversion` has those that depend on each other (n_steps, n_envs, batch_size)."""
+"""PPO's keys; `conversion` handles those that depend on each other (n_steps, n_envs, batch_size)."""
 
 SAC: Mapping[str, Key] = {
     **_SHARED,
@@ -192,7 +192,7 @@ SAC: Mapping[str, Key] = {
     ),
     "optimize_memory_usage": _NO_EFFECT,
 }
-"""Keys of SAC; `conversion` has replay_buffer_kwargs, train_freq and gradient_steps."""
+"""SAC's keys; `conversion` handles replay_buffer_kwargs, train_freq and gradient_steps."""
 
 SAC_HINDSIGHT: Mapping[str, Key] = {
     "goal_selection_strategy": Key("hyperparameters.hindsight.goals", "future", write=_strategy),
@@ -201,7 +201,7 @@ SAC_HINDSIGHT: Mapping[str, Key] = {
     "handle_timeout_termination": Key(None, True, why="Headrace never treats a time limit as a termination"),
     **dict.fromkeys(("online_sampling", "max_episode_length", "optimize_memory_usage"), _NO_EFFECT),
 }
-"""Keys of SAC's `replay_buffer_kwargs`, with `HerReplayBuffer`."""
+"""Keys in SAC's `replay_buffer_kwargs`, with `HerReplayBuffer`."""
 
 _POLICY: Mapping[str, Key] = {
     "use_expln": Key("network_settings.gsde.use_expln", False, needs="use_sde"),
@@ -227,7 +227,7 @@ PPO_POLICY: Mapping[str, Key] = {
     "share_features_extractor": Key(None, True, why="actor and critic share the encoder of images"),
     **_POLICY,
 }
-"""Keys of PPO's `policy_kwargs`."""
+"""Keys in PPO's `policy_kwargs`."""
 
 SAC_POLICY: Mapping[str, Key] = {
     "net_arch": Key("network_settings.hidden_units", [256, 256], write=layers_of, also=_CRITIC),
@@ -239,7 +239,7 @@ SAC_POLICY: Mapping[str, Key] = {
     "share_features_extractor": Key(None, False, why="actor and critics have separate encoders"),
     **_POLICY,
 }
-"""Keys of SAC's `policy_kwargs`."""
+"""Keys in SAC's `policy_kwargs`."""
 
 NORMALIZE: Mapping[str, Key] = {
     "norm_obs": Key("network_settings.normalize", True),
@@ -250,7 +250,7 @@ NORMALIZE: Mapping[str, Key] = {
     "clip_reward": Key(None, 10.0, why="Headrace clips normalised rewards to ±10", needs="norm_reward"),
     **dict.fromkeys(("gamma", "epsilon"), _NO_EFFECT),
 }
-"""Keys of `normalize`, the arguments of VecNormalize."""
+"""Keys in `normalize`, the arguments of VecNormalize."""
 
 OF_ITSELF = (
     *("Monitor", "VecMonitor", "VecTransposeImage"),

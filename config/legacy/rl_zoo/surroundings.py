@@ -1,4 +1,4 @@
-"""Converts the environment of an entry: its id, wrappers, stacked frames and arguments become `environment`."""
+"""Converts an entry's environment: its id, wrappers, stacked frames and arguments become `environment`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ATARI: Mapping[str, tuple[str, ...]] = {
     "clip_reward": ("reward_clipping",),
     "action_repeat_probability": ("repeat_action_probability",),
 }
-"""Options of the Arcade Learning Environment's vectorised games, by argument of Stable-Baselines3's AtariWrapper."""
+"""By argument of Stable-Baselines3's AtariWrapper: options of the Arcade Learning Environment's vectorised games."""
 _GREY = "GrayscaleObservation"
 
 
@@ -28,8 +28,8 @@ def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Give
 
     Args:
         entry: the entry.
-        writing: where it goes.
-        given: the entry's values; those that belong here are looked at.
+        writing: receives the result.
+        given: the entry's values, of which those about the environment are used.
     """
     wrappers = list(_classes(given.get("env_wrapper"), writing))
     options = writing.expression(given["env_kwargs"]) if "env_kwargs" in given else {}
@@ -104,7 +104,7 @@ def _wrap(writing: Writing, given: Mapping[str, Given], wrappers: list[tuple[str
 
 
 def _leave_out_classes(writing: Writing, given: Given | None, why: str) -> None:
-    """Report the classes that a key names, except those whose work Headrace always does."""
+    """Report the classes that a key lists, except those whose work Headrace always does."""
     for name, arguments, found in _classes(given, writing):
         if name.rpartition(".")[2] in OF_ITSELF:
             writing.idle.append(f"{found.key} {in_words(name)}")
@@ -113,7 +113,7 @@ def _leave_out_classes(writing: Writing, given: Given | None, why: str) -> None:
 
 
 def _classes(given: Given | None, writing: Writing) -> Iterator[tuple[str, dict[str, Any], Given]]:
-    """Yield the classes that a key names: dotted name, arguments and place."""
+    """Yield the classes that a key lists: dotted name, arguments and the value that names the class."""
     if given is None or given.value is None:
         return
     for each in given.value if isinstance(given.value, list) else [given.value]:

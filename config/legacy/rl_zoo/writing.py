@@ -1,4 +1,4 @@
-"""The result of converting an entry: our keys with theirs as comments, and settings without a counterpart."""
+"""The result of converting an entry: Headrace's keys with the original ones as comments, and settings left out."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LONGEST = 60
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Stable-Baselines3's value, or its default."""
+    """A value for Stable-Baselines3, given in the entry or a default."""
 
     key: str
     value: Any
     old: OldValue
-    """The enclosing value, whose place is known."""
+    """The enclosing value, whose position is known."""
     written: bool = True
     """False for a default."""
 
@@ -30,12 +30,12 @@ class Given:
 
 
 class Writing:
-    """The run while it is built.
+    """The run during construction.
 
     Args:
-        notes: where warnings, mistakes, comments and origins go.
+        notes: receives warnings, mistakes, comments and origins.
         behavior: the name of the only behaviour.
-        whole: the entry, which defaults come from.
+        whole: the whole entry, as the origin of defaults.
     """
 
     def __init__(self, notes: Notes, behavior: str, whole: OldValue) -> None:
@@ -44,18 +44,18 @@ class Writing:
         self.top = Target(notes)
         self.own = Target(notes, ("behaviors", behavior))
         self.left_out: list[str] = []
-        """Settings without a counterpart, with the reason."""
+        """Settings without a counterpart, each with the reason."""
         self.otherwise: list[str] = []
-        """Differences from Stable-Baselines3 that the entry does not mention."""
+        """Differences from Stable-Baselines3 in settings that the entry does not mention."""
         self.idle: list[str] = []
-        """Keys without effect on learning."""
+        """Keys without an effect on learning."""
 
     def default(self, key: str, value: Any) -> Given:
-        """Return a Stable-Baselines3 default."""
+        """Return one of Stable-Baselines3's defaults."""
         return Given(key, value, self._whole, written=False)
 
     def put(self, to: str, value: Any, given: Given, comment: str = "", *, top: bool = False, note: str = "") -> None:
-        """Write a value, with a comment on its origin unless it has one, and a note after it."""
+        """Write a value. Its comment states its origin unless another comment is given, followed by the note."""
         origin = in_words(given.key) if given.value == value else str(given)
         origin = origin if given.written else f"their default of {given.key}"
         (self.top if top else self.own).put(to, value, given.old, f"{comment or origin}{note and f'; {note}'}")
@@ -66,11 +66,11 @@ class Writing:
         self._notes.warn(given.old, str(given), f"has no equivalent: {why}")
 
     def wrong(self, given: Given, why: str) -> None:
-        """Report an unreadable value."""
+        """Report a value that can't be read."""
         self._notes.wrong(given.old, why if given.old.path[-1:] == (given.key,) else f"{given.key}: {why}")
 
     def expression(self, given: Given) -> dict[str, Given]:
-        """Read a map, possibly a Python expression, as values by key."""
+        """Read a map, which may be a Python expression; return its values by key."""
         value = given.value
         try:
             value = read_expression(value) if isinstance(value, str) else value
@@ -85,7 +85,7 @@ class Writing:
         return {key: Given(f"{given.key}.{key}", inner, given.old) for key, inner in value.items()}
 
     def settle(self, table: Mapping[str, Key], given: Mapping[str, Given], beside: Mapping[str, Given]) -> None:
-        """Write all keys of a table; `beside` has further values that they may need."""
+        """Write all keys in a table; `beside` contains further values on which the keys may depend."""
         around = {**beside, **given}
         for name, key in table.items():
             found = given.get(name) or self.default(name, key.default)
@@ -127,7 +127,7 @@ class Writing:
 
 
 def _fall(value: Any) -> float | None:
-    """Return the initial value of `lin_…`, which falls to 0."""
+    """Return the initial value of `lin_…`, which falls to 0; None for any other value."""
     try:
         return float(value.removeprefix("lin_")) if isinstance(value, str) and value.startswith("lin_") else None
     except ValueError:
@@ -135,7 +135,7 @@ def _fall(value: Any) -> float | None:
 
 
 def in_words(value: Any) -> str:
-    """Return their value for a comment: on one line, shortened."""
+    """Return one of Stable-Baselines3's values for a comment: on one line, and shortened."""
     if isinstance(value, str):
         text = value if isinstance(value, Name) or (value.isprintable() and value) else ascii(value)
     elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The environment: a ferry crosses a river whose current takes some of its steps."""
+"""The environment: a ferry crosses a river whose current cancels some of the ferry's steps."""
 
 import gymnasium
 import numpy as np
@@ -7,7 +7,7 @@ from config import CURRENT, LENGTH, MAX_STEPS
 
 
 class Ferry(gymnasium.Env):
-    """Actions: 0 goes left, 1 goes right. The observation is the place, from -1 to 1; the right bank is the goal."""
+    """Action 0 goes left, 1 goes right. The observation is the position, from -1 to 1; the right bank is the goal."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)
