@@ -329,7 +329,7 @@ class BeginAnew:
     """To a learner: restart from given or initial weights, with a fresh optimiser and fresh schedules."""
 
     number: int
-    """Version of the policy after which it restarts; the learner ignores a restart that it already knows."""
+    """Rises with each restart of the learner, which ignores a restart that it already knows."""
     weights: bytes | None = None
     """Starting weights, as float32 in the policy's parameter order; None for the initial weights."""
 

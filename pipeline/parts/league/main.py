@@ -297,8 +297,9 @@ class LeaguePart(RunPart):
         weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
         whose = "its first" if weights is None else "another learner's"
         log.info("%s restarts at step %d with %s weights.", behavior, freeze.update.step, whose)
-        # The version, as a count may be behind a learner's: of a resumed run, main's state may be the older one.
-        self._resets[behavior] = {"number": freeze.update.version, "weights": weights}
+        # In a resumed run, main's state may be older than the learner's, which a count would then be behind, or newer.
+        last = self._resets.get(behavior, {"number": 0})["number"]
+        self._resets[behavior] = {"number": max(freeze.update.version, last + 1), "weights": weights}
         if self._held_resets is None:
             self.learner_ready(behavior)
         else:

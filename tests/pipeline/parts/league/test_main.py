@@ -217,25 +217,36 @@ def test_a_checkpoint_has_the_state_of_its_cut_whatever_comes_before_the_disk_ha
         runner.run(whole())
 
 
+async def learned_until(world: World, step: int, learner: Takeover) -> bool:
+    """The exploiter has a policy of this step; returns whether it then restarts."""
+    before = len(world.told[OTHER])
+    world.policy(OTHER, step)
+    await until_blocked()
+    for reset in world.told[OTHER][before:]:
+        learner.want(reset.number, reset.weights)
+    restarts = bool(learner)
+    if restarts:  # as a checkpoint has it after the restart
+        learner.load_state_dict({"begun_anew": learner.state_dict()["begun_anew"]})
+    return restarts
+
+
 @pytest.mark.virtual_time
-async def test_a_learner_follows_the_next_reset_whatever_older_state_main_resumes_from(tmp_path):
-    world, learner = World(tmp_path), Takeover(lambda: None)
-    for behavior, step in ((FIRST, 0), (OTHER, 0)):
-        world.policy(behavior, step)
-        await until_blocked()
+@pytest.mark.parametrize("older", ["main", "learner"])
+async def test_a_learner_follows_the_next_reset_whether_its_state_or_mains_is_the_older_one(tmp_path, older):
+    world, learner = World(tmp_path), Takeover(None)
+    world.policy(FIRST, 0)
+    assert not await learned_until(world, 0, learner)
     world.checkpoint(1)
     world.part.checkpoint_ended()
-    for step in (100, 200):
-        world.policy(OTHER, step)
-        await until_blocked()
-    for reset in world.told[OTHER]:
-        learner.want(reset.number, reset.weights)
-    saved = {**learner.state_dict()}
-    assert saved.pop("begins_anew")
-    learner.load_state_dict(saved)
-    resumed = World(tmp_path, world.saved[1])
-    resumed.policy(OTHER, 230)
-    await until_blocked()
-    (reset,) = resumed.told[OTHER]
-    learner.want(reset.number, reset.weights)
-    assert learner
+    assert [await learned_until(world, step, learner) for step in (100, 150, 200)] == [True, False, True]
+    world.checkpoint(2)
+    if older == "main":
+        resumed, next_steps = World(tmp_path, world.saved[1]), (230, 250, 330)
+    else:
+        resumed, learner, next_steps = World(tmp_path, world.saved[2]), Takeover(None), (50, 60, 150)
+        resumed.part.learner_ready(OTHER)
+        assert not learner
+        learner.want(resumed.told[OTHER][0].number, None)
+        learner.load_state_dict({"begun_anew": learner.state_dict()["begun_anew"]})
+    restarts = [await learned_until(resumed, step, learner) for step in next_steps]
+    assert restarts == [older == "main", False, True]
