@@ -156,7 +156,7 @@ class HeldActions:
         """Slots of the agents whose actions the environment last requested, and slots of the agents that must decide
         now."""
         self._known = b""
-        """Agent and episode ids of the last step as bytes, to detect that the agents are unchanged; empty if an episode
+        """Bytes of the last step's agent and episode ids, to detect that the agents are unchanged; empty if an episode
         ended."""
 
     def begin(self, decided: ActionBatch) -> None:
@@ -175,7 +175,7 @@ class HeldActions:
         return ActionBatch(self._continuous[slots], self._discrete[slots])
 
     def add(self, steps: AgentSteps) -> AgentSteps | None:
-        """Add an environment step's rows; return the rows of agents that ended or must decide, None if none did."""
+        """Add an environment step's rows; return the rows of ended or deciding agents, or None if there are none."""
         ended = steps.ended
         key = steps.agent_ids.tobytes() + steps.episode_ids.tobytes()
         as_before = not ended and key == self._known

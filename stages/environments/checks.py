@@ -175,7 +175,7 @@ def addresses_of(observation: Any) -> list[int]:
 
 
 def column(values: Sequence[Any], kinds: str) -> NDArray[Any]:
-    """Stack n instances' values (scalars or arrays [1]) into an array [n] of a dtype in `kinds`, or else of objects."""
+    """Stack n instances' values (scalars or arrays [1]) into an array [n], of objects if no kind in `kinds` fits."""
     try:
         array = np.array(values)
         if array.dtype.kind in kinds and array.ndim <= 2:

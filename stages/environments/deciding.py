@@ -1,4 +1,4 @@
-"""Makes one tick's decisions for one behaviour id: each policy decides for its games' rows, which are then stamped.
+"""Makes one tick's decisions for one behaviour id: each policy decides for its games' rows, and each row is stamped.
 
 `PlayerMemories` keeps agents' memories between decisions, by behaviour id and by player.
 """
@@ -114,7 +114,7 @@ def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDAr
 
 
 class DecisionStamp:
-    """The policy version and the self-play stamp of each decision in a tick; defaults stand in for a missing stamp."""
+    """The policy version and the self-play stamp of each decision in a tick; defaults replace a missing stamp."""
 
     __slots__ = ("generations", "learning", "opponents", "versions")
 
@@ -154,7 +154,7 @@ class PlayerMemories:
         self._pending = []
 
     def of(self, behavior_id: str, brain: str = "") -> AgentMemories | None:
-        """Return the memories of a behaviour id's trainer policies or, if given, of its brain; None if none exist."""
+        """Return the memories of a behaviour id's trainer policies or, if given, of its brain; None if not made yet."""
         return self._stores.get((behavior_id, brain))
 
     def forget(self, behavior_id: str, agent_ids: Numbers) -> None:

@@ -1,6 +1,6 @@
 """Reads the infos of finished episodes: success, and the numbers that `environment.info_keys` names.
 
-Only the infos at an episode's end are read. The Gymnasium and PettingZoo groups pass the values on as statistics, one
+Only the infos at an episode's end are read. The Gymnasium and PettingZoo groups report the values as statistics, one
 value per episode.
 """
 
@@ -40,7 +40,7 @@ class EpisodeInfos:
         self._warned = not keys
 
     def of_vector(self, infos: Any, ended: NDArray[np.intp]) -> dict[str, Measured]:
-        """Extract the numbers of the instances in `ended` from a vector environment's infos.
+        """Extract the numbers for the instances in `ended` from a vector environment's infos.
 
         Args:
             infos: columns [n, …] by key, with `_key` true where an instance has a value; or, from older versions,

@@ -145,7 +145,7 @@ def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
 
 
 def find_factory(reference: str, folder: Path | None, first: int = 0) -> Callable[..., Any]:
-    """Import the object that `environment.factory` names, or find the one that was passed to `run()`.
+    """Import the object that `environment.factory` names, or find the object that was passed to `run()`.
 
     Args:
         reference: the value of `environment.factory`.
@@ -180,7 +180,7 @@ def call_factory(request: EnvironmentRequest, name: str) -> tuple[Any, Callable[
     """Call `environment.factory` with the options, and with `num_envs` and `behavior` if it takes them.
 
     Returns:
-        the environment or a whole group; and a function that makes another one.
+        the environment or a whole group; and a function that makes another environment.
     """
     settings = request.settings
     assert settings.factory is not None, "the schema asks for an id or a factory"
@@ -245,7 +245,7 @@ def arguments_for(
 
 
 def check_arguments(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> None:
-    """Check that keyword arguments fit the signature of a callable, if it has one.
+    """Check that keyword arguments fit a callable's signature, if it has one.
 
     Raises:
         StageError: if they do not fit.

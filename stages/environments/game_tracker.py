@@ -87,7 +87,7 @@ class GameTracker:
 
         Args:
             result: the tick's result.
-            environment: name of the environment, for messages.
+            environment: the environment's name, used in messages.
 
         Raises:
             StageError: if the environment declares invalid results, or results of too few teams.
@@ -125,7 +125,7 @@ class GameTracker:
                 yield _EndedGame(mapping, team, float(outcomes[team]), returns=returns)
 
     def _inferred(self, result: StepResult) -> list[_EndedGame]:
-        """Infer ended games: a game ends when no agent of the learning team continues, or one begins a new episode."""
+        """Infer ended games: a game ends if no agent of the learning team continues, or one begins a new episode."""
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
             if steps.ended and self._mappings.counts_games(behavior_id):

@@ -159,13 +159,13 @@ def find_given(reference: str) -> GivenEnvironment:
 
 
 def given_object(reference: object) -> Any:
-    """Return the caller's object (the first of several) that a factory reference stands for; None if there is none."""
+    """Return the caller's object for a factory reference (the first object if there are several); None for others."""
     found = find_given(reference).makers[0] if is_given(reference) else None
     return found.shared if isinstance(found, GivenObject) else None
 
 
 def why_not_elsewhere(reference: object) -> str:
-    """Return why other processes can't make the caller's environment; empty if they can, or if there is no object."""
+    """Return why other processes can't make the caller's environment; empty if they can, or if none was passed."""
     found = _given.get(reference) if is_given(reference) else None
     try:
         if isinstance(found, GivenEnvironment):

@@ -47,7 +47,7 @@ class EnvironmentParameters:
 
 # Values are drawn when an episode begins: a setter would change episodes that are being played (docs/decisions/051).
 class EpisodeParameters:
-    """Draws the parameters of episodes as they begin.
+    """Draws each episode's parameters as the episode begins.
 
     The seed, the samplers' own seeds and the order of calls determine the values; a sampler with its own seed draws the
     same values whatever the run's seed is.
@@ -58,8 +58,8 @@ class EpisodeParameters:
         self.values: Mapping[str, ParameterValue] = {}
         """The current value or sampler of each parameter."""
         self.begun: NDArray[np.int32] = np.zeros(0, np.int32)
-        """[instances] generation of the parameters at the start of each running episode. Changes replace the array and
-        never modify it."""
+        """[instances] generation of the parameters at the start of each running episode. Changes replace the array
+        instead of modifying it."""
         self._seed = 0
         self._spawn_key: tuple[int, ...] = ()
         self._random: dict[tuple[str, int], np.random.Generator] = {}
@@ -69,7 +69,7 @@ class EpisodeParameters:
         return bool(self.values)
 
     def receive(self, message: EnvironmentParameters) -> None:
-        """Use the parameters of a message for all later episodes."""
+        """Use a message's parameters for all later episodes."""
         self.generation = message.generation
         self.values = _reader().validate_python(dict(message.parameters))
 
@@ -102,7 +102,7 @@ class EpisodeParameters:
         return {name: sample(value, self._generator(name, value), count) for name, value in self.values.items()}
 
     def options(self, env_id: int) -> dict[str, float]:
-        """Draw one instance's parameters, in the form of `reset` options."""
+        """Draw one instance's parameters, as options for `reset`."""
         return {name: float(values[0]) for name, values in self.draw([env_id]).items()}
 
     def begin(self, env_ids: Instances) -> None:
@@ -161,7 +161,7 @@ def check_parameter_names(parameters: EpisodeParameters, known: Mapping[str, str
     """Check that an environment knows all parameters.
 
     Args:
-        parameters: the parameters of the run.
+        parameters: the run's parameters.
         known: descriptions of the environment's parameters, by name.
         name: the environment's name, used in messages.
 

@@ -74,7 +74,7 @@ class PolicyMappings:
     """The mappings of an actor's running games.
 
     Args:
-        make_policy: builds an acting policy for a behaviour spec; its weights come with the first update.
+        make_policy: builds an acting policy for a behaviour spec; the first update contains its weights.
         has_self_play: returns True for a behaviour name if assignments determine its policies.
         make_brains: makes a behaviour spec's brains, with their shares of the games: with self-play, of the games in
             which its team is an opponent; without self-play, of all games.
@@ -196,7 +196,7 @@ class PolicyMappings:
         return behavior_id in self._specs and behavior_id not in self._plain and behavior_id not in self._fixed
 
     def counts_games(self, behavior_id: str) -> bool:
-        """Return True if a behaviour id's episodes show when a game is over; without self-play, those of all ids do."""
+        """Return True if a behaviour id's episodes show when a game is over, as all do without self-play."""
         return self.has_self_play(behavior_id) or not self.self_play
 
     def emits(self, behavior_id: str) -> bool:
@@ -356,8 +356,8 @@ class BrainDraws:
     """Draws a number from [0, 1) for each team of each game that begins.
 
     The first brain decides if the number is below its share, the second if the number is below the sum of both shares,
-    and so on. So if a team's behaviours have equal shares, they get brains of the same index: a script controls a whole
-    team in a fifth of its games, rather than each member in a different fifth.
+    and so on. So if a team's behaviours have equal shares, they get brains of the same index: with shares of one fifth,
+    a script controls a whole team in a fifth of its games, rather than each member in a different fifth.
 
     Attributes:
         random: the source of randomness.
@@ -386,5 +386,5 @@ class BrainDraws:
             yield dict(zip(self._teams, row, strict=True))
 
     def chosen(self, behavior_id: str, draws: dict[int, float]) -> int:
-        """Return the index of the brain that decides for a behaviour id in a game; -1 if none of them does."""
+        """Return the index of the brain that decides for a behaviour id in a game; -1 if no brain does."""
         return drawn(self._shares[behavior_id], draws.get(behavior_team(behavior_id), 0.0))

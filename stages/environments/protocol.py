@@ -86,9 +86,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of one tick of a group.
+    """The result of a group's tick.
 
-    A tick need not include all instances: a slow instance's rows come with a later tick.
+    A tick need not include all instances: a slow instance's rows may be in a later tick.
     """
 
     steps: Mapping[str, AgentSteps]
@@ -102,12 +102,12 @@ class StepResult:
     behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
     """Statistics of single behaviours, by behaviour name; those in `statistics` apply to all behaviours."""
     lost: NDArray[np.int32] | None = None
-    """Instances that broke and that the group itself restarts: the episodes of their agents never end. New episodes may
-    come with this tick or a later one. None for none."""
+    """Instances that broke and that the group itself restarts: their agents' episodes never end. New episodes may begin
+    in this tick or a later one. None if there are none."""
     closed: NDArray[np.int32] | None = None
     """Instances that have closed normally and don't restart: their agents have no more rows. `step` returns those
     closed since the last tick, `reset` all of them. When the last instance closes, the group raises `EnvironmentEnded`
-    instead. None for none."""
+    instead. None if there are none."""
 
     @property
     def gone(self) -> list[NDArray[np.int32]]:

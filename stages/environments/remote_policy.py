@@ -60,7 +60,7 @@ class RemotePolicy:
         alive.add(self)
 
     def load(self, update: PolicyUpdate) -> None:
-        """Act as this policy for all later questions; its weights are in the other process."""
+        """Use this policy for all later decisions; its weights are in the other process."""
         self._named = (update.snapshot, update.version)
 
     def question(

@@ -1,4 +1,4 @@
-"""Images of environments that render themselves, from Gymnasium's and PettingZoo's `render`."""
+"""Images from environments that render themselves, by Gymnasium's and PettingZoo's `render`."""
 
 from __future__ import annotations
 

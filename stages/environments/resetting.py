@@ -1,4 +1,4 @@
-"""Adapts `reset` methods that lack `seed` or `options`, as Gymnasium and PettingZoo now pass them, with a warning."""
+"""Adapts `reset` methods that take no `seed` or `options`, which Gymnasium and PettingZoo now pass; logs a warning."""
 
 from __future__ import annotations
 

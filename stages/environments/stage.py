@@ -47,7 +47,7 @@ _ACTING = 1
 _DRAWING = 2
 """Makes the random numbers that choose brains differ from all others that have the same seed."""
 _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
-"""Exceptions that request an exit, which an environment should not raise."""
+"""Exceptions that request an exit; an environment should not raise them."""
 
 
 class Audience(Protocol):
@@ -121,12 +121,12 @@ class EnvironmentStage(Source[StepBatch]):
 
     @property
     def lost(self) -> NDArray[np.int32] | None:
-        """The instances that broke at the last tick and that the group itself restarts; None for none."""
+        """The instances that broke at the last tick and that the group itself restarts; None if there are none."""
         return self._result.lost
 
     @property
     def closed(self) -> NDArray[np.int32] | None:
-        """The instances that closed normally at the last tick; None for none."""
+        """The instances that closed normally at the last tick; None if there are none."""
         return self._result.closed
 
     def start(self, context: StageContext) -> None:
@@ -175,7 +175,7 @@ class EnvironmentStage(Source[StepBatch]):
         """Get the decisions that other processes make; call `decide` or `decide_again` next.
 
         Returns:
-            By behaviour id, the versions of the trainer policies that decided, if they have changed.
+            The versions of the trainer policies that decided, by behaviour id; only those that have changed.
 
         Raises:
             NoDecisionError: if no answer arrives.

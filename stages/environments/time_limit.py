@@ -37,7 +37,7 @@ class LimitedGroup(WrappedGroup):
 
     Args:
         group: the environments; the group closes them.
-        steps: decisions of an agent after which its episode is truncated, and the next one begins.
+        steps: number of an agent's decisions after which its episode is truncated, and the next one begins.
     """
 
     def __init__(self, group: EnvironmentGroup, steps: int) -> None:

@@ -45,7 +45,7 @@ class ActingAgents:
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def _plain(self, values: NDArray[Any], index: int, size: int) -> list[Any]:
-        """Return one key's values, one for each agent: a list of numbers, or an integer for a discrete action."""
+        """Return each agent's value for one key: a list of numbers, or an integer for a discrete action."""
         count = len(self.places)
         if size:
             if values.shape == (count, size):

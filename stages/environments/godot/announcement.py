@@ -216,7 +216,7 @@ def behaviors_of_agents(
         owner: the game's name, used in messages.
         roles: `environment.behaviors`.
         unnamed: `environment.behavior`, the name to use in place of the addon's `shared_policy`.
-        listed: the behaviours of the run.
+        listed: the run's behaviours.
 
     Raises:
         ProgramRefused: if a pattern matches no policy.

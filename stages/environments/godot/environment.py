@@ -238,7 +238,7 @@ class GodotEnv:
         return self._link.connection
 
     def from_numpy(self, action: Any, order_ij: bool = False) -> list[dict[str, Any]]:
-        """Return each agent's actions in the form of a message.
+        """Return each agent's actions as a dict, as messages contain them.
 
         Args:
             action: the actions as [key][agent], with the keys in the game's order.

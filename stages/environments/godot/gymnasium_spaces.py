@@ -1,4 +1,4 @@
-"""Converts a game's spaces to Gymnasium's, and flat actions from learners with a single action space."""
+"""Converts a game's spaces to Gymnasium's, and splits the actions of learners with a single action space."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def flat_space(space: spaces.Dict) -> spaces.Space[Any]:
     """Return the single space that stands for all actions: MultiDiscrete if all are discrete, otherwise one Box.
 
     Raises:
-        NotImplementedError: if an action of more than two choices is combined with continuous ones.
+        NotImplementedError: if an action with more than two choices is combined with continuous actions.
     """
     parts = space.spaces
     if all(isinstance(part, spaces.Discrete) for part in parts.values()):

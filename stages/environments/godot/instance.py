@@ -65,7 +65,7 @@ class GodotInstance(Program[GodotWorker]):
 
     Args:
         worker_id: the game's number in the run, used in messages.
-        connect: makes a connection, given the initial environment parameters and whether there was an earlier one.
+        connect: makes a connection, from the initial environment parameters and whether an earlier one existed.
         roles: returns each agent's behaviour id and group, from an announcement (`behaviors_of_agents`).
         pictures: see `environment.pictures`.
         infos: `environment.info_keys`.

@@ -186,7 +186,7 @@ class AgentColumns:
         return numbers.reshape(len(found), size)
 
     def _one_by_one(self, agent: int, value: Any, observation: ObservationSpec) -> Array:
-        """Read one agent's numbers; they may be in nested lists."""
+        """Read one agent's numbers; the lists may be nested."""
         try:
             flat = [*_flat(value)] if isinstance(value, list) else None
         except RecursionError:
@@ -325,7 +325,7 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
 
 
 class WireError(MessageError):
-    """Bytes from the game are not a message."""
+    """The bytes from the game are not a message."""
 
 
 def call_of(method: str) -> bytes:

@@ -3,9 +3,9 @@
 The group drives one `gymnasium.vector.VectorEnv`. The three autoreset modes give the same rows
 (https://farama.org/Vector-Autoreset-Mode):
 
-- SAME_STEP: the tick in which an episode ends brings the ending row and the next episode's first row.
+- SAME_STEP: the tick in which an episode ends contains the ending row and the next episode's first row.
 - DISABLED: the same; the group resets the instances itself, through the `reset_mask` option.
-- NEXT_STEP: the tick brings only the ending row, and the next tick the first row. In between, the environment ignores
+- NEXT_STEP: the tick contains only the ending row, and the next tick the first row. In between, the environment ignores
   the instance's action, so the group requests no decision, and makes no transition.
 
 `vectorising` makes the vector environment, `checked_vector` checks its return values, and `stages/environments/spaces/`

@@ -36,9 +36,9 @@ _FALSE: Any = np.False_
 class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
     """A `SyncVectorEnv` in SAME_STEP mode that checks its environments' return values.
 
-    Rewards and flags are arrays of raw values; the caller checks the dtype. Of the infos, it keeps only masks (a list),
+    Rewards and flags are arrays of raw values; the caller checks the dtype. The infos contain only masks (a list),
     `final_obs` and `final_info` (an info or None for each instance); other contents could break the batching. Final
-    observations are copies, as many environments return the same array each time.
+    observations are copies, because many environments return the same array each time.
 
     Args:
         envs: the environments.

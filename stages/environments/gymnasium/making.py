@@ -69,12 +69,13 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
 
 
 def make_single(request: factory.EnvironmentRequest) -> tuple[Any, Callable[[], object]]:
-    """Make one of the environments that the settings describe, without a window.
+    """Make a single environment from the settings, without a window.
 
     Raises the same errors as `factory.make_group`.
 
     Returns:
-        the environment in its wrappers, or None if there are only vectorised ones; and a function that closes it.
+        the environment with its wrappers, or None if only a vectorised implementation exists; and a function that
+        closes it.
     """
     settings = request.settings
     options = {key: value for key, value in settings.options.items() if (key, value) != ("render_mode", factory.HUMAN)}

@@ -123,7 +123,7 @@ def wrapper_name(layer: Any) -> str:
 
 
 def culprit(env: AnyEnv, call: str, arguments: Mapping[str, Any]) -> tuple[Any, str] | None:
-    """Call each layer, innermost first; return the first one with an invalid result, and the reason; otherwise None."""
+    """Call each layer, innermost first; return the first faulty layer and what is wrong; None if none is faulty."""
     for layer in reversed([*layers(env)]):
         try:
             result = layer.reset(**arguments) if call == "reset" else layer.step(layer.action_space.sample())

@@ -47,8 +47,8 @@ def make_vector(
     Args:
         env_id: the id in Gymnasium's registry; `module:id` first imports the module that registers it.
         num_envs: number of instances.
-        options: keyword arguments for the environment. `vectorization_mode` chooses among its implementations
-            (`sync`, `vector_entry_point`, `async`); without it, the vectorised one is preferred.
+        options: keyword arguments for the environment. `vectorization_mode` chooses among its implementations (`sync`,
+            `vector_entry_point`, `async`); without it, the vectorised implementation is preferred.
         name: the environment's name, used in messages.
         wrap: wraps each single environment; if given, single environments are preferred.
         singly: True to prefer single environments in any case.

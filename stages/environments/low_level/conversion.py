@@ -23,7 +23,7 @@ _GOAL_SIGNAL = 1
 
 
 def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
-    """Convert the spec of a behaviour.
+    """Convert a behaviour's spec.
 
     Args:
         behavior_id: the behaviour's full name, `Name?team=0`.
@@ -52,7 +52,7 @@ def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
 
 
 def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> ProgramRows:
-    """Convert the steps of one behaviour to rows, endings first.
+    """Convert one behaviour's steps to rows, endings first.
 
     Args:
         spec: the spec, from `behavior_spec`.
@@ -129,7 +129,7 @@ class _StepsReader:
         return column
 
     def masks(self, decisions: Any, count: int) -> NDArray[np.bool_] | None:
-        """Return masks [count, choices], true = allowed, from masks with true = forbidden, in one array or several."""
+        """Return masks [count, choices], true = allowed, from one or more mask arrays in which true = forbidden."""
         if not self._spec.actions.masked:
             return None
         width = self._spec.actions.mask_size

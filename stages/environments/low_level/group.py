@@ -84,7 +84,7 @@ class LowLevelGroup:
             bridge.parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Reset all environments. ML-Agents' interface has no seed; a factory may have one.
+        """Reset all environments. ML-Agents' interface takes no seed; a factory may take one.
 
         Raises:
             BrokenEnvironmentError: if an environment raises, or returns values that do not fit its specs.

@@ -1,4 +1,4 @@
-"""Reads a game's state (agents as columns, and statistics), and writes the actions of a message."""
+"""Reads a game's state (agents as columns, and statistics), and writes a message's actions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read_rows(spec: BehaviorSpec, part: Any) -> ProgramRows:
 
 
 def actions_part(ids: NDArray[np.int32], batch: ActionBatch) -> dict[str, Any]:
-    """Return the actions [n] of the agents with these ids, in the form of a message."""
+    """Return the actions [n] of the agents with these ids, as a message contains them."""
     part: dict[str, Any] = {"ids": ids.tolist()}
     if batch.continuous.shape[1]:
         part["continuous"] = batch.continuous.tolist()
@@ -192,7 +192,7 @@ class _Columns:
         return flat.astype(dtype, copy=False)
 
     def _no_numbers(self, sent: list[Any], per_agent: int, dtype: str, what: str) -> MessageError:
-        """Return the error for a list that contains anything but numbers, or lists of different lengths."""
+        """Return the error for a list with values other than numbers, or with lists of different lengths."""
         for agent, row in zip(self.ids.tolist(), sent, strict=False):
             flat = [*_flat(row)]
             for index, value in enumerate(flat):

@@ -25,7 +25,7 @@ VERSION = 1
 Format = Literal["json", "msgpack"]
 _SHOWN = 60
 _MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
-"""First bytes of maps in msgpack; no text begins with one of them."""
+"""First bytes of maps in msgpack; text never begins with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def format_of(content: bytes) -> Format:
-    """Return the format of a message, by its first byte."""
+    """Return a message's format, judged by its first byte."""
     return "msgpack" if content and content[0] in _MAPS else "json"
 
 

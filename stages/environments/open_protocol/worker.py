@@ -151,7 +151,7 @@ class OpenWorker(GameWorker):
 
         Args:
             parameters: all environment parameters.
-            seed: the seed for the game's random numbers from this reset; None leaves them unchanged.
+            seed: seeds the game's random numbers; None lets them continue.
         """
         request = self._request("reset", parameters=dict(parameters))
         if seed is not None:

@@ -98,7 +98,7 @@ class OpenSpielGame:
         return pyspiel.load_game(self.game.get_type().short_name, parameters).new_initial_state()
 
     def seen(self, state: Any, player: int) -> NDArray[np.float32]:
-        """Return a player's view of a state: the information state, or the observation in games without one."""
+        """Return a player's view of a state: the information state or, in games that have none, the observation."""
         tensor = state.information_state_tensor(player) if self._informed else state.observation_tensor(player)
         found = np.array(tensor, np.float32)
         return found if len(self._observation_space.shape) == 1 else found.reshape(self._observation_space.shape)

@@ -1,7 +1,8 @@
 """Converts one behaviour's observations, masks and actions between single agents' values and columns.
 
 Spaces are Gymnasium's, read by `stages/environments/spaces/`. This module adds what is specific to PettingZoo: rows
-arrive agent by agent, and the action mask is under the key `action_mask` of the observation or (newer) of the info.
+arrive agent by agent, and the action mask is under the key `action_mask` in the observation or, in newer versions, in
+the info.
 
 Axis letters: k observations, d decisions.
 """
@@ -34,7 +35,7 @@ Space = spaces.Space[Any]
 
 
 class BehaviorSpaces:
-    """The spaces of the agents of one behaviour.
+    """The spaces of one behaviour's agents.
 
     Args:
         behavior: the behaviour name.
@@ -82,7 +83,7 @@ class BehaviorSpaces:
         return self._spaces.spec(behavior_id, self._grouped)
 
     def observations(self, seen: Sequence[Any], who: Who) -> tuple[Array, ...]:
-        """Convert k observations of the environment to one new array [k, *shape] per observation of the spec.
+        """Convert k observations from the environment to one new array [k, *shape] for each observation in the spec.
 
         Args:
             seen: the observations.
@@ -168,7 +169,7 @@ def _one_by_one(space: Space, batch: Any) -> list[Any]:
 
 @dataclass(slots=True)
 class AgentEpisode:
-    """The running episode of an agent."""
+    """An agent's running episode."""
 
     behavior_id: str
     team: int

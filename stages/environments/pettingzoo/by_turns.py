@@ -50,7 +50,7 @@ class TurnInstance(Instance):
             return {agent: number(received[agent]) for agent in self.env.agents if agent in received}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episode for the agent whose turn it is, and for those waiting for their turns."""
+        """End the episode for the agent whose turn it is, and for those that wait for their turns."""
         ended, received = super().truncate(deciding), self.waiting()
         known = {time_step.agent for time_step in ended}
         with blaming(self._name, "observe"):
@@ -102,7 +102,7 @@ class TurnInstance(Instance):
         return TimeStep(agent, observation, number(reward), info or {}, bool(terminated), bool(truncated))
 
     def _kept(self, name: str) -> dict[Agent, Any]:
-        """Return an attribute of the environment that maps agents to values; an empty dict if it does not exist."""
+        """Return the environment's attribute that maps agents to values; an empty dict if it does not exist."""
         return dict(getattr(self.env, name, {}))
 
     def _left_behind(self) -> list[TimeStep]:

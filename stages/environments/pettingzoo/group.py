@@ -67,10 +67,10 @@ class PettingZooGroup:
 
     Args:
         instances: instances of one environment; the group closes them.
-        behavior: behaviour name of agents whose role names none.
+        behavior: behaviour name for agents whose role names no behaviour.
         name: the environment's name, used in messages.
         roles: `environment.behaviors`: agents' behaviour names and teams, by pattern.
-        observations: settings of observations whose spaces are ambiguous, by name.
+        observations: settings for observations whose spaces are ambiguous, by name.
         outcome: the rule by which a game is won, see `environment.outcome`.
         rotate_sides: True to make teams change sides in each episode; None to do so only if all sides have the same
             behaviours.
@@ -276,7 +276,7 @@ class PettingZooGroup:
         self.behavior_specs = {spec.behavior_id: spec for spec in sorted(specs, key=lambda spec: spec.behavior_id)}
 
     def _specs_of(self, agent: Agent) -> list[BehaviorSpec]:
-        """Return the specs of an agent, one for each team that it may play in."""
+        """Return an agent's specs, one for each team in which it may play."""
         role = self._assignment.roles[agent]
         teams = range(self._teams) if self._rotates else (role.team,)
         return [self._spaces[role.behavior].spec(self._behavior_id(agent, team)) for team in teams]

@@ -1,6 +1,6 @@
 """A common interface to PettingZoo's two APIs: the parts that `parallel` and `by_turns` share.
 
-`reset` and `step` return time steps: first those of agents that ended, then those of agents that decide now.
+`reset` and `step` return time steps: first for agents that ended, then for agents that decide now.
 """
 
 from __future__ import annotations

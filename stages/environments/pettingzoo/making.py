@@ -32,7 +32,7 @@ Make = Callable[..., Any]
 _FUNCTIONS: Mapping[str, str] = {"parallel": "parallel_env", "aec": "env"}
 _INSTALL = 'python -m pip install "headrace[pettingzoo]"'
 _OURS = ("pettingzoo", "mpe2")
-"""Packages of the extra `headrace[pettingzoo]`."""
+"""Packages in the extra `headrace[pettingzoo]`."""
 _OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymunk", "pygame", "shimmy")
 
 

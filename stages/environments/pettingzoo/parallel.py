@@ -38,7 +38,7 @@ _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
 _LONGEST_PAUSE = 10_000
 """Number of consecutive steps without a decision after which the environment counts as broken."""
 _MOST_LIVES = 20
-"""Number of consecutive one-step episodes after which an agent that never leaves `agents` counts as an error."""
+"""Maximum number of consecutive one-step episodes of an agent that never leaves `agents`; more are an error."""
 
 
 class ParallelInstance(Instance):
@@ -54,8 +54,8 @@ class ParallelInstance(Instance):
         self._owed: dict[Agent, float] = {}
         """Per agent whose episode continues: the sum of its rewards since its last time step."""
         self._lives: dict[Agent, tuple[int, int]] = {}
-        """Per agent that ended and stayed in `agents`: the step of its last end, and the number of its consecutive
-        ends."""
+        """Per agent that ended and stayed in `agents`: the step of its last end, and how many times in a row it has
+        ended."""
         self._steps = 0
         self._tried = False
 

@@ -1,4 +1,4 @@
-"""Teams of agents: the behaviour name and team of each agent, the rewards of groups, and the results of games.
+"""Teams of agents: each agent's behaviour name and team, the groups' rewards, and the results of games.
 
 Patterns of `environment.behaviors` match agents by name, which is `str` of an agent's id: PettingZoo has no other
 information. Without patterns, all agents must have equal spaces and share one behaviour: two agents are opponents
@@ -51,7 +51,7 @@ class RoleAssignment:
 
     Args:
         roles: `environment.behaviors`; if empty, all agents have the behaviour `behavior`.
-        behavior: behaviour name for roles that name none; may be empty if all roles name one.
+        behavior: behaviour name for roles that name no behaviour; may be empty if all roles name one.
         spaces_of: returns an agent's spaces.
         owner: the environment's name, used in messages.
         apart: True if each agent without a team and outside a group is a separate team; False if these agents are one

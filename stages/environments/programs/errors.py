@@ -1,4 +1,4 @@
-"""Errors of a connection to a program, by remedy: a restart may help, can't help, or isn't needed."""
+"""Errors in the connection to a program, by remedy: a restart may help, can't help, or isn't needed."""
 
 from __future__ import annotations
 

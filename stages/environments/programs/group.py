@@ -43,7 +43,7 @@ class ProgramGroup:
     Args:
         make: makes an instance, given its number in the group and the environment parameters (None if there are none).
         num_envs: number of instances.
-        restarts: makes the restart limits for an instance.
+        restarts: makes an instance's restart limits.
         editor: True for an engine's editor, which its user starts and stops.
         on_close: the reaction to an instance that closes normally, see `env_settings.on_close`.
         in_step: True if each tick waits for all instances, so that runs are reproducible.

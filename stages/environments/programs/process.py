@@ -24,7 +24,7 @@ _PASSES = 3
 """Number of event-loop iterations before an exit is reported, so that a last message and the connection's end come
 first."""
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
-"""File extensions of games on all platforms: a path may have any of them, or none."""
+"""File extensions of games on all platforms; a path may have any of them, or none."""
 _STARTS_ON_WINDOWS = (".exe", ".bat", ".cmd")
 _NOT_THE_GAME = re.compile(r"UnityCrashHandler|.*\.console$", re.IGNORECASE)
 """Programs next to a game that are not the game: Unity's crash handler, and Godot's console launcher."""
@@ -53,7 +53,7 @@ class Launch(ABC):
 
 
 class ProgramProcess:
-    """A game's process and its children, because a script may start the game; Ctrl-C does not reach them.
+    """A game's process and its children (the process may be a script that starts the game); Ctrl-C does not reach them.
 
     A thread waits for the process to exit, because not every event loop can.
 

@@ -1,4 +1,4 @@
-"""Action spaces as columns, and the conversion of decisions to actions of the environment.
+"""Action spaces as columns, and the conversion of decisions to the environment's actions.
 
 Boxes become continuous actions, and discrete spaces become branches. A Dict or Tuple of them, even a nested one,
 becomes both kinds side by side (hybrid actions), in the space's own order. Each part of the action is a head with a
@@ -40,7 +40,7 @@ class ActionMapping:
 
 
 def action_mapping(space: OwnSpace, num_envs: int, owner: str) -> ActionMapping:
-    """Map an action space to columns: continuous ones for Box, branches for discrete spaces, both for composed ones.
+    """Map an action space to columns: Box to continuous actions, discrete spaces to branches, composed spaces to both.
 
     Args:
         space: the space of a single instance.

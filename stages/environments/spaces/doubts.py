@@ -32,7 +32,7 @@ _SMALL_FOR_BYTES = 15
 def doubts(
     space: OwnSpace, specs: tuple[ObservationSpec, ...], settings: Mapping[str, ObservationSettings] | None
 ) -> Iterator[str]:
-    """Yield the doubts about the observations of a space.
+    """Yield the doubts about a space's observations.
 
     Args:
         space: the space of a single instance.

@@ -67,7 +67,7 @@ class MaskReader:
         free: number of choices of a further branch, which masks may omit: the policy's action repeat.
 
     Attributes:
-        branches: the number of choices of each branch of the space.
+        branches: the number of choices in each branch of the space.
         width: the total number of choices of these branches.
     """
 

@@ -62,7 +62,7 @@ _SMALLEST_PICTURE = 16
 
 @dataclass(frozen=True, slots=True)
 class ObservationPart:
-    """One observation of an agent: its spec, and its extraction from the environment's batch."""
+    """One of an agent's observations: its spec, and its extraction from the environment's batch."""
 
     spec: ObservationSpec
     extract: Extractor
@@ -106,11 +106,11 @@ def observation_parts(
     Args:
         space: the space of a single instance.
         owner: the environment's name, used in messages.
-        settings: `environment.observations`: kinds of observations, by name.
-        exact: keep float64 for vectors that float32 may round, for normalisation before rounding.
+        settings: kinds of observations, by name (`environment.observations`).
+        exact: keep float64 for vectors that float32 may round, so that they can be normalised before rounding.
 
     Raises:
-        StageError: if an observation can't be of its kind, or the settings name an unknown one.
+        StageError: if an observation can't be of its kind, or the settings name an unknown observation.
     """
     settings = settings or {}
     found = [

@@ -1,6 +1,7 @@
 """An environment's spaces as plain data, without an environment library; `own_space` converts Gymnasium's.
 
-A policy's file contains the spaces (`BehaviorSpec.spaces`), so that callers can use the environment's own terms.
+A policy's file contains the spaces (`BehaviorSpec.spaces`), so that a policy's callers can use the environment's own
+format.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class BoxSpace:
     """[*shape] each lower bound, in the space's own dtype; -inf for none."""
     high: Array
     clipped: bool = False
-    """True if actions are clipped at these bounds; False if they are scaled to them."""
+    """True if actions are clipped to these bounds, False if they are scaled to them."""
 
     kind = "Box"
 

@@ -19,7 +19,7 @@ from headrace.stages.errors import BrokenEnvironmentError, Who
 log = logging.getLogger(__name__)
 
 _SMALL = 4096
-"""Maximum size of bounds cached in the batch's shape; comparing with a single row takes twice as long."""
+"""Maximum size of bounds that are cached in the batch's shape; comparing with a single row takes twice as long."""
 
 
 def row_of_batch(row: int | None) -> str:

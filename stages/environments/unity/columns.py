@@ -188,7 +188,7 @@ class WrongObservation(Exception):
 
 
 def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
-    """Return the spec of a behaviour's observation number `index`, from its first `ObservationProto`.
+    """Return the spec of one of a behaviour's observations, number `index`, from its first `ObservationProto`.
 
     Raises:
         UnityRefused: if the observation is not supported.
@@ -341,7 +341,7 @@ ObservationReader = FloatReader | ImageReader
 
 
 def observation_reader(spec: ObservationSpec, first: Any) -> ObservationReader:
-    """Return the reader of an observation, from the proto behind its spec."""
+    """Return an observation's reader, from the proto behind the observation's spec."""
     return ImageReader(spec) if spec.dtype == "uint8" else FloatReader(spec, first)
 
 

@@ -41,7 +41,7 @@ class DemoMeta:
 
     name: str
     steps: int = 0
-    """Number of recorded pairs, including those that end an episode; 0 during recording, or if it was interrupted."""
+    """Number of recorded pairs, including those that end an episode; 0 for a recording that has not been completed."""
     episodes: int = 0
     mean_reward: float = 0.0
     """Mean reward of an episode."""

@@ -74,8 +74,8 @@ def read_demo(path: Path) -> DemoSteps:
     """Read all complete pairs; a warning names the place where a file was cut off.
 
     Raises:
-        StageError: if the file is not a demonstration, has no pairs, or pairs differ in form; the message names the
-            pair.
+        StageError: if the file is not a demonstration, has no pairs, or has pairs of different forms; the message names
+            the pair.
     """
     reader = DemoReader(path)
     pairs = iter(reader)
@@ -186,7 +186,7 @@ def _action(proto: Any, spec: ActionSpec, number: int, path: Path) -> tuple[list
 
 
 def _check_idle(steps: DemoSteps, idle: list[int], path: Path) -> None:
-    """Refuse the pairs `idle`, which have no action, unless each is the last pair of its agent."""
+    """Raise an error for pairs without an action (`idle`), unless each is the last pair of its agent."""
     last = {agent: number for number, agent in enumerate(steps.agent_ids.tolist())}
     for number in idle:
         if last[int(steps.agent_ids[number])] != number:

@@ -1,4 +1,4 @@
-"""Errors of a connection to Unity, by remedy: a restart may help, can't help, or isn't needed.
+"""Errors in the connection to Unity, by remedy: a restart may help, can't help, or isn't needed.
 
 The exceptions of `UnityEnvironment` follow, with the names that scripts for ML-Agents expect.
 """
@@ -90,7 +90,7 @@ _COUNTERPARTS: tuple[tuple[type[StageError], type[UnityException]], ...] = (
     (UnityEnded, UnityCommunicatorStoppedException),
     (StageError, UnityEnvironmentException),
 )
-"""Pairs of an error of this package and its counterpart in the low-level interface; the first match counts."""
+"""Pairs: an error of this package, and its counterpart in the low-level interface; the first match counts."""
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class Executable(Launch):
 
     @property
     def log(self) -> Path | None:
-        """The log file named on the command line; None without one, or if it is standard output."""
+        """The log file named on the command line; None if there is none, or if it is standard output."""
         after = iter(self.arguments)
         for argument in after:
             if argument.lower() == _LOG_FLAG:

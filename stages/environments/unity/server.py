@@ -80,11 +80,11 @@ class ExchangeServer:
 
     Args:
         port: the port to listen on; 0 for any free one.
-        name: the worker's name, for errors.
-        cure: the remedy if the port is in use, for the error.
+        name: the worker's name, used in errors.
+        cure: the remedy if the port is in use, which ends the error.
         greet: returns our greeting in answer to a caller's; None for a message that is not a greeting.
         asks: returns True for the message by which a greeted caller requests its first command.
-        max_bytes: largest message, in either direction.
+        max_bytes: maximum size of a message, in either direction.
         listen: see `env_settings.listen`.
 
     Attributes:
@@ -116,7 +116,7 @@ class ExchangeServer:
         self._owner: str | None = None
         """Address of the caller that the server belongs to."""
         self._greeted: dict[str, bytes] = {}
-        """The greetings of callers by address, until the server belongs to one of them."""
+        """Callers' greetings by address, until the server belongs to one of the callers."""
         self._server: grpc.aio.Server | None = None
         self._call: _Call | None = None
         self._reading = 0

@@ -1,4 +1,4 @@
-"""Specs and steps of ML-Agents' low-level interface, with ML-Agents' names, for scripts.
+"""Specs and steps of ML-Agents' low-level interface, under their ML-Agents names, for scripts.
 
 The pipeline's own specs are in `headrace.queues.specs`.
 """
@@ -50,8 +50,8 @@ class ActionTuple:
     """Actions of n agents.
 
     Args:
-        continuous: [n, continuous_size] continuous actions; None for none.
-        discrete: [n, branches] index of the choice in each branch; None for none.
+        continuous: [n, continuous_size] continuous actions; None if there are none.
+        discrete: [n, branches] index of the choice in each branch; None if there are none.
     """
 
     def __init__(self, continuous: Any = None, discrete: Any = None) -> None:

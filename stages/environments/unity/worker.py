@@ -98,7 +98,7 @@ class UnityWorker(ProgramWorker):
 
         Raises:
             UnityRefused: if the port is in use, the executable does not exist, or its version is not compatible.
-            UnityBroken: if Unity exits or is silent before it has connected.
+            UnityBroken: if Unity exits, or does not connect in time.
             UnityEnded: if Unity closes normally, as when the Editor is stopped.
         """
         try:

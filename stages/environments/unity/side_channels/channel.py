@@ -186,7 +186,7 @@ def _float(value: float) -> bytes:
 
 
 class SideChannels:
-    """Collects the channels' outgoing messages, and passes received ones to them.
+    """Collects the channels' outgoing messages, and passes each channel the messages received for it.
 
     Channels may be instances of ML-Agents' own classes.
 

@@ -35,7 +35,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
     interrupted episodes are truncated.
 
     Args:
-        unity_env: the program, by its low-level interface (`UnityEnvironment`); it is closed with the environment.
+        unity_env: the program, through its low-level interface (`UnityEnvironment`); it is closed with the environment.
         uint8_visual: return images as bytes from 0 to 255.
         flatten_branched: turn several branches into one Discrete space, with a choice for each combination.
         allow_multiple_obs: return a tuple of all images, all lists of entities, and all vectors joined.
@@ -127,7 +127,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         """Return the mask of allowed choices, all branches concatenated, as sb3-contrib's MaskablePPO expects it.
 
         Raises:
-            UnityGymException: if the actions are not all choices.
+            UnityGymException: if some actions are continuous.
         """
         if self._actions.mask_space is None:
             raise UnityGymException(f"{self.name}: there are no masks, because not all its actions are discrete")

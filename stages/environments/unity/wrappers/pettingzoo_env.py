@@ -73,11 +73,11 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
     (truncated), and with discrete actions the `action_mask` in the form that the action space's `sample` takes.
 
     Args:
-        env: the program, by its low-level interface (`UnityEnvironment`); it is closed with the environment.
+        env: the program, through its low-level interface (`UnityEnvironment`); it is closed with the environment.
         seed: seed for samples of the action spaces.
 
     Attributes:
-        agents: those that need a decision now.
+        agents: the agents that need a decision now.
         possible_agents: all agents since the last reset.
     """
 
@@ -89,7 +89,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         self._seed = seed
         self._behaviors: dict[str, _AgentKind] = {}
         self._alive: dict[tuple[str, int], str] = {}
-        """Names of the agents that have needed a decision and not ended, by behaviour id and number."""
+        """Names of the agents that have needed a decision and have not ended, by behaviour id and number."""
         self._lives: dict[tuple[str, int], int] = {}
         self._warned = False
         self.agents: list[str] = []
@@ -204,7 +204,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         return self._alive[name, number]
 
     def _add(self, said: Said, agent: str, name: str, steps: Any, row: int, cut: bool | None = None) -> None:
-        """Add one agent's row of a behaviour's steps; `cut` is True for an interrupted episode, None for no end."""
+        """Add an agent's row; `cut` is True if its episode was interrupted, False if it ended, None if it continues."""
         behavior = self._behaviors[name]
         forbidden = None if cut is not None or steps.action_mask is None else [mask[row] for mask in steps.action_mask]
         mask = behavior.actions.mask(forbidden)
@@ -226,7 +226,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
     """Agents of a Unity program that act one after the other, through PettingZoo's `last` and `step`.
 
     Each agent's observation is the one at its decision request: the program continues when all requests are answered.
-    Observations, infos and arguments are those of `UnityParallelEnv`.
+    Observations, infos and arguments are the same as in `UnityParallelEnv`.
     """
 
     metadata = UnityParallelEnv.metadata
@@ -282,7 +282,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
         """Let the selected agent act; an agent that has ended takes None.
 
         Raises:
-            UnityActionException: if the action is not in its space, or there is no agent, as before `reset`.
+            UnityActionException: if the action is not in its space, or if no agent is selected, as before `reset`.
         """
         if not self.agents:
             raise UnityActionException("no agent needs a decision: call reset()")

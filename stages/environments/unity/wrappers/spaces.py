@@ -26,7 +26,7 @@ class ActionMap:
         spec: the behaviour's `ActionSpec`.
         name: the behaviour's name, used in messages.
         flatten: True to make one branch with a choice for each combination, if all actions are discrete.
-        seed: the seed of the space's samples.
+        seed: the seed for the space's samples.
 
     Attributes:
         space: a Box for continuous actions, Discrete for one branch of choices, MultiDiscrete for several; for both
