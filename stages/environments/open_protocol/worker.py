@@ -127,7 +127,7 @@ class OpenWorker(GameWorker):
         Releases everything after a failure or cancellation.
 
         Raises:
-            ProgramRefused: if the port is in use, the program does not exist, or its announcement is invalid.
+            ProgramRefused: if the port is in use, the program does not exist, or the game's announcement is invalid.
             ProgramBroken: if the game exits, or does not announce itself in time.
             ProgramEnded: if the game closes normally.
         """

@@ -38,7 +38,7 @@ _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
 _LONGEST_PAUSE = 10_000
 """Number of consecutive steps without a decision after which the environment counts as broken."""
 _MOST_LIVES = 20
-"""Maximum number of consecutive one-step episodes of an agent that never leaves `agents`; more are an error."""
+"""Number of consecutive one-step episodes at which an agent that never leaves `agents` causes an error."""
 
 
 class ParallelInstance(Instance):

@@ -50,11 +50,11 @@ class Program(ABC, Generic[Connection]):
     """A program in which agents act; it can be restarted after a failure.
 
     Args:
-        name: its name in log messages and errors.
+        name: the program's name in log messages and errors.
 
     Attributes:
         connected: True once the program has connected.
-        specs: the specs of its behaviours so far, by behaviour id.
+        specs: the specs of the program's behaviours so far, by behaviour id.
     """
 
     def __init__(self, name: str) -> None:

@@ -114,7 +114,7 @@ def decision_rows(parts: Mapping[str, Sequence[IndexedRows]]) -> dict[int, dict[
 
 
 def _joined(columns: list[Array], ends: list[int]) -> Array:
-    """Join a column of several instances: first each instance's endings (their numbers are `ends`), then the rest."""
+    """Join a column of several instances: first each instance's endings, whose counts are `ends`, then the rest."""
     if len(columns) == 1:
         return columns[0]
     if not any(ends):

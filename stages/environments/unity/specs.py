@@ -122,7 +122,7 @@ class ActionSpec(NamedTuple):
         return self.discrete_size == 0 and self.continuous_size > 0
 
     def empty_action(self, n_agents: int) -> ActionTuple:
-        """Return zeros as the actions of n agents."""
+        """Return actions for n agents that are all zeros."""
         return ActionTuple(
             np.zeros((n_agents, self.continuous_size), np.float32), np.zeros((n_agents, self.discrete_size), np.int32)
         )
