@@ -6,8 +6,8 @@
 
 A score is the mean return of each instance's last five episodes; a case holds if four of five seeds pass. In self-play,
 the score is the worse side's, and the bar states how many sides must be above the threshold (`2>`), or that exactly one
-must be (`1>`), as where opponents must stay frozen. Runs go in parallel, in processes with one thread each (`--jobs`).
-`--set` changes keys of every behaviour, for experiments:
+must be (`1>`), for cases in which opponents must stay frozen. Runs go in parallel, in processes with one thread each
+(`--jobs`). `--set` changes keys of every behaviour, for experiments:
 
     python benchmarks/acceptance.py "sac 2-D*" --set hyperparameters.learning_rate=1e-3 --set max_steps=5000
 """
@@ -27,7 +27,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Replaces this file's folder on the path, in which `acceptance` would mean this file.
+# Replaces this file's folder on the path, because there `acceptance` would mean this file.
 sys.path[:] = [str(ROOT), str(ROOT / "tests"), *(path for path in sys.path if Path(path) != ROOT / "benchmarks")]
 
 from acceptance.cases import CASES as LEARNING  # noqa: E402 - the path has to be set first

@@ -60,7 +60,7 @@ def step_batch(
 
 
 def fixed(ticks: int, agents: int) -> list[StepBatch]:
-    """Return steps with the same agents in every tick; some of the agents end and restart within a tick."""
+    """Return steps with the same agents in every tick; some episodes end and restart within a tick."""
     random = np.random.default_rng(1)
     ids = np.arange(agents) + (7 << 32)
     episodes: dict[int, int] = {}

@@ -25,7 +25,7 @@ def start(checkout: Path, hosts: Sequence[str], seed: int) -> Measured:
 
 
 def main_job(checkout: Path, seed: int, steps: int, wins: float) -> Measured:
-    """Measure the time from the command to the first exported policy with this win rate over the scripted player."""
+    """Measure the time from the command to the first exported policy with this win rate against the script."""
     sets = [] if not steps else [f"behaviors.Volley.max_steps={steps}"]
     sets += ["behaviors.Volley.checkpoint_interval=125000", "behaviors.Volley.keep_checkpoints=100"]
     with tempfile.TemporaryDirectory() as results:

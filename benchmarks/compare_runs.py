@@ -23,7 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 ROOT = Path(__file__).resolve().parents[1]
 EVERY_S = 0.1
-"""Seconds between two samples of CPU times, which the system counts in hundredths of a second."""
+"""Seconds between two samples of CPU times; the system counts CPU time in hundredths of a second."""
 LEARNED = "Losses/Policy Loss"
 """A statistic that is reported only by updates."""
 _PLACES = {
@@ -144,7 +144,7 @@ def pipeline(
         behavior: the example's only behaviour.
         sets: keys of the example and their values, as for `--set`.
         seed: the run's seed.
-        steps: number of steps, with 25 summaries; None if `sets` contains it.
+        steps: number of steps, with 25 summaries; None if `sets` sets it.
         first: number of steps to leave out of the measurements.
         warm_up: number of steps from which the trainer does not learn.
         mark: mean return of a summary at which the example counts as solved.

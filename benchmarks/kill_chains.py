@@ -180,7 +180,7 @@ class Chain:
         self._story.append("Ctrl-C")
 
     def _look(self, command: Command, resumed: bool) -> None:
-        """Check what remains and how far the run's progress is, after all processes have ended."""
+        """Check what the ended processes have left behind, and the run's progress."""
         command.until_gone()
         require("Traceback" not in command.output, "there is a raw traceback")
         require("could not be restored" not in command.output, "the replay memory was lost")

@@ -121,7 +121,7 @@ class Standing:
         return standing
 
     def assert_not_behind(self, earlier: Standing) -> None:
-        """Check that the progress is not behind that before the last start.
+        """Check that nothing is behind the progress before the last start.
 
         Raises:
             Violation: if a value went back; the message names it.

@@ -88,7 +88,7 @@ def join_callbacks(
     on_summary: Callable[[SummaryWritten], object] | None,
     on_checkpoint: Callable[[CheckpointWritten], object] | None,
 ) -> None:
-    """Connect callbacks to a run, which calls them in its event loop between other work; they should be quick.
+    """Connect callbacks to a run, which calls them in its event loop between other work; callbacks should be quick.
 
     A callback that raises ends the run with a checkpoint, and the error names the callback.
     """
@@ -117,7 +117,7 @@ class _SummaryCalls(StatisticsWriter):
 
 
 def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordinator) -> Callable[[Notified], None]:
-    """Wrap a caller's function: an error in it ends the run with a message that names it, and stops further calls."""
+    """Wrap a caller's function: an error in it ends the run, names the function, and prevents further calls."""
     broken = False
 
     def called(value: Notified) -> None:

@@ -234,7 +234,7 @@ def _smaller(config: RunConfig, folder: str) -> tuple[RunConfig, int]:
 
 
 def _with_few_instances(plain: dict[str, Any], config: RunConfig) -> int:
-    """Give programs one instance, and other environments two by default, without windows; return the number."""
+    """Give programs one instance, and others two by default, without windows; return the number of instances."""
     settings, section = plain["env_settings"], plain["environment"]
     if config.environment_kind.apart:
         settings |= {"num_envs": 1, "base_port": 0}

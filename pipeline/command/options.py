@@ -25,7 +25,10 @@ class Option:
 
     flag: str
     keys: str
-    """Dotted config keys that the option sets, separated by spaces; a trailing dot takes the option's name."""
+    """Dotted config keys that the option sets, separated by spaces.
+
+    A key that ends with a dot is completed with the option's name.
+    """
     text: str
     """Help text, for `--help`."""
     metavar: str = ""

@@ -277,8 +277,8 @@ def contradictions(request: Request, config: RunConfig) -> list[str]:
 
 
 # The positional arguments: the configuration file and, in old commands, the environment as well. Very old versions of
-# ML-Agents took the environment as an argument, alone or next to the file, in either order. They are distinguished by
-# name, else by the file's content.
+# ML-Agents took the environment as an argument, alone or next to the file, in either order. The two are distinguished
+# by name, else by the file's content.
 
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
 _OLD_NAME = "trainer_config.yaml"

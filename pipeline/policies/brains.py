@@ -129,7 +129,9 @@ class ModelBrain(Unchanging):
 
 
 def make_model(request: BrainRequest) -> ModelBrain | None:
-    """Return the brain for the model that a request names; None for a request without spec, which only checks the name.
+    """Return the brain for the model that a request names.
+
+    If the request has no spec, only check that the model's file exists, and return None.
 
     Raises:
         LoadError: if the model is missing, or was made for other observations or actions.

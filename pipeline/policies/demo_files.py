@@ -20,7 +20,7 @@ SUFFIX = ".demo"
 
 
 def to_demo(source: str, target: str) -> str:
-    """Write `.demo` files and return a text with one line per file.
+    """Write `.demo` files and return one line of text per file.
 
     Raises:
         StageError: as for `write_demos`, and if a stream can't be read.

@@ -59,7 +59,7 @@ def export_policy(
     learner: Mapping[str, Any] | None = None,
     source_folder: Path | None = None,
 ) -> Path:
-    """Write a policy to its own file and `NEWEST`; remove the oldest beyond `keep_checkpoints` (0 or less keeps all).
+    """Write a policy to a file and `NEWEST`; remove the oldest exports beyond `keep_checkpoints` (0 or less: keep all).
 
     Args:
         run_folder: `results/<run-id>`.

@@ -55,7 +55,7 @@ def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: st
 
 
 def league_of(run_folder: Path, name: str) -> str | None:
-    """Return the behaviour whose league a name belongs to; None if there is none.
+    """Return the behaviour whose league a name belongs to; None if there is no league.
 
     The name is that of the behaviour, of a learner, or of the folder of either.
     """
@@ -70,7 +70,7 @@ def member_number(choice: str) -> int | None:
 
 
 def pool_folder(run_folder: Path) -> Path:
-    """Return the folder of the pool that a run's leagues share; it is that of the first behaviour with a league."""
+    """Return the pool folder that a run's leagues share: it is in the folder of the first behaviour with a league."""
     return behavior_folder(run_folder, next(iter(learners_in(run_folder)))) / FOLDER
 
 

@@ -44,7 +44,7 @@ _LEARNED: dict[str, dict[str, tuple[str, ...]]] = {
         "Optimizer:entropy_optimizer": (COEFFICIENTS,),
     },
 }
-"""By trainer type and Adam optimizer: the modules whose parameters the optimizer numbers, in that order."""
+"""By trainer type and Adam optimizer: the modules whose parameters the optimizer numbers, in number order."""
 
 
 def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:

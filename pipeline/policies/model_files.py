@@ -68,7 +68,7 @@ class Model:
     design: PolicyDesign
     """The policy's spec and network settings. For an `.onnx` file, only the spec is meaningful."""
     update: PolicyUpdate
-    """The policy's weights and step; without weights for an `.onnx` file, which the acting policy reads itself."""
+    """The policy's weights and step; weights are empty for an `.onnx` file, which the acting policy reads itself."""
 
     @property
     def spec(self) -> BehaviorSpec:

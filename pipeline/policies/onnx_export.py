@@ -38,7 +38,7 @@ class OnnxExporter:
         files: file operations.
 
     Attributes:
-        refused: reason why the disk refused the last file; empty if it did not refuse it.
+        refused: error that prevented writing the last file to disk; empty if there was none.
     """
 
     def __init__(self, log: logging.Logger = log, check: bool = False, files: FileOperations = REAL) -> None:

@@ -48,7 +48,7 @@ ALL = "@all"
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A player's result."""
+    """A player's result in a tournament."""
 
     name: str
     rating: float
@@ -276,7 +276,7 @@ class TournamentTable:
         }
 
     def _check(self, group: EnvironmentGroup) -> None:
-        """Create each player once for each side, so that all that can't play are named before the first game."""
+        """Create each player once per side, so that all players that can't play are named before the first game."""
         wrong: dict[tuple[str, str], None] = {}  # a reason that applies to both sides is reported once
         for number in range(len(self._players)):
             for spec in group.behavior_specs.values():
@@ -304,7 +304,7 @@ class TournamentTable:
         log.info("%s against %s: %d won, %d drawn, %d lost.", *names, won, drawn, lost)
 
     def _skills(self) -> list[float | None]:
-        """Return openskill ratings from the games in seeded random order; None if openskill is not installed."""
+        """Return each player's openskill rating, from the games in seeded random order; None without openskill."""
         if find_spec("openskill") is None:
             return [None] * len(self._players)
         records, rating = [Record(0.0) for _ in self._players], SkillRating()
@@ -329,7 +329,7 @@ def standings_table(standings: Sequence[Standing]) -> str:
 
 
 def _for_so_many(config: RunConfig, games: int) -> RunConfig:
-    """Return the configuration with at most as many instances as games of one side: more would be wasted."""
+    """Return the configuration with at most as many environment instances as games per side; others would be idle."""
     if config.environment is None or config.environment.kind in ("unity", "mlagents"):
         raise RunError(f"{_OPTION} plays built-in games and those of PettingZoo and OpenSpiel, but not Unity's")
     plain = config.to_plain()

@@ -131,7 +131,7 @@ def _warm_start_from_ml_agents(
 def resume_from_ml_agents(
     trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
 ) -> None:
-    """Load an ML-Agents checkpoint to continue its training: actor, critics, optimizers, normaliser and step count.
+    """Load an ML-Agents checkpoint into a trainer: actor, critics, optimizers, normaliser and step count.
 
     Args:
         trainer: a new trainer.

@@ -26,7 +26,7 @@ from headrace.stages.errors import type_of
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """The returns of an evaluation's episodes, in the environment's own rewards."""
+    """An evaluation's result: the returns and lengths of its episodes, in the environment's own rewards."""
 
     returns: tuple[float, ...]
     """Return of each episode, in the order in which they ended."""
@@ -35,7 +35,7 @@ class EvaluatedPolicy:
 
     @property
     def mean(self) -> float:
-        """Mean return."""
+        """Mean of the returns."""
         return statistics.fmean(self.returns)
 
     @property
@@ -50,7 +50,7 @@ class EvaluatedPolicy:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The policy to evaluate, and how it should act."""
+    """The policy to evaluate, how it acts, and the number of episodes."""
 
     policy: LoadedPolicy | LoadedMixture
     deterministic: bool

@@ -173,7 +173,7 @@ def _check_numbers(leaf: Leaf, array: Array, where: str) -> None:
 
 
 def _sequences(leaf: SequenceSpace, value: Any, where: str, single: bool | None) -> tuple[list[Any], bool]:
-    """Return the sequences as a list, and True if there is one; if `single` is None, an entity's shape decides."""
+    """Return the sequences as a list, and True if `value` is one sequence; by default, an entity's shape decides."""
     keys, inner = next(leaves(leaf.element))
     try:
         if single is None:

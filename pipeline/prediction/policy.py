@@ -101,8 +101,8 @@ class LoadedPolicy:
             action, state = policy.predict(obs, state=state)  # with a memory: the next observation of the episode
 
         Args:
-            obs: an observation of the environment, or a batch from a vector environment, recognised by shape. Values
-                are the environment's own; normalising and one-hot encoding happen here.
+            obs: an observation of the environment, or a batch from a vector environment; the shape decides which.
+                Values are the environment's own; normalising and one-hot encoding happen here.
             deterministic: True to act with the mean or the most likely choice instead of a sample.
             state: the state returned for the previous observation; None if the episode, or every episode of a batch,
                 starts with this observation.
@@ -165,8 +165,9 @@ class LoadedPolicy:
         includes the entropy bonus. With S reward signals, the last axis has S values, in the YAML's order.
 
         Raises:
-            PredictError: if the observation does not fit, or the file has no critic that values a single state. This is
-                so for `.onnx` models, trainers without a critic, POCA (which values groups) and policies with a memory.
+            PredictError: if the observation does not fit, or the file has no critic that values a single state. That is
+                the case for `.onnx` models, trainers without a critic, POCA (which values groups) and policies with a
+                memory.
         """
         columns, single = self._reader.read(obs)
         found = self._critic(columns)

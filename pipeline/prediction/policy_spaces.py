@@ -40,7 +40,7 @@ class OwnTerms:
     held: int | None = 1
     """Environment steps for which each action is held; the maximum if the policy chooses it; None if unknown."""
     chooses_held: bool = False
-    """True if the policy chooses this number with each action."""
+    """True if the policy chooses with each action how long it is held."""
 
 
 def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:

@@ -43,7 +43,7 @@ class Bottleneck:
     wait: float = 0.0
     """Share of time (0 to 1) in which other parts wait for the bottleneck."""
     behavior: str = ""
-    """The behaviour whose trajectories or policies the bottleneck delays; empty if it delays all of them."""
+    """The behaviour whose trajectories or policies the bottleneck delays; empty if it delays all behaviours."""
 
 
 def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | None = None) -> Bottleneck | None:

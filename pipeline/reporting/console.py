@@ -79,7 +79,7 @@ class LevelledLines(EveryRecord):
 
 
 def configure_logging(debug: bool = False, stream: TextIO | None = None, details: bool = True) -> ConsoleHandler:
-    """Make the loggers of Headrace's packages write lines, and no other loggers.
+    """Make only the loggers of Headrace's packages write lines.
 
     A second call replaces the first. For commands only: a program that calls `run()` configures logging itself.
 
@@ -172,7 +172,7 @@ _FORMAT = "%(asctime)s [%(levelname)s] %(message)s"
 
 @contextmanager
 def logged_to(folder: Path, append: bool) -> Iterator[None]:
-    """Also write Headrace's log records to `run_logs/run.log` in this context; a disk error loses only the log.
+    """Also write Headrace's log records to `run_logs/run.log` inside this context; a disk error loses only the log.
 
     Args:
         folder: `results/<run-id>`.

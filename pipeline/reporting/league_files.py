@@ -53,7 +53,7 @@ def draw_leagues(run_folder: Path, notes: Callable[[str], Sequence[str]] = lambd
 def _draw(report: Mapping[str, Any], folder: Path) -> list[Path]:
     if not (report.get("snapshots") or report.get("members")):
         return []
-    from headrace.stages.ghost.league_plot import draw_league  # Pillow only where pictures are made
+    from headrace.stages.ghost.league_plot import draw_league  # Pillow only where images are drawn
 
     write_atomic(folder / PICTURE, draw_league(report))
     return [folder / PICTURE]

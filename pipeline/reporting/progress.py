@@ -143,8 +143,8 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._enabled:
-            # No refreshing by a thread, which would take the GIL from the event loop at any moment.
-            # Standard output and error are redirected so that lines appear above the table.
+            # No refresh thread, because it would take the GIL from the event loop at any moment. Standard output and
+            # error are redirected so that lines appear above the table.
             self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
             with self._while_there():
                 self._live.start()

@@ -76,7 +76,7 @@ class _Host:
                 del told[: MOST_MARKS // 2]
 
     def cycles(self) -> tuple[float, float]:
-        """Return the seconds that the last whole updates took, ten or more, and the seconds since; 0 before the first.
+        """Return how many seconds the last whole updates took (ten or more), and the seconds since; 0 before the first.
 
         Whole updates are measured from the report after one update to the report after another.
         """
@@ -192,7 +192,7 @@ class TimeShares:
         return {f"{BUSY}/{LEARNERS}/{TRAINER}": min(1.0, sum(busiest))} if shared else {}
 
     def _window(self, learners: Sequence[_Host]) -> tuple[bool, float, float]:
-        """Return whether a learner has updated, the seconds of the busiest's last updates, and the seconds since."""
+        """Return whether a learner has updated, the busiest learner's time for its last updates, and the time since."""
         cycles = [(host, *host.cycles()) for host in learners if host.updates[-1]]
         if not cycles:
             return False, WINDOW_S, 0.0

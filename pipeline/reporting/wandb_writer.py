@@ -17,9 +17,9 @@ _INIT_S, _FINISH_S = 30.0, 60.0
 class WandbWriter:
     """A `StatisticsWriter` for one W&B run, named after this run, with a section of charts for each behaviour.
 
-    Statistics are named `<behaviour>/<statistic>`, over `<behaviour>/step`. wandb writes and uploads in its own
-    process, so only the first and the last call wait for the network. A resumed run continues the same W&B run; if it
-    repeats steps that are already logged, both curves are shown.
+    Statistics are named `<behaviour>/<statistic>`, with `<behaviour>/step` as the x axis. wandb writes and uploads in
+    its own process, so only the first and the last call wait for the network. A resumed run continues the same W&B run;
+    if it repeats steps that are already logged, both curves are shown.
 
     Args:
         run_folder: `results/<run-id>`; wandb's files go to its `wandb/`.

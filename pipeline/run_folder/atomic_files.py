@@ -139,7 +139,7 @@ class FileOperations:
         self.rmdir(folder)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make creations, renames and removals in a folder durable, if the platform can."""
+        """Make creations, renames and removals in a folder durable, if the platform supports that."""
         if not _SYNCS_FOLDERS:
             return
         descriptor = self.perform("open_folder", os.open, folder, os.O_RDONLY)

@@ -329,7 +329,7 @@ def checksum_of(content: Mapping[str, Any]) -> str:
 
 
 def _remove_superseded(checkpoints: Path, newest: int, keep: int, files: FileOperations) -> None:
-    """Remove all but the newest `keep` checkpoints up to `newest`; each folder is first renamed to unfinished."""
+    """Remove all but the newest `keep` checkpoints up to `newest`; each folder is first renamed as unfinished."""
     older = sorted((number for number in numbered_folders(checkpoints) if number <= newest), reverse=True)
     for number in older[keep:]:
         unfinished = unfinished_folder(checkpoints, number)

@@ -127,7 +127,7 @@ class RunFolder:
         return folder
 
     def go_on(self) -> None:
-        """Write `configuration.yaml`; called once the run is new for certain or has resumed from its checkpoint.
+        """Write `configuration.yaml`; called when a new run starts, or once a run has resumed from its checkpoint.
 
         Raises:
             OSError: if the file can't be written.
@@ -195,7 +195,7 @@ class RunFolder:
 
     @property
     def streams(self) -> Path:
-        """The folder of recordings."""
+        """The folder of recorded streams."""
         return self.path / "streams"
 
     def behavior(self, name: str) -> Path:
@@ -228,7 +228,7 @@ class RunFolder:
         write_atomic(self.training_status, text.encode(), files=self.files)
 
     def read_training_status(self) -> TrainingStatus:
-        """Return the content of `training_status.json`, ours or ML-Agents'; an empty status without the file.
+        """Return the content of Headrace's or ML-Agents' `training_status.json`; an empty status without the file.
 
         Raises:
             RunFolderError: if the file is damaged.

@@ -25,7 +25,7 @@ RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, "curves.png", *OF_TRACKERS, ME
 _LONGEST_NAME = 255
 """Maximum length of a file name, in bytes, on most disks."""
 _WHILE_WRITTEN = 25
-"""Number of bytes that a temporary file's name is longer than the final name."""
+"""Number of bytes by which a temporary file's name is longer than the final name."""
 
 
 def check_behavior_name(name: str) -> None:

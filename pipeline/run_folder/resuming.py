@@ -156,7 +156,7 @@ def resumed_settings(config: RunConfig, run_folder: Path, steps: int | None) -> 
 
 
 def other_run(before: str, config: RunConfig) -> str:
-    """Return why a run can't continue with a configuration, which has none of its behaviours; empty if it can.
+    """Return why a run can't continue with a configuration that has none of its behaviours; empty if it can.
 
     Args:
         before: the text of the run's `configuration.yaml`.

@@ -57,8 +57,8 @@ CloseSessionResponse = _message("CloseSessionResponse")
 _OPTIONS = {
     "grpc.server_handshake_timeout_ms": int(1000 * HEADER_S),  # for the HTTP/2 handshake
     "grpc.max_connection_idle_ms": 30_000,  # idle time; clients reconnect by themselves
-    "grpc.max_concurrent_streams": 1024,  # per connection, with just answered calls; beyond: UNAVAILABLE
-    "grpc.server.max_pending_requests": 1024,  # calls that arrived but are unread; beyond: CANCELLED
+    "grpc.max_concurrent_streams": 1024,  # per connection, with just answered calls; others get UNAVAILABLE
+    "grpc.server.max_pending_requests": 1024,  # calls that arrived but are unread; others get CANCELLED
     "grpc.server.max_pending_requests_hard_limit": 1024,
     "grpc.so_reuseport": 0,  # else two servers on one port would share its calls at random
 }

@@ -50,7 +50,7 @@ class LoadedModel:
     weights: int
     """Number of the policy's parameters; 0 for an `.onnx` file."""
     deterministic: bool
-    """True if the policy's network settings are to act by the mean and the most likely action."""
+    """True if the policy's network settings select the mean or the most likely action."""
 
     @property
     def description(self) -> str:

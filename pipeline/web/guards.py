@@ -154,7 +154,7 @@ def bears_token(request: web.Request) -> bool:
 
 
 def has_token(header: str, token: str) -> bool:
-    """Compare an `authorization` header with the token in constant time."""
+    """Return True if an `authorization` header contains the token, comparing in constant time."""
     scheme, _, secret = header.partition(" ")
     given, expected = (text.encode("utf-8", "surrogateescape") for text in (secret.strip(), token))
     same = hmac.compare_digest(given, expected)

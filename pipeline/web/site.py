@@ -128,7 +128,7 @@ class Site:
         return self._url(host)
 
     def addresses(self, token: str = "") -> str:
-        """Return the site's URLs, for other machines if they may call; show URLs with the token only to the user."""
+        """Return the site's URLs, for other machines too if they may call; show URLs with a token only to the user."""
         query = f"?token={quote(token, safe='')}" if token else ""
         outer = self.outer_url
         return f"{self.url}{query}" + (f" (from other machines: {outer}{query})" if outer else "")
@@ -328,7 +328,7 @@ async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Read a request's body of any type, unless it is encoded; apart from that, raise as `read_plain` does."""
+    """Read a request's body of any type; raise as `read_plain` does, but refuse only encoded bodies by their type."""
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
         raise web.HTTPUnsupportedMediaType(text="the body must be sent without a Content-Encoding")
     try:
@@ -350,7 +350,7 @@ def from_json(body: bytes) -> Any:
     """
     try:
         return orjson.loads(body)
-    except orjson.JSONDecodeError:  # orjson reads only UTF-8 and no NaN, which later checks refuse by its place
+    except orjson.JSONDecodeError:  # orjson reads only UTF-8, and no NaN, which later checks report with its place
         plain = json.loads(body)
     if b"\\u" in body:  # a lone surrogate can only be escaped; no response or log could encode it
         json.dumps(plain, ensure_ascii=False).encode()
