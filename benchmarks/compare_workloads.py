@@ -141,7 +141,7 @@ def w3(asked: Asked) -> Workload:
 
 
 def w4(asked: Asked) -> Workload:
-    """Return workload W4: PPO on Pendulum-v1, which Gymnasium has only as single environments."""
+    """Return workload W4: PPO on Pendulum-v1, for which Gymnasium has only single environments."""
     steps = 100_000 if asked.quick else 250_000
     contestants = by_hosts("benchmarks/pendulum_ppo.yaml", "Pendulum", steps, lag=True)
     bars = [

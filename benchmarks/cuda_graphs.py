@@ -2,8 +2,8 @@
 
     python benchmarks/cuda_graphs.py
 
-The buffers have random rows, as in `update.py`. Both variants learn alternately. Times are wall-clock milliseconds from
-the start of the update to the end of the GPU's work, including fetching the policy.
+The buffers have random rows, as in `update.py`. The two variants update alternately. Times are wall-clock milliseconds
+from the start of the update to the end of the GPU's work, including fetching the policy.
 """
 
 from __future__ import annotations

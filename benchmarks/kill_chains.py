@@ -43,7 +43,7 @@ class Counts:
     checkpoints: int = 0
     """Number of complete checkpoints that were read, part by part."""
     chains: int = 0
-    """Number of chains that have started, which is also the number of the next chain."""
+    """Number of chains started so far; also the number of the next chain."""
     violations: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 

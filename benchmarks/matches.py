@@ -58,7 +58,7 @@ class RandomPlayer:
         self._random = np.random.default_rng(seed)
 
     def __call__(self, observations: tuple[Array, ...]) -> ActionBatch:
-        """Decide for each row."""
+        """Return a random action for each row."""
         size = (len(observations[0]), len(self._branches))
         return _discrete(self._random.integers(0, self._branches, size=size, dtype=np.int32))
 

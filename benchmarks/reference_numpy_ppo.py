@@ -177,7 +177,7 @@ class Record:
         self._began = time.perf_counter()
 
     def goes_on(self) -> bool:
-        """Return True until all steps are made."""
+        """Return True while steps remain; the measurements start after the first fifth."""
         if self._mark is None and self._step >= self._most // 5:
             self._mark = (self._step, time.perf_counter(), time.process_time())
             self.stages = dict.fromkeys(STAGES, 0.0)

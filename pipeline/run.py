@@ -119,7 +119,7 @@ class RunResult:
         """Save the run as one file for `load`: its configuration, newest checkpoint and policies.
 
         Args:
-            path: path of the file; `.zip` is added if it has no suffix.
+            path: path of the file; `.zip` is added if the path has no suffix.
 
         Raises:
             RunFolderError: if the run has no checkpoint, or a damaged one.

@@ -16,7 +16,7 @@ from headrace.config import EACH, EnvSettings, Override
 from headrace.config.paths import user_path
 
 _OPTIONAL = ("environment", "default_settings")
-"""Optional sections of the file, which an option does not create."""
+"""Optional sections of the file; an option does not create them."""
 
 
 @dataclass(frozen=True, slots=True)

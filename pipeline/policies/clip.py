@@ -33,7 +33,7 @@ def write_final_clips(config: RunConfig, run_folder: Path, exports: Mapping[str,
 
 
 def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export: Path) -> None:
-    """Record a final policy, which plays on the left, against the scripted player."""
+    """Record a game of a final policy, on the left, against the scripted player."""
     settings = config.environment
     if settings is None or settings.kind != "builtin" or settings.id != "Volley":
         return

@@ -29,10 +29,10 @@ from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
 
 _UNREADABLE = (OSError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error)
-"""Errors that `zipfile` raises for damaged archives, and `ValueError`, which `_check_size` raises."""
+"""Errors that `zipfile` raises for damaged archives, and the `ValueError` from `_check_size`."""
 
 NEWEST = "checkpoint.pt"
-"""File name of the copy of the newest export, which ML-Agents users set as `init_path`."""
+"""File name of the copy of the newest export. ML-Agents users set this name as `init_path`."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Export:
     design: PolicyDesign
     """The policy's spec, network settings and kind of action distribution."""
     trainer_type: str = ""
-    """Type of the trainer that wrote the file; empty in files of older versions, which did not record it."""
+    """Type of the trainer that wrote the file; empty if an older version of Headrace wrote it."""
     learner: Mapping[str, Any] | None = None
     """Further state from which a trainer of this type can start (`Trainer.warm_state`); None if the file has none."""
 

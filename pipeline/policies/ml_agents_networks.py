@@ -1,6 +1,6 @@
 """Converts the MLPs in ML-Agents checkpoints to the parameters of Headrace's networks.
 
-All functions take either weights or one of Adam's moments, which have the same names.
+Every function takes either weights or one of Adam's moments; both have the same names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Named = Mapping[str, Array]
 Modules = Mapping[str, Named]
 
 COEFFICIENTS = "coefficients"
-"""Name for the module with SAC's entropy coefficients, which ML-Agents does not save."""
+"""Our name for SAC's entropy coefficients, a module that ML-Agents does not save."""
 
 _LAYER = re.compile(r"network_body\.(?:_body_endoder|linear_encoder)\.seq_layers\.(\d+)\.weight")
 _NORMALIZER = re.compile(r"(?:.*\.)?network_body\.(?:observation_encoder\.)?processors\.(\d+)\.normalizer\.(\w+)")
@@ -168,7 +168,7 @@ def normalizer_of(policy: Named) -> dict[str, Any] | None:
 
 
 def parameters_of(named: Named) -> list[str]:
-    """Return the parameter names in a `state_dict`, without the normaliser's tensors, which are torch buffers."""
+    """Return the parameter names in a `state_dict`, except the normaliser's tensors: these are torch buffers."""
     return [name for name in named if not _NORMALIZER.fullmatch(name)]
 
 

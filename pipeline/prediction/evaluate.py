@@ -29,7 +29,7 @@ class EvaluatedPolicy:
     """An evaluation's result: the returns and lengths of its episodes, in the environment's own rewards."""
 
     returns: tuple[float, ...]
-    """Return of each episode, in the order in which they ended."""
+    """Return of each episode, in the order in which the episodes ended."""
     lengths: tuple[int, ...]
     """Number of environment steps in each episode, in the same order."""
 
@@ -108,7 +108,7 @@ def evaluate(
 
 @contextmanager
 def _opened(env: Any) -> Iterator[tuple[_Kind, Any]]:
-    """Yield the generator for an environment, and the environment; close the latter if it was created here."""
+    """Yield an environment's generator and the environment; close the environment if it was created here."""
     made = isinstance(env, str) or (callable(env) and _kind_of(env) is None)
     if isinstance(env, str):
         import gymnasium
@@ -213,7 +213,7 @@ def _in_turn(env: Any, asked: _Asked) -> _Episodes:
 
 
 def _agents_of(env: Any, asked: _Asked) -> dict[str, _Agent]:
-    """Return the agents of a new episode; refuse an environment without agents, whose episodes would never end."""
+    """Return the agents of a new episode; raise an error if there are none, because the episode would never end."""
     if not env.agents:
         raise RunError("env: its reset() left no agents (env.agents is empty); expected at least one to play")
     return {name: _Agent(asked) for name in env.agents}

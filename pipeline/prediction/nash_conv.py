@@ -45,7 +45,7 @@ def nash_conv(
         nash_conv("results/kuhn", "kuhn_poker")
         nash_conv([early, late], "kuhn_poker", weights=[1, 3])  # a mixture
 
-    It is 0 at an equilibrium. In a two-player game, exploitability is half of it.
+    NashConv is 0 at an equilibrium. In a two-player game, exploitability is half of NashConv.
 
     Args:
         policy: a policy from `load_policy`, its argument (a run's folder or file), the result of `run`, or an OpenSpiel

@@ -247,7 +247,7 @@ def _composed_of(space: OwnSpace, found: Mapping[tuple[Any, ...], Any], keys: tu
 
 
 _ATARI = (160, 3)
-"""The last two axes, width and channels, of an Atari screen, which is 210 or 250 pixels high."""
+"""The last two axes (width, channels) of an Atari screen; its height is 210 or 250 pixels."""
 _STACKED = (
     "; this is a single frame, but policies for Atari see stacked grey frames. With gymnasium.wrappers, make the "
     "environment as FrameStackObservation(AtariPreprocessing(gymnasium.make(…, frameskip=1, "

@@ -161,8 +161,8 @@ class LoadedPolicy:
     def value(self, obs: Any) -> Any:
         """Return the critic's value for an observation, or values [n] for a batch.
 
-        The value is the trained policy's expected return after the observation, discounted as in training; with SAC it
-        includes the entropy bonus. With S reward signals, the last axis has S values, in the YAML's order.
+        The value is the trained policy's expected return after the observation, discounted as in training; with SAC,
+        the value includes the entropy bonus. With S reward signals, the last axis has S values, in the YAML's order.
 
         Raises:
             PredictError: if the observation does not fit, or the file has no critic that values a single state. That is

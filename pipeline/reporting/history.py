@@ -15,11 +15,11 @@ from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Sum
 from headrace.pipeline.run_folder.names import behavior_folder
 
 MOST_POINTS = 1024
-"""Maximum number of points per curve; a curve that reaches it is thinned to half."""
+"""Maximum number of points per curve; a curve that reaches the maximum is thinned to half."""
 MOST_CURVES = 2000
 """Maximum number of curves per run, because statistics' names may contain numbers."""
 MOST_MARKS = 1000
-"""Maximum number of marks per category; beyond it, the oldest marks are dropped."""
+"""Maximum number of marks per category; beyond the limit, the oldest marks are dropped."""
 MARKS = "Marks/"
 """Prefix of the tags that marks have in event files."""
 LESSON = "Environment/Lesson Number/"

@@ -96,8 +96,8 @@ _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOU
 class MlflowWriter:
     """A `StatisticsWriter` for one MLflow run, named after this run, with the metrics `<behaviour>/<statistic>`.
 
-    A thread talks to the server, so a slow server delays nothing. A resumed run continues the same MLflow run; if it
-    repeats steps that are already logged, both points are kept.
+    A thread talks to the server, so a slow server delays nothing. A resumed run continues the same MLflow run; if the
+    run repeats steps that are already logged, both points are kept.
 
     Args:
         run_folder: `results/<run-id>`.

@@ -38,7 +38,7 @@ ROW_STAYS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BehaviorProgress:
-    """Progress of one behaviour. None means "not known (yet)"."""
+    """Progress of one behaviour. A value is None while it is unknown."""
 
     name: str
     steps: int
@@ -190,7 +190,7 @@ class Progress:
     def _erase_what_was_wrapped(self) -> None:
         """Erase the lines that wrapping added to the table when the terminal became narrower.
 
-        Rich moves the cursor up by the number of lines that it wrote, which would leave the first lines on the screen.
+        Rich moves the cursor up by the number of lines that it wrote, so the first lines would stay on the screen.
         """
         width, lengths = self._drawn
         now = self._console.width

@@ -74,7 +74,7 @@ class Reporter:
         return self._clock() - self._began_s
 
     def add_writer(self, writer: StatisticsWriter) -> None:
-        """Add a writer, which receives all later summaries."""
+        """Add a writer for all later summaries."""
         self._writers.append(writer)
 
     def showing(self) -> AbstractContextManager[Any]:
@@ -110,7 +110,7 @@ class Reporter:
     def rewind(self, name: str, step: int) -> None:
         """Move a behaviour back to the earlier step from which its trainer continues."""
         self._behaviors[name].rewind(step)
-        self._collector.summaries(name)  # dropped, as they belong to lost steps
+        self._collector.summaries(name)  # dropped, because they belong to lost steps
         for category in (name, PIPELINE):
             self._tell_writers("rewind", category, step)
 
@@ -131,7 +131,7 @@ class Reporter:
     def add_statistics(
         self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str, span_s: float = 0.0
     ) -> None:
-        """Add a host's statistics and queue counts, which cover `span_s` seconds by the host's clock."""
+        """Add a host's statistics and queue counts for a period of `span_s` seconds by the host's clock."""
         self._collector.merge(self._rates.without_counts(statistics, host, span_s))
         for counts in queues:
             key = f"{counts['name']} ({host})"
@@ -256,7 +256,7 @@ class Reporter:
 
 
 class _StageRates:
-    """Computes each stage's agent steps per second, from the steps that it counts and its host's clock."""
+    """Computes each stage's agent steps per second, from the stage's step counts and its host's clock."""
 
     COUNTS = "Steps/"
     RATES = "Steps per Second/"

@@ -1,9 +1,9 @@
 """Statistics: collected from stages, merged in main, and summarised for the writers.
 
-Every host has one `StatisticsCollector`, which its stages report to. Hosts other than main `drain` theirs
-into plain data for the control channel; main `merge`s that into its own and, at each summary, passes
-`summaries` to the `StatisticsWriter`s: TensorBoard (`tensorboard_writer`), the console (`console`), the
-gauges of `timers.json` (`timers`) and custom writers named as `module:Class`.
+Every host has one `StatisticsCollector`, to which its stages report. A host other than main `drain`s its collector into
+plain data for the control channel. Main `merge`s the data into its own collector and, at each summary, passes
+`summaries` to the `StatisticsWriter`s: TensorBoard (`tensorboard_writer`), the console (`console`), the gauges of
+`timers.json` (`timers`) and custom writers named as `module:Class`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PIPELINE = "Pipeline"
 """The category of statistics that belong to no behaviour: queues, stages, hosts."""
 
 HIDDEN = ("Is Training", "Step")
-"""Statistics without curves, which only the console and the live page show, as in ML-Agents."""
+"""Statistics without curves; only the console and the live page show them, as in ML-Agents."""
 
 HOWS = ("mean", "sum", "last", "histogram")
 RESERVOIR_SIZE = 1024

@@ -106,7 +106,7 @@ class _EventFile:
     """One event file: a sequence of `Event` messages."""
 
     def __init__(self, folder: Path) -> None:
-        # TensorBoard takes a third of a second to import, which should not delay validating a config or printing help.
+        # Importing TensorBoard takes a third of a second, too long for validating a config or printing help.
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
 

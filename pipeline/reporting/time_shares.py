@@ -35,7 +35,7 @@ LATE_S = 2.0
 _EXACT_S = 1e-6
 """Tolerance for comparing sums of seconds."""
 ONE_OF_THEM = 0.8
-"""Minimum share of the work in an event loop with several learners at which one learner alone keeps it busy."""
+"""Minimum share of an event loop's work at which one of several learners alone keeps the loop busy."""
 MAIN, ACTORS, LEARNERS, INFERENCE = "main", "actors", "learners", "inference"
 TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "trainer",
@@ -158,7 +158,7 @@ class TimeShares:
     def numbers(self) -> dict[str, float]:
         """Return the statistics by name; empty before the first update, unless actors wait most of the time.
 
-        Before the first update, actors may wait for room or for that update if it is slow.
+        Actors may wait before the first update: for room, or because the update is slow.
         """
         learners = [host for host in self._hosts.values() if host.role == "learner"]
         learned, window_s, since_s = self._window(learners)

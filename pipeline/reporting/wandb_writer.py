@@ -19,7 +19,7 @@ class WandbWriter:
 
     Statistics are named `<behaviour>/<statistic>`, with `<behaviour>/step` as the x axis. wandb writes and uploads in
     its own process, so only the first and the last call wait for the network. A resumed run continues the same W&B run;
-    if it repeats steps that are already logged, both curves are shown.
+    if the run repeats steps that are already logged, both curves are shown.
 
     Args:
         run_folder: `results/<run-id>`; wandb's files go to its `wandb/`.

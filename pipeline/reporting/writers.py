@@ -1,4 +1,4 @@
-"""A run's statistics writers: the built-in ones, and those listed in the YAML, whose errors can't end the run."""
+"""A run's statistics writers: the built-in ones, and those listed in the YAML. A writer's error can't end the run."""
 
 from __future__ import annotations
 

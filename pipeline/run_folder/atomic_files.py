@@ -201,7 +201,7 @@ QUIET_S = 60.0
 
 
 class FileGuard:
-    """Turns disk errors into warnings, one for each file until it can be written again.
+    """Turns disk errors into warnings, one per file until the file can be written again.
 
     Args:
         log: receives the warnings.

@@ -48,10 +48,10 @@ def carry(run_folder: Path, path: str | os.PathLike[str]) -> Path:
 
     Args:
         run_folder: `results/<run-id>`.
-        path: path of the file; `.zip` is added if it has no suffix. An existing file is replaced.
+        path: path of the file; `.zip` is added if the path has no suffix. An existing file is replaced.
 
     Raises:
-        RunFolderError: if the run has no checkpoint, or its newest one is damaged.
+        RunFolderError: if the run has no checkpoint, or its newest checkpoint is damaged.
         OSError: if the file can't be written.
     """
     target = _with_suffix(absolute(path))

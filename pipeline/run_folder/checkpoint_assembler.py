@@ -70,7 +70,7 @@ class CheckpointAssembler:
         return sorted(self._pending.expected - self._pending.parts.keys()) if self._pending else []
 
     def move(self, folder: Path) -> None:
-        """Use another folder, which has no checkpoints, from now on; abandon the checkpoint in progress."""
+        """Move to another folder, which has no checkpoints; abandon the checkpoint in progress."""
         self._folder, self._pending, self.newest = folder, None, -1
 
     def begin(self, expected: Iterable[str], now_s: float) -> int:

@@ -180,12 +180,12 @@ class RunFolder:
 
     @property
     def timers(self) -> Path:
-        """Path of `timers.json`, which `timers.Timers.write` writes."""
+        """Path of `timers.json`, written by `timers.Timers.write`."""
         return self.run_logs / "timers.json"
 
     @property
     def training_status(self) -> Path:
-        """Path of `training_status.json`, which `write_training_status` writes."""
+        """Path of `training_status.json`, written by `write_training_status`."""
         return self.run_logs / "training_status.json"
 
     @property
@@ -199,7 +199,7 @@ class RunFolder:
         return self.path / "streams"
 
     def behavior(self, name: str) -> Path:
-        """Return a behaviour's folder, which is created if missing.
+        """Return a behaviour's folder, creating it if missing.
 
         Raises:
             RunFolderError: if the name is unusable (`check_behavior_name`), or another behaviour has this folder.

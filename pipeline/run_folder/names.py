@@ -57,7 +57,7 @@ def folder_names(category: str) -> tuple[str, ...]:
 
 
 def behavior_folder(run_folder: Path, category: str) -> Path:
-    """Return a behaviour's folder, which need not exist; the files in it have names that begin with the folder's."""
+    """Return a behaviour's folder, which need not exist; its files' names begin with the folder's name."""
     first, *former = (run_folder / name for name in folder_names(category))
     return next((folder for folder in former if folder.is_dir() and not first.is_dir()), first)
 

@@ -46,7 +46,7 @@ class ExportEntry:
         }
 
     def within(self, run_folder: Path) -> ExportEntry:
-        """Return the entry with its files under `run_folder`, which may have been moved since."""
+        """Return the entry with its paths under `run_folder`, because the run may have been moved."""
 
         def here(file: str) -> str:
             path = PureWindowsPath(file)  # understands the separators of all systems

@@ -174,7 +174,7 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
 
 
 def _holds_flags(value: Any, depth: int) -> bool:
-    """Return True if lists of this depth mix booleans with numbers, which NumPy would accept."""
+    """Return True if lists of this depth mix booleans with numbers; NumPy alone would accept them."""
     for _ in range(depth - 1):
         value = chain.from_iterable(value)
     return bool in set(map(type, value if depth else [value]))

@@ -60,7 +60,7 @@ class Batcher:
 
     Args:
         model: the policy.
-        deterministic: the default for requests that leave it open.
+        deterministic: the default for requests that do not choose.
         random: generator for sampled actions.
         limits: the limits; None for the defaults.
 

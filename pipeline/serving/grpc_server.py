@@ -204,7 +204,7 @@ class GrpcServer:
         return answer
 
     async def _admitted(self, kind: Any, method: Method, context: _Context) -> Any:
-        """Answer a call together with the calls that arrived with it; refuse it if too many are in progress."""
+        """Answer a call together with the calls that arrived with it; refuse the call if too many are in progress."""
         if self._admission.full and not self._service.ending:
             under_way = self._admission.under_way
             self._service.tally.turned_away()

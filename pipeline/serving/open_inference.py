@@ -123,7 +123,7 @@ class _ModelTensors:
             self.outputs["discrete"] = ("INT64", [-1, len(actions.discrete_branches)])
 
     def _add(self, name: str, datatype: str, *shape: int) -> str:
-        """Add an input and return its name, which gets underscores at the end if it is taken."""
+        """Add an input and return its name; a name that is taken gets underscores appended."""
         while name in self.inputs:
             name += "_"
         self.inputs[name] = (datatype, [-1, *shape])

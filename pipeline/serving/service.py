@@ -39,7 +39,7 @@ class PolicyService:
 
     Args:
         models: the served models.
-        deterministic: True for the most likely actions as the default for requests to all models.
+        deterministic: True to answer with the most likely actions by default, for every model.
         seed: seed of all randomness; None for a random seed.
         clock: returns the time in seconds.
         batches: limits of each model's batcher; None for the defaults.

@@ -22,7 +22,7 @@ class SessionLimits:
     agents: int = 100_000
     """Maximum number of agents in all sessions together."""
     idle_s: float = 600.0
-    """Seconds without use after which a session is ended."""
+    """Seconds without use after which a session ends."""
 
 
 @dataclass(eq=False, slots=True)
@@ -111,7 +111,7 @@ class Sessions:
         """Let a request use its session; the session's memories change only if there is a decision.
 
         Raises:
-            RequestRefused: if the session is missing, another request uses it, or its number of agents differs.
+            RequestRefused: if the session is missing, another request uses it, or the numbers of agents differ.
         """
         key = request.session
         fresh = request.begins and key not in self._sessions

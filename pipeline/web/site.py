@@ -36,7 +36,7 @@ from headrace.stages.listening import find_port, outer_host
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger(f"{__name__}.connections")
 _quiet.setLevel(logging.CRITICAL)
-"""Silenced logger for aiohttp, which would log a traceback for each malformed request; `Site` logs handler errors."""
+"""Silenced logger for aiohttp, because aiohttp logs every malformed request; `Site` itself logs handler errors."""
 
 _WIDE = (
     "Other machines can reach port %d. The traffic, including the token, is not encrypted: 'localhost' and an SSH "
