@@ -305,7 +305,7 @@ async def read_json(request: web.Request, model: type[M]) -> M:
 
 
 async def read_plain(request: web.Request) -> object:
-    """Read a request's body, JSON or msgpack by its content type; a body beyond the site's limit is refused with 413.
+    """Read a request's body as JSON or msgpack, by content type; refuse a body beyond the site's limit with 413.
 
     Raises:
         web.HTTPUnsupportedMediaType: if the content type is neither.
