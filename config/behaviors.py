@@ -259,7 +259,7 @@ class BehaviorSettings(Settings):
         return data
 
     def _mistakes(self) -> list[Finding]:
-        """Find the first kind of contradiction; later ones may result from it."""
+        """Find contradictions of the first kind that occurs, as later kinds may result from it."""
         return (
             self._about_brains()
             or self._about_league()

@@ -69,7 +69,7 @@ class Settings(BaseModel):
 def changed(settings: Settings) -> list[str]:
     """Return the keys whose values differ from the default.
 
-    `model_fields_set` would not do, because it contains all keys if the data is plain.
+    This does not use `model_fields_set`, which contains all keys if the settings come from plain data.
     """
     fields = type(settings).model_fields.items()
     return [name for name, field in fields if getattr(settings, name) != field.get_default(call_default_factory=True)]

@@ -196,7 +196,7 @@ class ReplayHosts(_Hosts):
 
 
 class InferenceHosts(_Hosts):
-    """The host that decides for all actors if `inference` is `central`; a GPU on which a learner learns decides too."""
+    """The host that decides for all actors if `inference` is `central`; the GPU used for learning also decides."""
 
 
 class HostsSettings(Settings):

@@ -85,7 +85,10 @@ def _about_placement(config: Sections, learners: Iterable[str]) -> Iterator[Find
 
 
 def _about_teams(config: Sections, sides: Collection[str]) -> Iterator[Finding]:
-    """Report teams that several behaviours with leagues share, and, if roles define teams, behaviours with several."""
+    """Report teams that several behaviours with leagues share.
+
+    If roles define teams, also report behaviours with several teams.
+    """
     environment = config.environment
     if environment is None or len(sides) < 2:
         return

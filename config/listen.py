@@ -18,7 +18,7 @@ LAST_PORT = 65535
 
 
 def hosts_of(listen: str) -> tuple[str, ...]:
-    """Return the addresses for a `listen` value; unless the value names an address, the machine may not have it.
+    """Return the addresses for a `listen` value; the machine may not have those that the value only implies.
 
     Raises:
         ValueError: if the value is neither `localhost`, `all` nor an address.

@@ -179,8 +179,8 @@ START_S = 300.0
 """Minimum limit, in seconds, for a starting host if `env_settings.timeout_wait`, which is meant for games, sets its
 limit."""
 PAUSE_S = 5.0
-"""If the check, which is due every second, is late by more than this many seconds, the checker itself did not run, and
-no silence counts."""
+"""Lateness in seconds of the check, which is due every second, above which the checker itself did not run and no
+silence counts."""
 
 
 class _Silence(Settings):

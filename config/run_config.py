@@ -71,7 +71,7 @@ class RunConfig(Sections):
         raise ConfigError([Mistake(str(self._path or ""), None, "behaviors", message)])
 
     def known_settings(self, name: str) -> BehaviorSettings | None:
-        """Return a behaviour's settings: its own, its league's first learner's, the default, or None."""
+        """Return a behaviour's own settings, its league's first learner's, or the defaults; None without any."""
         listed = name if name in self.behaviors else next(iter(self.league_learners(name)), "")
         return self.behaviors.get(listed, self.default_settings)
 

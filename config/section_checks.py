@@ -193,7 +193,7 @@ def _about_environment(config: Sections) -> Iterator[Finding]:
 
 
 def check_behavior(config: Sections) -> Iterator[Finding]:
-    """Report an environment with one kind of agents if no behaviour is given for them."""
+    """Report an environment with one kind of agent whose behaviour is not named."""
     if config.environment is not None and config.environment.behavior is None:
         involved = (("environment", "behavior"), _BEHAVIORS, _DEFAULT)
         yield Finding(("environment",), without_behavior(config), involved)

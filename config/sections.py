@@ -183,7 +183,7 @@ USUAL_FILMED = 3
 
 
 class InferenceSettings(Settings):
-    """The `inference` section: play with trained policies; without `checkpoint_settings.inference` it has no effect."""
+    """The `inference` section: play with trained policies. It has no effect without `checkpoint_settings.inference`."""
 
     episodes: Int | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""Windows API calls that Python does not offer: jobs, which end a process with all that it started, and end requests.
+"""Windows API calls that Python lacks: jobs, which end a process with all that it started, and requests to end.
 
 Import this module only on Windows.
 """

@@ -73,7 +73,7 @@ GAME_COLUMNS: tuple[Column, ...] = (
     Column("game_generation", "int32"),
     Column("game_team", "int32"),  # the learning team in the game
     Column("game_opponent", "int32"),  # opponent's snapshot (the first of several), -1 newest; for brains see below
-    Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost; or the share it beat
+    Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost; or share of teams beaten
 )
 """Columns [G]: games that ended in the batch, one row per match, from the learning team's side.
 

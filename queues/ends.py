@@ -88,7 +88,7 @@ T = TypeVar("T")
 
 
 class RoomOutlet(ABC, Generic[T]):
-    """The producer's end of a queue whose items calls carry.
+    """The producer's end of a queue whose items are sent by calls between processes.
 
     At most `maxlen` items are put but not yet taken, wherever they are.
 

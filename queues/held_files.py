@@ -18,9 +18,9 @@ from typing import IO, Any, TypeVar
 R = TypeVar("R")
 
 PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.4)
-"""Seconds between successive attempts, five in total."""
+"""Seconds between successive attempts, five seconds in total."""
 ON_LOOP = 6
-"""How many of these pauses may block main's event loop: less than a second in total."""
+"""Number of these pauses that may block main's event loop: less than a second in total."""
 _brief_on_loops = True
 _HELD = {5, 32, 33, 145}
 """Windows error codes of a held file: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION, and

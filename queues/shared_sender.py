@@ -228,7 +228,7 @@ class SharedSender(Generic[T]):
         return True
 
     def _pump(self) -> None:
-        """Send waiting items while there is room, and then END if the stream is closed."""
+        """Send waiting items while there is space, and then END if the stream is closed."""
         while self._jobs and self._may_send(self._jobs[0].parcels[0]):
             job = self._jobs[0]
             job.begun = True

@@ -84,7 +84,7 @@ class Activity:
         return f"stage {self.stage}" if operation is None else f"stage {self.stage} {operation.describe()}"
 
     def frames(self) -> list[FrameType]:
-        """Return the stack frames in which the stage waits, innermost last, while its task does not run."""
+        """Return the stack frames in which the stage waits, innermost last, while its task is suspended."""
         return [*_awaiting(self.task.get_coro() if self.task is not None else None), *_awaiting(self.results)]
 
 
@@ -148,27 +148,27 @@ def _awaiting(waiter: object) -> list[FrameType]:
 
 
 ACTING = "acting"
-"""Time in which policies decide, once per tick."""
+"""Name of the time in which policies decide, once per tick."""
 ASKING = "asking"
-"""Time in which an actor waits for decisions from another process."""
+"""Name of the time in which an actor waits for decisions from another process."""
 STEPPING = "stepping"
-"""The environments' share of a tick, including waits for them."""
+"""Name of the environments' share of a tick, including waits for them."""
 LEARNING = "learning"
-"""Time in which a trainer performs an update."""
+"""Name of the time in which a trainer performs an update."""
 RECORDING = "recording"
-"""Time in which the recorder writes an edge's items to a stream."""
+"""Name of the time in which the recorder writes an edge's items to a stream."""
 COMPUTING = "computing"
-"""Time in which the event loop's thread occupies a core, for any work."""
+"""Name of the time in which the event loop's thread occupies a core, for any work."""
 PUBLISHING = "publishing"
-"""Time in which the publisher sends a policy to the actors."""
+"""Name of the time in which the publisher sends a policy to the actors."""
 RESTING = "resting"
-"""Time in which an actor is blocked, for any reason."""
+"""Name of the time in which an actor is blocked, for any reason."""
 WAITING = "waiting"
-"""Time in which an actor waits for learners; followed by a slash and a behaviour name, for that behaviour's learner."""
+"""Name of the time in which an actor waits for learners; for one learner, a slash and its behaviour name follow."""
 WORKING = "working"
-"""With a slash and a stage name: time in which the stage processes an item, or produces items."""
+"""Start of the name, before a slash and a stage name, of the time in which the stage processes or produces items."""
 BLOCKED = "blocked"
-"""With a slash and a stage name: time in which the stage waits for space in its output queue, or for a reply."""
+"""Start of the name, before a slash and a stage name, of the time in which the stage waits for space or a reply."""
 
 
 class Timings:
@@ -195,7 +195,7 @@ class Timings:
     def lasting(self, *names: str) -> Iterator[None]:
         """Measure the time spent within the context.
 
-        `drain` may collect a part of it early; the count rises when the context ends.
+        `drain` may collect a part of that time early; the count rises when the context ends.
         """
         self._lasting.update(dict.fromkeys(names, self._clock()))
         try:

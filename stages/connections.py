@@ -334,7 +334,7 @@ def _is_whole(data: bytes) -> bool:
 
 
 _OTHERWISE = (b"\r\ntransfer-encoding", b"\r\nexpect", b"\r\nupgrade", b"\r\nconnection: close", b" http/1.0")
-"""Parts of a header with which the request's length does not determine its end, or the answer ends the connection."""
+"""Header parts with which a request's length does not determine its end, or the connection closes after the answer."""
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:

@@ -150,7 +150,7 @@ def frames(error: BaseException) -> list[FrameSummary]:
 
 
 def raised_in_user_code(error: BaseException) -> bool:
-    """Return True if the error, or one of its causes, was raised below a user's code, so that a traceback helps."""
+    """Return True if the error, or one of its causes, was raised in or below a user's code; a traceback then helps."""
     return any(user_frame(each) is not None for each in _with_causes(error))
 
 

@@ -68,7 +68,7 @@ def outer_host(listen: str) -> str:
 
 
 def add_grpc_port(server: grpc.aio.Server, port: int, hosts: list[str]) -> bool:
-    """Make a gRPC server listen where `find_port` found; return False if another program took the port first."""
+    """Make a gRPC server listen at the port from `find_port`; return False if another program took the port first."""
     for host in ["::"] if "::" in hosts else hosts:  # gRPC's `::` stands for all addresses, including IPv4
         try:
             if not server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"):

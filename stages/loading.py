@@ -36,8 +36,7 @@ from headrace.surroundings import surroundings
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
 _OWN_MARK = "__headrace_own__"
-"""Attribute of modules loaded from a folder that holds the module's file. Another YAML's module may replace such
-modules."""
+"""Attribute that marks modules loaded from a folder and holds their file. Another YAML's modules may replace them."""
 _NAMES_SHOWN = 12
 
 

@@ -41,7 +41,7 @@ _REWARDS = ("reward_signals", "gamma", "use_curiosity", "curiosity_strength", "c
 _CLONING = ("pretraining", "behavioral_cloning")
 _ALL = ("trainer", "curriculum", *_MEMORY)
 UPDATES = ("num_update", "updates_per_train")
-"""Names of the key for SAC's updates per step: the released one, and the one before."""
+"""Names of the key for SAC's updates per step: the released name, then an earlier one."""
 
 CONVERTED = {
     "ppo": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING),

@@ -1,4 +1,4 @@
-"""Converts RLlib YAML, as Godot RL Agents' users have it, to a run with `environment.kind: godot`."""
+"""Converts the RLlib YAML of Godot RL Agents' users to a run with `environment.kind: godot`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An environment factory, which trainer.yaml next to this file refers to."""
+"""An environment factory, used by trainer.yaml in this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three stages for trajectories, which config.yaml next to this file places. docs/custom-stages.md explains them."""
+"""Three stages for trajectories, used by config.yaml in this folder. docs/custom-stages.md explains them."""
 
 from __future__ import annotations
 

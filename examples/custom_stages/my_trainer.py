@@ -1,4 +1,4 @@
-"""A custom trainer, which trainer.yaml next to this file refers to: REINFORCE with a baseline.
+"""A custom trainer, used by trainer.yaml in this folder: REINFORCE with a baseline.
 
 Williams (1992), "Simple Statistical Gradient-Following Algorithms"; the baseline is the network's value head. There is
 one gradient step per buffer, and no correction for old policies, so set `pipeline.max_policy_lag: 0`.

@@ -1,4 +1,4 @@
-"""A statistics writer, which config.yaml next to this file refers to."""
+"""A statistics writer, used by config.yaml in this folder."""
 
 from __future__ import annotations
 

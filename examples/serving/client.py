@@ -46,8 +46,9 @@ class PolicyClient:
     Raises:
         ValueError: if the URL is not valid.
 
-    Raises of all methods: ServerRefused: if the server refuses the request. OSError, HTTPException: if the server can't
-    be reached, or does not answer in time.
+    Raises of all methods:
+        ServerRefused: if the server refuses the request.
+        OSError, HTTPException: if the server can't be reached, or does not answer in time.
     """
 
     def __init__(self, url: str = USUAL_URL, token: str = "", timeout_s: float = 10.0) -> None:

@@ -50,7 +50,7 @@ class CountedEpisodes:
         self._instances = list(range(len(shares)))
         """Numbers of the instances that have not closed."""
         self._slots: dict[int, int] = {}
-        """By agent with a running episode: the agent's index in the arrays below."""
+        """For each agent with a running episode: its index in the arrays below."""
         self._free: list[int] = []
         self._env_ids = np.zeros(0, np.int64)
         self._counts = np.zeros(0, np.bool_)
@@ -58,7 +58,7 @@ class CountedEpisodes:
         self._decisions = np.zeros(0, np.int64)
         self._seen = np.zeros(0, np.int64)
         self._deciding: bytes | None = None
-        """Bytes of the agent ids that decided at the last tick, usually the same at the next tick; None if an agent has
+        """Ids, as bytes, of the agents that decided at the last tick; usually the same at the next. None if one has
         left."""
         self._where = np.zeros(0, np.int64)
         """Slots of the agents in `_deciding`."""

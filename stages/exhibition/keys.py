@@ -179,7 +179,7 @@ class HeldKeys:
 
     @property
     def there(self) -> bool:
-        """False if the person has left or the connection is lost."""
+        """True unless the person has left or the connection is lost."""
         return self._clock() - self._heard < AWAY_S
 
     @property

@@ -33,7 +33,7 @@ Numbers = TypeVar("Numbers")
 ACTION_HEADS = "action_heads"
 
 VALUES = "values"
-"""A column that other libraries' actors record; requesting it is refused with an explanation."""
+"""Name of a column that other libraries' actors record; a request for it is refused with an explanation."""
 
 
 class ActionDistributions(NamedTuple, Generic[Numbers]):

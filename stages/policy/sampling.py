@@ -184,7 +184,7 @@ class ActionSampler:
         noise: Floats | None,
         log_probs: Floats,
     ) -> Floats:
-        """Return continuous actions [d, c] in the trainer's form; write their log-probabilities to `log_probs`."""
+        """Return continuous actions [d, c] as policies draw them; write their log-probabilities to `log_probs`."""
         c = self._actions.continuous_size
         if self.uniform and not deterministic:
             log_probs.fill(-_LOG_TWO)

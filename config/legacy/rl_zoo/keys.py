@@ -28,7 +28,7 @@ class Key:
     write: Callable[[Any], Any] = integral
     """Converts Stable-Baselines3's value to Headrace's; raises a ValueError with the reason if it can't."""
     falls: bool = False
-    """True if a value `lin_…`, which falls to 0, also sets `<to>_schedule`."""
+    """True if a value `lin_…`, which is a schedule that falls to 0, also sets `<to>_schedule`."""
     why: str = ""
     """If `to` is None: what Headrace does instead."""
     needs: str = ""

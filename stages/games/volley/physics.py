@@ -36,7 +36,7 @@ PLAYER_RADIUS: Final = 0.34
 PLAYER_SPEED: Final = 2.6
 PLAYER_ACCELERATION: Final = 20.0
 PLAYER_JUMP: Final = 3.8
-"""Upward speed at take-off, which gives a jump of 0.72 m and 0.76 s."""
+"""Upward speed at take-off, for a jump that is 0.72 m high and lasts 0.76 s."""
 PLAYER_GRAVITY: Final = 10.0
 
 BALL_RADIUS: Final = 0.2
@@ -51,7 +51,7 @@ PLAYER_RESTITUTION: Final = 0.95
 WALL_RESTITUTION: Final = 0.85
 NET_RESTITUTION: Final = 0.6
 FLOOR_RESTITUTION: Final = 0.5
-"""Restitution of the floor; only visible, as the rally is already over."""
+"""Restitution of the floor, which is only for show: the rally is already over."""
 
 HOME: Final = 1.5
 """Distance from the net at which a player waits for the serve."""

@@ -126,7 +126,7 @@ class ActorNetwork(nn.Module):
 
 
 def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
-    """Return (name, shape) for each parameter of a design's actor, which is built to find them out."""
+    """Build a design's actor, and return (name, shape) for each of its parameters."""
     return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
 
 

@@ -154,7 +154,7 @@ def fully_connected(channels: int) -> nn.Module:
 
 
 def resnet(channels: int) -> nn.Module:
-    """Make the residual network of Espeholt et al. (2018), "IMPALA", figure 3, with swish and without padded pools."""
+    """Make the residual network of Espeholt et al. (2018), "IMPALA", figure 3, with swish and unpadded pooling."""
     modules: list[nn.Module] = []
     for inputs, outputs in pairwise((channels, *_RESNET_CHANNELS)):
         modules += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(3, 2)]

@@ -37,7 +37,7 @@ two."""
 
 
 def fast_bf16(device: str) -> str | None:
-    """Say why bfloat16 matmuls are fast on a torch device; return None if they are slower than float32 ones."""
+    """Describe why bfloat16 matmuls are fast on a torch device; return None if they are slower than float32 ones."""
     if device.startswith("cuda"):
         # Ampere or later: older GPUs have no unit for bfloat16, although torch reports it as supported.
         return "tensor cores" if torch.cuda.get_device_capability(device)[0] >= 8 else None

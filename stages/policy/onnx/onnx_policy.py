@@ -293,7 +293,7 @@ class OnnxPolicy:
         return version
 
     def _read_memory_size(self, stated: Mapping[str, Array]) -> int:
-        """Return the stated memory size, or the size of the memory input if a conversion dropped the statement."""
+        """Return the memory size that the model states, or that of its memory input if a conversion dropped it."""
         size = whole_numbers(stated.get(contract.MEMORY_SIZE))[0]
         shapes, outputs = self._runtime.shapes, self._runtime.outputs
         if size <= 0 and contract.RECURRENT_IN in shapes and contract.RECURRENT_OUT in outputs:
