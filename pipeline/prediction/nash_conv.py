@@ -53,8 +53,7 @@ def nash_conv(
             policy before each game. A map gives a policy or a list for each player 0, 1, ….
         game: the game's name, as in `environment.game`, or an OpenSpiel game.
         options: the game's parameters, as in `environment.options`.
-        weights: weights of a mixture's policies, which need not sum to 1; None for equal weights. A map gives the
-            weights for each player.
+        weights: of a mixture's policies, with any sum; None for equal weights. A map gives the weights for each player.
         behavior: the behaviour to load from a run with several.
         checkpoint: "best", "last" or a step, if the policy is loaded from a run.
         max_states: maximum number of game states to visit, including chance nodes.
