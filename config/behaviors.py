@@ -36,7 +36,7 @@ from headrace.config.validation import explain
 
 
 class StopWhenSettings(Settings):
-    """When a behaviour stops learning before `max_steps`: as soon as one of these conditions holds."""
+    """Conditions under which a behaviour stops learning before `max_steps`: as soon as one of them holds."""
 
     mean_reward: Float | None = Field(
         None, description="Stop when the mean return of the last `over` training episodes is at least this."

@@ -66,7 +66,7 @@ SCRIPTED_PLAYERS: Mapping[str, tuple[str, ...]] = {
     "ConnectFour": ("headrace.stages.games.connect_four:TacticalPlayer",),
     "Pursuit": ("headrace.stages.games.pursuit:ScriptedPursuer", "headrace.stages.games.pursuit:ScriptedEvader"),
 }
-"""By built-in game: `module:Class` of its scripted player, or one per team if the teams' players differ."""
+"""Maps a built-in game to its scripted player, as `module:Class`; one per team if the teams' players differ."""
 
 
 def kind_of(use: str) -> str | None:

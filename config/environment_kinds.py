@@ -44,7 +44,7 @@ class EnvironmentKind:
     a `StageError`. None if there is nothing to check."""
     advice: str | None = None
     """Function that yields the findings of the standard environment checker for an `EnvironmentRequest`; `--validate`
-    calls it after a successful trial run. None without a checker."""
+    calls it after a successful trial run. None if there is no checker."""
     goal_rewards: str | None = None
     """Function that makes a `GoalRewards` from an `EnvironmentRequest` (`stages/environments/protocol.py`); None if the
     kind has no goal environments."""
@@ -55,7 +55,7 @@ class EnvironmentKind:
     engine_settings: tuple[str, ...] = ()
     """Keys of `engine_settings` that affect this kind."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By section: defaults for keys in other sections that differ from ML-Agents'."""
+    """Defaults, by section, for keys in other sections that differ from ML-Agents'."""
     one_after_another: bool = False
     """True if an actor steps its instances one after another, so that several actors are faster."""
     apart: bool = False

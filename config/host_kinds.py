@@ -226,7 +226,7 @@ class HostsSettings(Settings):
 
 
 class PlacementSettings(Settings):
-    """Where a league learner and its actors run, in place of the settings for all hosts."""
+    """Where a league learner and its actors run, if not where the settings for all hosts say."""
 
     device: Device | None = Field(
         None,

@@ -99,4 +99,4 @@ def is_origin(text: str) -> bool:
 
 
 Endpoint = Annotated[Text, AfterValidator(_checked_endpoint)]
-"""Where an HTTP server listens: HOST:PORT, HOST or PORT, where HOST is a `listen` value."""
+"""Address of an HTTP server: HOST:PORT, HOST or PORT, where HOST is a `listen` value."""

@@ -159,7 +159,7 @@ class RunConfig(Sections):
         return [*check_sections(self), *self._check_run()]
 
     def _check_run(self) -> list[Finding]:
-        """Find everything for which a run is refused."""
+        """Find all reasons for refusing a run."""
         return check_run(self)
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:

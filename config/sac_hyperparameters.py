@@ -164,7 +164,7 @@ class SACHyperparameters(Hyperparameters):
             )
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Report sizes with which little or nothing would be learned."""
+        """Report sizes that would prevent all or nearly all learning."""
         if self.reward_signal_steps_per_update != self.steps_per_update and not block.learned_signals:
             message = "has no effect, because no reward signal learns"
             yield Finding(("hyperparameters", "reward_signal_steps_per_update"), message)

@@ -200,7 +200,7 @@ def check_behavior(config: Sections) -> Iterator[Finding]:
 
 
 def without_behavior(config: Sections, likely: str = "Agent") -> str:
-    """Report that an environment's agents have no behaviour; of the listed behaviours, propose `likely` first."""
+    """Return the message that an environment's agents have no behaviour; it proposes `likely` if that is listed."""
     listed = config.met_behaviors
     return (
         f"needs 'behavior', the name of its agents, because {len(listed)} behaviours are listed; for example "

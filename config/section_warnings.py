@@ -1,4 +1,4 @@
-"""Warnings about accepted settings, as ML-Agents' files contain them, that are probably mistakes."""
+"""Warnings about settings that are accepted because ML-Agents' files contain them, but that are probably mistakes."""
 
 from __future__ import annotations
 

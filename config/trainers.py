@@ -46,7 +46,7 @@ class TrainerKind:
     network_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `network_settings` that have different defaults with this trainer."""
     former_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By section of the behaviour's block: defaults in older versions, for resuming runs from those versions."""
+    """Defaults in older versions, by section of the behaviour's block, for resuming runs from those versions."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that contradict this trainer, with the reason."""
     without_effect: Mapping[str, str] = field(default_factory=dict)

@@ -52,7 +52,8 @@ _LATE = {
     "UnityParallelEnv": f"{_WRAPPERS}.pettingzoo_env",
     "UnityToGymWrapper": f"{_WRAPPERS}.gymnasium_env",
 }
-"""By name: the module that defines it. The names are imported on first use, as they need Gymnasium or PettingZoo."""
+"""Maps a name to the module that defines it. These names are imported on first use, as they need Gymnasium or
+PettingZoo."""
 
 __all__ = [
     "ActionSpec",

@@ -298,7 +298,7 @@ class Matches:
     number: int
     """Number that increases with each change; recorded in trajectories and game results."""
     seats: tuple[int, ...]
-    """By row: the player in the learner's place; if it is a pool member, the trainer does not learn from the game."""
+    """Each row's player in the learner's place; if that is a pool member, the trainer does not learn from the game."""
     opponents: tuple[int, ...]
     weights: tuple[float, ...]
     """Probability of each row; the probabilities of rows whose opponents play the same behaviour add up to 1."""
@@ -342,8 +342,8 @@ class PolicyQuestion:
     greedy: bool
     """Whether to return the mean and the most likely choice instead of a sample."""
     held: tuple[int, ...]
-    """All snapshots of this behaviour id that the actor still plays; it will not request any other that was sent before
-    the newest of these."""
+    """All snapshots of this behaviour id that the actor still plays; the actor will not request others that were sent
+    before the newest of these."""
     columns: Columns
     """[d, ...] obs_0…, and, if the policy uses them, masks, memories and previous_actions (see
     `policy.protocol.Recall`)."""

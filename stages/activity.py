@@ -182,7 +182,7 @@ class Timings:
         self._seconds: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self._lasting: dict[str, float] = {}
-        """By kind of work in progress: when the part that has not been counted yet started."""
+        """Maps a kind of work in progress to the start of the part that `drain` has not collected yet."""
         self._clock = clock or time.perf_counter
         self._drained = self._clock()
 

@@ -195,10 +195,10 @@ class _Seat(asyncio.Protocol):
         """True while part of a request has arrived and its handler has not started."""
         self._pipelines = False
         self._admitted: float | None = None
-        """When a request that came in one piece was admitted; None once it is answered."""
+        """Time at which a request that came in one piece was admitted; None once it is answered."""
         self._late: asyncio.TimerHandle | None = None
         self._waits_since: float | None = None
-        """When the wait for a request began, which the timer `_late` limits; None during an answer."""
+        """Time at which the wait for a request began, which the timer `_late` limits; None during an answer."""
         self._slow: asyncio.TimerHandle | None = None
         self._refusal: asyncio.TimerHandle | None = None
 

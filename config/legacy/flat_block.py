@@ -28,7 +28,7 @@ MOVED = {
     trainer: {**{key: f"hyperparameters.{key}" for key in keys}, **{key: f"network_settings.{key}" for key in _NETWORK}}
     for trainer, keys in _TO_HYPERPARAMETERS.items()
 }
-"""By trainer: current places of keys that have kept their meaning."""
+"""Current places, by trainer, of keys that have kept their meaning."""
 
 STAYED = ("max_steps", "summary_freq", "threaded", "init_path", "keep_checkpoints", "checkpoint_interval")
 """Keys that have kept their place in a block."""
@@ -49,7 +49,7 @@ CONVERTED = {
     "sac": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING, "train_interval", *UPDATES),
     "bc": (*_ALL, "demo_path", "brain_to_imitate", "batches_per_epoch"),
 }
-"""By trainer: keys that need more than a new place."""
+"""Keys, by trainer, that need more than a new place."""
 
 OLD_TRAINERS = {
     "ppo": "ppo",

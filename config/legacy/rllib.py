@@ -15,7 +15,7 @@ _ENDLESS = 1_000_000_000
 _BEHAVIOR = "default_settings"
 
 Keys = Mapping[str, tuple[str, Callable[[Any], Any]]]
-"""By old key: the new key, and the function that converts the value."""
+"""Maps an old key to the new key and the function that converts the value."""
 
 _LEARNING: Keys = {
     "lr": ("hyperparameters.learning_rate", integral),

@@ -26,7 +26,7 @@ class BrainRequest:
     given_key: KeyPath = ()
     """Path of the key that holds the keyword arguments, for messages."""
     folder: Path | None = None
-    """The YAML's folder, which may contain modules and models; None without one."""
+    """The YAML's folder, which may contain modules and models; None without a file."""
     game: str | None = None
     """The built-in game in use; None for other environments."""
     seed: int = 0

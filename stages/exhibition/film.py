@@ -37,7 +37,7 @@ class Picture:
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By behaviour id: coordinates of the top of the agent that a person plays."""
+    """Coordinates, by behaviour id, of the top of the agent that a person plays."""
 
 
 @runtime_checkable

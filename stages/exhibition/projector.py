@@ -24,7 +24,7 @@ class Standings:
         self.games = 0
         """Number of games, or episodes, that have ended."""
         self.returns: dict[str, float] = {}
-        """By behaviour id: the last episode's return, averaged over agents."""
+        """The last episode's return, averaged over agents, by behaviour id."""
         self._running: dict[int, float] = {}
 
     def add(self, result: StepResult, ids: Mapping[str, Any]) -> tuple[bool, str]:

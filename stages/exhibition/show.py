@@ -24,7 +24,7 @@ from headrace.stages.exhibition.projector import Projector, Shown, Standings
 
 NEWEST = "newest"
 _MISSED = 100
-"""If the person's agent vanishes, the person gets another agent after this many decisions of the other agents."""
+"""Number of the other agents' decisions after which a person whose agent has vanished gets another agent."""
 
 
 class Players(Protocol):
@@ -180,7 +180,7 @@ class Person:
 
 
 _WAIT_S = 0.1
-"""While the game waits for a key: seconds between checks for whether the person has left."""
+"""Seconds between checks for whether the person has left, while the game waits for a key."""
 
 
 class Show:

@@ -44,7 +44,7 @@ class Scene:
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id; empty for a game without points."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By behaviour id: the top of its first agent, which a person may play; empty if agents have no position."""
+    """The top of each behaviour id's first agent, which a person may play; empty if agents have no position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Display:
     sides: Mapping[str, str]
     """The displayed name for each behaviour id's agents."""
     keys: Mapping[str, KeyMapSettings]
-    """By behaviour id: the keys of a person who plays for that id."""
+    """The keys of a person who plays, by the behaviour id played."""
     aim: str = ""
     """The goal of the game, as shown to players."""
 

@@ -163,7 +163,7 @@ class KeptPolicies:
         self._snapshots: dict[int, KeptPolicy] = {}
         """Snapshots by number, in the order in which they were last sent."""
         self._held: dict[str, tuple[int, ...]] = {}
-        """By actor: the snapshots in the actor's last request."""
+        """The snapshots in each actor's last request."""
 
     def __len__(self) -> int:
         return len(self._snapshots) + (self._newest is not None)

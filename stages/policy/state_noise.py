@@ -21,7 +21,7 @@ EPSILON = 1e-6
 
 
 def noise_size(design: PolicyDesign, layout: Layout) -> int:
-    """Return the length of an agent's noise row: the number of decisions left for its matrix, and the matrix."""
+    """Return the size of an agent's noise row: its matrix, and for how many more decisions that is valid."""
     shape = design.log_sigma_shape(0) if design.gsde is not None and design.explores else None
     if shape is None:
         return 0

@@ -22,7 +22,7 @@ _OF_ONE_ALONE: Mapping[str, tuple[Collection[str], Collection[str]]] = {
     "ppo": (("n_epochs", "clip_range"), ()),
     "sac": (("ent_coef",), ("buffer_size", "learning_starts", "train_freq", "tau", "gradient_steps")),
 }
-"""By algorithm: two groups of keys, of which an entry has at least one key each."""
+"""Two groups of keys, by algorithm; an entry for the algorithm has at least one key from each group."""
 _VERSION = re.compile(r"-v\d+")
 
 

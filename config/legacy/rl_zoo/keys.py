@@ -28,13 +28,13 @@ class Key:
     write: Callable[[Any], Any] = integral
     """Converts Stable-Baselines3's value to Headrace's; raises a ValueError with the reason if it can't."""
     falls: bool = False
-    """True if a value `lin_…`, which is a schedule that falls to 0, also sets `<to>_schedule`."""
+    """True if the key also accepts `lin_…`, a value that falls to 0, and sets `<to>_schedule`."""
     why: str = ""
-    """If `to` is None: what Headrace does instead."""
+    """What Headrace does instead, if `to` is None."""
     needs: str = ""
     """Another key, without which this key has no effect; empty if there is none."""
     here: Any = None
-    """If `to` is None: the value that Headrace always uses, unless that is the default."""
+    """The value that Headrace always uses, if `to` is None and that value is not the default."""
     top: bool = False
     """True if `to` starts at the top of the file rather than at the behaviour."""
     note: str = ""

@@ -19,7 +19,8 @@ _ATARI: Mapping[str, tuple[str, ...]] = {
     "clip_reward": ("reward_clipping",),
     "action_repeat_probability": ("repeat_action_probability",),
 }
-"""By argument of Stable-Baselines3's AtariWrapper: options of the Arcade Learning Environment's vectorised games."""
+"""Maps an argument of Stable-Baselines3's AtariWrapper to the options of the Arcade Learning Environment's vectorised
+games."""
 _GREY = "GrayscaleObservation"
 
 

@@ -77,7 +77,7 @@ class ConnectFourGroup:
         """Start a new game on every board.
 
         Args:
-            seed: determines all openings; None continues the previous random numbers.
+            seed: determines all openings; None lets the random generator continue from its current state.
         """
         if seed is not None:
             self._random = np.random.default_rng(seed)

@@ -133,7 +133,7 @@ class PursuitGroup:
         self._parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Start a new game in every arena; without a seed, the previous random numbers continue."""
+        """Start a new game in every arena; without a seed, the random generator continues from its current state."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self._decisions[:] = 0

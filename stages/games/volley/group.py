@@ -125,7 +125,7 @@ class VolleyGroup:
             self._serve_speed = np.zeros(self.num_envs, np.float32)
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Start a new match on every court; without a seed, the previous random numbers continue."""
+        """Start a new match on every court; without a seed, the random generator continues from its current state."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self.score[:] = 0

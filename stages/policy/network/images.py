@@ -144,7 +144,10 @@ def nature_cnn(channels: int) -> nn.Module:
 
 
 def match3(channels: int) -> nn.Module:
-    """Make two small-board convolutions: Gudmundsson et al. (2018), "Human-Like Playtesting with Deep Learning"."""
+    """Make the two convolutions for small boards of Gudmundsson et al. (2018).
+
+    "Human-Like Playtesting with Deep Learning".
+    """
     return _convolutions(channels, (35, 3, 1), (144, 3, 1))
 
 

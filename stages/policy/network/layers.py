@@ -98,7 +98,7 @@ WRITE_ACTIVATION: dict[str, Callable[[Tensor, Tensor], object]] = {
     "gelu": lambda z, out: _ATEN.gelu.out(z, out=out),
     "leaky_relu": lambda z, out: _ATEN.leaky_relu.out(z, _LEAK, out=out),
 }
-"""By activation f: a function that writes f(z) to `out`, which may be z unless f is in `SLOPE_OF_INPUT`."""
+"""Functions, by name of an activation f, that write f(z) to `out`, which may be z unless f is in `SLOPE_OF_INPUT`."""
 TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
     "relu": lambda gradient, kept: _ATEN.threshold_backward.grad_input(gradient, kept, 0, grad_input=gradient),
     "tanh": lambda gradient, kept: _ATEN.tanh_backward.grad_input(gradient, kept, grad_input=gradient),
@@ -111,9 +111,10 @@ TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
         gradient, kept, _LEAK, True, grad_input=gradient
     ),
 }
-"""By activation f: function that multiplies a gradient by f' in place, given f's output (input: `SLOPE_OF_INPUT`)."""
+"""Functions, by name of an activation f, that multiply a gradient by f' in place, given f's output (see below) or
+input."""
 SLOPE_OF_INPUT = frozenset({"swish", "gelu"})
-"""Activations whose derivative is computed from their input rather than their output."""
+"""Activations for which `TIMES_SLOPE` takes the input rather than the output."""
 
 
 def compiled_layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:

@@ -265,7 +265,7 @@ class ActionHeads:
             self._masks.append((allowed, graph.add(graph.multiply(allowed, FORBIDDEN), -FORBIDDEN)))
 
     def act(self, heads: str, deterministic: bool) -> ActionValues:
-        """Compute actions from head outputs [B, H]: sampled ones, or the mean and the most likely choice."""
+        """Compute actions from head outputs [B, H]: either sampled, or the mean and the most likely choice."""
         return ActionValues(
             self._continuous(heads, deterministic) if self._design.spec.actions.continuous_size else None,
             tuple(self._choice(heads, index, deterministic) for index in range(len(self._branches))),
@@ -282,9 +282,9 @@ class ActionHeads:
         return self._head(heads, first + branch.start, first + branch.stop)
 
     def features(self, acted: ActionValues) -> str:
-        """Return actions as in `action_features`, minus `first_action_features`: [B, P].
+        """Return [B, P]: the actions' `action_features`, minus `first_action_features`.
 
-        Unity starts an episode with zeros, which therefore stand for `first_action_features`.
+        Unity starts an episode with zeros, which therefore represent `first_action_features`.
         """
         graph, spec = self._graph, self._design.spec.actions
         parts = [acted.continuous] if acted.continuous is not None else []
