@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.config.league import LeagueSettings
 from headrace.queues.messages import Columns, PolicyUpdate
-from headrace.stages.errors import blaming
+from headrace.stages.errors import StageError, blaming
 from headrace.stages.league import meta_solver
 from headrace.stages.league.freezing import LearnerProgress, is_due, is_reset
 from headrace.stages.league.match_table import MatchTable, made_table
@@ -153,19 +153,23 @@ class LeagueController:
             return error
 
     def frozen(self, freeze: Freeze, written: Member | OSError) -> Reset | None:
-        """Note a written policy; after an error, the learner's next policy is tried.
+        """Note a written policy; after an error, the league tries to write the learner's next policy.
 
         Returns:
             The learner's reset, or None.
+
+        Raises:
+            StageError: if the learner's first policy could not be written: without it, nobody plays, so that there
+                would be no next policy.
         """
         learner, update = freeze.learner, freeze.update
+        known, settings = self._progress.get(learner), self.settings.learners[learner]
         self.freezing.discard(learner)
         if isinstance(written, OSError):
-            self._refused(learner, written)
+            self._refused(learner, written, first=known is None)
             return None
         self._disk_refuses = False
         self.pool.enter(written)
-        known, settings = self._progress.get(learner), self.settings.learners[learner]
         if known is None:
             self._begin(learner, update, written.number)
             return None
@@ -342,13 +346,13 @@ class LeagueController:
         self._member_games, self._solved_games = 0, -1
         self._fresh.clear()
 
-    def _refused(self, learner: str, error: OSError) -> None:
+    def _refused(self, learner: str, error: OSError, first: bool) -> None:
+        name = learner if self._sides else f"{self.behavior}.{learner}"
+        what = f"{name} can't be frozen into {self.pool.folder}: {error.strerror or error}"
+        if first:
+            raise StageError(f"{what}; its games need this first member: make room there, and start the run again")
         if not self._disk_refuses:
-            log.warning(
-                "%s can't be frozen into %s: %s. Training continues, and the league retries with each new policy.",
-                *(learner if self._sides else f"{self.behavior}.{learner}", self.pool.folder),
-                error.strerror or error,
-            )
+            log.warning("%s. Training continues, and the league retries with each new policy.", what)
         self._disk_refuses = True
 
     def _reset(self, learner: str, known: LearnerProgress) -> Reset:

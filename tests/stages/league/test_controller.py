@@ -74,19 +74,30 @@ def test_opponents_follow_the_results_and_the_table_rises_with_each_change(tmp_p
     assert league.table("main").number > first.number
 
 
+def no_space(*_):
+    raise OSError(28, "No space left on device")
+
+
 def test_a_full_disk_delays_a_freeze_and_is_told_once(tmp_path, monkeypatch, caplog):
     league = controller(tmp_path, ALPHASTAR)
+    league.receive_policy("main", policy())
     with monkeypatch.context() as full:
-        full.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        assert league.receive_policy("main", policy()) is None
-        assert league.receive_policy("main", policy(step=10)) is None
-        assert league.table("main") is None
+        full.setattr(os, "replace", no_space)
+        assert league.receive_policy("main", policy(step=5000)) is None
+        assert league.receive_policy("main", policy(step=5010)) is None
     assert [record.getMessage() for record in caplog.records] == [
         f"Duel.main can't be frozen into {tmp_path}: No space left on device. Training continues, and the league "
         "retries with each new policy."
     ]
-    league.receive_policy("main", policy(step=20))
-    assert frozen(league) == [("main", 20, -1)]
+    league.receive_policy("main", policy(step=5020))
+    assert frozen(league) == [("main", 0, -1), ("main", 5020, 0)]
+
+
+def test_a_disk_that_is_full_at_the_start_fails_the_run_as_nobody_could_play(tmp_path, monkeypatch):
+    league = controller(tmp_path, ALPHASTAR)
+    monkeypatch.setattr(os, "replace", no_space)
+    with pytest.raises(StageError, match=r"^Duel.main can't be frozen into .*: No space left on device; its games need"):
+        league.receive_policy("main", policy())
 
 
 def test_a_run_without_a_checkpoint_begins_with_an_empty_pool(tmp_path):
