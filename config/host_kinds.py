@@ -226,7 +226,7 @@ class HostsSettings(Settings):
 
 
 class PlacementSettings(Settings):
-    """Where a league learner and its actors run, if not where the settings for all hosts say."""
+    """Where a league learner and its actors run, instead of the places given in the settings for all hosts."""
 
     device: Device | None = Field(
         None,

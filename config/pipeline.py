@@ -176,8 +176,7 @@ _MOST_S = 1e6
 STARTING_FACTOR = 5
 """Factor on the limits for starting hosts and for code outside stages, which mostly spend their time on imports."""
 START_S = 300.0
-"""Minimum limit, in seconds, for a starting host if `env_settings.timeout_wait`, which is meant for games, sets its
-limit."""
+"""Minimum limit in seconds for a starting host whose limit is `env_settings.timeout_wait`, which is meant for games."""
 PAUSE_S = 5.0
 """Lateness in seconds of the check, which is due every second, above which the checker itself did not run and no
 silence counts."""

@@ -38,7 +38,7 @@ class RunConfig(Sections):
 
     @property
     def source_folder(self) -> Path | None:
-        """Absolute folder of that file, from which the YAML can import modules; None without a file."""
+        """Absolute path of that file's folder, from which the YAML can import modules; None without a file."""
         return None if self._path is None else absolute(self._path).resolve().parent
 
     @property

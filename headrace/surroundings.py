@@ -39,7 +39,7 @@ _kept: Surroundings | None = None
 
 
 def surroundings() -> Surroundings:
-    """Return the kept surroundings, or the current ones if none are kept."""
+    """Return the surroundings kept by this module, or the current ones if none are kept."""
     return _kept or Surroundings.present()
 
 

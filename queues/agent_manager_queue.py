@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """Statistics of a queue, or of one end of it. Waits in progress count up to now."""
+    """Statistics of a queue, or of one end of it. Wait times include waits that are still in progress."""
 
     name: str
     items_in: int

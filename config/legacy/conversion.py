@@ -60,7 +60,7 @@ class ConvertedDocument:
         return is_inside(path, self.data)
 
     def place(self, path: KeyPath) -> Place:
-        """Return the line in the file from which a path in the converted data, or its nearest enclosing value, came."""
+        """Return the line in the file that a path in the converted data, or its nearest enclosing value, came from."""
         for length in range(len(path), 0, -1):
             part = path[:length]
             if part in self.notes.origins:

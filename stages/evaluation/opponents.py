@@ -112,7 +112,7 @@ class SnapshotStore(Protocol):
         ...
 
     def keep(self, policy: PolicyUpdate, spec: BehaviorSpec) -> None:
-        """Store a policy of a behaviour."""
+        """Store a behaviour's policy."""
         ...
 
 

@@ -164,7 +164,7 @@ class CountedGames:
 
 
 def matrix(results: Sequence[PairResult], entrants: int) -> NDArray[np.int64]:
-    """Return [P, P, 3]: the number of games that the row's entrant won, drew and lost against the column's."""
+    """Return [P, P, 3] for P entrants: how many games the row's entrant won, drew and lost against the column's."""
     counts = np.zeros((entrants, entrants, 3), np.int64)
     for each in results:
         counts[each.first, each.second] += (each.won, each.drawn, each.lost)

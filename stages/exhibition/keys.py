@@ -17,7 +17,7 @@ _ARROWS = ("ArrowLeft", "ArrowRight"), ("ArrowDown", "ArrowUp"), ("a", "d"), ("s
 """Pairs of keys that decrease and increase a value, for each of the first continuous actions."""
 _DIGITS = "1234567890"
 _TOGETHER = "+"
-"""Joins the names of keys that are pressed together."""
+"""Separator between the names of keys that are pressed together."""
 
 
 def keys_of(

@@ -1,4 +1,4 @@
-"""Scenes: the look of a built-in game, as a few shapes in the game's own units, which can be drawn at any size.
+"""Scenes: the appearance of a built-in game, as a few shapes in the game's own units, which can be drawn at any size.
 
 A shape is a list of plain data, ready to send. Points are (x, y) with y pointing up; colours are as in CSS.
 """
@@ -37,14 +37,14 @@ def _cut(number: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A game's look at one moment."""
+    """A game's appearance at one moment."""
 
     shapes: list[Shape]
     """The moving shapes in front of the backdrop, ordered from back to front."""
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id; empty for a game without points."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """The top of each behaviour id's first agent, which a person may play; empty if agents have no position."""
+    """Position of the top of each behaviour id's first agent, which a person may play; empty without positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Drawn(Protocol):
         ...
 
     def scene(self, env_id: int = 0) -> Scene:
-        """Return one instance's current look."""
+        """Return one instance's current appearance."""
         ...
 
 

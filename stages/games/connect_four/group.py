@@ -124,7 +124,7 @@ class ConnectFourGroup:
         return screen.display(self.behavior_ids)
 
     def scene(self, env_id: int = 0) -> Scene:
-        """Return one board's current look, as shapes."""
+        """Return one board's current appearance, as shapes."""
         return screen.scene(self.stones[:1, env_id], self.stones[1:, env_id])
 
     def close(self) -> None:

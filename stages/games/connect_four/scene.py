@@ -39,7 +39,7 @@ def display(behavior_ids: tuple[str, ...]) -> Display:
 
 
 def scene(first: Stones, second: Stones) -> Scene:
-    """Return a board's look, given the stones of both teams, each [1]."""
+    """Return a board's appearance, given the stones of both teams, each [1]."""
     planes = rules.to_planes(first, second).reshape(rules.ROWS, rules.COLUMNS, 2)
     shapes = [
         disc(x + 0.5, rules.ROWS - 0.5 - row, 0.4, 0.4, _COLOURS[team], _LINES[team], 0.05)

@@ -169,7 +169,7 @@ class PursuitGroup:
         return screen.display(self.pursuer_id, self.evader_id)
 
     def scene(self, env_id: int = 0) -> Scene:
-        """Return one arena's current look, as shapes."""
+        """Return one arena's current appearance, as shapes."""
         places, speeds = self.arenas.places[env_id], self.arenas.speeds[env_id]
         left = float(self._time_left(self._env_ids)[env_id])
         return screen.scene((self.pursuer_id, self.evader_id), places, speeds, left, self._catch_distance)

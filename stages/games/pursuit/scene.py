@@ -33,7 +33,7 @@ def display(pursuer_id: str, evader_id: str) -> Display:
 
 
 def scene(ids: tuple[str, str], places: Floats, speeds: Floats, time_left: float, caught_at: float) -> Scene:
-    """Return an arena's current look.
+    """Return an arena's current appearance.
 
     Args:
         ids: the behaviour ids of the pursuers and the evader.

@@ -168,7 +168,7 @@ class VolleyGroup:
         return self._images.image(self.shapes_with_score(env_id))
 
     def shapes_with_score(self, env_id: int) -> list[Shape]:
-        """Return one court's current look, with the score as lamps."""
+        """Return one court's current appearance, with the score as lamps."""
         return [*self.scene(env_id).shapes, *screen.lamps(self.score[:, env_id], self.points_to_win)]
 
     @property
@@ -177,7 +177,7 @@ class VolleyGroup:
         return screen.display(self.behavior_ids, self.points_to_win)
 
     def scene(self, env_id: int = 0) -> Scene:
-        """Return one court's current look, as shapes."""
+        """Return one court's current appearance, as shapes."""
         return screen.scene(self.courts, self.score, self.behavior_ids, env_id)
 
     def close(self) -> None:

@@ -128,7 +128,7 @@ def _fly(ball: Floats, gravity: Floats | float) -> None:
 
 
 def _bounce_off_players(ball: Floats, players: Floats) -> None:
-    """Push the ball out of both players, and let it rebound from each as seen by the moving player."""
+    """Push the ball out of both players, and make it rebound from each relative to that player's motion."""
     reach = PLAYER_RADIUS + BALL_RADIUS
     dx = ball[X] * _TO_BALL_FRAME - players[X]
     dy = ball[Y] - players[Y]

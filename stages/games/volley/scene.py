@@ -62,7 +62,7 @@ def display(behavior_ids: tuple[str, str], points_to_win: int) -> Display:
 
 
 def scene(courts: Courts, score: NDArray[np.int32], behavior_ids: tuple[str, str], env_id: int) -> Scene:
-    """Return a court's current look."""
+    """Return a court's current appearance."""
     ball_x, ball_y = (float(courts.ball[row, env_id]) for row in (X, Y))
     stands = [(float(courts.players[X, team, env_id]) * (1 - 2 * team), team) for team in (0, 1)]
     shapes = [_shadow(ball_x, ball_y - BALL_RADIUS, BALL_RADIUS)]

@@ -144,9 +144,9 @@ def nature_cnn(channels: int) -> nn.Module:
 
 
 def match3(channels: int) -> nn.Module:
-    """Make the two convolutions for small boards of Gudmundsson et al. (2018).
+    """Make two convolutions for small boards.
 
-    "Human-Like Playtesting with Deep Learning".
+    Gudmundsson et al. (2018), "Human-Like Playtesting with Deep Learning".
     """
     return _convolutions(channels, (35, 3, 1), (144, 3, 1))
 

@@ -111,10 +111,9 @@ TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
         gradient, kept, _LEAK, True, grad_input=gradient
     ),
 }
-"""Functions, by name of an activation f, that multiply a gradient by f' in place, given f's output (see below) or
-input."""
+"""Functions, by name of an activation f, that multiply a gradient by f' in place, given f's output or input."""
 SLOPE_OF_INPUT = frozenset({"swish", "gelu"})
-"""Activations for which `TIMES_SLOPE` takes the input rather than the output."""
+"""Activations for which `TIMES_SLOPE` takes f's input; for all others it takes f's output."""
 
 
 def compiled_layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:

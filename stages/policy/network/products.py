@@ -171,12 +171,12 @@ class HiddenProducts:
             torch.add(x.bfloat16() @ weight.t().bfloat16(), bias, out=out)
 
     def stacked(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """Compute x @ weight + bias, with autograd if it is recording.
+        """Compute x @ weight + bias, with autograd if autograd is recording.
 
         Args:
             bias: [U], or [T, 1, U] for T parallel towers.
-            x: [R, V], or [T, R, V]
-            weight: [V, U], or [T, V, U]
+            x: [R, V], or [T, R, V] for towers.
+            weight: [V, U], or [T, V, U] for towers.
         """
         plain = not self.rounds(weight) and self.provider(weight) is PROVIDERS[TORCH]
         if plain:

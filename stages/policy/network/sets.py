@@ -1,7 +1,7 @@
-"""Encoder for observations with a varying number of things (ML-Agents' buffer sensors): attention, then the mean.
+"""Encoder for observations with a varying number of entities (ML-Agents' buffer sensors): attention, then the mean.
 
-Each thing is embedded together with the agent's other observations and attends to all things; the encoding is the mean
-over all things present. All-zero rows are padding and have no influence, nor does the order of the rows.
+Each entity is embedded together with the agent's other observations and attends to all entities; the encoding is the
+mean over all entities present. All-zero rows are padding and have no influence, nor does the order of the rows.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.layers import attention_linear, layer_norm
 
-# Attention among a varying number of things, for set encoders and group critics.
+# Attention among a varying number of entities, for set encoders and group critics.
 
 HEADS = 4
 LEAST_OF_BLAS = 400
 """The smallest matmul, in multiplications, for which torch passes a batch to BLAS. Torch computes smaller matmuls
 element by element, for which `_attend_few` takes half the time."""
 _NEVER = torch.finfo(torch.float32).min
-"""A score that gets a softmax weight of exactly 0. Unlike -inf, this score gives no NaN if all things are missing."""
+"""A score that gets a softmax weight of exactly 0. Unlike -inf, this score gives no NaN if all entities are missing."""
 
 
 def residual_attention(
     x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear, out: nn.Linear
 ) -> Tensor:
-    """A residual self-attention block after Vaswani et al. (2017), then the mean over the things present.
+    """A residual self-attention block after Vaswani et al. (2017), then the mean over the entities present.
 
     Args:
-        x: [B, n, W] embedded things; W is a multiple of `HEADS`. Rows of missing things may hold any finite numbers.
-        there: [B, n] true where a thing is present.
+        x: [B, n, W] embedded entities; W is a multiple of `HEADS`. Rows of missing entities may hold any finite
+            numbers.
+        there: [B, n] true where an entity is present.
         query: a linear layer from W to W.
         key: a linear layer from W to W.
         value: a linear layer from W to W.
         out: a linear layer from W to W, after the heads and before the residual sum.
 
     Returns:
-        [B, W], zeros for rows without things.
+        [B, W], zeros for rows without entities.
     """
     batch, n, width = x.shape
     there = there.t()
@@ -54,7 +55,7 @@ def residual_attention(
 
 
 def _attend(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
-    """Attend to the things present [n, B], for each of n things [n·B, W].
+    """Attend to the entities present [n, B], for each of n entities [n·B, W].
 
     Written out step by step because torch's fused attention has no second derivative, which gradient penalties need.
     """
@@ -67,7 +68,7 @@ def _attend(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: n
 
 
 def _attend_few(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
-    """Compute the same as `_attend`, for few things: element by element, with the batch as the innermost axis."""
+    """Compute the same as `_attend`, for few entities: element by element, with the batch as the innermost axis."""
     (n, batch), width = there.shape, x.shape[1]
     weight = torch.cat([query.weight, key.weight, value.weight])
     bias = torch.cat([query.bias, key.bias, value.bias])
@@ -130,14 +131,14 @@ class SetEncoder(nn.Module):
         return (residual_attention(embedded, there, self.query, self.key, self.value, self.out),)
 
     def _embed(self, sets: Sequence[Tensor], own: Tensor | None) -> Tensor:
-        """Embed all things of all sets, each with the agent's other observations; return [B, N, EMBEDDING]."""
+        """Embed all entities of all sets, each with the agent's other observations; return [B, N, EMBEDDING]."""
         known = nn.functional.silu(self.own(own)) if self.own is not None else None
         embedded = [embed(each, known) for embed, each in zip(self.embeddings, sets, strict=True)]
         return torch.cat(embedded, dim=1)
 
 
 class _Embedding(nn.Module):
-    """Embeds one set's things, each together with the agent's other observations."""
+    """Embeds one set's entities, each together with the agent's other observations."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
@@ -145,10 +146,10 @@ class _Embedding(nn.Module):
         self._context = context
 
     def forward(self, things: Tensor, known: Tensor | None) -> Tensor:
-        """Embed things [B, n, width] together with `known` [B, context]; return [B, n, EMBEDDING]."""
+        """Embed entities [B, n, width] together with `known` [B, context]; return [B, n, EMBEDDING]."""
         if known is None:
             return nn.functional.silu(self.linear(things))
-        # Equals linear(cat(known, thing)), without repeating the part that all things in a row share.
+        # Equals linear(cat(known, thing)), without repeating the part that all entities in a row share.
         of_known, of_things = self.linear.weight[:, : self._context], self.linear.weight[:, self._context :]
         shared = nn.functional.linear(known, of_known, self.linear.bias).unsqueeze(1)
         return nn.functional.silu(shared + nn.functional.linear(things, of_things))

@@ -192,7 +192,7 @@ def write_sets(
     for each, embedding in zip(sets, encoder.embeddings, strict=True):
         linear, start = embedding.linear, 0
         assert isinstance(linear, nn.Linear)
-        if known is not None:  # the known columns come first, and are the same for all things in a row
+        if known is not None:  # the known columns come first, and are the same for all entities in a row
             start = EMBEDDING
         x = linear_of_things(graph, linear.weight[:, start:], None if start else linear.bias, each)
         if known is not None:

@@ -108,9 +108,9 @@ def attention(graph: Graph, x: str, there: str, things: int, layers: tuple[nn.Li
 
     Args:
         graph: the model under construction.
-        x: [B, things, W] embedded things.
-        there: [B, things] 1 for things present, 0 for the rest.
-        things: the number of rows for things.
+        x: [B, things, W] embedded entities.
+        there: [B, things] 1 for entities present, 0 for the rest.
+        things: the number of rows for entities.
         layers: the linear layers query, key, value and out.
         heads: the number of attention heads.
     """
