@@ -50,7 +50,7 @@ class StateNoise:
         self._sigma = np.repeat(sigma, self._continuous // sigma.shape[1], axis=1)
 
     def heads(self, outputs: Floats, encoding: Floats) -> Floats:
-        """Return head outputs [d, 2C + choices] from the action layer's outputs [d, C + choices] and inputs."""
+        """Return head outputs [d, 2C + choices], given the action layer's outputs [d, C + choices] and its inputs."""
         c = self._continuous
         means = np.clip(outputs[:, :c], -self._limit, self._limit) if self._limit else outputs[:, :c]
         variances = np.square(encoding) @ np.square(self._sigma)

@@ -22,7 +22,7 @@ _OF_ONE_ALONE: Mapping[str, tuple[Collection[str], Collection[str]]] = {
     "ppo": (("n_epochs", "clip_range"), ()),
     "sac": (("ent_coef",), ("buffer_size", "learning_starts", "train_freq", "tau", "gradient_steps")),
 }
-"""Two groups of keys, by algorithm; an entry for the algorithm has at least one key from each group."""
+"""Two groups of keys, by algorithm; its entries have at least one key from each group that is not empty."""
 _VERSION = re.compile(r"-v\d+")
 
 
