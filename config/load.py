@@ -52,7 +52,7 @@ def load_config(
             cause warnings.
 
     Raises:
-        ConfigError: with every mistake in the files and overrides.
+        ConfigError: if anything is wrong; it holds every mistake in the files and overrides.
     """
     if not isinstance(path, Mapping):
         return _check(_read(path, curriculum, sampler, lesson), overrides, complete)
@@ -98,7 +98,7 @@ def convert(
         algorithm: `ppo` or `sac`, for an entry; None to infer it from the file's name or keys.
 
     Raises:
-        ConfigError: with every mistake in the files; a mistake that only a run refuses becomes a warning.
+        ConfigError: if anything is wrong; it holds every mistake. What only a run refuses becomes a warning.
     """
     from headrace.config.legacy import ConvertedDocument, as_yaml
     from headrace.config.legacy.rl_zoo import EntryRequest, is_rl_zoo

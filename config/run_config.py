@@ -103,7 +103,7 @@ class RunConfig(Sections):
             locate: makes a mistake with a key's position.
 
         Raises:
-            ConfigError: with all mistakes.
+            ConfigError: if anything is wrong; it holds all mistakes.
         """
         completed, inherited = merge_default_settings(plain)
         return check(cls, completed, locate).loaded(path, locate, (), inherited)

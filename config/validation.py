@@ -45,7 +45,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
         locate: makes a mistake from a path in the data and a message.
 
     Raises:
-        ConfigError: with all mistakes.
+        ConfigError: if anything is wrong; it holds all mistakes.
     """
     found: list[Finding] = []
     removed: list[KeyPath] = []

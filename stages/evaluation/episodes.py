@@ -43,8 +43,8 @@ class CountedEpisodes:
         self.running_in = np.zeros(len(shares), np.int64)
         """[instances] the number of counted episodes that are running."""
         self.unsettled = np.zeros(len(shares), np.bool_)
-        """[instances] whether a counted episode's game still has no result: true from the episode's start until
-        `settle`, or until an episode starts that does not count."""
+        """[instances] true from the start of a counted episode until the game's result is settled (`settle`), or until
+        an episode starts that does not count."""
         self._open = int(shares.sum())
         self._left = shares.copy()
         self._instances = list(range(len(shares)))

@@ -320,8 +320,8 @@ def check_heads(behavior_id: str, version: int, heads: Floats, observations: Seq
     """Raise an error if head outputs [d, H] are NaN or infinite.
 
     Raises:
-        NotFiniteError: the message names the policy, the first such row and its observations; or the environment, if
-            its observations are not finite.
+        NotFiniteError: if a head output is NaN or infinite. The message names the policy, the first such row and its
+            observations; or the environment, if its observations are not finite.
     """
     if np.isfinite(heads).all():
         return
