@@ -96,7 +96,9 @@ def test_a_full_disk_delays_a_freeze_and_is_told_once(tmp_path, monkeypatch, cap
 def test_a_disk_that_is_full_at_the_start_fails_the_run_as_nobody_could_play(tmp_path, monkeypatch):
     league = controller(tmp_path, ALPHASTAR)
     monkeypatch.setattr(os, "replace", no_space)
-    with pytest.raises(StageError, match=r"^Duel.main can't be frozen into .*: No space left on device; its games need"):
+    with pytest.raises(
+        StageError, match=r"^Duel.main can't be frozen into .*: No space left on device; its games need"
+    ):
         league.receive_policy("main", policy())
 
 
