@@ -159,8 +159,8 @@ class LeagueController:
             The learner's reset, or None.
 
         Raises:
-            StageError: if the learner's first policy could not be written: without it, nobody plays, so that there
-                would be no next policy.
+            StageError: if the learner's first policy could not be written. The learner's games wait for that policy, so
+                there would be no next policy to write.
         """
         learner, update = freeze.learner, freeze.update
         known, settings = self._progress.get(learner), self.settings.learners[learner]
