@@ -41,34 +41,38 @@ def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(s
     assert events_in_order(command.run_folder / behavior)
 
 
-def test_an_actor_that_exits_and_a_killed_learner_are_replaced_with_each_trajectory_delivered_once(start, tmp_path):
+def test_an_actor_that_exits_and_a_learner_whose_follower_is_killed_are_replaced_with_each_trajectory_delivered_once(
+    start, tmp_path
+):
     """test_leftovers.py kills an actor."""
     leaving = {"trouble": "os._exit", "after": 100, "once": str(tmp_path / "happened")}
     plain = changed(LONG, {"environment__factory": "troubled_env:TroubledEnv", "environment__options": leaving})
     del plain["environment"]["id"]
-    plain = changed(plain, {"pipeline__hosts__actors__replicas": 2})
+    plain = changed(plain, {"pipeline__hosts__actors__replicas": 2, "pipeline__hosts__learners__replicas": 2})
     command = start(plain, beside=[TROUBLED_ENV], environment={VARIABLE: "all"})
     told = r"actor-\d ended with status 0 although the run had not stopped it\. Starting it again"
     command.until(lambda: bool(re.search(told, command.output)), "another actor")
     command.until(lambda: {"actor-0", "actor-1"} <= command.hosts().keys(), "both actors")
-    assert_learner_replaced(command, "CartPole")
+    follower = "learner-CartPole-replica-1"
+    assert_learner_replaced(command, "CartPole", follower, f"ended, because {follower} was killed by signal 9")
     ended(command)
     assert events_in_order(command.run_folder / "CartPole")
-    assert_resumes(command, plain)
+    assert_resumes(command, changed(plain, {"pipeline__hosts__learners__replicas": 1}))
 
 
-def assert_learner_replaced(command, behavior):
-    """Kill the learner: another one goes on from the last checkpoint, and its actors stay."""
+def assert_learner_replaced(command, behavior, killed=None, how="killed by signal 9"):
+    """Kill the learner, or its follower: another one goes on from the last checkpoint, and its actors stay."""
     learner = f"learner-{behavior}"
     number = command.until_checkpoint(1).number
     before = command.hosts()
-    kill(command, learner)
+    kill(command, killed or learner)
     command.until_checkpoint(number + 3)  # one may have been under way
-    assert f"The process of {learner} was killed by signal 9. Starting it again" in command.output
+    assert f"The process of {learner} was {how}. Starting it again" in command.output
     (told,) = re.findall(rf"{learner} continues from step (\d+), its last checkpoint", command.output)
     assert int(told) >= number * 100
     after = command.hosts()
-    assert after.pop(learner) != before.pop(learner)
+    for replaced in {learner, killed or learner}:
+        assert after.pop(replaced) != before.pop(replaced)
     assert after == before
 
 

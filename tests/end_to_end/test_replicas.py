@@ -49,7 +49,8 @@ def test_a_recorded_run_of_two_replicas_is_replayed_and_resumed_by_one_and_by_th
         assert read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= steps
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_crash.py kills a follower each time
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
 def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_with_new_ones(start, name):
     limits = {"pipeline__supervision__learners": {"warn_s": 4.0, "end_s": 4.0}}
     command = start(cartpole(**TWO, **LONG, **limits))
