@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_configs import Plain, cartpole, sac
-from runs import Command
+from run_configs import Plain, cartpole, changed, sac
+from runs import Command, assert_no_children, run_here
 
+from headrace.pipeline.common.errors import RunFailed
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc")
@@ -28,8 +29,6 @@ MOMENTS = {
 }
 SILENCE = {"start": {"warn_s": 3.0, "end_s": 8.0}, "later": {"warn_s": 4.0, "end_s": 20.0}}
 """What starts has five times as long. A shard's end comes 4 s before its learner's, and asking who is stopped takes some."""
-QUICK = {(SHARD, "start", "kill -9")}
-"""Of followers test_replicas.py has one."""
 
 
 def configuration(host: str, moment: str) -> Plain:
@@ -50,10 +49,25 @@ def parameters():
             cell = host, moment, fault
             if fault in ("raise", "hang in Python") and cell[:2] == (FOLLOWER, "checkpoint"):
                 continue  # it does nothing then that could raise or hang
-            marks = () if cell in QUICK else pytest.mark.slow
-            yield pytest.param(*cell, id="|".join(cell), marks=marks)
+            yield pytest.param(*cell, id="|".join(cell))
 
 
+def test_a_shard_that_is_killed_ends_a_run_in_this_process_by_its_name_with_a_whole_checkpoint(tmp_path, monkeypatch):
+    """The shards are processes; of followers test_crash.py has one that is killed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FAULT", f"{SHARD}|mid-run|kill -9")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BESIDE), os.environ.get("PYTHONPATH", "")]))
+    changes = {"pipeline__hosts__learners__kind": "inline", "behaviors__Pendulum__max_steps": 10**6}
+    with pytest.raises(RunFailed, match=f"{SHARD} was killed by signal 9"):
+        run_here(changed(configuration(SHARD, "mid-run"), changes), tmp_path / "results", "run")
+    assert (tmp_path / "happened").exists()
+    checkpoint = newest_checkpoint(tmp_path / "results" / "run" / "checkpoints")
+    assert checkpoint is not None
+    checkpoint.check()
+    assert_no_children()
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("host", "moment", "fault"), [*parameters()])
 def test_it_is_named_the_run_ends_or_its_learner_is_replaced_and_its_last_checkpoint_is_whole(
