@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
+import re
 import signal
 
 import pytest
 from fuzz_requests import of_page, requests, statuses
-from page_calls import CALM, LONG, LONG_HERE, Page
+from page_calls import LONG, LONG_HERE, Page, RunBeside
 from run_configs import INLINE, changed, volley
-from runs import Command
 
 from headrace.config import load_config
 from headrace.pipeline.run import run
@@ -97,7 +96,7 @@ def test_an_actor_that_dies_in_a_pause_is_replaced_and_waits_too(steered):
     page.until(lambda state: sum_of(state) > step, "further steps")
 
 
-def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resumed_run(beside, tmp_path, caplog):
+def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resumed_run(beside, tmp_path):
     page = beside(LONG_HERE)
     page.until(lambda state: sum_of(state) > 0, "the first steps")
     change = {"behavior": "CartPole", "name": "learning_rate", "value": 1.5e-4}
@@ -120,11 +119,12 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
     assert (texts[0], texts[-1]) == ("learning_rate = 0.00015", "restart")
     assert [(kind, text) for _, _, kind, text in marks if text == "checkpoint 0"] == [("checkpoint", "checkpoint 0")]
     again.command.end()
-    caplog.set_level(logging.INFO)
+    log = tmp_path / "run" / "run_logs" / "run.log"
+    before = len(log.read_text(encoding="utf-8"))
     resume_to_its_end(tmp_path, "behaviors.CartPole.hyperparameters.learning_rate=2e-3")
     resume_to_its_end(tmp_path)
     assert f"{words} The YAML's 0.001 has no effect." in again.command.output
-    assert [line for line in caplog.messages if "continues with" in line] == [
+    assert re.findall("CartPole continues with .*", log.read_text(encoding="utf-8")[before:]) == [
         "CartPole continues with learning_rate 0.002, as given by --set, instead of 0.00015, which was set during the "
         "run.",
     ]
@@ -215,11 +215,13 @@ def test_the_api_describes_itself(one_page):
 
 @pytest.fixture(scope="module")
 def one_page(tmp_path_factory):
-    command = Command(tmp_path_factory.mktemp("steered"), LONG_HERE, "--monitor=0", "--monitor-control", beside=[CALM])
-    page = Page(command)
-    page.until(lambda state: state["status"] == "running" and state["behaviors"], "a running run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADRACE_TOKEN", "ours")
+        beside = RunBeside(tmp_path_factory.mktemp("steered"), LONG_HERE)
+        page = Page(beside, "ours")
+        page.until(lambda state: state["status"] == "running" and state["behaviors"], "a running run")
     yield page
-    command.end()
+    beside.end()
 
 
 @pytest.mark.slow
