@@ -31,26 +31,31 @@ from headrace.pipeline.run_folder.checkpoint import newest_checkpoint, write_man
 
 CARTPOLE = cartpole(
     pipeline__deterministic=True,
-    behaviors__CartPole__max_steps=4_000,
-    behaviors__CartPole__checkpoint_interval=450,
+    behaviors__CartPole__max_steps=2_000,
+    behaviors__CartPole__checkpoint_interval=220,
+    behaviors__CartPole__hyperparameters__buffer_size=250,
 )
 VOLLEY = volley(
     pipeline__deterministic=True,
-    behaviors__Volley__max_steps=4_000,
-    behaviors__Volley__checkpoint_interval=450,
+    behaviors__Volley__max_steps=2_000,
+    behaviors__Volley__checkpoint_interval=220,
+    behaviors__Volley__hyperparameters__buffer_size=250,
     behaviors__Volley__network_settings__normalize=True,
+    behaviors__Volley__self_play={"save_steps": 450, "team_change": 850, "swap_steps": 300, "window": 4},
 )
 ALL_TEAMS = changed(
     VOLLEY,
     {
-        "behaviors__Volley__self_play": {"learning_teams": "all", "save_steps": 900},
-        "behaviors__Volley__hyperparameters__regularization": {"anchor_steps": 3_000},
+        "behaviors__Volley__self_play": {"learning_teams": "all", "save_steps": 450},
+        "behaviors__Volley__hyperparameters__regularization": {"anchor_steps": 1_500},
     },
 )
 SAC = sac(
     pipeline__deterministic=True,
-    behaviors__Pendulum__checkpoint_interval=70,
-    behaviors__Pendulum__hyperparameters__random_steps=100,  # resumed before their end, and after it
+    behaviors__Pendulum__max_steps=300,
+    behaviors__Pendulum__checkpoint_interval=35,
+    behaviors__Pendulum__hyperparameters__buffer_size=200,
+    behaviors__Pendulum__hyperparameters__random_steps=50,  # resumed before their end, and after it
 )
 GSDE = changed(SAC, {"behaviors__Pendulum__network_settings__gsde": {"sample_freq": 3}})
 MEMORY = remembering(pipeline__deterministic=True, behaviors__CartPole__checkpoint_interval=130)
@@ -167,7 +172,7 @@ def test_a_run_killed_in_the_middle_and_resumed_ends_in_the_same_state(whole, tm
     at_first = list(RUNS).index(request.node.callspec.params["whole"]) % 2 == other_moment
     command = Command(tmp_path, plain, beside=[TOLD_ENV, TEAM_ENV])
     try:
-        checkpoint = command.until_checkpoint(0 if at_first else random.randrange(1, 5))
+        checkpoint = command.until_checkpoint(0 if at_first else random.randrange(1, 4))
         command.process.kill()
         command.wait()
         command.assert_left_nothing()

@@ -37,6 +37,7 @@ def game(*arguments, settings=None, env=None, **sections):
         "max_steps": 1_000,
         "summary_freq": 500,
         "time_horizon": 16,
+        "network_settings": {"hidden_units": 32, "num_layers": 1},
         **(settings or {}),
     }
     return {
@@ -63,7 +64,8 @@ def trained(tmp_path, plain, **options):
 
 
 def test_agents_that_come_and_go_and_decide_on_demand_learn(tmp_path):
-    settings = {"max_steps": 12_000, "summary_freq": 2_000}
+    settings = {"max_steps": 6_000, "summary_freq": 1_000}
+    settings["hyperparameters"] = {"buffer_size": 256, "batch_size": 32, "learning_rate": 3e-3}
     result, rewards = trained(tmp_path, game("--format=json", settings=settings))
     assert rewards[0] < 7 < 8.5 < rewards[-1]  # of some 9 at most, and 4.5 by chance
     log = (result.folder / "run_logs" / "Game-0.log").read_text()
@@ -120,7 +122,7 @@ def test_a_program_that_is_not_there_is_told_of_before_anything_starts(tmp_path)
 def test_environment_parameters_reach_a_running_game(tmp_path):
     ends = {"behavior": "Agent", "measure": "progress", "threshold": 0.3, "min_lesson_length": 1}
     lessons = [{"name": "first", "value": 1.0, "completion_criteria": ends}, {"name": "second", "value": 2.0}]
-    plain = game(settings={"max_steps": 3_000}, environment_parameters={"speed": {"curriculum": lessons}})
+    plain = game(settings={"max_steps": 1_500}, environment_parameters={"speed": {"curriculum": lessons}})
     result, _ = trained(tmp_path, plain)
     log = (result.folder / "run_logs" / "Game-0.log").read_text()
     assert log.index('parameters {"speed": 1.0}') < log.index('parameters {"speed": 2.0}')

@@ -63,8 +63,9 @@ def league(folder, behavior):
 
 
 def test_two_who_share_a_behaviour_play_against_each_other_by_turns(tmp_path):
-    result = run_here(counting(behaviors__Count__max_steps=4000), tmp_path, "run")
-    assert result.behaviors["Count"].step >= 4000
+    plain = counting(behaviors__Count__max_steps=3000, behaviors__Count__hyperparameters__learning_rate=1e-2)
+    result = run_here(plain, tmp_path, "run")
+    assert result.behaviors["Count"].step >= 3000
     assert sum(entry["won"] + entry["lost"] for entry in league(result.folder, "Count")["results"]) > 300
     policy = load_acting_policy(result.behaviors["Count"].export)
     seen = np.array([[count, seat] for count in (0, 2) for seat in (0, 1)], np.float32)
@@ -82,7 +83,7 @@ def test_by_turns_mates_learn_what_does_the_group_good(tmp_path):
             "behaviors": {"*": {"group": True}},
         },
         "env_settings": {"seed": 11},
-        "behaviors": {"Mate": {**PPO, "trainer_type": "poca", "max_steps": 4000}},
+        "behaviors": {"Mate": {**PPO, "trainer_type": "poca", "max_steps": 2000}},
     }
     plain = changed(plain, {"behaviors__Mate__hyperparameters__learning_rate": 1e-2})
     result = run_here(changed(plain, INLINE), tmp_path, "run")

@@ -29,16 +29,16 @@ from headrace.queues.stream_reader import StreamReader
 from headrace.stages.trainer.imitation import load_recorded
 
 RUNS = {
-    "CartPole": cartpole(),
-    "Volley": volley(),
-    "SAC": sac(),
+    "CartPole": cartpole(behaviors__CartPole__max_steps=2000),
+    "Volley": volley(behaviors__Volley__max_steps=3000),
+    "SAC": sac(behaviors__Pendulum__max_steps=300),
     "gSDE": sac(behaviors__Pendulum__network_settings__gsde={"sample_freq": 3}),
     "memory": remembering(),
-    "POCA": cooperating(),
-    "IMPALA": unrolling(),
+    "POCA": cooperating(behaviors__Team__max_steps=600),
+    "IMPALA": unrolling(behaviors__CartPole__max_steps=600),
     "teams": team_play(),
     "bc": copying(behaviors__CartPole__max_steps=2000),
-    "teacher and student": schooled(),
+    "teacher and student": schooled(behaviors__CartPole__max_steps=1500, behaviors__Student__max_steps=1200),
     "GAIL": adversarial(),
 }
 

@@ -51,7 +51,10 @@ def league(folder, behavior):
     return json.loads((folder / behavior / "league.json").read_text())
 
 
-@pytest.mark.parametrize("declares", [True, False], ids=["games declared", "games guessed"])
+@pytest.mark.parametrize(
+    "declares",
+    [pytest.param(True, id="games declared", marks=pytest.mark.slow), pytest.param(False, id="games guessed")],
+)
 def test_both_sides_and_a_behaviour_of_no_side_train_to_their_ends(tmp_path, declares, caplog):
     result = run_here(duel(environment__options__declares=declares), tmp_path, "run")
     for name in ("Hider", "Seeker", "Referee"):
@@ -98,13 +101,15 @@ def test_one_actor_and_learner_of_each_side_in_processes_of_their_own(tmp_path):
 
 
 def test_a_run_that_was_done_on_one_side_goes_on_with_the_other_and_exports_each_policy_once(tmp_path, caplog):
-    first = run_here(duel(0, behaviors__Seeker__max_steps=500), tmp_path, "run")
-    assert first.behaviors["Hider"].step >= 2000
+    short = {f"behaviors__{side}__checkpoint_interval": 250 for side in ("Hider", "Seeker")}
+    short["behaviors__Hider__max_steps"] = 700
+    first = run_here(duel(0, **short, behaviors__Seeker__max_steps=300), tmp_path, "run")
+    assert first.behaviors["Hider"].step >= 700
     caplog.clear()  # a test before this one may have left the level at which the first run's lines are kept
     caplog.set_level(logging.INFO, "headrace.pipeline")
-    second = run_here(duel(0, behaviors__Seeker__max_steps=1500), tmp_path, "run", resume=True)
+    second = run_here(duel(0, **short, behaviors__Seeker__max_steps=1000), tmp_path, "run", resume=True)
     assert second.behaviors["Hider"].step == first.behaviors["Hider"].step
-    assert second.behaviors["Seeker"].step >= 1500
+    assert second.behaviors["Seeker"].step >= 1000
     exported = [text for text in caplog.messages if text.startswith("Exported ")]
     assert len(exported) >= 3, "at several checkpoints"
     assert len(set(exported)) == len(exported)
@@ -161,6 +166,7 @@ def test_one_team_only_is_warned_of(tmp_path, caplog):
     plain = duel(0, environment__options__hiders=0, environment__options__declares=False)
     plain["environment"]["factory"] = "duel_env:Alone"
     del plain["behaviors"]["Hider"]
+    plain["behaviors"]["Seeker"]["max_steps"] = 300
     plain["environment"]["behavior"] = "Seeker"
     run_here(plain, tmp_path, "run")
     assert "the environment has only one team (Seeker?team=1)" in caplog.text

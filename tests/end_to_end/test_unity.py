@@ -96,11 +96,12 @@ def test_two_actors_number_their_programs_one_after_the_other(start, tmp_path):
 
 def test_it_resumes_and_plays_what_was_trained(tmp_path, caplog):
     caplog.set_level("INFO")
-    plain = unity(tmp_path, "--companions", 2, num_envs=1, **INLINE)
+    short = {"behaviors__Simple__max_steps": 400, "behaviors__Simple__summary_freq": 200}
+    plain = unity(tmp_path, num_envs=1, **short, **INLINE)
     run_here(plain, tmp_path, "run")
-    plain["behaviors"]["Simple"]["max_steps"] = 2000
+    plain["behaviors"]["Simple"]["max_steps"] = 800
     run_folder = run_here(plain, tmp_path, "run", resume=True).folder
-    assert_saved(run_folder, 2000)
+    assert_saved(run_folder, 800)
     before = len(reports(tmp_path / "reports"))
     stop = StopRequest()
 
@@ -113,7 +114,7 @@ def test_it_resumes_and_plays_what_was_trained(tmp_path, caplog):
     assert run_here(plain, tmp_path, "run", played, inference=True).interrupted
     assert "Mean Reward" in caplog.text
     assert_no_children()
-    assert_saved(run_folder, 2000)
+    assert_saved(run_folder, 800)
     assert len(reports(tmp_path / "reports")) == before + 1
 
 
@@ -131,7 +132,7 @@ def test_a_deterministic_run_gives_the_same_weights_again(start, tmp_path):
 @pytest.mark.parametrize("arguments", [("--groups",), pytest.param(("--new-ids",), marks=pytest.mark.slow)])
 def test_agents_that_come_and_go_are_trained(tmp_path, caplog, arguments):
     plain = unity(tmp_path, "--scene", "crowd", *arguments, num_envs=1, **INLINE)
-    plain["behaviors"] = {"Crowd": {**plain["behaviors"].pop("Simple"), "trainer_type": "poca"}}
+    plain["behaviors"] = {"Crowd": {**plain["behaviors"].pop("Simple"), "trainer_type": "poca", "max_steps": 500}}
     run_here(plain, tmp_path, "run")
     assert "has not ended" not in caplog.text
     assert all(report["returncode"] == 0 for report in reports(tmp_path / "reports"))
