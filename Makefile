@@ -51,7 +51,7 @@ formatted:
 	$(BIN)/ruff format --check .
 
 types:
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 
 format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 	$(BIN)/ruff check --fix-only .
