@@ -64,8 +64,8 @@ def trained(tmp_path, plain, **options):
 
 
 def test_agents_that_come_and_go_and_decide_on_demand_learn(tmp_path):
-    settings = {"max_steps": 6_000, "summary_freq": 1_000}
-    settings["hyperparameters"] = {"buffer_size": 256, "batch_size": 32, "learning_rate": 3e-3}
+    hyperparameters = {"buffer_size": 256, "batch_size": 32, "learning_rate": 3e-3}
+    settings = {"hyperparameters": hyperparameters, "max_steps": 6_000, "summary_freq": 1_000}
     result, rewards = trained(tmp_path, game("--format=json", settings=settings))
     assert rewards[0] < 7 < 8.5 < rewards[-1]  # of some 9 at most, and 4.5 by chance
     log = (result.folder / "run_logs" / "Game-0.log").read_text()
