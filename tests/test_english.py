@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 from english_words import FOREIGN
+from proselint.checks import __register__ as proselint_checks
+from proselint.config import DEFAULT
+from proselint.registry import CheckRegistry
+from proselint.tools import LintFile
 
 ROOT = Path(__file__).parents[1]
 COVERED = (
@@ -71,6 +75,9 @@ PYTHON = re.compile(
 SCRIPT = re.compile(r'(?P<string>"(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`)|(?P<comment>/\*(?:[^*]|\*(?!/))*\*/|//.*)')
 """Strings and comments of JavaScript."""
 CODE = {".py": PYTHON, ".js": SCRIPT, ".mjs": SCRIPT}
+PAGES = ("*.md", "docs/*.md", "docs/decisions/*.md", "docs/api/*.md", "examples/**/*.md")
+UNJUDGED = {"typography": False}
+"""What proselint wants of books: curly quotes, and résumé with its accents."""
 FIELD = re.compile(r"\{[^{}]*\}")
 
 
@@ -115,6 +122,18 @@ def test_text_is_free_of_foreign_expressions(place):
     paths = sorted(path for path in ROOT.glob(place) if path.suffix in (".md", *CODE) and ".min." not in path.name)
     assert paths, "the table names what is there"
     mistakes = [line for path in paths for line in found(path)]
+    assert not mistakes, "\n".join(mistakes)
+
+
+def test_pages_pass_proselint():
+    CheckRegistry().register_many(proselint_checks)
+    settings = {**DEFAULT, "checks": {**DEFAULT["checks"], **UNJUDGED}}
+    mistakes = []
+    for path in sorted({path for place in PAGES for path in ROOT.glob(place)}):
+        text = NOT_TEXT.sub(blank, path.read_text(encoding="utf-8"))
+        text = re.sub(r"\d|^ *[|#].*$", "·", text, flags=re.MULTILINE)  # numbers, tables and headings may be repeated
+        for each in LintFile(str(path.relative_to(ROOT)), text).lint(settings):
+            mistakes.append(f"{path.relative_to(ROOT)}:{each.pos[0]}: {each.check_result.message}")
     assert not mistakes, "\n".join(mistakes)
 
 
