@@ -45,14 +45,14 @@ def table(folder: Path) -> str:
         for name in entries(file):
             found.setdefault(kept_out(file, name), []).append(f"`{name}`")
         for left_out, names in sorted(found.items(), key=lambda each: (len(each[0]), each[0])):
-            words = ", ".join(f"`{key}`" for key in left_out) or "none: it converts"
+            words = ", ".join(f"`{key}`" for key in left_out) or "none"
             lines.append(f"| {algorithm.upper()} | {len(names)}: {', '.join(names)} | {words} |")
     return "\n".join(lines)
 
 
 def keys_table() -> str:
     """Return the table of keys: of both algorithms where they have the same, with their default."""
-    lines = ["| key | of | default there | here |", "|---|---|---|---|"]
+    lines = ["| key | algorithm | SB3's default | Headrace |", "|---|---|---|---|"]
     for prefix, both in PARTS.items():
         for name in dict.fromkeys(name for each in both for name in each):
             here = {algorithm: each[name] for algorithm, each in zip(ALGORITHMS, both, strict=True) if name in each}
