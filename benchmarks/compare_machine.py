@@ -100,7 +100,7 @@ def description(peers: Mapping[str, str]) -> str:
     memory = psutil.virtual_memory().total / 2**30
     packages = {**dict.fromkeys(("torch", "numpy", "gymnasium"), sys.executable), **peers}
     versions = [f"{package} {_version(python, package)}" for package, python in packages.items()]
-    busy = f"{os.getloadavg()[0]:.1f} programs ran on average in the minute before"
+    busy = f"load average of the last minute: {os.getloadavg()[0]:.1f}"
     cores = f"{psutil.cpu_count()} cores, {memory:.0f} GiB"
     told = f"Python {platform.python_version()}, {', '.join(versions)}"
     return f"{model} ({', '.join(flags())}), {cores}; {told}; {busy}."

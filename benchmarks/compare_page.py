@@ -46,7 +46,7 @@ def table(name: str, workload: Workload, found: Found) -> list[str]:
 
 def ratios(workload: Workload, found: Found) -> list[str]:
     """Return a table of median ratios, each computed within a round, with their bars."""
-    rows = ["| | CPU time, busiest process | by the clock |", "|---|---|---|"]
+    rows = ["| | CPU time, busiest process | wall clock |", "|---|---|---|"]
     for bar in workload.bars:
         if bar.ours not in found or bar.other not in found:
             continue
@@ -61,18 +61,19 @@ def roofline(name: str, found: Found) -> list[str]:
     """Return the time of the matrix products alone, and its share of the busiest process's time, as text."""
     if name not in FLOP:
         return []
-    lines = [f"Roofline: {FLOP[name] / 1e6:,.2f} million multiplications and additions in a step's products."]
+    lines = [f"Roofline: a step's matrix products are {FLOP[name] / 1e6:,.2f} million multiplications and additions."]
     for contestant, half in ((OURS, False), (BF16, True)):
         if contestant in found:
             provider, rate = products_per_s(half)
             least, (cpu,) = 1e6 * FLOP[name] / rate, _medians(found[contestant], "cpu_us")
             kind = "bfloat16" if half else "float32"
-            at = f"{least:,.1f} µs at {rate / 1e9:,.0f} GFLOP/s ({kind} by {provider}, one core)"
+            at = f"At {rate / 1e9:,.0f} GFLOP/s ({kind} by {provider}, one core), they take {least:,.1f} µs"
             bar = "" if half or name not in BOUND else " (bar 75%)" if least >= 0.75 * cpu else " (bar 75%, missed)"
-            lines.append(f"These take {at}: {contestant} reaches {least / cpu:.0%}{bar}.")
+            lines.append(f"{at}; “{contestant}” reaches {least / cpu:.0%} of this speed{bar}.")
     if OURS in found and NUMPY in found:
         update, (cpu,) = median(run.stages["update"] for run in found[NUMPY]), _medians(found[OURS], "cpu_us")
-        lines.append(f"NumPy's update alone takes {update:.1f} µs: {OURS} reaches {update / cpu:.0%} with its learner.")
+        reached = f"the learner of “{OURS}” reaches {update / cpu:.0%} of its speed"
+        lines.append(f"NumPy's update alone takes {update:.1f} µs; {reached}.")
     return [" ".join(lines)]
 
 
