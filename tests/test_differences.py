@@ -10,7 +10,7 @@ import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "differences.md").read_text(encoding="utf-8")
-TABLE = PAGE.partition("## Defects and wishes\n")[2].partition("\n## ")[0]
+TABLE = PAGE.partition("## Defects and requests\n")[2].partition("\n## ")[0]
 ROWS = [line.strip("| ").split(" | ") for line in TABLE.splitlines() if line.startswith("| ")][1:]
 LINK = re.compile(r"\]\(([^)#]+)(?:#([^)]+))?\)")
 
