@@ -1,4 +1,4 @@
-"""A kind that a module of the user's adds to a table is known in all processes of a run."""
+"""A kind that a module of the user's adds to a table is known in all processes of a run; test_users_modules.py has one that a package adds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 from run_configs import cartpole
 from runs import COMMAND
 
@@ -64,16 +63,3 @@ def test_a_kind_that_a_script_adds_is_known_in_process_hosts(call, tmp_path, in_
     status, said = call("train.py")
     assert status == 0, said
     assert int(said.splitlines()[-1]) >= 600
-
-
-def test_a_kind_of_an_installed_package_is_known_to_the_command(call, tmp_path):
-    (tmp_path / "poles.yaml").write_text(yaml.safe_dump(PLAIN))
-    elsewhere = tmp_path / "site"
-    info = elsewhere / "poles-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: poles\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[headrace.plugins]\npoles = poles\n")
-    (elsewhere / "poles.py").write_text(POLES)
-    status, said = call(COMMAND, "poles.yaml", "--validate", PYTHONPATH=str(elsewhere))
-    assert status == 0, said
-    assert "behavior CartPole:" in said

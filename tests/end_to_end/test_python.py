@@ -25,8 +25,11 @@ from headrace.pipeline.run import RunOptions, RunResult, run, run_async
 PLAIN = changed(cartpole(), INLINE)
 
 THINGS = """
-import gymnasium
+import gymnasium, queues
+from config import NAME
 from headrace import Stage
+from pipeline import same
+from stages.first import MAKE
 
 
 class Pass(Stage):
@@ -35,8 +38,17 @@ class Pass(Stage):
 
 
 def make():
-    return gymnasium.make("CartPole-v1")
+    return same(getattr(gymnasium, MAKE)(NAME))
 """
+BESIDE = {
+    "my_things.py": THINGS,
+    "config.py": 'NAME = "CartPole-v1"\n',
+    "pipeline.py": "def same(x):\n    return x\n",
+    "queues.py": "",
+    "stages/__init__.py": "",
+    "stages/first.py": 'MAKE = "make"\n',
+}
+"""Modules of the user's own, some with the names of ours."""
 SCRIPT = """
 import json, logging, os, signal, sys
 sys.path.insert(0, {root!r})
@@ -78,6 +90,7 @@ def finished(trained, tmp_path):
 
 @pytest.mark.windows_too
 def test_a_script_without_a_main_guard_may_run_hosts_in_processes_which_find_what_lies_beside_it(tmp_path):
+    """Also modules of ours' names; test_users_modules.py has other ways to start."""
     settings = {"results_dir": str(tmp_path / "results"), "run_id": "mine"}
     config = tmp_path / "mine.yaml"
     plain = cartpole(
@@ -88,8 +101,9 @@ def test_a_script_without_a_main_guard_may_run_hosts_in_processes_which_find_wha
     del plain["environment"]["id"]
     config.write_text(yaml.safe_dump({**plain, "checkpoint_settings": settings}))
     beside = tmp_path / "scripts"
-    beside.mkdir()
-    (beside / "my_things.py").write_text(THINGS)
+    for name, text in BESIDE.items():
+        (beside / name).parent.mkdir(parents=True, exist_ok=True)
+        (beside / name).write_text(text)
     script = beside / "script.py"
     script.write_text(SCRIPT.format(root=str(COMMAND.parent.parent), config=str(config)))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)

@@ -90,15 +90,14 @@ print(run('c.yaml').behaviors)
 """
 
 
+@pytest.mark.slow  # test_python.py has a script each time
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param(("train.py", ROOT), id="script", marks=pytest.mark.slow),
+        pytest.param(("train.py", ROOT), id="script"),
         pytest.param(("-c", IN_A_NOTEBOOK), id="notebook"),
         pytest.param(
-            ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={ROOT}", "test_train.py"),
-            id="pytest",
-            marks=pytest.mark.slow,
+            ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={ROOT}", "test_train.py"), id="pytest"
         ),
     ],
 )
@@ -109,7 +108,31 @@ def test_a_project_may_have_modules_of_any_names(project, line):
     assert (project / "results/c/C.onnx").exists()
 
 
-def test_an_environment_is_tried_with_its_own_modules_also_where_our_checkout_is_on_the_path(project):
-    said = call(project, COMMAND, "c.yaml", "--validate", PYTHONPATH=str(ROOT))
+PLUGIN = {
+    "poles-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: poles\nVersion: 1.0\n",
+    "poles-1.0.dist-info/entry_points.txt": "[headrace.plugins]\npoles = poles\n",
+    "poles.py": """
+import dataclasses
+from headrace import ENVIRONMENT_KINDS
+from headrace.stages.environments.gymnasium.making import make_gymnasium_group
+
+ENVIRONMENT_KINDS["poles"] = dataclasses.replace(ENVIRONMENT_KINDS["gymnasium"], meaning="poles", group="poles:make")
+
+
+def make(request):
+    return make_gymnasium_group(request)
+""",
+}
+
+
+def test_an_environment_of_an_installed_packages_kind_is_tried_with_its_own_modules_also_where_our_checkout_is_on_the_path(
+    project,
+):
+    site = project / "site"
+    for name, text in PLUGIN.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text, encoding="utf-8")
+    (project / "c.yaml").write_text(COMMON_NAMES["c.yaml"].replace("kind: gymnasium", "kind: poles"), encoding="utf-8")
+    said = call(project, COMMAND, "c.yaml", "--validate", PYTHONPATH=f"{ROOT}{os.pathsep}{site}")
     assert "warning" not in said
     assert "behavior C:" in said
