@@ -59,9 +59,9 @@ async def until(flow: Flow, name: str, step: int) -> None:
     ("whose", "step", "victim"),
     [
         ("Duel.main", 20, "Duel.main"),
-        ("Duel.main", 60, "Duel.other"),
-        ("Duel.other", 100, "Duel.other"),
         ("Duel.other", 60, "Duel.main"),
+        pytest.param("Duel.main", 60, "Duel.other", marks=pytest.mark.slow),
+        pytest.param("Duel.other", 100, "Duel.other", marks=pytest.mark.slow),
         pytest.param("Duel.main", 200, "Duel.main", id="it had come to its end"),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_learner_that_is_lost_in_its_turn_or_out_of_it_is_replaced_and_all_com
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("actor", ["actor-0", "actor-1"])
+@pytest.mark.parametrize("actor", ["actor-0", pytest.param("actor-1", marks=pytest.mark.slow)])
 def test_an_actor_that_is_lost_is_replaced_and_all_come_to_their_end(actor):
     async def kill(flow: Flow) -> None:
         for step in (20, 60, 100):

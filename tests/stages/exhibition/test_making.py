@@ -164,7 +164,7 @@ def test_what_is_vectorised_by_itself_is_shown_as_single_ones_that_are_alike(nam
     ("name", "option", "shape"),
     [
         ("ale_py:ALE/Pong-v5", {}, (84, 84, 3)),
-        ("ALE/Pong-v5", {"img_height": 42}, (42, 84, 3)),
+        pytest.param("ALE/Pong-v5", {"img_height": 42}, (42, 84, 3), marks=pytest.mark.slow),
         ("ale_py:ALE/Pong-v5", {"mode": 0}, (210, 160, 3)),
     ],
     ids=str,
