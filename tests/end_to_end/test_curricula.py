@@ -35,7 +35,7 @@ def lesson_in_status(run_folder: Path) -> int:
     return json.loads((run_folder / "run_logs" / "training_status.json").read_text())["worth"]["lesson_num"]
 
 
-def test_a_run_goes_through_its_lessons(tmp_path, caplog):
+def test_a_run_goes_through_its_lessons_and_is_played_in_the_last(tmp_path, caplog):
     caplog.set_level(logging.INFO, "headrace.pipeline")
     log = tmp_path / "told.txt"
     plain = taught(
@@ -60,6 +60,10 @@ def test_a_run_goes_through_its_lessons(tmp_path, caplog):
     assert "Parameter 'worth' is in lesson 'Low' and has value 'Float: value=1.0'." in said
     assert "lesson 2 'High' of 'worth': mean reward -1." in said
     assert "lesson 3 'Any' of 'worth': mean reward" in said
+    log.unlink()
+    stop = asyncio.Event()
+    run_here(plain, tmp_path, "run", RunOptions(stop=stop, on_progress=lambda _: stop.set()), inference=True)
+    assert set(lessons_of(worths(log))) == {2}, "it is played in the lesson that was reached"
 
 
 def test_a_negative_threshold_above_what_is_reached_is_not_passed(tmp_path):
@@ -102,17 +106,6 @@ def test_a_run_in_processes_that_is_killed_goes_on_with_the_lesson_of_its_checkp
     assert again.wait() == 0, again.output
     assert set(lessons_of(worths(log))) == {2}
     assert "Parameter 'worth' is in lesson 'Any' and has value 'Uniform sampler: min=5.0, max=6.0'." in again.output
-
-
-def test_what_is_played_without_learning_is_the_lesson_that_was_reached(tmp_path):
-    log = tmp_path / "told.txt"
-    plain = taught(**INLINE, environment__options={"base": -2.0, "log": str(log)})
-    run_here(plain, tmp_path, "run")
-    log.unlink()
-    stop = asyncio.Event()
-    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
-    run_here(plain, tmp_path, "run", options, inference=True)
-    assert set(lessons_of(worths(log))) == {2}
 
 
 def test_evaluation_is_always_at_the_last_lesson_and_on_the_same_episodes(tmp_path, monkeypatch):

@@ -197,9 +197,9 @@ def test_what_the_page_shows_first_works(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_state_of_stages_survives_a_resume(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(folder)
     stages, run_folder = example_stages(), folder / "run"
-    run_here(with_stages(*stages, **INLINE), folder, "run")
+    run_here(with_stages(*stages, behaviors__CartPole__max_steps=1500, **INLINE), folder, "run")
     before = read_whole_checkpoint(run_folder)
-    run_here(with_stages(*stages, behaviors__CartPole__max_steps=5000, **INLINE), folder, "run", resume=True)
+    run_here(with_stages(*stages, behaviors__CartPole__max_steps=2500, **INLINE), folder, "run", resume=True)
     after = read_whole_checkpoint(run_folder)
     drops = "DropShortTrajectories@actor-0"
     assert after[drops]["dropped"] > before[drops]["dropped"] > 0

@@ -61,7 +61,7 @@ def run_in(folder: Path, plain: Plain, run_id: str) -> RunResult:
 def tiny(trainer_type: str) -> Plain:
     return sac(
         behaviors__Pendulum__trainer_type=trainer_type,
-        behaviors__Pendulum__max_steps=300,
+        behaviors__Pendulum__max_steps=150,
         pipeline__deterministic=True,
         record__edges=["trainer"],
         **INLINE,
@@ -81,7 +81,7 @@ def test_a_class_derived_from_sac_and_left_as_it_is_does_what_sac_does(folder):
 def cloning(trainer_type: str, cost: float) -> Plain:
     return cartpole(
         behaviors__CartPole__trainer_type=trainer_type,
-        behaviors__CartPole__max_steps=1500,
+        behaviors__CartPole__max_steps=800,
         behaviors__CartPole__hyperparameters={
             "batch_size": 16,
             "batch_size_from_replay": 8,

@@ -190,7 +190,7 @@ def test_a_limit_too_small_for_shared_memory_is_named_and_the_run_ends(tmp_path)
 def test_an_output_that_can_not_be_written_ends_no_run(tmp_path):
     """Its file lies on a disk that is full."""
     config = tmp_path / "run.yaml"
-    config.write_text(yaml.safe_dump(cartpole(**INLINE)))
+    config.write_text(yaml.safe_dump(cartpole(**INLINE, behaviors__CartPole__max_steps=600)))
     line = [sys.executable, str(COMMAND), str(config), "--run-id", "run", "--results-dir", str(tmp_path)]
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)

@@ -94,8 +94,8 @@ def test_sac_keeps_float64_in_its_memory_and_over_a_resume(tmp_path):
             "save_replay_buffer": True,
         },
     }
-    run_here(run_of("gymnasium", options, **changes, behaviors__B__max_steps=2000), tmp_path, "far")
+    run_here(run_of("gymnasium", options, **changes, behaviors__B__max_steps=1200), tmp_path, "far")
     result = run_here(
-        run_of("gymnasium", options, **changes, behaviors__B__max_steps=2400), tmp_path, "far", resume=True
+        run_of("gymnasium", options, **changes, behaviors__B__max_steps=1500), tmp_path, "far", resume=True
     )
     assert chosen(result.folder, options) == [0, 1]

@@ -21,7 +21,7 @@ def trained(results: Any, late_one: bool, early_steps: int, **settings: Any) -> 
         **INLINE,
         environment__options={"after": 0, "late": late_one},
         behaviors__Early__max_steps=early_steps,
-        behaviors__Early__checkpoint_interval=200,
+        behaviors__Early__checkpoint_interval=100,
         behaviors__Late__max_steps=early_steps,
         behaviors__Late__trainer_type="sac",
         behaviors__Late__hyperparameters={
@@ -37,10 +37,10 @@ def trained(results: Any, late_one: bool, early_steps: int, **settings: Any) -> 
 
 
 def test_what_a_behavior_has_learned_outlives_a_resumed_run_in_which_it_was_not_seen(tmp_path, caplog):
-    first = trained(tmp_path, True, 200)
+    first = trained(tmp_path, True, 100)
     digest = weights_digest(first.folder, "Late")
     listed = training_status(first.folder)["Late"]
-    second = trained(tmp_path, False, 800, resume=True)
+    second = trained(tmp_path, False, 600, resume=True)
     assert second.checkpoint > first.checkpoint + 2, "the one that it resumed from is removed by now"
     newest = newest_checkpoint(second.folder / "checkpoints")
     assert newest is not None
@@ -50,9 +50,9 @@ def test_what_a_behavior_has_learned_outlives_a_resumed_run_in_which_it_was_not_
     assert training_status(second.folder)["Late"] == listed
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        third = trained(tmp_path, True, 1000, resume=True)
+        third = trained(tmp_path, True, 700, resume=True)
     assert f"Resuming training from step {newest.steps['Late']}." in caplog.messages
-    assert third.behaviors["Late"].step >= 1000
+    assert third.behaviors["Late"].step >= 700
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 

@@ -43,7 +43,8 @@ def rows_in_files(run_folder, shards: int) -> list[int]:
 def test_the_rows_of_a_saved_buffer_are_dealt_out_to_as_many_shards_as_a_resumed_run_has(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     changes = {**INLINE, "behaviors__Pendulum__hyperparameters__buffer_size": 900}
-    inside = sac(behaviors__Pendulum__hyperparameters__steps_per_update=8, **changes)
+    short = {"behaviors__Pendulum__max_steps": 300}
+    inside = sac(behaviors__Pendulum__hyperparameters__steps_per_update=8, **changes, **short)
     first = run_here(inside, tmp_path, "run")
     kept = first.behaviors["Pendulum"].step
     for shards in (3, 2):

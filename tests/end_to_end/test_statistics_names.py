@@ -63,6 +63,7 @@ OURS_SAC |= {
     for what in ("Q1", "Q2", "Value", "TD Error", "Log Probability")
     for kind in ("Min", "Mean", "Max")
 }
+SHORT = {"behaviors__CartPole__max_steps": 1500, "behaviors__CartPole__summary_freq": 500}
 HIDDEN = {"Is Training", "Step"}
 """For other writers: not in TensorBoard."""
 
@@ -109,13 +110,18 @@ def gauges(run_folder: Path, behavior: str) -> set[str]:
 @pytest.fixture(scope="module")
 def by_ppo(tmp_path_factory) -> Path:
     """The folder of a run of PPO on discrete actions."""
-    return run_here(cartpole(**INLINE), tmp_path_factory.mktemp("ppo"), "run").folder
+    return run_here(cartpole(**SHORT, **INLINE), tmp_path_factory.mktemp("ppo"), "run").folder
 
 
 @pytest.fixture(scope="module")
 def by_sac(tmp_path_factory) -> Path:
     """The folder of a run of SAC on continuous actions, without a reward signal beside the environment's."""
-    plain = sac(behaviors__Pendulum__reward_signals={"extrinsic": {}}, **INLINE)
+    short = {
+        "environment__max_episode_steps": 20,
+        "behaviors__Pendulum__max_steps": 300,
+        "behaviors__Pendulum__summary_freq": 100,
+    }
+    plain = sac(behaviors__Pendulum__reward_signals={"extrinsic": {}}, **short, **INLINE)
     return run_here(plain, tmp_path_factory.mktemp("sac"), "run").folder
 
 
@@ -139,14 +145,14 @@ def test_sac_reports_what_it_reports_in_ml_agents(by_sac):
 
 
 def test_reward_signals_and_cloning_report_what_they_report_in_ml_agents_beside_ppo(demonstrations, tmp_path):
-    run = run_here(cartpole(**INLINE, **everything(demonstrations)), tmp_path, "run").folder
+    run = run_here(cartpole(**SHORT, **INLINE, **everything(demonstrations)), tmp_path, "run").folder
     estimates = {f"Policy/{signal} Value Estimate" for signal in SIGNALS}
     assert without_actions(tags(run, "CartPole")) - OURS == ON_POLICY | REWARDS | LEARNED | estimates
 
 
 def test_reward_signals_and_cloning_report_what_they_report_in_ml_agents_beside_sac(demonstrations, tmp_path):
     plain = cartpole(**INLINE, **everything(demonstrations))
-    plain["behaviors"]["CartPole"] |= {"trainer_type": "sac", "max_steps": 600, "summary_freq": 200}
+    plain["behaviors"]["CartPole"] |= {"trainer_type": "sac", "max_steps": 300, "summary_freq": 100}
     plain["behaviors"]["CartPole"]["hyperparameters"] = {"batch_size": 16, "buffer_size": 400, "steps_per_update": 10}
     run = run_here(plain, tmp_path, "run").folder
     values = {f"Policy/{signal} Value" for signal in SIGNALS}
@@ -154,7 +160,8 @@ def test_reward_signals_and_cloning_report_what_they_report_in_ml_agents_beside_
 
 
 def test_self_play_reports_its_rating(tmp_path):
-    run = run_here(volley(**INLINE), tmp_path, "run").folder
+    short = {"behaviors__Volley__max_steps": 4000, "behaviors__Volley__summary_freq": 1000}
+    run = run_here(volley(**short, **INLINE), tmp_path, "run").folder
     assert without_actions(tags(run, "Volley")) - OURS - {"Self-play/Skill", "Volley/Match Seconds"} == ON_POLICY | {
         "Self-play/ELO"
     }
