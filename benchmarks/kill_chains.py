@@ -131,7 +131,7 @@ class Chain:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         self._count(victim, moment)
-        anew = f"The process of {name} was killed by signal 9. Starting it again; it had not begun."
+        anew = f"The process of {name} was killed by signal 9. Restarting it; it had not begun."
         deadline = time.monotonic() + (WITHOUT_NODE_S if name == NODE else PATIENCE_S)
         while command.process.poll() is None and anew not in command.output and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -288,7 +288,7 @@ class CommandChain(Chain):
 
 def said_of(command: Command, name: str) -> int:
     """Return how often the output reports that a host is started again, because it or its learner ended."""
-    words = rf"The process of (?:{re.escape(name)} |\S+ was ended, because {re.escape(name)} ).*Starting it again"
+    words = rf"The process of (?:{re.escape(name)} |\S+ was ended, because {re.escape(name)} ).*Restarting it"
     return len(re.findall(words, command.output))
 
 

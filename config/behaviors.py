@@ -66,7 +66,7 @@ _FORMER_TRAINERS = {
 }
 """Trainers in older versions of ML-Agents, and their equivalents in Headrace."""
 
-_NO_PLUGINS = " (ML-Agents' plugins do not work here; see docs/extending.md for how to write a trainer)"
+_NO_PLUGINS = " (ML-Agents plugins are not supported; see docs/extending.md for how to write a trainer)"
 
 
 def _trainer_type(value: object) -> object:
@@ -74,16 +74,16 @@ def _trainer_type(value: object) -> object:
         return value
     expected = f"{', '.join(map(repr, TRAINERS))} or your own 'module:Class'"
     if value in _FORMER_TRAINERS:
-        raise ValueError(f"'{value}' is a trainer of older versions of ML-Agents; use {_FORMER_TRAINERS[value]}")
+        raise ValueError(f"'{value}' is a trainer from older versions of ML-Agents; use {_FORMER_TRAINERS[value]}")
     raise ValueError(f"'{value}' is not a trainer; expected {expected}{suggest(value, TRAINERS) or _NO_PLUGINS}")
 
 
 def _policy_file(value: object) -> object:
     if isinstance(value, str) and value.endswith(".nn"):
         raise ValueError(
-            f"'{value}' is in the format of Barracuda, which only Unity's packages 1.0 to 2.x read; expected a .pt or "
-            ".onnx file: if you have neither, let Unity play the model, record its play as a .demo file and imitate "
-            "that (docs/imitation.md)"
+            f"'{value}' is in Barracuda's format, which only versions 1.0 to 2.x of Unity's package can read; expected "
+            "a .pt or .onnx file. If you have neither, let Unity play the model, record the games as a .demo file and "
+            "imitate that file (docs/imitation.md)"
         )
     return value
 
@@ -284,7 +284,7 @@ class BehaviorSettings(Settings):
         found = check_brains(self.brain, "brain")
         if self.brain and self.self_play is not None:
             message = (
-                "can't be combined with 'brain'; name opponents that do not learn under self_play.brains, or leave "
+                "can't be combined with 'brain'; list opponents that do not learn in self_play.brains, or leave "
                 "self_play out ('self_play: null' if default_settings has it)"
             )
             found.append(Finding(("self_play",), message, (("brain",),)))
@@ -292,7 +292,10 @@ class BehaviorSettings(Settings):
             message = "needs self_play, which rates policies; leave it out, or add self_play"
             found.append(Finding(("stop_when", "elo"), message, (("self_play",),)))
         if self.broadcast and not self.brain:
-            message = "has no effect without a 'brain' that does not learn, whose steps it sends; leave it out"
+            message = (
+                "has no effect: it broadcasts the steps of a 'brain' that does not learn, and this behaviour has none; "
+                "leave it out"
+            )
             found.append(Finding(("broadcast",), message, (("brain",),)))
         return found
 
@@ -333,6 +336,6 @@ class BehaviorSettings(Settings):
             message = f"{self.keep_checkpoints} can't be combined with even_checkpoints; expected at least 1"
             return [Finding(("keep_checkpoints",), message, (("even_checkpoints",),))]
         if self.max_steps < self.keep_checkpoints:
-            message = f"{self.keep_checkpoints} is more than max_steps ({self.max_steps}) allows"
+            message = f"{self.keep_checkpoints} is greater than max_steps ({self.max_steps})"
             return [Finding(("keep_checkpoints",), message, (("max_steps",),))]
         return []

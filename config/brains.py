@@ -97,8 +97,8 @@ def check_use(use: str, more: Collection[str] = (), people: bool = False) -> str
         )
     if use == PLAYER and not people:
         raise ValueError(
-            "'player' is a person, who can only be the 'brain' of a behaviour, in all its games (docs/play.md); name "
-            "another opponent, or set 'brain: {use: player, teams: [1]}' for that behaviour"
+            "'player' is a person, so it can only be the single 'brain' of a behaviour, for all its games "
+            "(docs/play.md); name another opponent, or set 'brain: {use: player, teams: [1]}' for that behaviour"
         )
     if use in more or kind_of(use) is not None:
         return user_path(use) if kind_of(use) == "model" else use

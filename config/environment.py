@@ -317,7 +317,7 @@ class EnvironmentSettings(ChoosingSettings):
         written = [name for name in kind.made_by if getattr(self, name) is not None]
         if kind.made_by and not written:
             needed = " or ".join(f"'{name}'" for name in kind.made_by)
-            message = f"needs {needed}, which names what to make; add a line such as '{kind.example}'"
+            message = f"needs {needed}, which names the environment to create; add a line such as '{kind.example}'"
             yield Finding((), message, tuple((name,) for name in kind.made_by))
         for name in written[1:]:
             yield Finding((name,), f"can't be combined with '{written[0]}'; keep one of the two", ((written[0],),))

@@ -131,7 +131,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         not_shown="environments of kind mlagents have no images to show",
     ),
     unity=EnvironmentKind(
-        meaning="the environment of `env_settings`, as without this section",
+        meaning="the environment in `env_settings`, as if this section were missing",
         group="headrace.stages.environments.unity.making:make_unity_group",
         check="headrace.config.section_checks:check_programs",
         references="headrace.stages.environments.unity.making:named_channels",
@@ -173,7 +173,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         defaults={"env_settings": {"base_port": 12008}},
         apart=True,
         editor="the game",
-        not_shown="a game of the open protocol draws its own window: watch it there",
+        not_shown="a game that uses the open protocol opens its own window: watch it there",
     ),
 )
 """The kinds, by the value of `environment.kind`."""

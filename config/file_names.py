@@ -44,5 +44,5 @@ def why_not_on_windows(name: str) -> str:
     if sign := _NOT_IN_NAMES.search(name):
         return f"Windows does not allow {sign[0]!r} in file names"
     if _DEVICE.match(name):
-        return "Windows has a device with this name"
+        return "Windows reserves this name for a device"
     return "Windows drops a dot or space at the end of a name" if _AT_END.search(name) else ""

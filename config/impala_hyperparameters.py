@@ -142,8 +142,8 @@ class ImpalaHyperparameters(Hyperparameters):
             self._fill(shared_critic=True)
         elif not self.shared_critic:
             message = (
-                "false can't be combined with network_settings.memory: an unroll holds the actor's memory, which its "
-                "critic has to share; leave it out"
+                "false can't be combined with network_settings.memory: an unroll stores the actor's memory, which the "
+                "critic must share; leave it out"
             )
             yield Finding(("hyperparameters", "shared_critic"), message, (("network_settings", "memory"),))
 

@@ -53,7 +53,7 @@ def about_leagues(config: Sections) -> Iterator[Finding]:
     resets = any(each.learners[each.learner].reset for each in learners.values())
     for key, several in (("learners", hosts.learners.replicas > 1), ("replay", hosts.replay.kind is not None)):
         if resets and several:
-            message = "can't be combined with learners of a league that are reset; leave it out"
+            message = "can't be combined with league learners that are reset; leave it out"
             yield Finding(("pipeline", "hosts", key), message, (where,))
 
 
@@ -103,7 +103,7 @@ def _about_teams(config: Sections, sides: Collection[str]) -> Iterator[Finding]:
         seen[team] = of
         if other is None and team != "each":
             continue
-        fault = f"{of} has several teams" if other in (None, of) else f"{of} has team {team}, and so has {other}"
+        fault = f"{of} has several teams" if other in (None, of) else f"{of} and {other} both have team {team}"
         message = (
             f"{fault}, but leagues of several behaviours are for games in which each team has a different behaviour; "
             "give the agents of all teams the same behaviour, or each team a different one"

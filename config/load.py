@@ -22,7 +22,7 @@ _OF_AN_ENTRY = "# Written by run-pipeline --convert.\n"
 _RESUME_YIELDS = Finding(
     ("checkpoint_settings", "resume"), "has no effect, because initialize_from was set on the command line"
 )
-_OLD_FORM = "has an old format, which Headrace converts at each start; to convert it once"
+_OLD_FORM = "is in an old format, which Headrace converts at every start; to convert it once"
 _NO_FILE = (
     "no configuration file was given: every behaviour of the environment learns with the defaults (trainer_type ppo)"
 )
@@ -133,7 +133,7 @@ def _modern(
     from headrace.config.legacy.rl_zoo import HOW, is_rl_zoo
 
     if is_rl_zoo(document):
-        message = f"is a file of rl-baselines3-zoo; convert one of its entries first: '{HOW}'"
+        message = f"is an rl-baselines3-zoo file; convert one of its entries first: '{HOW}'"
         raise ConfigError([Mistake(document.name, None, "", message)])
     _expect_map(document)
     return convert_document(

@@ -40,7 +40,7 @@ def checked_path(value: object) -> object:
         return value
     if not value.isprintable() and (found := re.search(r"[\x00-\x1f]", value)):
         raise ValueError(
-            f"{value!r} holds {found[0]!r}, because a backslash in double quotes starts an escape sequence; write the "
-            "path in single quotes, or with /"
+            f"{value!r} contains {found[0]!r}, because a backslash in double quotes starts an escape sequence; write "
+            "the path in single quotes, or with /"
         )
     return user_path(value)

@@ -341,7 +341,10 @@ class PipelineSettings(Settings):
         findings = []
         if self.inference != "central":
             if changed(self.hosts.inference):
-                message = "is the host of central inference; add pipeline.inference: central, or leave it out"
+                message = (
+                    "configures the host of central inference, which is off; add 'pipeline.inference: central', or "
+                    "leave it out"
+                )
                 findings.append(Finding(("hosts", "inference"), message, (("inference",),)))
         elif self.deterministic:
             message = (

@@ -20,30 +20,30 @@ _INTRODUCTION = """# The configuration file
 
 One YAML file describes a run. `behaviors`, `default_settings`, `env_settings`, `engine_settings`,
 `environment_parameters`, `checkpoint_settings`, `torch_settings` and `debug` are Unity ML-Agents' own schema
-with its defaults, so its files work as they are; the keys among them that ML-Agents does not have are marked. The
-other sections are ours.
+with its defaults, so its files work as they are; keys in these sections that ML-Agents does not have are marked. The
+other sections are Headrace's own.
 
 How it is read:
 
-- Everything is checked before anything starts, and every mistake is reported at once, as
-  `file:line: path.to.key: what is wrong; what was expected`; only what can't be judged without a key that is
-  itself wrong waits until that one is fixed. Unknown keys, and keys that stand twice, are mistakes. That a
-  named module or class can be found is checked by `--validate`, and as a run starts.
-- `1e-4`, `5e6`, `1.0e8` and `1_000` are numbers, also in quotes. A whole number may be written `1e4`.
-- Only `true` and `false` are true and false; `on`, `off`, `yes` and `no` are text.
-- Anchors (`&name`), aliases (`*name`) and merges (`<<: *name`) work; what they share may stand under keys of your own
-  at the top that begin with `x-`. Names (`run_id`, `initialize_from`, `environment.id`) keep their form: `007`, `1e3`.
-- `--set path.to.key=value` changes one value; the value is read as YAML. List items go by index:
+- Headrace checks the whole file before anything starts, and reports every mistake at once, as
+  `file:line: path.to.key: what is wrong; what was expected`. A check that depends on a wrong key waits until that key
+  is fixed. Unknown and duplicate keys are mistakes. `--validate`, and the start of a run, also check that every named
+  module and class exists.
+- `1e-4`, `5e6`, `1.0e8` and `1_000` are numbers, even in quotes. A whole number can be written as `1e4`.
+- Only `true` and `false` are booleans; `on`, `off`, `yes` and `no` are text.
+- Anchors (`&name`), aliases (`*name`) and merges (`<<: *name`) work; put shared content under top-level keys of your
+  own that begin with `x-`. Names (`run_id`, `initialize_from`, `environment.id`) are kept as written: `007`, `1e3`.
+- `--set path.to.key=value` changes one value; the value is read as YAML. To address a list item, use its index:
   `--set pipeline.stages.0.host=main`.
 - `default_settings` is merged, key by key, under every behaviour before defaults are filled in.
   Hyperparameters that a behaviour's other `trainer_type` lacks are ignored, with a warning; null instead of the value
   suppresses the warning.
-- Files of older versions of ML-Agents are converted while they are read, with a warning for each old key; see
+- Files for older versions of ML-Agents are converted while they are read, with a warning for each old key; see
   [migrating.md](migrating.md).
-- What is accepted for ML-Agents' sake but has no effect gives a warning, with the same place.
+- A key that is accepted for compatibility with ML-Agents but has no effect causes a warning with its file and line.
 
-The tables give each key's type, default and range. "required" means that there is no default; null stands for
-nothing at all. A parameter of `environment_parameters` is a number, a sampler, or a map with a `curriculum`.
+The tables give each key's type, default and range. "required" means that there is no default; null means no
+value. A parameter of `environment_parameters` is a number, a sampler, or a map with a `curriculum`.
 """
 
 _TYPES = {bool: "true or false", int: "whole number", float: "number", str: "text"}

@@ -132,7 +132,9 @@ class SACHyperparameters(Hyperparameters):
     def _mistakes(self) -> list[Finding]:
         found = about_sizes(self.buffer_size, self.batch_size)
         if self.gradient_steps is not None and self.train_freq is None and self.update_at == "step":
-            message = "needs rounds; add 'train_freq', the steps between two rounds, or 'update_at: episode_end'"
+            message = (
+                "needs rounds of updates; add 'train_freq', the steps between two rounds, or 'update_at: episode_end'"
+            )
             found.append(Finding(("gradient_steps",), message))
         return found
 

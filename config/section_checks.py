@@ -153,12 +153,12 @@ def _about_behaviors(config: Sections) -> Iterator[Finding]:
     for name in config.behaviors:
         if name in ("", ".", "..") or any(sign in name for sign in "?/\\"):
             message = (
-                "can't be a behaviour's name, which is also the name of a folder: it can't be empty or contain '?', "
+                "is not a valid behaviour name: it is also the name of a folder, so it can't be empty or contain '?', "
                 "'/' or '\\'"
             )
             yield Finding((*_BEHAVIORS, name), message)
         elif any("\ud800" <= sign <= "\udfff" for sign in name):
-            message = "can't be a behaviour's name: it contains half of a surrogate pair, which is not a character"
+            message = "is not a valid behaviour name: it contains half a surrogate pair, which is not a character"
             yield Finding((*_BEHAVIORS, name), message)
 
 
@@ -203,7 +203,7 @@ def without_behavior(config: Sections, likely: str = "Agent") -> str:
     """Return the message that an environment's agents have no behaviour; it proposes `likely` if that is listed."""
     listed = config.met_behaviors
     return (
-        f"needs 'behavior', the name of its agents, because {len(listed)} behaviours are listed; for example "
+        f"needs 'behavior', the behaviour name of its agents, because {len(listed)} behaviours are listed; for example "
         f"environment.behavior: {likely if likely in listed else next(iter(listed), likely)}"
     )
 
@@ -325,7 +325,7 @@ def _about_learning_teams(config: Sections) -> Iterator[Finding]:
         if rule == "all" and by_turns:
             at, other = "self_play", dotted((*by_turns[0], "self_play"))
             message = (
-                f"'all' is not valid next to {other}, whose teams learn in turns; expected the same value for all "
+                f"'all' can't be combined with {other}, whose teams learn in turns; expected the same value for all "
                 "behaviours"
             )
             yield Finding((*path, at, "learning_teams"), message, ((*by_turns[0], at),))
@@ -362,7 +362,7 @@ def _about_persons(config: Sections) -> Iterator[Finding]:
         message = f"{replicas} actors, but with brain 'player' a person plays in a single actor; set it to 1"
         yield Finding(("pipeline", "hosts", "actors", "replicas"), message, (first,))
     if config.pipeline.deterministic:
-        message = "can't be combined with brain 'player': what a person does can't be repeated; leave it out"
+        message = "can't be combined with brain 'player': a person's actions can't be reproduced; leave it out"
         yield Finding(("pipeline", "deterministic"), message, (first,))
     if config.evaluation is not None and not config.checkpoint_settings.inference:
         message = (

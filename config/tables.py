@@ -84,8 +84,8 @@ def import_plugins(modules: Sequence[str]) -> None:
 def _import(module: str, what: str) -> None:
     if not module:
         raise _refusal(
-            "a notebook, or code without a file, has added kinds to tables, which other processes can't import: add "
-            "the kinds in a module (in a notebook: %%writefile my_kinds.py) and import that module"
+            "a notebook, or code without a file, added kinds to tables, but other processes can't import such code: "
+            "add the kinds in a module (in a notebook: %%writefile my_kinds.py) and import that module"
         )
     try:
         importlib.import_module(module)

@@ -88,7 +88,7 @@ def end_in_time(status: int) -> None:
         never = threading.Event()
         never.wait(NAMED_S)
         _say(
-            f"[WARNING] Everything is done, but {_kept_by()} keeps this process alive. It ends in "
+            f"[WARNING] Everything is done, but {_kept_by()} keeps this process alive. The process ends in "
             f"{ENDED_S - NAMED_S:.0f} s."
         )
         never.wait(ENDED_S - NAMED_S)

@@ -44,8 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=None,
         help=f"port to listen on (default: {_PORT}, or any free port if a program is given)",
     )
-    parser.add_argument("--steps", type=int, default=_STEPS_OF_A_LINE, help="steps of check (1,000)")
-    parser.add_argument("--timeout-wait", "--timeout", type=float, default=60.0, help="seconds for each answer (60)")
+    parser.add_argument("--steps", type=int, default=_STEPS_OF_A_LINE, help="steps that check plays (1,000)")
+    parser.add_argument(
+        "--timeout-wait", "--timeout", type=float, default=60.0, help="time limit for each answer, in seconds (60)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="seed for the program (1)")
     parser.add_argument(
         "program", nargs="*", help="program to start, and its arguments; put options before the program"

@@ -268,7 +268,7 @@ def _in_main(config: RunConfig, why: str) -> RunConfig:
             raise RunError(
                 f"pipeline.hosts.{which}.kind: '{asked.kind}' is not possible, because {why}; {_FUNCTION}, or omit kind"
             )
-    log.info("Main steps the environments, because %s.", why)
+    log.info("The main process steps the environments, because %s.", why)
     for which in {*involved} - {"evaluation"}:
         config = with_hosts(config, which, kind="inline")
     return config
@@ -280,8 +280,8 @@ def _apart(config: RunConfig) -> RunConfig:
         makes = which in ("actors", "evaluation") or (which == "learners" and with_hindsight(config))
         if makes and hosts.kind is not None and HOST_KINDS[hosts.kind].on_ray:
             raise RunError(
-                f"pipeline.hosts.{which}.kind: '{hosts.kind}' does not work with {_WHO}: an object can be passed "
-                "only to processes of this machine; write a class or function at the top of a module, and its name "
+                f"pipeline.hosts.{which}.kind: '{hosts.kind}' does not work with {_WHO}: an object can be passed only "
+                "to processes on this machine; define a class or function at the top level of a module, and name it "
                 "in environment.factory"
             )
     return config

@@ -173,8 +173,8 @@ class _Trial:
         for name, state in coordinator.starter.behaviors.items():
             if not (self._has_learned(state) or self._config.checkpoint_settings.inference):
                 yield (
-                    f"not tried: the first update of {name}, which had {state.step} steps in {self._limit_s:g} s, the "
-                    "time of the trial (raise env_settings.timeout_wait for more)"
+                    f"not tried: the first update of {name}, because the trial ended after {self._limit_s:g} s, with "
+                    f"only {state.step} steps collected (raise env_settings.timeout_wait for a longer trial)"
                 )
         if missing := never_met(self._config, coordinator):
             yield missing

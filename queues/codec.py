@@ -185,7 +185,7 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
                 fields |= {group: _group(named, group) for group in _STEP_GROUPS}
                 return StepBatch(observations=observations, **fields)
             case other:
-                raise ShapeError(f"no message of type {other!r}")
+                raise ShapeError(f"unknown message type {other!r}")
     except (KeyError, TypeError, ValueError) as error:
         raise ShapeError(f"not a message header: {error!r}") from error
 

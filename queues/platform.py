@@ -65,7 +65,7 @@ class Segment:
                 return mmap.mmap(-1, self.size, tagname=str(self.handle))
             except OSError as error:
                 cure = "enlarge the paging file, or lower pipeline.queues.slab_bytes"
-                raise _no_room(error, self.size, f"Windows counts all of these bytes as used: {cure}") from error
+                raise _no_room(error, self.size, f"Windows counts the whole queue as used memory: {cure}") from error
         return mmap.mmap(int(self.handle), self.size)
 
     def duplicate(self) -> Segment:
@@ -175,7 +175,7 @@ def _anonymous_memory(size: int) -> int | None:
     return descriptor
 
 
-_LIMITED = "The limit on file sizes (ulimit -f) applies to it as well: raise the limit"
+_LIMITED = "The limit on file sizes (ulimit -f) applies to shared memory as well: raise the limit"
 
 
 def _no_room(error: OSError, size: int, why: str) -> OSError:
@@ -205,7 +205,9 @@ def _file_in(folder: str, size: int) -> int:
     try:
         return _set_aside(folder, size)
     except OSError as error:
-        why = _LIMITED if error.errno == errno.EFBIG else f"It would be in {folder}: set TMPDIR to another folder"
+        why = (
+            _LIMITED if error.errno == errno.EFBIG else f"The queue would be in {folder}: set TMPDIR to another folder"
+        )
         raise _no_room(error, size, why) from error
 
 

@@ -133,8 +133,8 @@ class StreamReader:
         version = PREAMBLE.unpack(start)[1]
         if version != VERSION:
             raise StreamError(
-                f"{self.path}: a stream of format version {version}, expected {VERSION}; replay it with the "
-                "release that recorded it, or record again with this one"
+                f"{self.path}: the stream has format version {version}, expected {VERSION}; replay it with the release "
+                "that recorded it, or record again with this one"
             )
         try:
             kind, payload = _read_frame(file, size - PREAMBLE.size)
@@ -195,8 +195,8 @@ class StreamReader:
 
     def _not_ours(self, at: int, error: Exception) -> StreamError:
         return StreamError(
-            f"{self.path}: the frame at byte {at:,} is not a recorded message, although its checksum is right: "
-            f"{error}; Headrace did not write it, or a release with other messages did"
+            f"{self.path}: the frame at byte {at:,} is not a recorded message, although its checksum matches: {error}; "
+            "either Headrace did not write it, or a release with a different message format did"
         )
 
     def _decode(self, at: int, kind: int, payload: bytes) -> Frame:

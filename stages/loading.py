@@ -316,7 +316,7 @@ def check_arguments(
         signature.bind(**arguments)
     except TypeError as error:
         raise LoadError(
-            f"{where}: {use} does not take {dict(configured)}: {error}; it takes ({_parameters(signature)})"
+            f"{where}: {use} does not accept {dict(configured)}: {error}; its parameters are ({_parameters(signature)})"
         ) from error
     return arguments
 

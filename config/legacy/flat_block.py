@@ -169,8 +169,8 @@ def _trainer(flat: Flat, section: OldValue, target: Target) -> str | None:
     if old is None:
         name = section.path[-1] if section.path else "it"
         message = (
-            f"names no trainer, and neither does 'default'; add 'trainer: ppo' or the like to '{name}' (a file without "
-            "'behaviors' is read as one for ML-Agents before 0.16)"
+            f"names no trainer, and neither does 'default'; add a line such as 'trainer: ppo' to '{name}' (a file "
+            "without 'behaviors' is read as a file for ML-Agents before 0.16)"
         )
         target.notes.wrong(section, message)
         return None
@@ -193,10 +193,10 @@ def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
             notes.warn(old, key, GONE[key])
         elif key in ALL:
             trainers = " and ".join(sorted(each for each in MOVED if key in known(each)))
-            notes.warn(old, key, f"is a key of {trainers}, which {trainer} does not use: left out", idle=True)
+            notes.warn(old, key, f"is a key of {trainers} that {trainer} does not use; left out", idle=True)
         else:
             hint = suggest(key, sorted(ALL)) or "; leave it out"
-            notes.wrong(old, f"unknown key, also in old versions of ML-Agents{hint}")
+            notes.wrong(old, f"unknown key, even in old versions of ML-Agents{hint}")
 
 
 def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) -> None:
@@ -229,7 +229,7 @@ def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
     pair = [flat[key] for key in ("train_interval", count) if key in flat]
     if "steps_per_update" in flat:
         for old in pair:  # many files still contain them, although they have no effect since steps_per_update exists
-            message = "has no effect together with 'steps_per_update', which has the same meaning: left out"
+            message = "has no effect together with 'steps_per_update', which has the same meaning; left out"
             notes.warn(old, str(old.path[-1]), message, idle=True)
         steps = flat["steps_per_update"].value
     else:
@@ -255,7 +255,7 @@ def _refuse_paces(flat: Flat, trainer: str, notes: Notes) -> None:
     for name in PACES:
         old = pace(signals, name)
         if old is not None:
-            notes.warn(old, f"reward_signals.{name}", f"is a key of sac, which {trainer} does not use: left out")
+            notes.warn(old, f"reward_signals.{name}", f"is a key of sac that {trainer} does not use; left out")
 
 
 def _convert_memory(flat: Flat, target: Target) -> None:
@@ -263,7 +263,7 @@ def _convert_memory(flat: Flat, target: Target) -> None:
     place, recurrent = "network_settings.memory", flat.get("use_recurrent")
     wanted = False if recurrent is None else truth(recurrent.value)
     if recurrent is not None:
-        target.notes.warn(recurrent, "use_recurrent", f"is now '{place}', which is left out for false")
+        target.notes.warn(recurrent, "use_recurrent", f"is now '{place}', which is omitted if the value is false")
         if not isinstance(wanted, bool):
             target.notes.wrong(recurrent, f"{recurrent.value!r} is not valid; expected true or false")
     for key, value in (("sequence_length", SEQUENCE_LENGTH), ("memory_size", MEMORY_SIZE)):
@@ -281,7 +281,7 @@ def _convert_rewards(flat: Flat, section: OldValue, target: Target) -> None:
         convert_signals(signals, target, epochs)
         for key in ("gamma", *_CURIOSITY):
             if key in flat:
-                message = "has no effect in files with reward_signals, which turn this signal on; it is left out"
+                message = "has no effect in files with reward_signals, which turn this signal on; left out"
                 target.notes.warn(flat[key], key, message)
         return
     _convert_before_signals(flat, section, target)
@@ -362,7 +362,7 @@ def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) 
 def _warn_of_the_other(other: OldValue | None, online: bool, target: Target) -> None:
     if other is not None:
         whose = "offline_bc" if online else "online_bc"
-        target.notes.warn(other, str(other.path[-1]), f"is a key of {whose}, which has no effect here: left out")
+        target.notes.warn(other, str(other.path[-1]), f"is a key of {whose} and has no effect here; left out")
 
 
 def _convert_amounts(flat: Mapping[str, OldValue], section: OldValue, target: Target, *, online: bool) -> None:

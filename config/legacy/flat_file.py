@@ -63,8 +63,8 @@ def _convert_default(
     flat = dict(default.items())
     if behaviors and not _is_whole(flat):
         message = (
-            "names no trainer, or nothing to imitate, so it can't become 'default_settings': its keys are copied into "
-            "each behaviour"
+            "names no trainer, or nothing to imitate, so it can't become 'default_settings'; its keys are copied into "
+            "each behaviour instead"
         )
         target.notes.warn(default, DEFAULT, message)
         return None
@@ -111,10 +111,10 @@ def _follow(name: str, sections: Mapping[str, OldValue], notes: Notes) -> OldVal
             notes.wrong(sections[name], f"refers to itself, through {', '.join(seen)}")
             return None
         if other not in sections:
-            hint = suggest(other, list(sections)) or f"; there are {', '.join(sections)}"
+            hint = suggest(other, list(sections)) or f"; the sections are {', '.join(sections)}"
             notes.wrong(here, f"refers to a section '{other}', which does not exist{hint}")
             return None
-        notes.warn(here, str(here.path[-1]), f"takes the keys of '{other}', which are now copied into it")
+        notes.warn(here, str(here.path[-1]), f"uses the keys of '{other}', which are now copied into it")
         seen.append(other)
         here = sections[other]
     if not isinstance(here.value, dict):

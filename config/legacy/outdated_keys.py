@@ -65,7 +65,7 @@ def _convert_size(name: str, signal: OldValue, target: Target) -> None:
     target.put_at(place, {key: value for key, value in signal.value.items() if key != "encoding_size"}, signal)
     new = f"reward_signals.{name}.network_settings.hidden_units"
     if "network_settings" in signal.value:
-        message = "is deprecated and has no effect, because network_settings take precedence; it is left out"
+        message = "is deprecated and has no effect, because network_settings take precedence; left out"
         target.notes.warn(old, f"reward_signals.{name}.encoding_size", message)
     else:
         target.notes.warn(old, f"reward_signals.{name}.encoding_size", f"is deprecated; it is now '{new}'")
@@ -270,7 +270,7 @@ def convert_cloning(cloning: OldValue, target: Target, name: str, passes: Any = 
     target.put("behavioral_cloning", {} if isinstance(cloning.value, dict) else cloning.value, cloning)
     for key, old in cloning.items():
         if sac_batch is not None and key == _BOUND:
-            message = "was not a valid setting of the old sac, which used one batch per update: left out"
+            message = "was not a valid setting of the old sac, which used one batch per update; left out"
             target.notes.warn(old, f"{name}.{key}", message)
         else:
             target.put(f"behavioral_cloning.{key}", integral(old.value), old)
@@ -298,7 +298,7 @@ def convert_self_play(self_play: OldValue, target: Target, *, flat: bool) -> Non
     target.put("self_play", {}, self_play)
     for key, old in self_play.items():
         if key == _OLD_RATIO and _RATIO in self_play.value:
-            target.notes.wrong(old, f"is given together with its new name '{_RATIO}'; keep that one")
+            target.notes.wrong(old, f"is given together with its new name, '{_RATIO}'; keep only the new name")
             continue
         if key == _OLD_RATIO:
             target.notes.warn(old, f"self_play.{key}", f"is now 'self_play.{_RATIO}'")

@@ -171,7 +171,9 @@ def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[Key
         where = ("environment_parameters", name, "curriculum")
         _renumber(where, left_out, notes, {path: place(path) for path in _paths(where, lessons)})
         what = f"begins with lesson {left_out}"
-        notes.warn(place(where), ".".join(where), f"{what}, as --lesson {count} says; the earlier lessons are left out")
+        notes.warn(
+            place(where), ".".join(where), f"{what}, as --lesson {count} requests; the earlier lessons are left out"
+        )
     return begun
 
 

@@ -58,7 +58,7 @@ def describe(config: RunConfig) -> str:
             f"chosen when the run starts (auto), from the number of cores and the step time: {', '.join(open_keys)}"
         )
     if config.torch_settings.precision == "bf16":
-        lines.append("learners compute products of hidden layers in bf16; policies and files stay float32")
+        lines.append("learners compute the matrix products of hidden layers in bf16; policies and files stay float32")
     if config.evaluation is not None:
         played = config.evaluation
         lines.append(f"evaluation every {played.every} steps, {played.episodes} episodes against {played.opponents}")

@@ -92,14 +92,19 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "N",
             int,
         ),
-        Option("--video", "inference.", "with --inference: film each episode (3 unless --episodes)", "DIR"),
+        Option(
+            "--video",
+            "inference.",
+            "with --inference: record a video of each episode (3 unless --episodes is given)",
+            "DIR",
+        ),
         Option("--watch", "inference.", "with --inference: open the environment's own window"),
         Option(
             "--deterministic",
             each_behavior("network_settings.deterministic"),
             "take the mean or the most likely action instead of sampling",
         ),
-        Option("--seed", "env_settings.", "seed of the run's randomness (default: the file's; -1: random)", "N", int),
+        Option("--seed", "env_settings.", "random seed of the run (default: the file's; -1: a random one)", "N", int),
         Option("--torch-device", "torch_settings.device", "device of the trainers: cpu, cuda, cuda:1, …", "DEVICE"),
         Option("--results-dir", "checkpoint_settings.", "folder of all runs (default: results)", "DIR", user_path),
         Option("--debug", "debug", "log in detail, and show what Unity executables print"),
@@ -180,7 +185,7 @@ def current_overrides(args: argparse.Namespace) -> list[Override]:
     return [each for option, value in values if value is not None for each in option.overrides(value)]
 
 
-_OLD = "is an option of older versions of ML-Agents"
+_OLD = "is an option from older versions of ML-Agents"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ examples:
   {0} config/examples/volley.yaml                     train the built-in ball game by self-play
   {0} cartpole.yaml --run-id first --seed 1           train, into results/first
   {0} cartpole.yaml --run-id first --resume           resume from its last checkpoint
-  {0} cartpole.yaml --run-id first --inference        play with what was trained, learn nothing
+  {0} cartpole.yaml --run-id first --inference        play with the trained policies, don't learn
   {0} 3DBall.yaml --env Builds/3DBall --num-envs 4    train in four Unity executables
   {0} 3DBall.yaml --run-id ball                       train in the Unity Editor: press Play when prompted
   {0} cartpole.yaml --set behaviors.CartPole.hyperparameters.learning_rate=1e-3
@@ -99,8 +99,8 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--validate",
         action="store_true",
-        help="print the pipeline that would be built, or every mistake; train nothing. Headrace also tries an "
-        "environment of Gymnasium or PettingZoo for a few steps, in a separate process",
+        help="print the pipeline that would be built, or every mistake, without training. Headrace also tries a "
+        "Gymnasium or PettingZoo environment for a few steps, in a separate process",
     )
     add(
         "--no-env-check",
@@ -111,8 +111,8 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
         "--convert",
         metavar="OLD",
         type=user_path,
-        help="convert a file of an older version of ML-Agents, or an entry of rl-baselines3-zoo (--id), print the "
-        "result, and run nothing",
+        help="convert a file for an older version of ML-Agents, or an rl-baselines3-zoo entry (--id), and print the "
+        "result, without running it",
     )
     add("--id", metavar="ENV", help="with --convert: the environment whose rl-baselines3-zoo entry to convert")
     add(
@@ -156,7 +156,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         metavar="RUN",
         nargs="+",
         type=user_path,
-        help="draw the reward, rating and losses of runs as a picture; for several seeds, the mean and spread",
+        help="plot the reward, rating and losses of runs as an image; for several seeds, the mean and spread",
     )
     add(
         "--plot-file",
@@ -169,8 +169,9 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         metavar="PLAYER",
         nargs="+",
         type=user_path,
-        help="let policies of runs, models and scripts play each other, --episodes N games per pair (default: 20), "
-        "and print a rated table; if only one run is given: its policies and the game's scripted player",
+        help="let policies of runs, models and scripted players play each other, --episodes N games per pair (default: "
+        "20), and print a table of ratings; if only one run is given, its policies play each other and the game's "
+        "scripted player",
     )
     add(
         "--view",
@@ -187,8 +188,8 @@ def _add_serving_options(group: argparse._ArgumentGroup) -> None:
         "--serve",
         metavar="MODEL",
         nargs="+",
-        help="answer observations with actions over HTTP and gRPC: .pt and .onnx files, folders of runs, or "
-        "NAME=one of these; with --deterministic and --seed",
+        help="serve policies over HTTP and gRPC, which answer observations with actions: .pt and .onnx files, folders "
+        "of runs, or NAME=one of these; --deterministic and --seed apply",
     )
     add(
         "--listen",

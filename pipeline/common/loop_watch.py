@@ -172,13 +172,13 @@ class LoopWatch:
                     interrupted_at = now
             elif self._limits.end_s is not None and held > self._limits.end_s * factor:
                 interrupted_at = now
-                words = f"main has been silent for {held:.0f} s (pipeline.supervision.main.end_s)"
+                words = f"The main process has been silent for {held:.0f} s (pipeline.supervision.main.end_s)"
                 log.error("%s: %s\nInterrupting it.", words, self.describe())
                 self.interrupt(Interrupted(words))
             elif held > self._limits.warn_s * factor and not warned:
                 warned = True
                 key = "pipeline.supervision.main.warn_s"
-                log.warning("main has been silent for %.0f s (%s): %s", held, key, self.describe())
+                log.warning("The main process has been silent for %.0f s (%s): %s", held, key, self.describe())
 
     def _ask(self) -> None:
         self._answered.clear()
@@ -191,8 +191,8 @@ class LoopWatch:
     def _insist(self, held: float) -> None:
         """Handle an interruption that had no effect on the code that blocks the event loop."""
         words = (
-            f"main has been silent for {held:.0f} s (pipeline.supervision.main.end_s), and can't be interrupted: "
-            f"{self.describe()}"
+            f"The main process has been silent for {held:.0f} s (pipeline.supervision.main.end_s), and can't be "
+            f"interrupted: {self.describe()}"
         )
         if self._give_up is not None:
             self._give_up(words)

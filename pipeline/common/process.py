@@ -29,8 +29,8 @@ def describe_limit() -> str:
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = "" if most == resource.RLIM_INFINITY else f", up to {most} without special rights"
     return (
-        f"the limit of {limit} open files is reached. Main needs about 100 for each actor, plus 50: raise the limit "
-        f"(`ulimit -n`{allowed}), or run fewer actors"
+        f"the limit of {limit} open files is reached. The main process needs about 100 for each actor, plus 50: raise "
+        f"the limit (`ulimit -n`{allowed}), or run fewer actors"
     )
 
 

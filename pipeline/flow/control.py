@@ -202,7 +202,7 @@ class PolicyLags:
         if any_age:
             return self._say(behavior, AHEAD, "its trainer learns from steps of any age")
         if not corrects_age:
-            return self._say(behavior, 0, "its trainer does not correct for steps of older policies")
+            return self._say(behavior, 0, "its trainer does not correct for steps from older policies")
         self._measured[behavior] = _Measured(rows_per_update)
         return 0
 
@@ -219,8 +219,8 @@ class PolicyLags:
         collecting, learning = median(found.collecting_s), median(found.learning_s)
         lag = AHEAD if collecting <= MOST_COLLECTING * learning else 0
         why = f"collecting {found.rows} steps takes {collecting:.2g} s, learning from them {learning:.2g} s, so actors "
-        return self._say(behavior, lag, why + ("collect meanwhile" if lag else "wait for each policy"))
+        return self._say(behavior, lag, why + ("keep collecting during updates" if lag else "wait for each policy"))
 
     def _say(self, behavior: str, lag: int, why: str) -> int:
-        log.info("%s: max_policy_lag auto is %d: %s.", behavior, lag, why)
+        log.info("%s: max_policy_lag is %d (auto): %s.", behavior, lag, why)
         return lag

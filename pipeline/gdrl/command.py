@@ -42,7 +42,7 @@ EPILOG = """\
 examples:
   gdrl                                                    train in the editor: press Play when prompted
   gdrl --env_path=builds/ball.x86_64 --n_parallel=4       train in four builds in parallel, into logs/sb3/experiment
-  gdrl --env_path=builds/ball.x86_64 --inference          play with what was trained
+  gdrl --env_path=builds/ball.x86_64 --inference          play with the trained policies
   gdrl --trainer=rllib --config_file=rllib_config.yaml    train with RLlib's file
 
 Other --key=value arguments are passed on to the game. Ctrl-C saves and ends.
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--trainer", choices=TRAINERS, default="sb3", help="settings to use: sb3's example (default), sf, rllib's file")
+    add("--trainer", choices=TRAINERS, default="sb3", help="settings to use: sb3's (default), sf's, or an rllib file's")
     add("--env_path", **_PATH, help="the exported game; without it, the run waits for the editor")
     add("--config_file", metavar="FILE", type=user_path, help="RLlib's YAML file, with --trainer=rllib (ppo_test.yaml)")
     add("--experiment_dir", metavar="DIR", type=user_path, help="folder of all experiments (logs/<trainer>)")
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PORT",
         help="port of the first game; only Headrace has this option (11008)",
     )
-    add("--timesteps", type=int, default=None, metavar="N", help="agents' steps to train for (1,000,000)")
+    add("--timesteps", type=int, default=None, metavar="N", help="number of agent steps to train for (1,000,000)")
     add(f"--{_STEPS_BY_SAMPLE_FACTORY}", dest="timesteps", type=int, metavar="N", help="sf's name for --timesteps")
     add(
         "--n_parallel",
@@ -97,9 +97,9 @@ def _parser() -> argparse.ArgumentParser:
         help="builds to run in parallel; more than 1 need --env_path (1)",
     )
     add("--speedup", type=float, default=1.0, metavar="X", help="speed of the game, as a multiple of real time (1)")
-    add("--viz", action="store_true", help="show the builds' windows; pictures of cameras need them")
+    add("--viz", action="store_true", help="show the builds' windows; camera images need them")
     add("--linear_lr_schedule", action="store_true", help="let the learning rate fall to 0 at the last step")
-    add("--resume_model_path", "--restore", **_PATH, help="continue from a model of --save_model_path")
+    add("--resume_model_path", "--restore", **_PATH, help="continue from a model that --save_model_path wrote")
     add("--save_model_path", **_PATH, help="also save the experiment's last checkpoint as PATH.zip")
     add("--save_checkpoint_frequency", type=int, metavar="N", help="steps between checkpoints (50,000)")
     add("--onnx_export_path", **_PATH, help="also write the model as PATH.onnx; the experiment always has a copy")
@@ -154,7 +154,7 @@ def _left(args: Namespace) -> list[str]:
     if args.onnx_export_path is not None:
         models = sorted(folder.glob("*.onnx"))
         if not models:
-            raise CommandError(f"--onnx_export_path: {folder} has no model; the log there says why")
+            raise CommandError(f"--onnx_export_path: {folder} has no model; the log in that folder says why")
         path = Path(args.onnx_export_path).with_suffix(".onnx")
         for model in models:
             target = path if len(models) == 1 else path.with_name(f"{path.stem}_{model.name}")
@@ -291,8 +291,8 @@ def _take_up(model: Path, folder: Path) -> None:
     if model.is_dir():
         if model.resolve() != folder.resolve():
             raise CommandError(
-                f"--resume_model_path {model}: is a folder; expected a model of --save_model_path. To continue an "
-                "experiment, name it with --experiment_dir and --experiment_name"
+                f"--resume_model_path {model}: is a folder; expected a model that --save_model_path wrote. To continue "
+                "an experiment, name it with --experiment_dir and --experiment_name"
             )
         return
     model = model if model.is_file() else model.with_suffix(".zip")
@@ -381,9 +381,9 @@ def _opened(model: Path) -> zipfile.ZipFile:
     raise CommandError(
         f"--resume_model_path {model}: "
         + (
-            "is a model of Stable-Baselines3, which can't be trained further here: train from scratch, without this "
+            "is a Stable-Baselines3 model, which can't be trained further here: train from scratch, without this "
             "option; the experiment is saved automatically"
             if theirs
-            else "is not a model that --save_model_path has written"
+            else "is not a model that --save_model_path wrote"
         )
     )

@@ -181,7 +181,7 @@ class BehaviorStarter:
             if step >= settings.max_steps and settings.learns:
                 block = f"behaviors.{name}" if name in plan.config.behaviors else "default_settings"
                 text = (
-                    "%s has reached its max_steps (%d), so it learns nothing further. To continue, raise %s.max_steps."
+                    "%s has reached its max_steps (%d), so it does not learn any more. To continue, raise %s.max_steps."
                 )
                 log.warning(text, name, settings.max_steps, block)
         elif not settings.learns:

@@ -316,7 +316,7 @@ class Checkpointing:
                 self._failed(number, str(error))
             elif number != self._held:
                 self._held = number
-                log.warning("Checkpoint %d waits: %s.", number, error)
+                log.warning("Checkpoint %d is delayed: %s.", number, error)
             return
         if self._plan.deterministic:  # the next checkpoint is due at the same step as in a resumed run
             for state in self._behaviors.values():

@@ -102,7 +102,7 @@ class RunControls:
         self._refuse_at_end()
         if behavior not in self._run.behaviors:
             raise LookupError(
-                f"there is no behaviour '{behavior}'; there are: {', '.join(self._run.behaviors) or 'none yet'}"
+                f"there is no behaviour '{behavior}'; available: {', '.join(self._run.behaviors) or 'none yet'}"
             )
         may = self.hyperparameters(behavior)
         if name not in may:

@@ -50,7 +50,7 @@ def check_settings(config: RunConfig, checkpoint: Checkpoint) -> None:
         for key, was in fixed["settings"].items():
             if key in now and now[key] != was:
                 path = (*block, *key.split("."))
-                text = f"{dotted(path)} is {_text(now[key])}, but the checkpoint was made with {_text(was)}"
+                text = f"{dotted(path)} is {_text(now[key])}, but the checkpoint was written with {_text(was)}"
                 mistakes.append(in_place(config, path, text))
     if mistakes:
         raise RunError("\n".join([*mistakes, _cure(config, checkpoint)]))
@@ -67,7 +67,10 @@ def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSp
         if checkpoint.steps and spec.name not in checkpoint.steps:
             has = ", ".join(checkpoint.steps)
             log.warning(
-                "%s is not in %s, which has %s: it starts from step 0.", spec.name, shown(checkpoint.folder), has
+                "%s starts from step 0, because the checkpoint in %s has no such behaviour (it has: %s).",
+                spec.name,
+                shown(checkpoint.folder),
+                has,
             )
         return
     was = BehaviorSpec.from_plain(fixed["spec"])
@@ -78,7 +81,7 @@ def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSp
     for part, before in (was.spaces or {}).items():
         now = (spec.spaces or {}).get(part)
         if isinstance(before, Mapping) and isinstance(now, Mapping) and before != now and "kind" in before:
-            text = "%s: the environment's %s space was %s when the checkpoint was made, and is now %s."
+            text = "%s: the environment's %s space was %s when the checkpoint was written, and is now %s."
             log.warning(text, spec.name, part, from_plain(before), from_plain(now))
 
 

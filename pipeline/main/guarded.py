@@ -57,7 +57,7 @@ class GuardedTasks:
         """Wait for the runners to end after their queues have; cancel runners that await something else forever."""
         _, left = await asyncio.wait(self._runners, timeout=patience_s) if self._runners else ((), ())
         for task in left:
-            log.warning("%s did not end within %.0f s and is cancelled.", task.get_name(), patience_s)
+            log.warning("%s did not end within %.0f s; cancelling it.", task.get_name(), patience_s)
             task.cancel()
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:

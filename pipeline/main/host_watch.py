@@ -192,7 +192,7 @@ class HostWatch:
             self._run.shutdown.fail(HostFailed(text, "", name))
             return False
         lost = "its incomplete trajectories are lost" if slot is not None else "the actors wait for it"
-        log.warning("The process of %s %s. Starting it again; %s.", name, how, lost)
+        log.warning("The process of %s %s. Restarting it; %s.", name, how, lost)
         if slot is not None:
             await self._actors.restart(slot)
         else:

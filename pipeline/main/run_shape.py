@@ -120,7 +120,7 @@ def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, rema
         return with_num_envs(config, before)
     if section is None or config.environment_kind.apart:
         number = min(max(1, cores - 1), MOST_PROGRAMS)
-        remarks.append(f"num_envs {number}, as there are {_cores(cores)}, one of them for learning")
+        remarks.append(f"num_envs {number}, because there are {_cores(cores)}, one of them for learning")
         return with_num_envs(config, number)
     most = _most_instances(config)
     counts = [2**power for power in range(most.bit_length()) if 2**power <= most]
@@ -130,7 +130,7 @@ def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, rema
         return with_num_envs(config, 1)
     best = max(count / (TICK_S + seconds) for count, seconds in took.items())
     number = next(count for count, seconds in took.items() if count / (TICK_S + seconds) * GROWTH >= best)
-    remarks.append(f"num_envs {number}, which take {took[number]:.2g} s a step ({_others(took, number)})")
+    remarks.append(f"num_envs {number}, with {took[number]:.2g} s per step ({_others(took, number)})")
     return with_num_envs(config, number)
 
 
@@ -165,8 +165,8 @@ def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks
         )
         return config
     remarks.append(
-        f"{actors} actors with {whole // actors} of the {whole} environments each, as a step of all takes {full:.2g} s "
-        f"and there are {_cores(cores)}"
+        f"{actors} actors with {whole // actors} of the {whole} environments each, because a step of all of them takes "
+        f"{full:.2g} s and there are {_cores(cores)}"
     )
     return _shared(config, actors)
 

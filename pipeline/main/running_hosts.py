@@ -122,8 +122,8 @@ class RunningHosts:
         left = sorted(self.unended.intersection(names) - self._killed)
         self._killed.update(left)
         if left:
-            verb = "is" if len(left) == 1 else "are"
-            log.warning("%s did not end within %.0f s and %s killed.", ", ".join(left), waited_s, verb)
+            them = "it" if len(left) == 1 else "them"
+            log.warning("%s did not end within %.0f s; killing %s.", ", ".join(left), waited_s, them)
         for name in left:
             self._hosts[name].kill()
 

@@ -125,8 +125,8 @@ def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:
             teams = ", ".join(behavior_id for behavior_id in ids if behavior_name(behavior_id) == name)
             mistakes.append(
                 f"behaviors.{name}: {'has no self_play' if settings is not None else 'is not listed'}, but took part "
-                f"in the self-play of the run that is resumed ({teams}). Restore its self_play block; or start a new "
-                f"run from the policies of this one, with --initialize-from {config.checkpoint_settings.run_id}."
+                f"in the self-play of the run that you resume ({teams}). Restore its self_play block; or start a new "
+                f"run from that run's policies, with --initialize-from {config.checkpoint_settings.run_id}."
             )
     if mistakes:
         raise RunError("\n".join(mistakes))

@@ -110,7 +110,7 @@ def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Map
         )
     else:
         ended = f"ended its process with status {describe_status(answer.status)}"
-        how = ended if answer.status >= 0 else f"crashed by {signal.Signals(-answer.status).name}"
+        how = ended if answer.status >= 0 else f"crashed with {signal.Signals(-answer.status).name}"
         text = (
             f"the environment {how} while it was tried{where}; expected an environment that raises an error instead: "
             f"check what it calls there ({_SKIP})"

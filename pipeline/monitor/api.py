@@ -157,7 +157,7 @@ def run_routes(runs: Mapping[str, ShownRun], options: Mapping[str, Any]) -> list
         async def respond(request: web.Request) -> web.Response:
             key = request.match_info["run"]
             if key not in runs:
-                raise web.HTTPNotFound(text=f"there is no run '{key}'; there are: {', '.join(runs)}")
+                raise web.HTTPNotFound(text=f"there is no run '{key}'; available: {', '.join(runs)}")
             return answer(read(runs[key]))
 
         return respond

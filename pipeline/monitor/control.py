@@ -98,7 +98,9 @@ class Control:
         except ConfigError as error:
             raise web.HTTPUnprocessableEntity(text=str(error)) from None
         except TimeoutError:
-            raise web.HTTPServiceUnavailable(text=f"main has not answered within {PATIENCE_S:.0f} s") from None
+            raise web.HTTPServiceUnavailable(
+                text=f"the main process has not answered within {PATIENCE_S:.0f} s"
+            ) from None
 
 
 def _always(call: Callable[[], None]) -> Action:
@@ -123,7 +125,7 @@ def schema() -> dict[str, Any]:
     }
     refusals = {
         "401": "The token is missing or wrong",
-        "403": "Controls are off, or the caller is of another origin",
+        "403": "Controls are off, or the caller is from another origin",
         "404": "No such behaviour or hyperparameter",
         "409": "Not now: the message says why",
         "413": "The body is too large",

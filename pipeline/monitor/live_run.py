@@ -89,7 +89,7 @@ class LiveRun:
         if self._state["status"] in OVER:
             return self._state["message"] or "the run has ended"
         late = time.monotonic() - self._at
-        return f"main has been blocked for {late:.0f} s" if late > LATE_S else ""
+        return f"the main process has been blocked for {late:.0f} s" if late > LATE_S else ""
 
 
 def curves_of(history: History) -> dict[str, Any]:

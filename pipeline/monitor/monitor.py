@@ -74,7 +74,9 @@ class PageServer:
             self._do(self._site.start())
         except OSError as error:
             self._end_thread()
-            raise RunError(f"monitor.listen: {error.strerror}; choose another with --monitor=HOST:PORT") from error
+            raise RunError(
+                f"monitor.listen: {error.strerror}; choose another address with --monitor=HOST:PORT"
+            ) from error
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Schedule a function in the server's event loop."""

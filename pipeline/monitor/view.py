@@ -137,7 +137,9 @@ async def _serve(runs: Mapping[str, RunInFolder], endpoint: str, tell: Callable[
         try:
             await site.start()
         except OSError as error:
-            raise CommandError(f"--monitor: {error.strerror}; choose another with --monitor=HOST:PORT") from error
+            raise CommandError(
+                f"--monitor: {error.strerror}; choose another address with --monitor=HOST:PORT"
+            ) from error
         tell(f"{', '.join(run.name for run in runs.values())}: {site.addresses(token)}  (Ctrl-C ends)")
         await stop.wait()
         await site.stop()

@@ -186,7 +186,7 @@ class Viewer:
             raise Refused("this is the run's own game: the configuration sets who plays")
         if wish.player not in side["choices"]:
             there = ", ".join(side["choices"])
-            raise Refused(f"there is no player '{wish.player}' for {wish.side}; there are: {there}")
+            raise Refused(f"there is no player '{wish.player}' for {wish.side}; available: {there}")
         self._show.order.players[wish.side] = wish.player
 
     def _take(self, wish: Take) -> None:
@@ -213,7 +213,9 @@ class Viewer:
         if wish.side:
             self._side(wish.side)
             if self._show.own:
-                raise Refused("the run records its own game: start it with --record, and 'broadcast: true'")
+                raise Refused(
+                    "only the run can record its own game: start the run with --record, and 'broadcast: true'"
+                )
             if self._show.order.persons.get(wish.side) is not self:
                 raise Refused("only your own play can be recorded: take over the side first")
         self._show.order.recorded = wish.side
@@ -221,7 +223,7 @@ class Viewer:
     def _side(self, side: str) -> dict[str, Any]:
         known: dict[str, dict[str, Any]] = {each["id"]: each for each in self._show.announced["sides"]}
         if side not in known:
-            raise Refused(f"there is no side '{side}'; there are: {', '.join(known) or 'none yet'}")
+            raise Refused(f"there is no side '{side}'; available: {', '.join(known) or 'none yet'}")
         return known[side]
 
 

@@ -29,7 +29,7 @@ def write_final_clips(config: RunConfig, run_folder: Path, exports: Mapping[str,
         try:
             _write_final_clip(config, run_folder, behavior, export)
         except (OSError, ValueError) as error:
-            log.warning("the final policy could not be filmed: %s", error)
+            log.warning("no video of the final policy could be recorded: %s", error)
 
 
 def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export: Path) -> None:
@@ -38,7 +38,9 @@ def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export
     if settings is None or settings.kind != "builtin" or settings.id != "Volley":
         return
     if settings.action_repeat is not None:
-        log.info("The final policy is not filmed: a clip does not support actions that are held for several steps.")
+        log.info(
+            "No video of the final policy is recorded: videos do not support actions that are held for several steps."
+        )
         return
     from headrace.stages.games.policy_player import PolicyPlayer
     from headrace.stages.games.volley import ScriptedPlayer, VolleyGroup
@@ -49,4 +51,4 @@ def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export
     path = behavior_folder(run_folder, behavior) / "clip.gif"
     players = (PolicyPlayer(policy, ACTIONS, SEED, deterministic=True), ScriptedPlayer().act)
     write_clip(path, VolleyGroup(1, behavior=behavior, **settings.options), players, SECONDS, seed=SEED)
-    log.info("Filmed the final policy (red, on the left) against the scripted player: %s", path)
+    log.info("Recorded a video of the final policy (red, on the left) against the scripted player: %s", path)

@@ -51,7 +51,7 @@ def write_demos(source: str, target: Path) -> dict[Path, Demonstrations]:
         StreamError: if a stream can't be read.
     """
     if not source.startswith(PREFIX) and not Path(source).exists() and not glob.glob(source, recursive=True):
-        raise StageError(f"--to-demo {source}: there is no such file, folder or pattern of files")
+        raise StageError(f"--to-demo {source}: no file or folder matches this path or pattern")
     behaviors = _recorded_behaviors(source)
     if target.suffix != SUFFIX:
         return _write_each(source, target, behaviors or [Path(source).stem])

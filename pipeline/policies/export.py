@@ -167,7 +167,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         check_tensors(path, content)
         if "Policy" in content:
             raise ValueError(
-                "it is a checkpoint of ML-Agents, which --resume, --initialize-from, init_path and --inference take"
+                "it is an ML-Agents checkpoint, which --resume, --initialize-from, init_path and --inference accept"
             )
         tensors = {name: tensor.numpy() for name, tensor in content["weights"].items()}
         spec = BehaviorSpec.from_plain(content["spec"])
@@ -188,7 +188,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         raise ValueError(f"{path}: is not an exported policy: {error}") from error
     except Exception as error:
         raise ValueError(
-            f"{path}: is not an exported policy: its content has another form ({error_summary(error)})"
+            f"{path}: is not an exported policy: its content has an unexpected structure ({error_summary(error)})"
         ) from error
 
 
@@ -237,7 +237,7 @@ def check_undamaged(path: Path) -> None:
 
 _FOLDER = 0x10
 """The directory bit in the DOS attributes of a zip entry."""
-_RESTORE = "restore it from a copy, or take the file of another step"
+_RESTORE = "restore it from a copy, or use the file of another step"
 
 
 def _check_archive(path: Path, file: io.BytesIO) -> None:
@@ -256,8 +256,8 @@ def _describe_torch_error(error: Exception, path: Path) -> str:
     found = re.search(r"GLOBAL ([\w.]+\w)", str(error))
     if found:
         return (
-            f"it holds objects other than tensors and plain values ({found[1]}); loading them could run any code, so "
-            "nothing was loaded"
+            f"it holds objects other than tensors and plain values ({found[1]}); loading them could run arbitrary "
+            "code, so nothing was loaded"
         )
     return "it is empty" if path.stat().st_size == 0 else "it is damaged, or not a PyTorch file"
 

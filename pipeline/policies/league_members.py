@@ -107,7 +107,7 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
         raise RunError(f"{folder} holds no member-{number}: {there}")
     member = members[number]
     if member.behavior not in ("", of):
-        raise RunError(f"member-{number} of {folder} plays {member.behavior}, not {of}; name one of {of}'s")
+        raise RunError(f"member-{number} of {folder} plays {member.behavior}, not {of}; name a member that plays {of}")
     if member.use:
         raise RunError(
             f"member-{number} of {folder} is {member.name}, which was not trained there; use {member.use} instead"

@@ -181,7 +181,7 @@ def check_decides(path: Path, policy: ActingPolicy, spec: BehaviorSpec) -> None:
         zeros = tuple(np.zeros((1, *each.shape), each.dtype) for each in spec.observations)
         policy.act(zeros, None, np.random.default_rng(0), False, nothing_recalled(policy, spec.actions, 1))
     except Exception as error:
-        raise RunError(f"{path} can't decide: {describe_error(error)}") from error
+        raise RunError(f"{path} can't choose actions: {describe_error(error)}") from error
 
 
 def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
@@ -275,9 +275,9 @@ def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec, whose: str = "the envir
         StageError: if the specs differ.
     """
     if not theirs.sees_like(ours):
-        raise StageError(f"it was trained with other observations: {theirs.seen}; {whose} {ours.seen}")
+        raise StageError(f"it was trained with different observations: {theirs.seen}; {whose} {ours.seen}")
     if replace(theirs.actions, masked=ours.actions.masked) != ours.actions:
-        raise StageError(f"it was trained with other actions: {theirs.actions}; {whose} {ours.actions}")
+        raise StageError(f"it was trained with different actions: {theirs.actions}; {whose} {ours.actions}")
 
 
 def is_onnx(path: str | Path) -> bool:
@@ -314,7 +314,7 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
             raise RunError(f"{reference}: @{choice} chooses from the folder of a run, but {path} is a file")
         return [(_behavior_of(path), lambda: path)]
     if not path.is_dir():
-        raise RunError(f"{reference}: there is no file and no folder {shown(path)}{_hint(path)}")
+        raise RunError(f"{reference}: there is no file or folder {shown(path)}{_hint(path)}")
     names, own, leagues = behaviors_in(path), path.resolve().name, learners_in(path)
     run_folder = path if names else path.resolve().parent
     if not names and own in (all_leagues := learners_in(run_folder)):  # the folder of a behaviour that has a league
@@ -362,7 +362,7 @@ def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
     if found:
         return found[0]
     there = sorted({step_in_name(path) for path in _exports(folder, behavior)})
-    steps = f"there are @{', @'.join(map(str, there))}" if there else "no policy there has a step in its name"
+    steps = f"available: @{', @'.join(map(str, there))}" if there else "no policy there has a step in its name"
     why = f"; only a run with an evaluation section keeps {BEST}" if choice == BEST else ""
     raise RunError(f"{folder} holds no policy {name}-{choice}.pt or {SUFFIX}: {steps}{why}")
 

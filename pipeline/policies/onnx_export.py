@@ -82,7 +82,7 @@ class OnnxExporter:
             self._log.warning("%s could not be compared with the policy: %s: %s", path, type(error).__name__, error)
             return
         if problem is not None:
-            self._log.warning("%s does not act like the policy that it was made from: %s", path, problem)
+            self._log.warning("%s does not act like the policy that it was exported from: %s", path, problem)
 
     def _warn(self, path: Path, error: Exception) -> None:
         """Log a warning, unless it gives the same reason as the last one: a reason often recurs at every checkpoint."""

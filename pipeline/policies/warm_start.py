@@ -95,7 +95,7 @@ def warm_start(
         export = read_export(path)
     except (OSError, ValueError) as error:
         raise StageError(str(error)) from error
-    with _naming(path, "can't be used as a start"):
+    with _naming(path, "can't be used as a starting point"):
         check_spec(export.design.spec, spec)
         _check_form(export.design.squashed, export.trainer_type, spec, settings, folder)
         _check_activation(export.design.settings.activation, settings.network_settings.activation)
@@ -108,7 +108,7 @@ def warm_start(
 def _check_activation(theirs: str, ours: str) -> None:
     """Refuse a policy whose weights fit but whose activation function differs."""
     if theirs != ours:
-        text = f"network_settings.activation is {ours}, but its policy was made with {theirs}; set it to {theirs}"
+        text = f"network_settings.activation is {ours}, but the policy was trained with {theirs}; set it to {theirs}"
         raise StageError(text)
 
 
@@ -116,7 +116,7 @@ def _warm_start_from_ml_agents(
     trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
 ) -> None:
     theirs = MLAgentsCheckpoint(path)
-    with _naming(path, "can't be used as a start"):
+    with _naming(path, "can't be used as a starting point"):
         _check_form(theirs.squashed, theirs.trainer_type, spec, settings, folder)
         theirs.check(design_of(spec, settings, folder))
         if theirs.trainer_type == settings.trainer_type != "poca":
@@ -178,8 +178,9 @@ def _check_form(
     if not spec.actions.continuous_size or theirs_squashed == squashed:
         return
     forms = {
-        False: "a plain Gaussian with one spread for all states (as in ppo, poca and bc)",
-        True: "the tanh of a Gaussian with a spread for each state (as in sac, and with gsde.squash_output)",
+        False: "a plain Gaussian with one standard deviation for all states (as in ppo, poca and bc)",
+        True: "the tanh of a Gaussian with a standard deviation for each state (as in sac, and with "
+        "gsde.squash_output)",
     }
     raise StageError(
         f"its policy{f' ({trainer_type})' if trainer_type else ''} draws continuous actions from "

@@ -99,7 +99,9 @@ def evaluate(
     if not isinstance(policy, LoadedPolicy | LoadedMixture):
         policy = load_policy(getattr(policy, "folder", policy), behavior, checkpoint, seed)
     elif behavior is not None or checkpoint is not None:
-        raise RunError("behavior and checkpoint choose from a run; this policy is loaded already")
+        raise RunError(
+            "behavior and checkpoint choose a policy from a run, but this policy is already loaded; omit them"
+        )
     asked = _Asked(policy, deterministic, seed, episodes)
     with _opened(env) as (kind, there):
         found = list(itertools.islice(kind(there, asked), episodes))

@@ -74,11 +74,11 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
     critic = _CRITICS.get(export.trainer_type)
     if critic is None or not export.learner:
         raise PredictError(
-            f"{file} is of a trainer ({export.trainer_type or 'unknown'}) without a critic of states; trainers with "
-            f"one are {', '.join(_CRITICS)}"
+            f"{file} comes from a trainer ({export.trainer_type or 'unknown'}) that has no state-value critic; "
+            f"trainers with one are {', '.join(_CRITICS)}"
         )
     if export.design.memory_size:
-        raise PredictError(f"{file}: its critic has its own memory, which files of policies do not contain")
+        raise PredictError(f"{file}: its critic has its own memory, which policy files do not contain")
     import torch
 
     from headrace.stages.policy.network.actor import encoded_as_seen, normalizer_of, one_thread

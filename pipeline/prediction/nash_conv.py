@@ -201,7 +201,10 @@ def _loaded(policy: Any, behavior: str | None, checkpoint: str | int | None) -> 
     if not isinstance(policy, LoadedPolicy):
         policy = load_policy(getattr(policy, "folder", policy), behavior, checkpoint)
     elif behavior is not None or checkpoint is not None:
-        raise RunError("nash_conv: behavior and checkpoint choose from a run; this policy is loaded already")
+        raise RunError(
+            "nash_conv: behavior and checkpoint choose a policy from a run, but this policy is already loaded; omit "
+            "them"
+        )
     if policy.state_size:
         raise RunError(f"nash_conv: {policy.file} has a memory, so its action does not depend on the state alone")
     if policy.action_repeat not in (None, 1):

@@ -119,8 +119,8 @@ def read_state(state: Any, size: int, n: int, single: bool) -> Floats:
     if memories.shape != ((size,) if single else (n, size)):
         wanted = f"[{size}], of one observation" if single else f"[{n}, {size}], a row for each observation"
         raise PredictError(
-            f"state: expected what predict returned with the observation before, {wanted}, or None where an episode "
-            f"begins; got {_kind(state)}"
+            f"state: expected the state that predict returned for the previous observation, {wanted}, or None where an "
+            f"episode begins; got {_kind(state)}"
         )
     return memories.reshape(n, size)
 
@@ -168,7 +168,7 @@ def _check_numbers(leaf: Leaf, array: Array, where: str) -> None:
         return
     if array.dtype.kind == "f" and (np.trunc(array) != array).any():
         scaled = leaf.dtype == np.uint8 and array.size and array.min() >= 0 and array.max() <= 1
-        hint = "; pictures are given as bytes, 0 to 255, not scaled" if scaled else ""
+        hint = "; images are passed as bytes, 0 to 255, not scaled" if scaled else ""
         raise PredictError(f"obs{where}: expected whole numbers, of {leaf}, got {_kind(array)}{hint}")
 
 
@@ -249,7 +249,7 @@ def _composed_of(space: OwnSpace, found: Mapping[tuple[Any, ...], Any], keys: tu
 _ATARI = (160, 3)
 """The last two axes (width, channels) of an Atari screen; its height is 210 or 250 pixels."""
 _STACKED = (
-    "; this is a single frame, but policies for Atari see stacked grey frames. With gymnasium.wrappers, make the "
+    "; this is a single frame, but Atari policies observe stacked grey frames. With gymnasium.wrappers, make the "
     "environment as FrameStackObservation(AtariPreprocessing(gymnasium.make(…, frameskip=1, "
     "repeat_action_probability=0.0)), 4, padding_type='zero') (docs/predict.md)"
 )

@@ -127,7 +127,7 @@ class LoadedPolicy:
         try:
             decision = self._policy.act(columns, masks, self._random, bool(deterministic), recall)
         except StageError as error:
-            raise PredictError(f"{self.file}: the policy can't decide: {error}") from error
+            raise PredictError(f"{self.file}: the policy can't choose actions: {error}") from error
         action = self._own_action(decision.actions, n)
         after = decision.recall
         if after is None:
@@ -154,7 +154,7 @@ class LoadedPolicy:
             masks, recall = self._masks(mask, obs, n, single), self._recall(state, None, n, single)
             heads = policy.act(columns, masks, self._random, True, recall).columns[ACTION_HEADS]
         except StageError as error:
-            raise PredictError(f"{self.file}: the policy can't decide: {error}") from error
+            raise PredictError(f"{self.file}: the policy can't choose actions: {error}") from error
         found = distribution_of(self._model.spec, heads, masks, self._model.design.squashed)
         return found.first() if single else found
 

@@ -136,7 +136,7 @@ class GuardedWriter:
                 raise
             self._broken = True
             log.error(
-                "Statistics writer %s raised in %s: %s. It gets no further statistics; training continues.",
+                "Statistics writer %s raised in %s: %s. It receives no further statistics; training continues.",
                 self._name,
                 method,
                 describe_error(error),

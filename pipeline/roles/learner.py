@@ -80,7 +80,7 @@ class LearnerHost(TrainerHost):
         if configured == "bf16" or 0 < rounding.settings.rounded_from <= max(settings.network_settings.widths):
             log.log(
                 WARNING if rounding.slow else INFO,
-                "%s: products of hidden layers in %s.",
+                "%s: matrix products of hidden layers in %s.",
                 self.plan.behavior,
                 rounding.words,
             )

@@ -227,7 +227,12 @@ def thread_choice(
 
     def tell(threads: int, took: Mapping[int, float]) -> None:
         tried = ", ".join(f"{number} {seconds:.3g} s" for number, seconds in took.items())
-        log.info("%s: learners.threads auto is %d: an update takes, by threads, %s.", behavior, threads, tried)
+        log.info(
+            "%s: learners.threads is %d (auto); the time of an update by number of threads: %s.",
+            behavior,
+            threads,
+            tried,
+        )
 
     return ThreadChoice(candidates, trainer.use_threads, tell)
 

@@ -228,7 +228,7 @@ class FileGuard:
         except OSError as error:
             reasons.append(f"{error.strerror or error}")
             if name not in self._failed_s:
-                text = "%s can't be written: %s. Training continues. Until the disk accepts it again, %s."
+                text = "%s can't be written: %s. Training continues. Until the file can be written again, %s."
                 self._log.warning(text, name, reasons[0], lost)
             self._failed_s[name] = now_s
         else:

@@ -28,7 +28,7 @@ LISTING = "headrace.json"
 _POLICY = "policy.pth"
 """Name of the weights file in a Stable-Baselines3 model."""
 _STABLE_BASELINES = (
-    "this is a model of Stable-Baselines3, whose weights Headrace does not read: train a new policy here "
+    "this is a Stable-Baselines3 model, whose weights Headrace can't read: train a new policy here "
     "(docs/stable-baselines3.md)"
 )
 _FORMAT = 1
@@ -87,7 +87,7 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
     source = absolute(path)
     source = source if source.is_file() else _with_suffix(source)
     if not source.is_file():
-        raise RunFolderError(f"{source}: there is no such file or folder of a run")
+        raise RunFolderError(f"{source}: there is no such file or run folder")
     try:
         with zipfile.ZipFile(source) as archive:
             listing = _listing(archive, source)
@@ -147,7 +147,7 @@ def described_archive(path: Path) -> str:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     if LISTING in names:
-        return "this is a saved run, whose folder headrace.load extracts"
+        return "this is a saved run; extract its folder with headrace.load"
     return _STABLE_BASELINES if _POLICY in names else ""
 
 
@@ -158,7 +158,7 @@ def _listing(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
         if _POLICY in names:
             what = _STABLE_BASELINES
         elif any(name.endswith("/data.pkl") for name in names):
-            what = "this is a policy, which load_policy reads"
+            what = "this is a policy; read it with load_policy"
         raise RunFolderError(f"{source}: expected a saved run; {what}")
     content = json.loads(archive.read(LISTING))
     listing = {key: value for key, value in content.items() if key != "checksum"}

@@ -166,7 +166,7 @@ class RunFolder:
             self.go_on()
             return
         self.close()
-        raise OSError(f"{lost.parent} takes no other folder: {problem}")
+        raise OSError(f"no other folder can be created in {lost.parent}: {problem}")
 
     @property
     def run_id(self) -> str:
@@ -257,7 +257,7 @@ class RunFolder:
                 self.files.replace(self.training_status, aside)
             except OSError as refusal:
                 raise RunFolderError(f"{error}, and can't be put aside: {refusal}") from refusal
-            log.warning("%s. It is kept as %s; its list of earlier exports starts again empty.", error, aside)
+            log.warning("%s. It is kept as %s; its list of earlier exports starts empty.", error, aside)
 
     def close(self) -> None:
         """Let other processes use the folder; may be called more than once."""

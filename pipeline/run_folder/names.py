@@ -37,7 +37,7 @@ def check_behavior_name(name: str) -> None:
     file = file_name(name)
     part = len(os.fsencode(part_file(part_name(TRAINER, learner_name(name))))) + _WHILE_WRITTEN
     if re.search("[\ud800-\udfff]", name):
-        why = "it holds half of a pair of surrogates, which is not a character"
+        why = "it contains half a surrogate pair, which is not a character"
     elif file.lower() in (reserved.lower() for reserved in RESERVED):
         why = f"every run has its own file, folder or entry {file!r} (reserved names: {', '.join(RESERVED)})"
     elif part > _LONGEST_NAME:

@@ -100,7 +100,7 @@ def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
         raise unfit(f"the body is {_kind(plain)}, expected an object with 'observations'")
     for key in plain:
         if key not in KEYS:
-            raise unfit(f"{key}: there is no such key{suggest(str(key), KEYS)}; there are: {', '.join(KEYS)}")
+            raise unfit(f"{key}: there is no such key{suggest(str(key), KEYS)}; available: {', '.join(KEYS)}")
     if plain.get("observations") is None:
         raise unfit(f"observations: missing; expected {spec.seen}")
     arrays = by_spec(spec, plain["observations"])
@@ -185,7 +185,8 @@ def _from_bytes(spec: ObservationSpec, data: bytes) -> Array:
     one = spec.size * dtype.itemsize
     if not one or len(data) % one:
         raise unfit(
-            f"observations.{spec.name}: {len(data)} bytes are not a whole number of {spec}, {one} bytes per agent"
+            f"observations.{spec.name}: got {len(data)} bytes, expected a multiple of {one}, as each agent's {spec} "
+            f"has {one} bytes"
         )
     return _of_spec(spec, np.frombuffer(data, dtype).reshape(-1, *spec.shape))
 
@@ -198,7 +199,8 @@ def observation_from_values(spec: ObservationSpec, values: Array) -> Array:
     """
     if not spec.size or len(values) % spec.size:
         raise unfit(
-            f"observations.{spec.name}: {len(values)} numbers are not a whole number of {spec}, {spec.size} per agent"
+            f"observations.{spec.name}: got {len(values)} numbers, expected a multiple of {spec.size}, as each agent's "
+            f"{spec} has {spec.size} numbers"
         )
     return _of_spec(spec, values.reshape(-1, *spec.shape))
 
@@ -227,7 +229,7 @@ def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationS
         for name in observations:
             if name not in names:
                 raise unfit(
-                    f"observations.{name}: there is no such observation{suggest(str(name), names)}; there are: "
+                    f"observations.{name}: there is no such observation{suggest(str(name), names)}; available: "
                     f"{spec.seen}"
                 )
         lacking = [name for name in names if name not in observations]

@@ -226,4 +226,4 @@ def _refusal(loaded: LoadedModel, error: Exception) -> RequestRefused:
     reason = describe_error(error)
     log.error("%s could not decide: %s", loaded.path, reason)
     log.debug("where it was raised:", exc_info=error)
-    return RequestRefused(ErrorKind.FAULT, f"this is a fault of the model or the server: {reason}")
+    return RequestRefused(ErrorKind.FAULT, f"this is an error in the model or the server: {reason}")

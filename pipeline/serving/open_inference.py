@@ -145,13 +145,13 @@ class _ModelTensors:
         observations = []
         for name, each in zip(self.observations, spec.observations, strict=True):
             if name not in given:
-                raise unfit(f"inputs.{name}: missing; there are: {', '.join(self.inputs)}")
+                raise unfit(f"inputs.{name}: missing; available: {', '.join(self.inputs)}")
             observations.append(_observation(each, given[name]))
         masks, starts = given.get(self.masks), given.get(self.starts)
         begins = _truth(asked.parameters, "sequence_start")
         session = str(asked.parameters.get("sequence_id", "") or "")
         if not session and "sequence_start" in asked.parameters:
-            raise unfit("parameters.sequence_start: there is no sequence_id")
+            raise unfit("parameters.sequence_start: needs a sequence_id, and there is none")
         return make_action_request(
             spec,
             observations,
@@ -254,7 +254,7 @@ def _described(tensors: Mapping[str, tuple[str, list[int]]]) -> list[dict[str, A
 def _check_names(place: str, given: Sequence[str] | Mapping[str, Any], known: Any) -> None:
     for name in given:
         if name not in known:
-            raise unfit(f"{place}.{name}: there is no such name{suggest(name, known)}; there are: {', '.join(known)}")
+            raise unfit(f"{place}.{name}: there is no such name{suggest(name, known)}; available: {', '.join(known)}")
 
 
 def _check_tensor(tensor: InputTensor, datatype: str, shape: list[int]) -> None:

@@ -52,7 +52,7 @@ _ANSWER = {
 _REFUSALS = {
     "400": "The body is neither JSON nor msgpack",
     "401": "The token is missing or wrong",
-    "403": "The caller is of another origin, or calls the server by a name that is not the server's",
+    "403": "The caller is from another origin, or uses a host name that is not the server's",
     "404": "No such model or session",
     "408": "The body did not arrive in time",
     "409": "Another request of the session has not been answered yet",

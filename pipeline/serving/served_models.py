@@ -97,7 +97,7 @@ class ServedModel:
             if signature in (self.newest.signature, self._refused):
                 return
             loaded = _load(file, signature, self.newest.version + 1)
-            check_spec(loaded.spec, self.newest.spec, "those who ask know")
+            check_spec(loaded.spec, self.newest.spec, "clients expect")
             theirs, ours = loaded.policy.memory_size, self.newest.policy.memory_size
             if theirs != ours:
                 raise StageError(f"its memory has {theirs} numbers, but the open sessions hold {ours}")
@@ -108,7 +108,7 @@ class ServedModel:
                 log.warning("%s: a newer model can't be served; still serving the previous one: %s", self.name, error)
             return
         self.newest, self._refused = loaded, None
-        log.info("%s: serves %s now", self.name, loaded.description)
+        log.info("%s: now serving %s", self.name, loaded.description)
 
     def _find(self) -> tuple[ModelFile, Signature]:
         file = find_model(self._reference, self._behavior)
@@ -156,8 +156,8 @@ def load_models(references: Sequence[str]) -> list[ServedModel]:
             model.name = model.name or model.newest.spec.name
             if model.name in found:
                 raise CommandError(
-                    f"--serve {argument}: there is a model '{model.name}' already; name one of them, such as "
-                    f"other={reference}"
+                    f"--serve {argument}: there already is a model '{model.name}'; give one of the two another name, "
+                    f"such as other={reference}"
                 )
             found[model.name] = model
     return [*found.values()]

@@ -92,7 +92,9 @@ async def _serve(
                 await site.start()
                 await grpc_server.start(_grpc_ports(site.port, port))
             except OSError as error:
-                raise CommandError(f"--listen: {error.strerror}; choose another with --listen=HOST:PORT") from error
+                raise CommandError(
+                    f"--listen: {error.strerror}; choose another address with --listen=HOST:PORT"
+                ) from error
             tell(_words(models, site, grpc_server.port, token))
             await stop.wait()
             if running.done():  # the service has failed

@@ -168,7 +168,7 @@ class PolicyService:
         if found is None:
             raise RequestRefused(
                 ErrorKind.UNKNOWN,
-                f"there is no model {name!r}{suggest(name, self._desks)}; there are: {', '.join(self._desks)}",
+                f"there is no model {name!r}{suggest(name, self._desks)}; available: {', '.join(self._desks)}",
             )
         return found
 
@@ -257,7 +257,7 @@ class _Models:
         self._desks = desks
 
     def collect(self) -> Iterator[Metric]:
-        decisions = CounterMetricFamily("headrace_serving_decisions", "Calls of the policy", labels=["model"])
+        decisions = CounterMetricFamily("headrace_serving_decisions", "Calls to the policy", labels=["model"])
         for name, desk in self._desks.items():
             decisions.add_metric([name], desk.batcher.decisions)
         yield decisions

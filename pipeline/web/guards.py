@@ -107,9 +107,9 @@ def check_origin(allowed: Collection[str] = ()) -> Guard:
         if origin in allowed:
             return web.Response(status=204, headers=LEAVE) if request.method == "OPTIONS" else None
         if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
-            raise web.HTTPForbidden(text=f"pages of {origin!a} may not call this server")
+            raise web.HTTPForbidden(text=f"pages from {origin!a} are not allowed to call this server")
         if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not _opens_page(request):
-            raise web.HTTPForbidden(text="pages of other sites may not call this server")
+            raise web.HTTPForbidden(text="pages from other sites are not allowed to call this server")
         return None
 
     return guard
@@ -134,7 +134,7 @@ def check_token(token: str, needed: Callable[[web.Request], bool]) -> Guard:
         if needed(request) and not carries_token(request, token):
             raise web.HTTPUnauthorized(
                 headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
-                text="a token is needed: the one that the command has printed, as 'Authorization: Bearer TOKEN'",
+                text="a token is needed: send the one that the command printed, as 'Authorization: Bearer TOKEN'",
             )
 
     return guard

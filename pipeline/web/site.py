@@ -201,7 +201,7 @@ class Site:
         except Exception as error:
             log.error("%s %s could not be answered: %s", request.method, request.path, describe_error(error))
             log.debug("where it was raised:", exc_info=True)
-            return refusal(500, f"this is a fault of the server: {describe_error(error)}")
+            return refusal(500, f"this is an error in the server: {describe_error(error)}")
 
     def _admitting(self, handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
         """Wrap the handler of all requests so that it holds a connection's place while it answers.

@@ -107,12 +107,12 @@ class ScriptBrain(Memoryless):
         got = decided
         if isinstance(decided, ActionBatch):
             got = (
-                f"an ActionBatch of continuous {list(decided.continuous.shape)} and discrete "
+                f"an ActionBatch with continuous of shape {list(decided.continuous.shape)} and discrete of shape "
                 f"{list(decided.discrete.shape)}"
             )
         raise StageError(
             f"{self._name} returned {got!s} for {shapes[0][0]} agents of {self._spec.behavior_id}; expected an "
-            f"ActionBatch of continuous {list(shapes[0])} and discrete {list(shapes[1])}"
+            f"ActionBatch with continuous of shape {list(shapes[0])} and discrete of shape {list(shapes[1])}"
         )
 
 

@@ -46,9 +46,9 @@ def space_problem(space: Any, which: str) -> str | None:
         return None
     if space is None:
         return (
-            f"it has no {which}; set self.{which} in __init__ to a space of gymnasium.spaces, such as Box or Discrete"
+            f"it has no {which}; set self.{which} in __init__ to a space from gymnasium.spaces, such as Box or Discrete"
         )
-    return f"its {which} is {short(space)} of {type(space).__module__}; expected a space of gymnasium.spaces"
+    return f"its {which} is {short(space)} of {type(space).__module__}; expected a space from gymnasium.spaces"
 
 
 def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | None:
@@ -67,7 +67,7 @@ def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | 
     if type(space).__name__ == "Box":
         return _box_problem(space, got, where)
     if not space.contains(got):
-        return f"{where} is {short(got)}, which is not in its space {space}; fix either of them"
+        return f"{where} is {short(got)}, which is not in its space {space}; fix the observation or the space"
     return None
 
 
@@ -206,7 +206,9 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
     if rewards.shape != (count,):
         if rewards.shape[:1] == (count,) and (problem := number_problem(array[0])):
             raise StageError(f"{who(0)}: {problem}")
-        raise BrokenEnvironmentError(f"{who(None)}: step() gave rewards of shape {array.shape}; expected {(count,)}")
+        raise BrokenEnvironmentError(
+            f"{who(None)}: step() returned rewards of shape {array.shape}; expected {(count,)}"
+        )
     if not (finite := np.isfinite(rewards)).all():
         row = int(finite.argmin())
         value = float(array[row])
@@ -240,7 +242,7 @@ class FlagsColumn:
             flags = _each(array, count, lambda flag: flag_problem(flag, self._which), who, bool)
         if flags.shape != (count,):
             raise BrokenEnvironmentError(
-                f"{who(None)}: step() gave {self._which} of shape {flags.shape}; expected {(count,)}"
+                f"{who(None)}: step() returned {self._which} of shape {flags.shape}; expected {(count,)}"
             )
         if flags is not array and not self._warned:
             self._warned = True
@@ -259,7 +261,7 @@ def _array(raw: Any, what: str, who: Who) -> NDArray[Any]:
         return np.array(raw)
     except (TypeError, ValueError) as error:
         raise BrokenEnvironmentError(
-            f"{who(None)}: step() gave {what} which NumPy can't convert to an array: {short(raw)} ({error})"
+            f"{who(None)}: step() returned {what} which NumPy can't convert to an array: {short(raw)} ({error})"
         ) from error
 
 

@@ -258,7 +258,7 @@ def check_arguments(make: Callable[..., Any], arguments: Mapping[str, Any], name
         signature.bind(**arguments)
     except TypeError as error:
         raise StageError(
-            f"environment.options are not valid for {name}: {error}; it takes {signature}",
+            f"environment.options are not valid for {name}: {error}; its signature is {signature}",
             key=("environment", "options"),
         ) from error
 

@@ -293,7 +293,7 @@ def check_game_results(games: GameResults, num_envs: int, environment: str, team
         return _NONE
     if env_ids.ndim != 1 or outcomes.ndim != 2 or len(env_ids) != len(outcomes):
         raise StageError(
-            f"{name}: env_ids have the shape {list(env_ids.shape)} and outcomes {list(outcomes.shape)}; expected "
+            f"{name}: env_ids has the shape {list(env_ids.shape)} and outcomes {list(outcomes.shape)}; expected "
             "[games] and [games, teams], one row per finished game"
         )
     if _are_plain_duels(env_ids, outcomes, num_envs):
@@ -319,18 +319,18 @@ def _array(values: Any, what: str) -> NDArray[Any]:
 
 def _instances(env_ids: NDArray[Any], num_envs: int, name: str) -> NDArray[np.int32]:
     if env_ids.dtype.kind not in "iu":
-        raise StageError(f"{name}.env_ids have the dtype {env_ids.dtype}; expected whole numbers, such as int32")
+        raise StageError(f"{name}.env_ids has the dtype {env_ids.dtype}; expected whole numbers, such as int32")
     strange = env_ids[(env_ids < 0) | (env_ids >= num_envs)]
     if len(strange):
         raise StageError(
-            f"{name}.env_ids name {_listed(strange)}, but there are {num_envs} instances; expected numbers from 0 to "
-            f"{num_envs - 1}"
+            f"{name}.env_ids contains {_listed(strange)}, but there are {num_envs} instances; expected numbers from 0 "
+            f"to {num_envs - 1}"
         )
     numbers, times = np.unique(env_ids, return_counts=True)
     if len(numbers) < len(env_ids):
         raise StageError(
-            f"{name}.env_ids name {_listed(numbers[times > 1])} more than once; expected one row per game, because an "
-            "instance ends at most one game per tick"
+            f"{name}.env_ids contains {_listed(numbers[times > 1])} more than once; expected one row per game, because "
+            "an instance ends at most one game per tick"
         )
     return env_ids.astype(np.int32, copy=False)
 

@@ -112,7 +112,9 @@ class GivenEnvironment:
         except Exception as error:
             raise StageError(error_summary(error)) from error
         if len(data) > MOST_BYTES:
-            raise StageError(f"its contents take {len(data) / 2**30:.1f} GiB, and {MOST_BYTES / 2**30:g} can be sent")
+            raise StageError(
+                f"its contents take {len(data) / 2**30:.1f} GiB, but at most {MOST_BYTES / 2**30:g} GiB can be sent"
+            )
         return data
 
 

@@ -130,7 +130,7 @@ def for_one_window(config: RunConfig) -> RunConfig:
     if _plays_stacked_frames(config):
         raise StageError(
             "Atari's vectorised environments, for which the policy was trained, have no window, and single "
-            "environments have different observations: record it with --video DIR"
+            "environments have different observations: record a video with --video DIR"
         )
     return _drawing(config, _with_one_actor(config), HUMAN)
 

@@ -47,7 +47,7 @@ def _find_game(config: RunConfig) -> Callable[..., Any]:
     assert settings is not None, "the schema asks for it"
     assert game is not None, "as above"
     if game not in BUILTIN_GAMES:
-        hint = suggest(game.replace("_", ""), BUILTIN_GAMES) or f"; there are: {', '.join(BUILTIN_GAMES)}"
+        hint = suggest(game.replace("_", ""), BUILTIN_GAMES) or f"; available: {', '.join(BUILTIN_GAMES)}"
         raise StageError(f"environment.id: there is no built-in game {game!r}{hint}", key=("environment", "id"))
     module, _, name = BUILTIN_GAMES[game].partition(":")
     make: Callable[..., Any] = getattr(importlib.import_module(module), name)

@@ -77,7 +77,7 @@ def _best_mixture(payoffs: Floats) -> Floats:
     bounds = [*[(0, 1)] * n, (-1, 1)]
     found = linprog([*np.zeros(n), -1.0], against, np.zeros(m), [[*np.ones(n), 0.0]], [1.0], bounds)
     if not found.success:
-        raise StageError(f"the meta-solver finds no Nash equilibrium of {n} and {m} members: {found.message}")
+        raise StageError(f"the meta-solver found no Nash equilibrium for {n} and {m} members: {found.message}")
     return _most_even(payoffs, found.x[n] - _TOLERANCE)
 
 
@@ -98,7 +98,7 @@ def _most_even(payoffs: Floats, value: float) -> Floats:
         bounds=(0, 1),
     )
     if not found.success:
-        raise StageError(f"the meta-solver finds no Nash equilibrium of {n} and {m} members: {found.message}")
+        raise StageError(f"the meta-solver found no Nash equilibrium for {n} and {m} members: {found.message}")
     mixture = np.maximum(found.x[:n], 0.0)
     return np.asarray(mixture / mixture.sum(), np.float64)
 

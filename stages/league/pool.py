@@ -139,8 +139,8 @@ class Pool:
             elif before.hash != digest:
                 raise StageError(
                     f"{brain.use}, member {before.number} ({before.name}) of the league's pool, has changed since it "
-                    f"became one: its SHA-256 was {before.hash or 'none'} and is {digest or 'none'}; put the former "
-                    "file back, or give the new one a different name under league.members"
+                    f"joined the pool: its SHA-256 was {before.hash or 'none'} and is {digest or 'none'}; restore the "
+                    "original file, or give the new one a different name under league.members"
                 )
 
     def state_dict(self) -> list[dict[str, Any]]:

@@ -173,7 +173,7 @@ class ReplaySource(Source[Message]):
         for behavior in sorted(self._behaviors or ()):
             if behavior not in known:
                 hint = suggest(behavior, known)
-                raise StageError(f"replay: no stream has a behaviour {behavior!r}; they have {known}{hint}")
+                raise StageError(f"replay: no stream has a behaviour {behavior!r}; the streams have {known}{hint}")
 
     def _check_agreement(self) -> None:
         """Check that all files agree on each behaviour's spec, within a team and between teams."""
@@ -246,7 +246,7 @@ def _choose_edge(edge: str | None, readers: Sequence[StreamReader]) -> str:
     if edge is None:
         raise StageError(f"replay: the streams contain several edges, {recorded}; name the edge to replay (edge: …)")
     if edge not in recorded:
-        raise StageError(f"replay: no stream has an edge {edge!r}; they have {recorded}")
+        raise StageError(f"replay: no stream has an edge {edge!r}; the streams have {recorded}")
     return edge
 
 

@@ -150,7 +150,7 @@ def test_one_behaviour_can_t_learn_by_turns_beside_another_that_does_not():
     plain = {"behaviors": {"A": {"self_play": {}}, "B": {"self_play": {"learning_teams": "all"}}}}
     with pytest.raises(
         ConfigError,
-        match=r"behaviors\.B\.self_play\.learning_teams: 'all' is not valid next to behaviors\.A\.self_play, whose",
+        match=r"behaviors\.B\.self_play\.learning_teams: 'all' can't be combined with behaviors\.A\.self_play, whose",
     ):
         RunConfig.from_plain(plain)
 
@@ -260,7 +260,7 @@ MISTAKES = [
     ),
     (
         "trainer_type: offline_bc",
-        "trainer_type: 'offline_bc' is a trainer of older versions of ML-Agents; use 'bc', with hyper",
+        "trainer_type: 'offline_bc' is a trainer from older versions of ML-Agents; use 'bc', with hyper",
     ),
     ("hyperparameters: {beta: 0}", "hyperparameters: needs trainer_type as well; add 'trainer_type: ppo' (or your"),
     ("hyperparameters: {tau: 0.1}", "hyperparameters: needs trainer_type as well; add 'trainer_type: sac' (or your"),
@@ -316,7 +316,7 @@ MISTAKES = [
     ),
     (
         "init_path: old/Ball.nn",
-        "init_path: 'old/Ball.nn' is in the format of Barracuda, which only Unity's packages 1.0 to 2.x read; expected",
+        "init_path: 'old/Ball.nn' is in Barracuda's format, which only versions 1.0 to 2.x of Unity's package can read; expected",
     ),
     ("self_play: {window: 0}", "self_play.window: 0 is out of range"),
     ("self_play: {save_steps: 0}", "self_play.save_steps: 0 is out of range"),
@@ -343,7 +343,7 @@ MISTAKES = [
         "self_play.opponents_with.powr: 'prioritised' accepts 'power'; leave it out",
     ),
     ("even_checkpoints: true, keep_checkpoints: 0", "keep_checkpoints: 0 can't be combined with even_checkpoints"),
-    ("even_checkpoints: true, max_steps: 3", "keep_checkpoints: 5 is more than max_steps (3) allows"),
+    ("even_checkpoints: true, max_steps: 3", "keep_checkpoints: 5 is greater than max_steps (3)"),
     (
         "trainer_type: ppo, hyperparameters: {advantage_normalization: minibatch}, network_settings: {memory: {}}",
         "hyperparameters.advantage_normalization: 'minibatch' can't be combined with network_settings.memory; expected",

@@ -103,9 +103,9 @@ def test_a_draw_falls_into_one_share_or_into_the_rest(shares, at, index):
         ),
         (
             "{brain: random, self_play: {}}",
-            "self_play: can't be combined with 'brain'; name opponents that do not learn under",
+            "self_play: can't be combined with 'brain'; list opponents that do not learn in",
         ),
-        ("broadcast: true", "broadcast: has no effect without a 'brain' that does not learn"),
+        ("broadcast: true", "broadcast: has no effect: it broadcasts the steps of a 'brain' that does not learn"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path, text, said):
@@ -160,7 +160,7 @@ def test_what_does_not_go_with_a_person_is_said_by_its_key(plain, said):
 def test_a_person_plays_all_games_and_only_as_the_brain_of_a_behaviour():
     with pytest.raises(ConfigError, match=r"Ball.brain: a person plays all games, .* 0\.5; leave weight out"):
         config({"use": "player", "weight": 0.5})
-    with pytest.raises(ConfigError, match="'player' is a person, who can only be the 'brain' of a behaviour"):
+    with pytest.raises(ConfigError, match="'player' is a person, so it can only be the single 'brain' of a behaviour"):
         RunConfig.from_plain({"behaviors": {"Ball": {"self_play": {"brains": "player"}}}})
     with pytest.raises(ConfigError, match="evaluation.opponents: 'player' is a person.* name another opponent"):
         RunConfig.from_plain({"behaviors": {"Ball": {}}, "evaluation": {"every": 9, "opponents": "player"}})

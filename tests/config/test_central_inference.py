@@ -27,7 +27,7 @@ def test_policies_decide_in_actors_unless_they_are_asked_to_lie_together():
         ),
         (
             {"pipeline__hosts__inference__kind": "inline"},
-            "pipeline.hosts.inference: is the host of central inference; add pipeline.inference: central",
+            "pipeline.hosts.inference: configures the host of central inference, which is off; add 'pipeline.inference: central'",
         ),
         (
             {"pipeline__inference": "central", "pipeline__hosts__inference__resources": {"gpus": 1}},

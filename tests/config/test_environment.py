@@ -179,7 +179,7 @@ def test_a_role_that_is_misspelt_is_named_where_defaults_would_take_it(load):
 def test_pettingzoo_needs_something_to_make(load):
     with pytest.raises(
         ConfigError,
-        match="needs 'id' or 'factory', which names what to make; add a line such as 'id: mpe2.simple_tag_v3'",
+        match="needs 'id' or 'factory', which names the environment to create; add a line such as 'id: mpe2.simple_tag_v3'",
     ):
         load("behaviors: {B: {}}\nenvironment: {kind: pettingzoo}\n")
 

@@ -60,7 +60,7 @@ def test_every_name_is_read_back_and_what_every_system_can_have_is_left_as_it_is
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("a:b", "':' in file names"), ("con.yaml", "a device with this name"), ("ab.", "drops a dot or space")],
+    [("a:b", "':' in file names"), ("con.yaml", "reserves this name for a device"), ("ab.", "drops a dot or space")],
 )
 def test_why_windows_can_not_have_a_name(name, reason):
     assert reason in why_not_on_windows(name)

@@ -203,7 +203,7 @@ MISTAKES = [
     ("sac", "tau: 1.5", "tau: 1.5 is out of range; expected a number at most 1"),
     ("sac", "steps_per_update: 0", "steps_per_update: 0 is out of range"),
     ("ppo", "advantage_normalization: rows", "advantage_normalization: 'rows'"),
-    ("sac", "gradient_steps: 8", "gradient_steps: needs rounds; add 'train_freq'"),
+    ("sac", "gradient_steps: 8", "gradient_steps: needs rounds of updates; add 'train_freq'"),
     ("sac", "reward_signal_steps_per_update: 0", "reward_signal_steps_per_update: 0 is out of range"),
     ("sac", "buffer_init_steps: -1", "buffer_init_steps: -1 is out of range"),
     ("sac", "init_entcoef: 0", "init_entcoef: 0 is out of range"),

@@ -174,8 +174,8 @@ behaviors:
 @pytest.mark.parametrize(
     ("teams", "lines", "words"),
     [
-        ({"striker": 0, "goalie": 0, "keeper": 0}, {6, 7}, "Goalie has team 0, and so has Striker"),
-        ({"striker": 0, "goalie": "null", "keeper": 1}, {6, 7}, "Goalie has team 0, and so has Striker"),
+        ({"striker": 0, "goalie": 0, "keeper": 0}, {6, 7}, "Goalie and Striker both have team 0"),
+        ({"striker": 0, "goalie": "null", "keeper": 1}, {6, 7}, "Goalie and Striker both have team 0"),
         ({"striker": 0, "goalie": 1, "keeper": 2}, {7}, "Goalie has several teams"),
         ({"striker": 0, "goalie": "each", "keeper": "each"}, {6, 7}, "Goalie has several teams"),
     ],

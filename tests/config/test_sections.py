@@ -264,7 +264,7 @@ MISTAKES = [
     ),
     (
         "environment: {kind: mlagents}",
-        "environment: needs 'factory', which names what to make; add a line such as 'factory: "
+        "environment: needs 'factory', which names the environment to create; add a line such as 'factory: "
         "my_module:make_environment'",
     ),
     (
@@ -273,7 +273,7 @@ MISTAKES = [
     ),
     (
         "environment: {kind: gymnasium}",
-        "environment: needs 'id' or 'factory', which names what to make; add a line such as 'id: CartPole-v1'",
+        "environment: needs 'id' or 'factory', which names the environment to create; add a line such as 'id: CartPole-v1'",
     ),
     (CARTPOLE % ", factory: 'a:b'", "environment.factory: can't be combined with 'id'; keep one of the two"),
     (CARTPOLE % ", num_envs: 0", "environment.num_envs: 0 is out of range"),
@@ -285,7 +285,7 @@ MISTAKES = [
     ),
     (
         "environment: {kind: builtin}",
-        "environment: needs 'id', which names what to make; add a line such as 'id: Volley'",
+        "environment: needs 'id', which names the environment to create; add a line such as 'id: Volley'",
     ),
     (
         "environment: {kind: builtin, id: V, factory: 'a:b'}",
@@ -538,11 +538,11 @@ def test_a_mistake_in_a_parameter_says_what_was_expected(mistakes_of, body: str,
         ("behaviors: {}", "config.yaml:1: behaviors: is empty, so the run has nothing to train"),
         ("behaviors:", "config.yaml:1: behaviors: nothing (null) is not valid; expected a map"),
         ("behaviors: {B: }", "config.yaml:1: behaviors.B: nothing (null) is not valid; expected a map"),
-        ("behaviors: {a/b: {}}", "config.yaml:1: behaviors.a/b: can't be a behaviour's name"),
-        ("behaviors: {'B?team=0': {}}", "config.yaml:1: behaviors.B?team=0: can't be a behaviour's name"),
+        ("behaviors: {a/b: {}}", "config.yaml:1: behaviors.a/b: is not a valid behaviour name"),
+        ("behaviors: {'B?team=0': {}}", "config.yaml:1: behaviors.B?team=0: is not a valid behaviour name"),
         (
             TWO + CARTPOLE % "",
-            "config.yaml:2: environment: needs 'behavior', the name of its agents, because 2",
+            "config.yaml:2: environment: needs 'behavior', the behaviour name of its agents, because 2",
         ),
         ("- behaviors", "config.yaml:1: is a list; expected a map"),
         ("", "config.yaml: is empty; expected at least 'behaviors'"),

@@ -51,7 +51,7 @@ def test_modules_of_another_process_are_imported_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("", r"^a notebook, or code without a file, has added kinds to tables, .*add the kinds in a module"),
+        ("", r"^a notebook, or code without a file, added kinds to tables, .*add the kinds in a module"),
         ("kinds_of_nobody", r"^kinds_of_nobody, which adds kinds to tables: ModuleNotFoundError: No module named"),
     ],
 )

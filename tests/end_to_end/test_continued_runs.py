@@ -43,5 +43,5 @@ def test_a_run_is_resumed_saved_loaded_and_resumed_elsewhere(tmp_path):
     (last.folder / "configuration.yaml").unlink()
     with pytest.raises(RunFolderError, match="configuration.yaml is missing"):
         load(last.folder)
-    with pytest.raises(RunError, match="this is a saved run, whose folder headrace.load extracts"):
+    with pytest.raises(RunError, match="this is a saved run; extract its folder with headrace.load"):
         load_policy(tmp_path / "pole.zip")

@@ -50,7 +50,7 @@ def test_an_actor_that_exits_and_a_learner_whose_follower_is_killed_are_replaced
     del plain["environment"]["id"]
     plain = changed(plain, {"pipeline__hosts__actors__replicas": 2, "pipeline__hosts__learners__replicas": 2})
     command = start(plain, beside=[TROUBLED_ENV], environment={VARIABLE: "all"})
-    told = r"actor-\d ended with status 0 although the run had not stopped it\. Starting it again"
+    told = r"actor-\d ended with status 0 although the run had not stopped it\. Restarting it"
     command.until(lambda: bool(re.search(told, command.output)), "another actor")
     command.until(lambda: {"actor-0", "actor-1"} <= command.hosts().keys(), "both actors")
     follower = "learner-CartPole-replica-1"
@@ -67,7 +67,7 @@ def assert_learner_replaced(command, behavior, killed=None, how="killed by signa
     before = command.hosts()
     kill(command, killed or learner)
     command.until_checkpoint(number + 3)  # one may have been under way
-    assert f"The process of {learner} was {how}. Starting it again" in command.output
+    assert f"The process of {learner} was {how}. Restarting it" in command.output
     (told,) = re.findall(rf"{learner} continues from step (\d+), its last checkpoint", command.output)
     assert int(told) >= number * 100
     after = command.hosts()
@@ -97,7 +97,7 @@ def test_all_learners_of_a_killed_process_go_on_from_the_last_checkpoint_each_by
     kill(command, "learner-Early")
     command.until_checkpoint(number + 3)  # one may have been under way
     for learner, other in itertools.permutations(("learner-Early", "learner-Late")):
-        told = f"The process of {learner} was killed by signal 9, and with it {other}. Starting it again"
+        told = f"The process of {learner} was killed by signal 9, and with it {other}. Restarting it"
         assert told in command.output
         assert f"{learner} continues from step" in command.output
     command.interrupt()

@@ -202,9 +202,9 @@ def forget_what_is_fixed(run_folder):
 @pytest.mark.parametrize(
     ("plain", "older", "said"),
     [
-        (OTHER_TRAINER, False, r"trainer_type is sac, but the checkpoint was made with ppo"),
+        (OTHER_TRAINER, False, r"trainer_type is sac, but the checkpoint was written with ppo"),
         (OTHER_TRAINER, True, r"can't continue from .*trainer_type, observations, actions or settings"),
-        (OTHER_ENVIRONMENT, False, r"can't continue: it was trained with other observations: .*\[4\].*\[6\]"),
+        (OTHER_ENVIRONMENT, False, r"can't continue: it was trained with different observations: .*\[4\].*\[6\]"),
     ],
 )
 def test_a_resume_that_fails_leaves_the_run_as_it_is(damaged, plain, older, said):

@@ -117,7 +117,7 @@ def test_an_environment_that_breaks_in_evaluation_costs_one_attempt(start, tmp_p
     command.until(lambda: bool(scores(command.output)), "evaluation")
     command.interrupt()
     assert command.wait() == 0, command.output
-    assert "Starting it again; training continues." in command.output
+    assert "Restarting it; training continues." in command.output
     if trouble == "raise":
         assert "the motor is on fire" in command.output
     command.assert_left_nothing()
@@ -162,7 +162,7 @@ def test_a_killed_evaluation_is_started_again(start):
         cartpole(evaluation={"every": 500, "episodes": 4}, behaviors__CartPole__max_steps=10**7),
     )
     os.kill(command.pid_of("evaluation"), signal.SIGKILL)
-    command.until(lambda: "killed by signal 9\n[WARNING] Starting it again" in command.output, "restart")
+    command.until(lambda: "killed by signal 9\n[WARNING] Restarting it" in command.output, "restart")
     before = len(scores(command.output))
     command.until(lambda: len(scores(command.output)) > before, "evaluation")
     command.interrupt()

@@ -71,7 +71,7 @@ def test_it_is_made_when_an_environment_hangs(start, tmp_path):
     command.interrupt()
     assert_it_goes_on(command, plain)
     assert "actor-0 did not stop within 2 s: saving the last checkpoint without it." in command.output
-    assert "actor-0 did not end within 2 s and is killed." in command.output
+    assert "actor-0 did not end within 2 s; killing it." in command.output
 
 
 @pytest.mark.slow

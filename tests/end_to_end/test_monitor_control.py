@@ -90,7 +90,7 @@ def test_an_actor_that_dies_in_a_pause_is_replaced_and_waits_too(steered):
     page.call(f"{RUN}/pause", body={})
     step = stands_still(page)
     os.kill(page.command.pid_of("actor-0"), signal.SIGKILL)
-    page.command.until(lambda: "Starting it again" in page.command.output, "another actor")
+    page.command.until(lambda: "Restarting it" in page.command.output, "another actor")
     assert stands_still(page) - step < 1000
     page.call(f"{RUN}/resume", body={})
     page.until(lambda state: sum_of(state) > step, "further steps")
@@ -162,7 +162,7 @@ def resume_to_its_end(results, *overrides):
         ({"behavior": "CartPole", "name": "\ud800", "value": 7}, 400, "surrogates"),
         ({"behavior": "CartPole", "name": "beta", "value": 7, "\udfff": 1}, 400, "surrogates"),
         ({"behavior": "CartPole", "name": "batch_size", "value": 7}, 404, "these can: learning_rate, beta, epsilon"),
-        ({"behavior": "Cart", "name": "beta", "value": 7}, 404, "there are: CartPole"),
+        ({"behavior": "Cart", "name": "beta", "value": 7}, 404, "available: CartPole"),
         ({"behavior": "CartPole", "name": "beta"}, 422, "value"),
         (b"{", 400, "not JSON"),
         (b" " * 100_000, 413, ""),

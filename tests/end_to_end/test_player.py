@@ -114,7 +114,7 @@ def test_a_run_waits_for_its_person_whom_a_student_imitates(start, with_a_fault)
     page.command.until_checkpoint()
     asyncio.run(play(page, with_a_fault))
     assert page.command.wait() == 0, page.command.output
-    assert ("Starting it again" in page.command.output) == with_a_fault
+    assert ("Restarting it" in page.command.output) == with_a_fault
     assert "Student. Step: " in page.command.output
     batches = [frame.message for path in streams(page.command.run_folder) for frame in StreamReader(path)]
     played = [each for each in batches if isinstance(each, TrajectoryBatch) and each.behavior_id == SEAT]

@@ -292,7 +292,7 @@ def test_a_node_is_killed_and_another_added_and_training_goes_on(start, tmp_path
         before = command.until_checkpoint(0)
         nodes.tell("kill first")
         nodes.tell("add second")
-        command.until(lambda: command.output.count("Starting it again") >= 2, "two replacements")
+        command.until(lambda: command.output.count("Restarting it") >= 2, "two replacements")
         command.until_checkpoint(command.until_checkpoint(before.number).number + 3)
         command.interrupt()
         assert command.wait() == 0, command.output

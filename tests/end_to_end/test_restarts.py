@@ -45,7 +45,7 @@ def test_500_restarts_leave_main_and_the_learner_as_they_were(start):
     learner = command.pid_of("learner-CartPole")
     samples = []
     for restarts in range(10, 501, 5):
-        command.until(lambda least=restarts: command.output.count("Starting it again") >= least, "more restarts")
+        command.until(lambda least=restarts: command.output.count("Restarting it") >= least, "more restarts")
         of_each = [measures(pid) for pid in (command.process.pid, learner)]
         samples.append([restarts, *of_each[0], *of_each[1], len(shared_memory())])
         if restarts % 50 == 0:

@@ -228,7 +228,7 @@ def test_a_league_that_a_failure_has_spoilt_does_not_hide_the_failure(tmp_path, 
     [
         ("duel_env:Missing", {}, "behaviors.Seeker.self_play.opponents"),
         ("duel_env:Duel", {}, r"duel_env:Duel has no method choose\(candidates, random\)"),
-        ("duel_env:Oldest", {"wrong": 1}, "does not take"),
+        ("duel_env:Oldest", {"wrong": 1}, "does not accept"),
     ],
 )
 def test_a_sampler_that_can_t_be_made_is_reported_before_anything_starts(tmp_path, opponents, options, message):

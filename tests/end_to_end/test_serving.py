@@ -54,7 +54,7 @@ def test_beyond_this_machine_it_has_a_token(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["none"], "--serve none: none: there is no file and no folder none"),
+        (["none"], "--serve none: none: there is no file or folder none"),
         (["model", "--listen", "here:1"], "--listen=here:1: 'here' is not valid; expected localhost"),
         (["model", "--allow-origin", "game.example"], "--allow-origin game.example: expected scheme://host"),
     ],

@@ -38,7 +38,7 @@ def test_a_node_dies_another_joins_and_the_bar_is_reached_in_bounded_memory_with
         command.until_checkpoint(0)
         nodes.tell("kill second")
         nodes.tell("add third")
-        command.until(lambda: "Starting it again" in command.output, "a replacement")
+        command.until(lambda: "Restarting it" in command.output, "a replacement")
         command.until_checkpoint(command.until_checkpoint().number + 1)
         watched = {"main": command.process.pid, "learner": command.pid_of("learner-CartPole")}
         before, most, objects = private(watched), dict.fromkeys(watched, 0), 0
@@ -84,7 +84,7 @@ def test_all_nodes_but_the_head_die_at_once_and_the_run_goes_on_where_others_joi
         nodes.tell("add fourth learner")
         command.until_checkpoint(number + 3)
         assert "learner-CartPole continues from step" in command.output
-        assert "The process of actor-1 was killed by signal 9. Starting it again" in command.output
+        assert "The process of actor-1 was killed by signal 9. Restarting it" in command.output
         command.interrupt()
         assert command.wait() == 0, command.output
         command.assert_left_nothing()

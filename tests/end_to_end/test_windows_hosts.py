@@ -45,7 +45,7 @@ def test_a_killed_actor_and_a_killed_learner_are_replaced_also_the_second_time(s
         number = command.until_checkpoint(1).number
         kill(command, victim)
         command.until_checkpoint(number + 3)
-    assert command.output.count("Starting it again") == 4
+    assert command.output.count("Restarting it") == 4
     assert "learner-CartPole continues from step" in command.output
     assert "Traceback" not in command.output
 

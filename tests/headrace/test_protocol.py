@@ -28,7 +28,7 @@ def test_a_game_that_keeps_the_protocol_passes(capfd):
     ("fault", "words"),
     [
         ("nan", "for agent 0 of Agent null at index 1"),
-        ("key", "has sent statistic in a state: expected only the keys type, number, agents, statistics"),
+        ("key", "sent statistic in a state: expected only the keys type, number, agents, statistics"),
         ("exit5", "ended with return code 5"),
         ("version", "speaks version 99"),
         ("hang", "hasn't sent its next state within 1 s"),

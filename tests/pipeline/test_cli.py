@@ -286,7 +286,7 @@ def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_statu
     ("arguments", "message"),
     [
         (["--convert", "FILE"], "name the environment, as in 'run-pipeline --convert"),
-        (["FILE", "--validate"], "is a file of rl-baselines3-zoo; convert one of its entries first"),
+        (["FILE", "--validate"], "is an rl-baselines3-zoo file; convert one of its entries first"),
         (["FILE", "--id", "Own-v0"], "--id and --algo need --convert"),
         (
             ["--convert", "FILE", "--id", "Own-v0", "--lesson", "1"],
@@ -314,7 +314,7 @@ def test_old_lessons_may_come_beside_an_old_file(tmp_path, capsys):
     assert main([str(file), *arguments]) == 0
     shown = capsys.readouterr()
     assert "environment parameter size: lessons Lesson0 → Lesson1" in shown.out
-    assert "warning: --curriculum: is an option of older versions" in shown.err
+    assert "warning: --curriculum: is an option from older versions" in shown.err
     assert main([str(file), *arguments, "--lesson", "1"]) == 0
     assert "environment parameter size: lessons Lesson1" in capsys.readouterr().out
 

@@ -163,7 +163,7 @@ def test_validate_describes_it_and_finds_what_it_names(tmp_path, capsys):
     [
         ({"kind": "lamp"}, "environment.kind: 'lamp' is not valid; expected 'builtin', .* or 'lamps'; did you mean "
         "'lamps'"),
-        ({"id": None}, "environment: needs 'id', which names what to make; add a line such as 'id: Lamp'"),
+        ({"id": None}, "environment: needs 'id', which names the environment to create; add a line such as 'id: Lamp'"),
         ({"length": 0}, "environment.length: 0 is out of range"),
         ({"lenght": 3}, "environment.lenght: unknown key; did you mean 'length'"),
         ({"kind": "gymnasium", "length": 3}, "environment.length: unknown key"),

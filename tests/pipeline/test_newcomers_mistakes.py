@@ -140,7 +140,7 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
     "two behaviours": (
         GYM + "behaviors: {A: {trainer_type: ppo}, B: {trainer_type: ppo}}\n",
         PLAIN,
-        ("file.yaml:1: environment: ", "2 behaviours are listed", "needs 'behavior', the name of its agents"),
+        ("file.yaml:1: environment: ", "2 behaviours are listed", "needs 'behavior', the behaviour name of its agents"),
     ),
     "behaviour unlisted": (
         "environment: {kind: gymnasium, id: CartPole-v1, behavior: Pool}\n" + BEHAVIORS,

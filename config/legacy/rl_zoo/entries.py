@@ -70,11 +70,11 @@ def find_entry(document: Document, asked: EntryRequest) -> Entry:
     """
     entries = _entries(document)
     if not is_rl_zoo(document):
-        raise NoEntryError("--id and --algo are only for files of rl-baselines3-zoo, whose entries have n_timesteps")
+        raise NoEntryError("--id and --algo are only for rl-baselines3-zoo files, whose entries have n_timesteps")
     if asked.env_id is None:
         listed = [name for name in entries if name not in ("", _FOR_ATARI, _FOR_ALL)]
         names = "" if "" in entries else f"; it has entries for {', '.join(listed) or 'all environments'}"
-        raise NoEntryError(f"is a file of rl-baselines3-zoo; name the environment, as in '{HOW}'{names}")
+        raise NoEntryError(f"is an rl-baselines3-zoo file; name the environment, as in '{HOW}'{names}")
     if asked.env_id in (_FOR_ATARI, _FOR_ALL):
         raise NoEntryError(f"'{asked.env_id}' is not an environment; name one to which the entry applies, with --id")
     name = _name_for(asked.env_id, entries)

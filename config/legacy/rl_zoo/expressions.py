@@ -55,7 +55,7 @@ def _value(node: ast.expr) -> Any:
             return Name(node.id)
         case ast.Attribute():
             return Name(f"{_value(node.value)}.{node.attr}")
-    raise ValueError(f"holds a {type(node).__name__}, which is not evaluated; {_EXPECTED}")
+    raise ValueError(f"contains a {type(node).__name__}, which is not evaluated; {_EXPECTED}")
 
 
 def _key(key: ast.expr | str | None) -> str:

@@ -73,7 +73,7 @@ def _convert_atari(
         if key not in _ATARI:
             writing.leave_out(Given(f"AtariWrapper.{key}", value, found.old), "it is an unknown key")
     values |= {key: each.value for key, each in options.items()}
-    comment = "AtariWrapper and frame_stack; an episode is a life, unless episodic_life is false"
+    comment = "AtariWrapper and frame_stack; each life is an episode, unless episodic_life is false"
     writing.put("environment.options", values, found, comment, top=True)
 
 

@@ -157,7 +157,8 @@ def runtime_environment(config: RunConfig) -> dict[str, Any]:
     environment = dict(config.pipeline.ray.runtime_env)
     if len(FOLDERS) > 1:
         raise RunError(
-            f"pipeline.ray.address: {ROOT} is a checkout without links, which can't be sent to other machines: install "
+            f"pipeline.ray.address: {ROOT} is a checkout whose packages are not in one folder, which can't be sent to "
+            f"other machines: install "
             "Headrace from it (`pip install .`), and run the installed command"
         )
     modules = [*environment.get("py_modules", ()), *FOLDERS, *_modules_in(config)]

@@ -145,7 +145,7 @@ class EvaluationHost(Host):
         try:
             return read_export(path).update
         except (OSError, ValueError) as error:
-            log.warning("Evaluation: %s; its newest policy takes its place.", error)
+            log.warning("Evaluation: %s; the behaviour's newest policy plays instead.", error)
             return None
 
     def keep(self, policy: PolicyUpdate, spec: BehaviorSpec) -> None:

@@ -107,7 +107,7 @@ class Evaluation(RunPart):
         if refusal is not None:
             self._give_up(f"{reason}\nIt is not restarted: {refusal}.")
             return False
-        log.warning("Evaluation has failed: %s\nStarting it again; training continues.", reason)
+        log.warning("Evaluation has failed: %s\nRestarting it; training continues.", reason)
         async with self._joining:
             try:
                 self._host = await self._start(replaces=host)

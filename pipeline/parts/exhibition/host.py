@@ -165,7 +165,7 @@ class ExhibitionHost(Host):
         try:
             demonstration = Demonstration(path, spec, self.plan.run_id, self.plan.config)
         except StreamError as error:
-            self._say(f"the recording can't be made: {error}")
+            self._say(f"this can't be recorded: {error}")
             return
         self._demonstration = behavior_id, demonstration
         self._saved = ""

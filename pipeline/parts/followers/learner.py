@@ -251,7 +251,7 @@ class Followers:
             ended, _ = await asyncio.wait(self._watches, timeout=patience_s)
             for end in (watch.result() for watch in ended if patience_s):
                 if not end.in_order:
-                    log.warning("%s as its learner ended.", end.how)
+                    log.warning("%s while its learner ended.", end.how)
         for host in self._hosts:
             host.kill()
         if self._watches:

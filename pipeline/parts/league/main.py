@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 
 SLOW_S = 10.0
 """Seconds after which a write into the pool causes a warning."""
-_SLOW = "Freezing %s takes more than %.0f s. Until the disk answers, the league freezes no policy."
+_SLOW = "Freezing %s is taking more than %.0f s. Until the disk responds, the league freezes no policy."
 _LEFT = (
-    "The run ends without having frozen %s: the disk has not answered for %.0f s (pipeline.supervision.grace_s). "
-    "A resumed run freezes that policy or a later one."
+    "The run ends without having frozen %s: the disk has not responded for %.0f s (pipeline.supervision.grace_s). A "
+    "resumed run freezes that policy or a later one."
 )
 
 
@@ -328,7 +328,7 @@ class LeaguePart(RunPart):
     # Checkpoints and the end. -----------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Wait until all policies are written, or the disk has not answered for `grace_s`."""
+        """Wait until all policies are written, or the disk has not responded for `grace_s`."""
         grace_s = self.run.plan.config.pipeline.supervision.grace_s
         while not self._settled.is_set():
             awaited = self._freezes[0]

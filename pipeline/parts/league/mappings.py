@@ -100,8 +100,8 @@ class LeagueMappings(PolicyMappings):
             named = {team: [self._side_of_name(name) for name in each] for team, each in zip(teams, names, strict=True)}
             found = ", ".join(f"{' and '.join(each)} in team {team}" for team, each in sorted(named.items()))
             raise StageError(
-                f"leagues of several behaviours are for games in which each team has a different behaviour, but there "
-                f"is {found}; give the agents of all teams one behaviour, or each team another one"
+                "leagues of several behaviours are for games in which each team has a different behaviour, but found "
+                f"{found}; give the agents of all teams the same behaviour, or each team a different one"
             )
 
     def emits(self, behavior_id: str) -> bool:

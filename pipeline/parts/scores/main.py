@@ -106,7 +106,7 @@ class ScoreBoard(RunPart):
             log.warning("The scores could not be written to %s: %s", path, error)
         short = [behavior_id for behavior_id, score in scores.items() if score.episodes < (self._wanted or 0)]
         if short:
-            text = "Fewer episodes have ended than the %d requested, for: %s."
+            text = "Fewer than the requested %d episodes have ended for: %s."
             log.warning(text, self._wanted, ", ".join(short))
 
     def _report(self, scores: Mapping[str, Score]) -> dict[str, Any]:

@@ -55,8 +55,8 @@ class ActingAgents:
             return list((whole if whole.dtype.kind in "iu" else whole.astype(np.int64)).tolist())
         expected = f"{size} numbers" if size else "one whole number"
         raise ValueError(
-            f"actions: those of the key {self._names[index]!r} have the shape {values.shape}; expected {expected} for "
-            f"each of {count} agents"
+            f"actions: for the key {self._names[index]!r}, the shape is {values.shape}; expected {expected} for each "
+            f"of {count} agents"
         )
 
 

@@ -26,7 +26,7 @@ _LAST_WORDS_S = 2.0
 """Seconds to wait for the game's process to exit after its connection has closed."""
 _CLOSED = "the environment is closed, or its game has failed; create a new one"
 _OWES = "the game has not answered the last request yet: call step_recv before you send anything else"
-_UNASKED = "the game has sent a message without a request"
+_UNASKED = "the game sent a message without a request"
 
 
 class GodotEnvError(ConnectionError):
@@ -217,7 +217,7 @@ class BlockingLink:
         (size,) = HEADER.unpack_from(self._buffer)
         if size > _MOST_BYTES:
             self.close()
-            raise GodotEnvError(f"the game has sent an invalid message: its length would be {size:,} bytes")
+            raise GodotEnvError(f"the game sent an invalid message: its length would be {size:,} bytes")
         if len(self._buffer) < HEADER.size + size + 1:  # one extra byte, to notice unrequested data
             self._buffer += bytes(HEADER.size + size + 1 - len(self._buffer))
         return int(HEADER.size + size)

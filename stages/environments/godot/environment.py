@@ -322,7 +322,7 @@ class GodotEnv:
         if message.get("type") != kind:
             self._link.close()
             found = message.get("type")
-            raise GodotEnvError(f"the game has answered with a message of type {found!r}, expected {kind!r}")
+            raise GodotEnvError(f"the game answered with a message of type {found!r}, expected {kind!r}")
         return cast("dict[str, Any]", message)
 
     def _doubtful(self, content: bytes) -> dict[str, Any]:
@@ -353,9 +353,7 @@ class GodotEnv:
         values = message.get(key)
         if not isinstance(values, list) or len(values) != self.num_envs:
             found = f"{len(values)} entries" if isinstance(values, list) else repr(values)
-            raise GodotEnvError(
-                f"the game has sent {found} as {key!r}; expected one for each of {self.num_envs} agents"
-            )
+            raise GodotEnvError(f"the game sent {found} as {key!r}; expected one for each of {self.num_envs} agents")
         return values
 
     def _observations(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -365,7 +363,7 @@ class GodotEnv:
                 observed[place][key] = _picture(observed[place][key], shape)
             except (KeyError, TypeError, ValueError) as error:
                 raise GodotEnvError(
-                    f"agent {place} has no image of the announced size {shape} as {key!r}: {error}"
+                    f"agent {place} has no image of the announced shape {shape} as {key!r}: {error}"
                 ) from None
         return observed
 

@@ -137,7 +137,7 @@ class GodotInstance(Program[GodotWorker]):
         observed, rewarded, done = (self._list(message, key) for key in ("obs", "reward", "done"))
         infos = self._list(message, "info") if message.get("info") is not None else None
         if infos is not None and any(isinstance(info, Mapping) and MASK in info for info in infos):
-            raise ProgramRefused(f"{self.name}: has sent {MASK!r} in an info: {NO_MASKS}")
+            raise ProgramRefused(f"{self.name}: sent {MASK!r} in an info: {NO_MASKS}")
         of_episodes: dict[str, list[Mapping[str, Any]]] = {}
         for behavior_id, behavior in self._behaviors.items():
             with self._named(behavior_id):

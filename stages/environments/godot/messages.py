@@ -342,9 +342,9 @@ def read_message(content: bytes) -> dict[str, Any]:
     try:
         message = read_json(content)
     except WireError as error:
-        raise WireError(f"has sent {error}") from None
+        raise WireError(f"sent {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise WireError(f"has sent JSON that is not a message (a map with a 'type'): {_excerpt(content)}")
+        raise WireError(f"sent JSON that is not a message (a map with a 'type'): {_excerpt(content)}")
     return message
 
 

@@ -52,7 +52,8 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
             for which in ("observation_space", "action_space"):
                 if (one := getattr(env, which)) != (first := getattr(envs[0], which)):
                     raise StageError(
-                        f"{name}: instance {i} has the {which} {one}, instance 0 {first}; expected the same"
+                        f"{name}: instance {i} has the {which} {one}, but instance 0 has {first}; expected the same in "
+                        "all instances"
                     )
         self._shared: bool | None = None
         """True if instances return the same array, so that each observation needs a copy; None while unknown."""

@@ -70,13 +70,13 @@ def make_vector(
         ) from error
     except TypeError as error:
         raise BrokenEnvironmentError(
-            f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_fault(error)}; fix "
-            "environment.options, its keyword arguments",
+            f"{name}: creating {num_envs} instances with options {dict(options)} raised {describe_fault(error)}; fix "
+            "environment.options, which are passed as keyword arguments",
             key=("environment", "options") if options else (),
         ) from error
     except Exception as error:
         raise BrokenEnvironmentError(
-            f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_fault(error)}"
+            f"{name}: creating {num_envs} instances with options {dict(options)} raised {describe_fault(error)}"
         ) from error
 
 
@@ -119,14 +119,14 @@ def vectorise(
     except StageError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{name}: making {num_envs} of it raised {describe_fault(error)}") from error
+        raise BrokenEnvironmentError(f"{name}: creating {num_envs} instances raised {describe_fault(error)}") from error
 
 
 def _who_registers(env_id: str) -> str:
     """Describe which ids the module before the colon registers, or how to name a module."""
     module, _, registered = env_id.rpartition(":")
     if not module:
-        return f"Name the module that registers your own environment before a colon: my_module:{registered}"
+        return f"For an environment of your own, prefix the module that registers it: my_module:{registered}"
     package = module.partition(".")[0]
     points = {each: spec.entry_point for each, spec in gymnasium.registry.items()}
     own = [

@@ -41,7 +41,7 @@ def read_rows(spec: BehaviorSpec, part: Any) -> ProgramRows:
     """
     where = f"agents.{spec.behavior_id}"
     if not isinstance(part, Mapping) or set(part) - {"deciding", "ended"}:
-        raise MessageError(f"has sent {shown(part)} as {where}: expected a map with 'deciding', 'ended' or both")
+        raise MessageError(f"sent {shown(part)} as {where}: expected a map with 'deciding', 'ended' or both")
     ended = _Columns(spec, part.get("ended"), _OF_ENDED, f"{where}.ended")
     deciding = _Columns(spec, part.get("deciding"), _OF_DECIDING, f"{where}.deciding")
     both = (ended, deciding)
@@ -80,10 +80,10 @@ class _Columns:
         if part is None:
             return
         if not isinstance(part, Mapping):
-            raise MessageError(f"has sent {shown(part)} as {where}: expected a map of columns")
+            raise MessageError(f"sent {shown(part)} as {where}: expected a map of columns")
         unknown = [str(key) for key in part if key not in known]
         if unknown:
-            raise MessageError(f"has sent {', '.join(unknown)} in {where}: expected only the keys {', '.join(known)}")
+            raise MessageError(f"sent {', '.join(unknown)} in {where}: expected only the keys {', '.join(known)}")
         self.ids = self._ids()
 
     def observation(self, index: int) -> Array:
@@ -91,11 +91,11 @@ class _Columns:
         spec, count = self._spec.observations[index], len(self.ids)
         sent = self._part.get("observations", [])
         if count and "observations" not in self._part:
-            raise MessageError(f"has sent {self._where} without 'observations'")
+            raise MessageError(f"sent {self._where} without 'observations'")
         if count and (not isinstance(sent, list) or len(sent) != len(self._spec.observations)):
             found = _counted(len(sent), "column") if isinstance(sent, list) else shown(sent)
             expected = f"{len(self._spec.observations)}, one for each observation that was announced"
-            raise MessageError(f"has sent {found} as {self._where}.observations: expected {expected}")
+            raise MessageError(f"sent {found} as {self._where}.observations: expected {expected}")
         what = f"observations[{index}] ({spec.name!r})"
         values = self._array(sent[index] if count else [], count * spec.size, spec.dtype, what)
         return values.reshape(count, *spec.shape)
@@ -119,7 +119,7 @@ class _Columns:
         groups = self._array(self._part["groups"], len(self.ids), "int32", "groups")
         if groups.any() and not self._spec.grouped:
             raise MessageError(
-                f"has sent groups of {self._spec.behavior_id}, which was announced without 'grouped': announce it with "
+                f"sent groups of {self._spec.behavior_id}, which was announced without 'grouped': announce it with "
                 "'grouped': true"
             )
         return groups
@@ -131,7 +131,7 @@ class _Columns:
             return np.ones((count, actions.mask_size), np.bool_)
         if not actions.masked:
             raise MessageError(
-                f"has sent {self._where}.masks, and {self._spec.behavior_id} was announced without masks: announce its "
+                f"sent {self._where}.masks, and {self._spec.behavior_id} was announced without masks: announce its "
                 "actions with 'masked': true"
             )
         sent = self._part["masks"]
@@ -140,23 +140,23 @@ class _Columns:
         try:
             return MaskReader.of_branches(actions).read(sent, count)
         except MaskError as error:
-            where = f"has sent as {self._where}.masks" if error.row is None else self._agent(int(self.ids[error.row]))
+            where = f"sent as {self._where}.masks" if error.row is None else self._agent(int(self.ids[error.row]))
             raise MessageError(f"{where} a mask{error.at} that {error.problem}") from error
 
     def _ids(self) -> NDArray[np.int32]:
         if "ids" not in self._part:
-            raise MessageError(f"has sent {self._where} without 'ids': expected the ids of its agents")
+            raise MessageError(f"sent {self._where} without 'ids': expected the ids of its agents")
         sent = self._part["ids"]
         ids = self._from_bytes(sent, "int32", "ids") if isinstance(sent, bytes | str) else _numbers(sent)
         if not len(ids):
             return _NO_IDS
         if ids.dtype.kind not in "if" or ids.ndim != 1 or not _are(ids, "int32").all():
             raise MessageError(
-                f"has sent {shown(sent)} as {self._where}.ids: expected a list of {_WANTED['int32']}, or their bytes"
+                f"sent {shown(sent)} as {self._where}.ids: expected a list of {_WANTED['int32']}, or their bytes"
             )
         distinct, counts = np.unique(ids, return_counts=True)
         if len(distinct) != len(ids):
-            raise MessageError(f"has sent agent {distinct[counts.argmax()]} twice in {self._where}.ids")
+            raise MessageError(f"sent agent {distinct[counts.argmax()]} twice in {self._where}.ids")
         return ids.astype(np.int32)
 
     def _array(self, sent: Any, size: int, dtype: str, what: str) -> Array:
@@ -172,15 +172,15 @@ class _Columns:
                 raise self._no_numbers(sent, per_agent, dtype, what)
             if len(sent) != count:
                 raise MessageError(
-                    f"has sent {_counted(len(sent), 'entry', 'entries')} as {self._where}.{what}: expected one for "
-                    f"each of {_counted(count, 'agent')}"
+                    f"sent {_counted(len(sent), 'entry', 'entries')} as {self._where}.{what}: expected one for each of "
+                    f"{_counted(count, 'agent')}"
                 )
             found = _counted(values.size, "number")
         else:
-            raise MessageError(f"has sent {shown(sent)} as {self._where}.{what}: expected a list of numbers, or bytes")
+            raise MessageError(f"sent {shown(sent)} as {self._where}.{what}: expected a list of numbers, or bytes")
         if values.size != size:
             each = f", {per_agent} for each of {_counted(count, 'agent')}" if count else ""
-            raise MessageError(f"has sent {found} as {self._where}.{what}: expected {size} in total{each}")
+            raise MessageError(f"sent {found} as {self._where}.{what}: expected {size} in total{each}")
         flat = values.reshape(-1)
         if flat.dtype == np.uint8 and dtype == "uint8":
             return flat  # all bytes of an image are valid
@@ -205,7 +205,7 @@ class _Columns:
                 return MessageError(
                     f"{self._agent(agent)} {_counted(len(flat), 'number')} as {what}, expected {per_agent}"
                 )
-        return MessageError(f"has sent values in {self._where}.{what} that are not numbers")
+        return MessageError(f"sent values in {self._where}.{what} that are not numbers")
 
     def _from_bytes(self, sent: bytes | str, dtype: str, what: str) -> Array:
         try:
@@ -213,11 +213,11 @@ class _Columns:
             return np.frombuffer(content, np.dtype(_OF_BYTES.get(dtype, dtype)).newbyteorder("<"))
         except ValueError as error:
             raise MessageError(
-                f"has sent bytes as {self._where}.{what} that can't be read as {_OF_BYTES.get(dtype, dtype)}: {error}"
+                f"sent bytes as {self._where}.{what} that can't be read as {_OF_BYTES.get(dtype, dtype)}: {error}"
             ) from None
 
     def _agent(self, agent: int) -> str:
-        return f"has sent for agent {agent} of {self._spec.behavior_id}"
+        return f"sent for agent {agent} of {self._spec.behavior_id}"
 
 
 def _numbers(sent: Any) -> NDArray[Any]:
@@ -271,16 +271,16 @@ def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) ->
     """
     unknown = [str(key) for key in message if key not in _KEYS]
     if unknown:
-        raise MessageError(f"has sent {', '.join(unknown)} in a state: expected only the keys {', '.join(_KEYS)}")
+        raise MessageError(f"sent {', '.join(unknown)} in a state: expected only the keys {', '.join(_KEYS)}")
     agents = message.get("agents", {})
     if not isinstance(agents, Mapping):
-        raise MessageError(f"has sent {repr(agents)[:60]} as agents: expected a map by behaviour")
+        raise MessageError(f"sent {repr(agents)[:60]} as agents: expected a map by behaviour")
     rows = {}
     for behavior_id, part in agents.items():
         spec = specs.get(behavior_id)
         if spec is None:
             known = ", ".join(specs)
-            raise MessageError(f"has sent agents of {behavior_id!r}, which its hello did not announce ({known})")
+            raise MessageError(f"sent agents of {behavior_id!r}, which its hello did not announce ({known})")
         columns = read_rows(spec, part)
         if len(columns):
             rows[behavior_id] = columns
@@ -289,12 +289,12 @@ def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) ->
 
 def _statistics(sent: Any) -> dict[str, tuple[float, ...]]:
     if not isinstance(sent, Mapping):
-        raise MessageError(f"has sent {repr(sent)[:60]} as statistics: expected a map of numbers, or lists of numbers")
+        raise MessageError(f"sent {repr(sent)[:60]} as statistics: expected a map of numbers, or lists of numbers")
     found = {}
     for name, value in sent.items():
         values = value if isinstance(value, list) else [value]
         if not all(_is_number(each) for each in values):
-            raise MessageError(f"has sent {repr(value)[:60]} as the statistic {name!r}: expected finite numbers")
+            raise MessageError(f"sent {repr(value)[:60]} as the statistic {name!r}: expected finite numbers")
         if values:
             found[str(name)] = tuple(map(float, values))
     return found

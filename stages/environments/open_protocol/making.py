@@ -109,8 +109,8 @@ class OpenInstance(Program[OpenWorker]):
         for empty in range(_MOST_EMPTY):
             if empty == _MANY_EMPTY:
                 log.warning(
-                    "%s has sent %s states in a row in which no agent requests a decision or ends; an agent whose "
-                    "episode has ended must request a decision to begin the next one",
+                    "%s sent %s states in a row in which no agent requests a decision or ends; an agent whose episode "
+                    "has ended must request a decision to begin the next one",
                     *(self.name, f"{_MANY_EMPTY:,}"),
                 )
             try:
@@ -122,8 +122,8 @@ class OpenInstance(Program[OpenWorker]):
                 return ProgramAnswer(self._tracked(state.rows), merged_statistics(statistics))
             message = await self.connection.step({}, self._changed())
         raise await self.connection.refuse(
-            f"has sent {_MOST_EMPTY:,} states in a row without agents; a state must have agents that request a "
-            "decision or have ended"
+            f"sent {_MOST_EMPTY:,} states in a row without agents; a state must have agents that request a decision or "
+            "have ended"
         )
 
     def _tracked(self, rows: Mapping[str, ProgramRows]) -> dict[str, InstanceRows]:

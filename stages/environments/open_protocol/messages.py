@@ -45,8 +45,8 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
     """
     if message.get("protocol") != VERSION:
         raise MessageError(
-            f"speaks version {message.get('protocol')!r} of the open protocol, expected {VERSION}, as the 'protocol' "
-            "of its hello"
+            f"speaks version {message.get('protocol')!r} of the open protocol, expected {VERSION} as 'protocol' in its "
+            "hello"
         )
     _known(message, ("type", "protocol", "game", "behaviors"), "hello")
     behaviors = message.get("behaviors")
@@ -88,7 +88,7 @@ def _check_teams(specs: Mapping[str, BehaviorSpec]) -> None:
         for what in ("observations", "actions"):
             if getattr(spec, what) != getattr(other, what):
                 raise MessageError(
-                    f"announces other {what} in behaviors.{behavior_id} than in behaviors.{other.behavior_id}: teams "
+                    f"announces different {what} in behaviors.{behavior_id} and behaviors.{other.behavior_id}: teams "
                     "share a policy, so their announcements must be the same"
                 )
 
@@ -156,7 +156,7 @@ def _known(found: Mapping[Any, Any], expected: Collection[str], where: str) -> N
     unknown = [str(key) for key in found if key not in expected]
     if unknown:
         names = ", ".join(map(repr, unknown))
-        raise MessageError(f"announces the unknown {names} in {where}: expected only the keys {', '.join(expected)}")
+        raise MessageError(f"announces unknown keys ({names}) in {where}: expected only {', '.join(expected)}")
 
 
 def _is_whole(value: Any) -> bool:
@@ -185,11 +185,11 @@ def decode(content: bytes) -> dict[str, Any]:
     try:
         message = orjson.loads(content) if form == "json" else msgpack.unpackb(content, strict_map_key=False)
     except orjson.JSONDecodeError as error:
-        raise MessageError(f"has sent {_no_json(content, error)}") from None
+        raise MessageError(f"sent {_no_json(content, error)}") from None
     except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a map as a key
-        raise MessageError(f"has sent invalid msgpack: {error}; it begins with {content[:_SHOWN]!r}") from None
+        raise MessageError(f"sent invalid msgpack: {error}; it begins with {content[:_SHOWN]!r}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise MessageError(f"has sent something that is not a message (a map with a 'type'): {repr(message)[:_SHOWN]}")
+        raise MessageError(f"sent something that is not a message (a map with a 'type'): {repr(message)[:_SHOWN]}")
     return message
 
 

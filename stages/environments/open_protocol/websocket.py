@@ -116,7 +116,7 @@ class WebSocketServer(GameServer):
                 self.port,
                 LOCALHOST,
             )
-            raise web.HTTPForbidden(text=f"pages of {origin} are not allowed to connect to this port")
+            raise web.HTTPForbidden(text=f"pages from {origin} are not allowed to connect to this port")
         if self._taken:
             self._warn_of_second()
             raise web.HTTPConflict(text="a game is already connected to this port")

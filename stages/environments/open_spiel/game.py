@@ -133,7 +133,7 @@ def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = 
         known = {each.short_name: each.parameter_specification for each in pyspiel.registered_games()}
         if short not in known:
             raise LoadError(
-                f"{name}: this game does not exist{suggest(short, known) or f'; there are: {_listed(known)}'}"
+                f"{name}: this game does not exist{suggest(short, known) or f'; available: {_listed(known)}'}"
             )
         try:
             written = pyspiel.game_parameters_from_string(short + bracket + rest)

@@ -145,7 +145,7 @@ def check_names(settings: Mapping[str, ObservationSettings], observation_spaces:
     every = list(dict.fromkeys(name for space in observation_spaces for name in _names(without_mask(space))))
     for name in settings:
         if name not in every:
-            hint = suggest(name, every) or f"; there are: {', '.join(every)}"
+            hint = suggest(name, every) or f"; available: {', '.join(every)}"
             raise StageError(f"{owner}: environment.observations: no agent has an observation '{name}'{hint}")
 
 
@@ -255,7 +255,7 @@ class BehaviorRows:
                 deciding.time_steps, lambda row: who(None if row is None else row + len(ending.time_steps))
             ),
             group_ids=agents[:, 3].copy() if grouped else None,
-            group_rewards=_finite(ending.group_rewards + deciding.group_rewards, "its mates' reward", who)
+            group_rewards=_finite(ending.group_rewards + deciding.group_rewards, "its teammates' reward", who)
             if grouped
             else None,
         )

@@ -197,7 +197,7 @@ def _registered(env_id: str, api: Api, name: str) -> Make:
             continue
         return partial(_from_registry, pettingzoo, kind, env_id, name)
     kinds = "" if api == "auto" else f" with environment.api: {api}"
-    hint = suggest(env_id, names) or f"; there are: {', '.join(sorted(set(names))) or 'none'}"
+    hint = suggest(env_id, names) or f"; available: {', '.join(sorted(set(names))) or 'none'}"
     raise LoadError(f"{name}: PettingZoo has not registered this environment{kinds}{hint}")
 
 
@@ -240,7 +240,8 @@ def _is_there(package: str) -> bool:
 def _needs(error: ImportError) -> str:
     missing = error.__cause__ if isinstance(error.__cause__, ImportError) else error
     return (
-        f"it needs packages that are not installed ({missing}); its family's extra installs them, such as python -m "
+        f"it needs packages that are not installed ({missing}); install them with the extra of its family, such as "
+        "python -m "
         'pip install "pettingzoo[classic]"'
     )
 

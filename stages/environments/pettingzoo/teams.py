@@ -173,7 +173,7 @@ class RoleAssignment:
                     "so put specific patterns first",
                     key=(*_PATH, pattern),
                 )
-            hint = suggest(pattern, map(_pattern_for, agents)) or f"; there are: {_listed(agents)}"
+            hint = suggest(pattern, map(_pattern_for, agents)) or f"; available: {_listed(agents)}"
             raise StageError(
                 f"{self._owner}: {_KEY}.{pattern}: matches none of its agents{hint}", key=(*_PATH, pattern)
             )

@@ -292,8 +292,8 @@ class ProgramGroup:
                 elif known is not spec and known != spec:
                     raise StageError(
                         f"{instance.name}: behaviour {behavior_id!r} has {spec.seen} and {spec.actions}, but "
-                        f"{self._announced_by[behavior_id]} has {known.seen} and {known.actions}; all "
-                        "programs of a run must be builds of one scene"
+                        f"{self._announced_by[behavior_id]} has {known.seen} and {known.actions}; all programs in a "
+                        "run must be builds of the same scene"
                     )
 
 

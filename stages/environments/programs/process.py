@@ -217,7 +217,7 @@ def _built_for_another(path: Path, platform: str) -> str:
     for extension, system in ((".app", "darwin"), (".exe", "win32"), (".x86_64", "linux")):
         found = bare.with_name(f"{bare.name}{extension}")
         if system != platform and found.exists():
-            return f" {found} is a build for a different system; build it for this one ({platform})."
+            return f" {found} is a build for a different system; build the game for this one ({platform})."
     return ""
 
 

@@ -123,8 +123,8 @@ class ProgramWorker:
         if self._launch is None:
             return self._names.taken_port
         return (
-            "End that program, or choose other ports with --base-port (env_settings.base_port); worker n takes "
-            "base_port + n, and with base_port 0 each worker takes a free port"
+            "End that program, or choose other ports with --base-port (env_settings.base_port); worker n uses "
+            "base_port + n, and with base_port 0 each worker uses a free port"
         )
 
 
@@ -167,7 +167,7 @@ class GameWorker(ProgramWorker):
             ProgramEnded: if the game announces its end.
         """
         if message["type"] != kind:
-            raise MessageError(f"has answered with a message of type {message['type']!r}, expected {kind!r}")
+            raise MessageError(f"answered with a message of type {message['type']!r}, expected {kind!r}")
 
     async def close(self, patience_s: float | None = None) -> None:
         """End the game: a program quits, or is killed if it takes too long.
@@ -256,7 +256,7 @@ class GameWorker(ProgramWorker):
         if self._over:
             raise ProgramBroken(f"{self.name} isn't connected: it has failed, or was never started")
         if self._server.unasked:
-            raise await self._failed("has sent a message without a request")
+            raise await self._failed("sent a message without a request")
         self._owes = True
         self._server.send(content)
         return await self._answer(kind, late)
@@ -291,11 +291,11 @@ class GameWorker(ProgramWorker):
     def _too_large(self, error: TooLarge) -> str:
         if looks := self._looks_of(error):
             return (
-                f"has sent the bytes {error.header.hex(' ')} ({looks}) instead of the length of a message (four bytes, "
+                f"sent the bytes {error.header.hex(' ')} ({looks}) instead of the length of a message (four bytes, "
                 f"little-endian). {self._wording.stranger}"
             )
         return (
-            f"has sent a message of {error.size:,} bytes; the limit is {self._settings.max_message_mib} MiB, set by "
+            f"sent a message of {error.size:,} bytes; the limit is {self._settings.max_message_mib} MiB, set by "
             "env_settings.max_message_mib: raise the limit, or reduce the agents' observations. "
             f"{self._wording.stranger}"
         )
@@ -338,7 +338,7 @@ class GameWorker(ProgramWorker):
         assert self._process is not None
         code = self._process.returncode
         if code == 0 and self._announced:
-            return ProgramEnded(f"{self.name} has quit, with return code 0")
+            return ProgramEnded(f"{self.name} quit with return code 0")
         assert code is not None
         if self._announced:
             return self._broken(f"ended with {describe_exit(code)}{self._suspicion()}")

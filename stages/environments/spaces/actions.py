@@ -58,8 +58,8 @@ def action_mapping(space: OwnSpace, num_envs: int, owner: str) -> ActionMapping:
         return _branch_actions(space)
     raise StageError(
         f"{owner}: a policy can't choose actions in a {space.kind} space; expected Box, Discrete, MultiDiscrete, "
-        "MultiBinary, or Dict and Tuple of them. Add a gymnasium.ActionWrapper to environment.wrappers that converts "
-        "the actions to one of these"
+        "MultiBinary, or a Dict or Tuple of these. Add a gymnasium.ActionWrapper to environment.wrappers that "
+        "converts the actions to one of these"
     )
 
 

@@ -233,12 +233,14 @@ def _of_each(space: OwnSpace, given: Sequence[Any], at: str) -> Masks:
 
 def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> Masks:
     if not isinstance(space, ComposedSpace):
-        raise MaskError(f"is a map, but the space is not a Dict but {space}; {_expected(space)}", None, at)
+        raise MaskError(f"is a map, but the space is {space}, not a Dict; {_expected(space)}", None, at)
     # For each `arm`, a vector environment also has `_arm`: which instances have it.
     unknown = [key for key in given if key not in space.parts and not (str(key)[:1] == "_" and str(key)[1:] in given)]
     if unknown:
         known = ", ".join(map(repr, space.parts))
-        raise MaskError(f"is of {unknown[0]!r}, which the actions do not have; the parts are: {known}", None, at)
+        raise MaskError(
+            f"has the key {unknown[0]!r}, which the action space does not have; its keys are: {known}", None, at
+        )
     found = []
     for key, part in space.parts.items():
         allowed = _read(part, given.get(key), lead, f"{at}[{key!r}]")
@@ -351,8 +353,8 @@ def _no_booleans(given: NDArray[Any], wrong: Masks, meaning: str, lead: Lead, at
     problem = f"has {number} at index {index}, expected {meaning}"
     if number < _ADDITIVE:
         problem = (
-            f"has {number} at index {index}, as in a mask that is added to logits; expected {meaning}, which is (mask "
-            "== 0) of that mask"
+            f"has {number} at index {index}, as in a mask that is added to logits; expected {meaning}: convert the "
+            f"mask with (mask == 0)"
         )
     return MaskError(problem, row[0] if lead else None, at)
 

@@ -147,7 +147,7 @@ def _under(keys: tuple[Any, ...], value: Any) -> Any:
 def _check_names(settings: Mapping[str, ObservationSettings], names: list[str], owner: str) -> None:
     for name in settings:
         if name not in names:
-            hint = suggest(name, names) or f"; there are: {', '.join(names)}"
+            hint = suggest(name, names) or f"; available: {', '.join(names)}"
             raise StageError(f"{owner}: environment.observations: it has no observation '{name}'{hint}")
 
 
@@ -195,8 +195,8 @@ def _unusable(leaf: _Leaf) -> StageError:
     )
     return StageError(
         f"{leaf.owner}: its {where} of a {leaf.space.kind} space, which is not supported; expected Box, Discrete, "
-        "MultiDiscrete, MultiBinary, a Sequence of these, or Dict and Tuple of them. A wrapper can remove or change "
-        f"it, such as environment.wrappers: [{wrapper}]"
+        "MultiDiscrete, MultiBinary, a Sequence of these, or a Dict or Tuple of these. A wrapper can remove or "
+        f"convert it, such as environment.wrappers: [{wrapper}]"
     )
 
 

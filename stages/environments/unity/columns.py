@@ -129,8 +129,8 @@ class BehaviorReader:
             row = next(row for row, observations in enumerate(per_agent) if len(observations) != wanted)
             raise UnityMisobserved(
                 f"{self._owner}, agent {ids[row]}: has {len(per_agent[row])} observations, expected {wanted}, like the "
-                f"first agent of the behaviour ({', '.join(o.name for o in self.spec.observations)}); give its agents "
-                "the same sensors, or a separate behaviour name"
+                f"first agent of the behaviour ({', '.join(o.name for o in self.spec.observations)}); give all its "
+                "agents the same sensors, or this agent a separate behaviour name"
             )
         return tuple(self._column(index, per_agent, ids) for index in range(wanted))
 

@@ -254,9 +254,11 @@ class ExchangeServer:
                 self._remember(caller, request)
                 return ours
             if caller not in self._greeted:
-                raise _Refused("its first message is not a greeting", grpc.StatusCode.INVALID_ARGUMENT)
+                raise _Refused("the caller's first message is not a greeting", grpc.StatusCode.INVALID_ARGUMENT)
             if not self._asks(request):
-                raise _Refused("it sent a greeting, but no request after it", grpc.StatusCode.INVALID_ARGUMENT)
+                raise _Refused(
+                    "the caller sent a greeting, but no request after the greeting", grpc.StatusCode.INVALID_ARGUMENT
+                )
             self._owner, self.greeting = caller, self._greeted[caller]
             self._greeted = {}
         call = self._call = _Call(request)
@@ -273,12 +275,13 @@ class ExchangeServer:
         """Refuse a caller that does not own the server, and can't become its owner."""
         if self._owner is not None and caller != self._owner:
             raise _Refused(
-                f"another Unity is already connected to it, from {self._owner}; close that one, or use another port"
+                f"another Unity is already connected to the worker, from {self._owner}; close that one, or use another "
+                "port"
             )
         if self._farewell is not None:
             return
         if self._interruption is not None:
-            raise _Refused("its Unity has disconnected, and it accepts no other until it is restarted")
+            raise _Refused("the worker's Unity has disconnected, and the worker accepts no other until it is restarted")
         if self._call is not None:
             raise _Refused("an earlier call of this Unity is still waiting for its answer")
 
@@ -300,9 +303,11 @@ class ExchangeServer:
         # The connection is lost, or gRPC has refused the message, and has then forgotten the caller.
         if context.peer():
             self._lose(caller, ConnectionLost())
-            raise _Refused("it sent an incomplete message", grpc.StatusCode.INVALID_ARGUMENT)
+            raise _Refused("the caller sent an incomplete message", grpc.StatusCode.INVALID_ARGUMENT)
         self._lose(caller, MessageTooLarge())
-        raise _Refused(f"its message is larger than {self._max_bytes:,} bytes", grpc.StatusCode.RESOURCE_EXHAUSTED)
+        raise _Refused(
+            f"the caller's message is larger than {self._max_bytes:,} bytes", grpc.StatusCode.RESOURCE_EXHAUSTED
+        )
 
     def _lose(self, caller: str, reason: Exception) -> None:
         if caller == self._owner:

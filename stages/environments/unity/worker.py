@@ -303,7 +303,7 @@ class UnityWorker(ProgramWorker):
         """Return the error for a lost connection: the process's exit, if that follows, otherwise the loss itself."""
         if isinstance(loss, MessageTooLarge):
             return UnityBroken(
-                f"{self.name} has sent a message above the limit of {self._limit()}: raise the limit, or send fewer or "
+                f"{self.name} sent a message above the limit of {self._limit()}: raise the limit, or send fewer or "
                 f"smaller observations{self._log_tail()}"
             )
         if self._process is not None and await self._process.exited(_LAST_WORDS_S):
@@ -315,7 +315,7 @@ class UnityWorker(ProgramWorker):
         assert self._server is not None
         if returncode == 0 and self._server.between_calls:  # the game has quit without the protocol's farewell
             self._ended = True
-            self._server.interrupt(UnityEnded(f"{self.name} has quit, with return code 0"))
+            self._server.interrupt(UnityEnded(f"{self.name} quit with return code 0"))
         else:
             self._server.interrupt(self._death(returncode))
 

@@ -104,7 +104,7 @@ class ConnectFourGroup:
         full = np.flatnonzero(~rules.free(self.heights)[self._boards, columns])
         if len(full):
             raise StageError(
-                f"connect four: column {columns[full[0]]} of board {full[0]} is full, and its choice is masked"
+                f"connect four: column {columns[full[0]]} of board {full[0]} is full, so choosing it is masked"
             )
         self._drop(self._boards, columns)
         if self.on_tick is not None:

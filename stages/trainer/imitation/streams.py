@@ -99,8 +99,8 @@ def _choose(header: StreamHeader, behavior: str, path: Path) -> BehaviorSpec:
     if len(by_name) == 1:
         return next(iter(by_name.values()))
     raise StageError(
-        f"{path}: it has nothing of {behavior}, but of {', '.join(sorted(by_name)) or 'nobody'}; expected a stream of "
-        "that name, or of a single behaviour"
+        f"{path}: it contains no steps of {behavior}, only of {', '.join(sorted(by_name)) or 'nobody'}; expected a "
+        "stream of that behaviour, or of a single behaviour"
     )
 
 

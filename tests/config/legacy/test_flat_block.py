@@ -140,7 +140,7 @@ def test_the_old_ppo_cloned_in_as_many_passes_as_it_learned_until_the_section_wa
 def test_a_section_may_name_another_one_over_and_over(take):
     taken = take(f"default: {flat('ppo')}\nA: B\nB: C\nC: {{max_steps: 123}}")
     assert [taken.config.behaviors[name].max_steps for name in "ABC"] == [123, 123, 123]
-    assert "old.yaml:2: A: takes the keys of 'B', which are now copied into it" in taken.notes
+    assert "old.yaml:2: A: uses the keys of 'B', which are now copied into it" in taken.notes
 
 
 def test_a_key_in_many_sections_is_reported_once_with_its_lines(take):
@@ -236,7 +236,7 @@ def test_paths_of_results_are_gone(take, key: str):
 def test_keys_of_another_trainer_are_warned_of_as_all_shared_them(take, trainer: str, line: str, whose: str):
     taken = take(f"Ball: {flat(trainer, line)}")
     key = line.split(":")[0]
-    assert f"old.yaml:1: {key}: is a key of {whose}, which {trainer} does not use: left out" in taken.notes
+    assert f"old.yaml:1: {key}: is a key of {whose} that {trainer} does not use; left out" in taken.notes
 
 
 def test_a_key_that_is_of_use_to_some_sections_is_not_said_to_be_of_none_to_others(take):
@@ -290,11 +290,14 @@ def test_overrides_are_in_todays_words(write):
 
 
 MISTAKES = [
-    ("Ball: {batch_size: 64}", "old.yaml:1: Ball: names no trainer, and neither does 'default'; add 'trainer: ppo'"),
+    (
+        "Ball: {batch_size: 64}",
+        "old.yaml:1: Ball: names no trainer, and neither does 'default'; add a line such as 'trainer: ppo'",
+    ),
     ("Ball: {trainer: pppo}", "old.yaml:1: Ball.trainer: 'pppo' is not a trainer; expected one of ppo, poca, sac"),
     (
         f"Ball: {flat('ppo', 'batchsize: 3')}",
-        "old.yaml:1: Ball.batchsize: unknown key, also in old versions of ML-Agents; did you mean 'batch_size'?",
+        "old.yaml:1: Ball.batchsize: unknown key, even in old versions of ML-Agents; did you mean 'batch_size'?",
     ),
     (
         f"default: {flat('ppo')}\nBall:\n  hidden_units: many",

@@ -430,12 +430,12 @@ def test_an_entry_that_is_not_there_is_refused_by_name(refused):
     assert "has no entry 'Oen-v1'; did you mean 'Own-v0'?" in refused(entry(), "Oen-v1")
     assert "'atari' is not an environment" in refused(PPO, "atari")
     assert "it has entries for Walker-v4, Swimmer-v4" in refused(PPO, None)
-    assert "--id and --algo are only for files of rl-baselines3-zoo" in refused("behaviors: {}\n", "Own-v0")
+    assert "--id and --algo are only for rl-baselines3-zoo files" in refused("behaviors: {}\n", "Own-v0")
 
 
 def test_a_file_of_the_zoo_is_no_configuration_until_it_is_converted(tmp_path):
     (tmp_path / "ppo.yml").write_text(PPO, encoding="utf-8")
-    with pytest.raises(ConfigError, match="is a file of rl-baselines3-zoo; .* --convert"):
+    with pytest.raises(ConfigError, match="is an rl-baselines3-zoo file; .* --convert"):
         load_config(tmp_path / "ppo.yml")
 
 
@@ -445,11 +445,11 @@ def test_a_file_of_the_zoo_is_no_configuration_until_it_is_converted(tmp_path):
         ({"n_envs": "many"}, "ppo.yml:3: Own-v0.n_envs: many is not valid; expected a whole number above 0"),
         ({"n_steps": ".inf"}, "ppo.yml:3: Own-v0.n_steps: "),
         ({"learning_rate": "cos_1"}, "ppo.yml:3: behaviors.Own.hyperparameters.learning_rate: 'cos_1' is not"),
-        ({"policy_kwargs": '"dict(a=open(1))"'}, "ppo.yml:3: Own-v0.policy_kwargs: holds a Call,"),
+        ({"policy_kwargs": '"dict(a=open(1))"'}, "ppo.yml:3: Own-v0.policy_kwargs: contains a Call,"),
         ({"normalize": "3"}, "ppo.yml:3: Own-v0.normalize: 3 is not valid; expected a map"),
         ({"env_wrapper": "[{a.B: {}, c.D: {}}]"}, "ppo.yml:3: Own-v0.env_wrapper: "),
         ({"callback": "[[a.B]]"}, "ppo.yml:3: Own-v0.callback: [a.B] is not valid; expected package.module.Class"),
-        ({"policy_kwargs": '"dict(a=0x' + "f" * 5000 + ')"'}, "ppo.yml:3: Own-v0.policy_kwargs: holds a Constant"),
+        ({"policy_kwargs": '"dict(a=0x' + "f" * 5000 + ')"'}, "ppo.yml:3: Own-v0.policy_kwargs: contains a Constant"),
     ],
 )
 def test_what_can_not_be_read_is_named_with_its_line(refused, keys, message):

@@ -59,7 +59,9 @@ def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own
         with LoopWatch(limits(end_s=0.8)):
             await run_source(Holds(hold), NoOutlet(), StageContext("greedy"))
 
-    with pytest.raises(StageFailure, match=r"stage greedy failed while producing: Interrupted: main has been silent"):
+    with pytest.raises(
+        StageFailure, match=r"stage greedy failed while producing: Interrupted: The main process has been silent"
+    ):
         asyncio.run(run())
     warning, error = (record for record in caplog.records if "silent" in record.message)
     assert warning.levelno == logging.WARNING

@@ -34,8 +34,18 @@ def test_a_number_is_taken_as_it_is_and_nothing_is_measured(lag, caplog):
 @pytest.mark.parametrize(
     ("collecting_s", "learning_s", "lag", "said"),
     [
-        (0.25, 0.5, 1, "collecting 2048 steps takes 0.25 s, learning from them 0.5 s, so actors collect meanwhile."),
-        (1.4, 0.5, 1, "collecting 2048 steps takes 1.4 s, learning from them 0.5 s, so actors collect meanwhile."),
+        (
+            0.25,
+            0.5,
+            1,
+            "collecting 2048 steps takes 0.25 s, learning from them 0.5 s, so actors keep collecting during updates.",
+        ),
+        (
+            1.4,
+            0.5,
+            1,
+            "collecting 2048 steps takes 1.4 s, learning from them 0.5 s, so actors keep collecting during updates.",
+        ),
         (3.0, 0.5, 0, "collecting 2048 steps takes 3 s, learning from them 0.5 s, so actors wait for each policy."),
     ],
 )
@@ -45,7 +55,7 @@ def test_it_is_0_where_collecting_takes_much_longer_and_else_1(collecting_s, lea
     assert first(made) == 0, "while it is measured"
     decided = [made.measured("Walker", (collecting_s,), (learning_s,)) for _ in range(MEASURED_UPDATES + 2)]
     assert decided == [*[None] * (MEASURED_UPDATES - 1), lag, None, None]
-    assert caplog.messages == [f"Walker: max_policy_lag auto is {lag}: {said}"]
+    assert caplog.messages == [f"Walker: max_policy_lag is {lag} (auto): {said}"]
 
 
 @pytest.mark.parametrize(("collecting_s", "learning_s", "lag"), [(0.25, 0.5, 1), (1.0, 0.25, 0)])
@@ -71,7 +81,7 @@ def test_each_behaviour_is_measured_for_itself():
     [
         ({"hosts": INLINE}, {}, 0, "actors and learner take turns in the main process"),
         ({}, {"any_age": True}, 1, "its trainer learns from steps of any age"),
-        ({}, {"corrects_age": False}, 0, "its trainer does not correct for steps of older policies"),
+        ({}, {"corrects_age": False}, 0, "its trainer does not correct for steps from older policies"),
     ],
 )
 def test_where_there_is_nothing_to_measure_it_says_why(settings, trainer, lag, why, caplog):
@@ -79,7 +89,7 @@ def test_where_there_is_nothing_to_measure_it_says_why(settings, trainer, lag, w
     made = lags(**settings)
     assert first(made, **trainer) == lag
     assert made.measured("Walker", (0.1,) * 9, (0.2,) * 9) is None
-    assert caplog.messages == [f"Walker: max_policy_lag auto is {lag}: {why}."]
+    assert caplog.messages == [f"Walker: max_policy_lag is {lag} (auto): {why}."]
 
 
 def test_a_deterministic_run_measures_nothing(caplog):
@@ -98,4 +108,4 @@ def test_the_window_is_opened_for_actors_that_may_run_ahead(learning_s, lag, cap
     flow = run_flow(Scenario((walker,), (Cast("Walker", agents=1),), max_policy_lag="auto", learning_s=learning_s))
     assert flow.ledger.resized == {"Walker": lag}
     assert flow.ledger.peak["Walker"] == 8 * (lag + 1)
-    assert sum(f"max_policy_lag auto is {lag}" in message for message in caplog.messages) == 1
+    assert sum(f"max_policy_lag is {lag} (auto)" in message for message in caplog.messages) == 1

@@ -88,11 +88,11 @@ def test_what_can_not_be_done_is_said(arguments, message):
 def test_a_model_of_stable_baselines3_is_told_from_others(tmp_path):
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
         archive.writestr("policy.pth", b"")
-    with pytest.raises(CommandError, match="is a model of Stable-Baselines3"):
+    with pytest.raises(CommandError, match="is a Stable-Baselines3 model"):
         configured("--resume_model_path=model.zip")
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
         archive.writestr("anything", b"")
-    with pytest.raises(CommandError, match="is not a model that --save_model_path has written"):
+    with pytest.raises(CommandError, match="is not a model that --save_model_path wrote"):
         configured("--resume_model_path=model")
 
 

@@ -32,7 +32,7 @@ def test_a_killed_actor_is_replaced_by_one_with_a_source_of_its_own(caplog):
     flow = run_flow(FINITE, kill)
     assert [(run.source, run.replica) for run in flow.actors.values()] == [(0, 0), (1, 1), (2, 1)]
     assert {batch.source for batch in flow.trainers["Walker"].batches} == {0, 1, 2}
-    assert "The process of actor-1 ended with status 1. Starting it again" in caplog.text
+    assert "The process of actor-1 ended with status 1. Restarting it" in caplog.text
 
 
 def test_an_actor_that_has_been_restarted_too_often_ends_the_run_which_saves_what_was_learned():

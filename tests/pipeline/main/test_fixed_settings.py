@@ -41,37 +41,37 @@ def checkpoint_of(spec=SPEC, steps=None, **block):
 @pytest.mark.parametrize(
     ("was", "now", "said"),
     [
-        ({}, {"trainer_type": "sac"}, "trainer_type is sac, but the checkpoint was made with ppo"),
-        ({"trainer_type": "poca"}, {}, "trainer_type is ppo, but the checkpoint was made with poca"),
+        ({}, {"trainer_type": "sac"}, "trainer_type is sac, but the checkpoint was written with ppo"),
+        ({"trainer_type": "poca"}, {}, "trainer_type is ppo, but the checkpoint was written with poca"),
         (
             {"reward_signals": SIGNALS},
             {},
-            "reward_signals is extrinsic, but the checkpoint was made with curiosity, extrinsic",
+            "reward_signals is extrinsic, but the checkpoint was written with curiosity, extrinsic",
         ),
         (
             {"reward_signals": SIGNALS},
             {"reward_signals": {**SIGNALS, "curiosity": {"network_settings": {"hidden_units": 16}}}},
-            "reward_signals.curiosity.network_settings.hidden_units is 16, 16, but the checkpoint was made with 128, 128",
+            "reward_signals.curiosity.network_settings.hidden_units is 16, 16, but the checkpoint was written with 128, 128",
         ),
         (
             {},
             {"network_settings": {"hidden_units": 64, "num_layers": 1}},
-            "network_settings.hidden_units is 64, but the checkpoint was made with 128, 128",
+            "network_settings.hidden_units is 64, but the checkpoint was written with 128, 128",
         ),
         (
             {"network_settings": {"memory": {"memory_size": 32}}},
             {},
-            "network_settings.memory is none, but the checkpoint was made with 32",
+            "network_settings.memory is none, but the checkpoint was written with 32",
         ),
         (
             {"network_settings": {"gsde": {}}},
             {},
-            "network_settings.gsde is none, but the checkpoint was made with a map",
+            "network_settings.gsde is none, but the checkpoint was written with a map",
         ),
         (
             {"network_settings": {"gsde": {"sample_freq": 4}}},
             {"network_settings": {"gsde": {"use_expln": True}}},
-            "network_settings.gsde.use_expln is True, but the checkpoint was made with False",
+            "network_settings.gsde.use_expln is True, but the checkpoint was written with False",
         ),
         ({}, {"network_settings": {"normalize": True}}, "network_settings.normalize is True"),
         ({}, {"network_settings": {"activation": "relu"}}, "network_settings.activation is relu"),
@@ -100,7 +100,7 @@ def test_settings_that_may_change_do():
 def test_what_has_no_meaning_for_a_spec_is_not_fixed():
     encoder = {"network_settings": {"vis_encode_type": "resnet"}}
     check_settings(config_with(**encoder), checkpoint_of())
-    with pytest.raises(RunError, match="vis_encode_type is resnet, but the checkpoint was made with simple"):
+    with pytest.raises(RunError, match="vis_encode_type is resnet, but the checkpoint was written with simple"):
         check_settings(config_with(**encoder), checkpoint_of(SEEING))
     check_settings(config_with(network_settings={"normalize": True}), checkpoint_of(SEEING))
 
@@ -114,10 +114,13 @@ def test_checkpoints_of_older_versions_fix_nothing_here():
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (SEEING, r"other observations: vector float32\[4\]; the environment now has camera uint8\[3, 40, 40\]"),
+        (SEEING, r"different observations: vector float32\[4\]; the environment now has camera uint8\[3, 40, 40\]"),
         (replace(SPEC, observations=(ObservationSpec("vector", (5,)),)), r"float32\[5\]"),
         (replace(SPEC, observations=(ObservationSpec("vector", (4,), "uint8"),)), r"now has vector uint8\[4\]"),
-        (replace(SPEC, actions=ActionSpec(0, (3,))), "other actions: 2 continuous actions; the environment now has br"),
+        (
+            replace(SPEC, actions=ActionSpec(0, (3,))),
+            "different actions: 2 continuous actions; the environment now has br",
+        ),
         (replace(SPEC, actions=ActionSpec(2, unbounded=(0,))), "now has 2 continuous actions .1 without bounds"),
     ],
 )
@@ -137,5 +140,5 @@ def test_another_range_of_a_space_is_warned_of(caplog):
 
 def test_a_behaviour_that_the_checkpoint_does_not_have_is_warned_of(caplog):
     check_fixed_spec(config_with(), checkpoint_of(), replace(SPEC, behavior_id="Wall"))
-    assert "Wall is not in" in caplog.text
-    assert "which has Ball: it starts from step 0" in caplog.text
+    assert "Wall starts from step 0" in caplog.text
+    assert "has no such behaviour (it has: Ball)" in caplog.text

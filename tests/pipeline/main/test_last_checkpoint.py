@@ -108,7 +108,7 @@ def test_a_stage_in_main_that_awaits_for_ever_costs_neither_the_checkpoint_nor_t
     assert stopped.took_s <= GRACE_S / 6 + 3.0
     assert stopped.parts == {"trainer@learner-Walker", "emitted@actor-0", "Stuck-Walker@main"}
     assert flow.coordinator.shutdown.failure is None
-    assert "stage Stuck-Walker did not end within 10 s and is cancelled." in caplog.text
+    assert "stage Stuck-Walker did not end within 10 s; cancelling it." in caplog.text
 
 
 def test_when_the_last_actor_dies_nobody_waits_for_a_barrier(caplog):

@@ -188,7 +188,9 @@ def test_a_game_of_which_nobody_knows_whose_agents_are_in_it_is_refused_with_the
     path.write_text(f"environment: {{kind: builtin, id: {game}}}\nbehaviors: {listed}\n", encoding="utf-8")
     status, (told,) = validated(path, capsys)
     assert status == 2
-    assert told.startswith(f"{path}:1: environment: needs 'behavior', the name of its agents, because 2 behaviours")
+    assert told.startswith(
+        f"{path}:1: environment: needs 'behavior', the behaviour name of its agents, because 2 behaviours"
+    )
     assert told.endswith(f"for example {cure}")
 
 

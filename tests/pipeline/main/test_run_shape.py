@@ -197,4 +197,4 @@ def test_a_real_environment_is_measured_in_a_process_of_its_own(monkeypatch):
     monkeypatch.setattr(run_shape, "MOST_INSTANCES", 2)
     found, said = settled_and_said(num_envs="auto")
     assert found.environment.num_envs == 2
-    assert "s a step (" in said
+    assert "s per step (" in said

@@ -79,7 +79,7 @@ async def test_dismissed_hosts_end_by_themselves_and_the_deaf_are_killed(caplog)
         running.dismiss_all(5.0)
         await running.wait_all()
         assert [await host.wait() for host in hosts] == [0, 1]
-        assert caplog.messages == ["deaf did not end within 5 s and is killed."]
+        assert caplog.messages == ["deaf did not end within 5 s; killing it."]
 
 
 async def test_a_run_without_hosts_has_none_to_wait_for():

@@ -238,5 +238,5 @@ def test_a_sampler_without_choose_is_refused():
 
 def test_arguments_that_a_class_does_not_take_are_reported():
     wrong = config(opponents="headrace.stages.ghost.opponents:UniformOpponents", opponents_with={"power": 1})
-    with pytest.raises(LoadError, match=r"behaviors\.Ball\.self_play\.opponents: .*does not take .*power"):
+    with pytest.raises(LoadError, match=r"behaviors\.Ball\.self_play\.opponents: .*does not accept .*power"):
         make_sampler(wrong, "Ball")

@@ -68,7 +68,11 @@ def test_without_viewers_or_while_training_nothing_changes():
         (POLE, {"watch": True, "video": "films"}, "use one of the two"),
         (None, {"watch": True}, "--watch: Unity shows its games itself"),
         ({"kind": "godot"}, {"video": "films"}, "--video: Godot shows its games itself"),
-        ({"kind": "open_protocol"}, {"watch": True}, "--watch: a game of the open protocol draws its own window"),
+        (
+            {"kind": "open_protocol"},
+            {"watch": True},
+            "--watch: a game that uses the open protocol opens its own window",
+        ),
         (None, {"video": "films"}, "--video: Unity shows its games itself"),
         (
             {"kind": "gymnasium", "factory": "math:sqrt"},
@@ -98,7 +102,7 @@ def test_what_can_not_be_seen_is_refused_with_what_to_do_instead(environment, vi
 def test_atari_has_a_window_where_it_was_trained_on_single_environments(name, section, stacked):
     config = playing({"kind": "gymnasium", "id": name, **section}, watch=True)
     if stacked:
-        with pytest.raises(RunError, match="--watch: Atari's .*: record it with --video"):
+        with pytest.raises(RunError, match="--watch: Atari's .*: record a video with --video"):
             for_viewers(config)
         return
     environment = for_viewers(config).environment

@@ -103,7 +103,7 @@ def viewer():
         ("[]", "message"),
         ('{"do": "fly"}', "fly"),
         ('{"do": "give", "side": "left"}', "player"),
-        ('{"do": "give", "side": "up", "player": "newest"}', "there is no side 'up'; there are: left, right"),
+        ('{"do": "give", "side": "up", "player": "newest"}', "there is no side 'up'; available: left, right"),
         ('{"do": "give", "side": "left", "player": "../../x.pt"}', "there is no player '../../x.pt' for left"),
         ('{"do": "take", "side": "up"}', "there is no side 'up'"),
         ('{"do": "pace", "paused": false, "speed": 1000}', "the speed can be 0.25"),

@@ -207,7 +207,7 @@ def test_a_file_that_is_none_is_named_with_the_reason(tmp_path, content, why):
     [
         ([1, 2], "it holds a list, not a map"),
         ({"weights": {}}, "it has no 'spec'"),
-        ({"weights": 1}, "its content has another form .*int"),
+        ({"weights": 1}, "its content has an unexpected structure .*int"),
     ],
 )
 def test_a_file_of_torch_that_holds_something_else_is_named_with_the_reason(tmp_path, content, why):

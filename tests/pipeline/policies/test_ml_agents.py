@@ -189,7 +189,7 @@ def test_networks_of_reward_signals_that_are_not_taken_over_are_named(tmp_path, 
 )
 @pytest.mark.parametrize("resume", [True, False])
 def test_another_network_is_named(network, told, resume):
-    with pytest.raises(StageError, match=rf"checkpoint\.pt can't be (resumed from|used as a start): .*{told}"):
+    with pytest.raises(StageError, match=rf"checkpoint\.pt can't be (resumed from|used as a starting point): .*{told}"):
         take(PPO, resume=resume, **network)
 
 

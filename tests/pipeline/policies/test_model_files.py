@@ -89,15 +89,15 @@ def test_the_only_behaviour_is_taken_for_any_name(tmp_path):
 @pytest.mark.parametrize(
     ("reference", "reason"),
     [
-        ("run@400", r"holds no policy Test-400.pt or .onnx: there are @700"),
+        ("run@400", r"holds no policy Test-400.pt or .onnx: available: @700"),
         ("run@best", r"holds no policy Test-best.pt .*only a run with an evaluation section keeps best"),
         ("run@newest", r"'@newest' is unknown; expected @best, @last, a step"),
         ("run/Test/Test-700.pt@best", r"@best chooses from the folder of a run, but .* is a file"),
-        ("rum", r"there is no file and no folder .*rum; did you mean 'run'"),
+        ("rum", r"there is no file or folder .*rum; did you mean 'run'"),
         (".", r"holds no policies: expected a .pt or .onnx file, the folder of a run"),
         ("notes.txt", r"notes.txt is not a model: expected a .pt or .onnx file"),
-        ("lander.zip", r"lander.zip is not a model: .* this is a model of Stable-Baselines3, whose weights"),
-        ("saved.zip", r"saved.zip is not a model: .* headrace.load extracts"),
+        ("lander.zip", r"lander.zip is not a model: .* this is a Stable-Baselines3 model, whose weights"),
+        ("saved.zip", r"saved.zip is not a model: .* extract its folder with headrace.load"),
     ],
 )
 def test_what_a_reference_does_not_find_is_named(tmp_path, monkeypatch, reference, reason):
@@ -167,7 +167,7 @@ def test_a_model_of_version_2_is_read_where_it_says_all(tmp_path):
 def test_a_policy_of_another_environment_is_refused(tmp_path):
     file = ModelFile(written(tmp_path), "Test")
     other = replace(design_for().spec, actions=ActionSpec(3))
-    with pytest.raises(RunError, match=r"Test-700.pt: it was trained with other actions: 2 .*now has 3"):
+    with pytest.raises(RunError, match=r"Test-700.pt: it was trained with different actions: 2 .*now has 3"):
         read_model(file, other)
     assert read_model(file, design_for().spec).update.step == 700
 

@@ -77,7 +77,7 @@ def start_from(folder, maker, taker, actions, **network):
 def test_a_policy_that_draws_its_continuous_actions_otherwise_is_refused_in_words(tmp_path, maker, taker):
     with pytest.raises(
         StageError,
-        match=rf"Ball-10\.pt can't be used as a start: its policy \({maker}\) draws .*, but that of {taker} from ",
+        match=rf"Ball-10\.pt can't be used as a starting point: its policy \({maker}\) draws .*, but that of {taker} from ",
     ):
         start_from(tmp_path, maker, taker, ActionSpec(2))
 
@@ -88,6 +88,6 @@ def test_where_there_are_only_choices_any_trainer_takes_any_policy(tmp_path):
 
 
 def test_a_policy_whose_weights_meant_something_else_is_refused_with_the_activation_to_set(tmp_path):
-    with pytest.raises(StageError, match="activation is tanh, but its policy was made with swish; set it to swish"):
+    with pytest.raises(StageError, match="activation is tanh, but the policy was trained with swish; set it to swish"):
         start_from(tmp_path, "ppo", "impala", ActionSpec(2), normalize=False)
     start_from(tmp_path, "ppo", "impala", ActionSpec(2), normalize=False, activation="swish")

@@ -250,7 +250,7 @@ def test_what_it_makes_is_closed_and_what_is_given_stays_open(tmp_path):
     [
         ({"env": 3}, r"env: expected an environment of Gymnasium .*; got an int"),
         ({"episodes": 0}, r"episodes: expected 1 or more, got 0"),
-        ({"behavior": "Ball"}, r"behavior and checkpoint choose from a run"),
+        ({"behavior": "Ball"}, r"behavior and checkpoint choose a policy from a run"),
     ],
 )
 def test_what_it_cant_play_is_named(tmp_path, arguments, message):

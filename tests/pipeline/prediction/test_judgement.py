@@ -156,8 +156,12 @@ def test_sacs_value_with_discrete_actions_is_its_v(tmp_path):
             "distribution",
             "gives only actions",
         ),
-        (lambda folder: saved(folder, spec_of(SEEN, spaces.Discrete(3))), "value", "without a critic of states"),
-        (lambda folder: trained(folder, spec_of(SEEN, spaces.Discrete(3)), "poca")[1], "value", "of a trainer .poca."),
+        (lambda folder: saved(folder, spec_of(SEEN, spaces.Discrete(3))), "value", "that has no state-value critic"),
+        (
+            lambda folder: trained(folder, spec_of(SEEN, spaces.Discrete(3)), "poca")[1],
+            "value",
+            "from a trainer .poca.",
+        ),
         (
             lambda folder: trained(folder, spec_of(SEEN, spaces.Discrete(3)), network_settings=MEMORY)[1],
             "value",

@@ -67,7 +67,7 @@ def test_of_a_run_it_takes_the_behaviour_and_the_checkpoint_that_are_asked_for(r
             {"behavior": "Tset"},
             r"holds 2 behaviours \(Other, Test\), and no Tset; did you mean 'Test'\?: name the folder",
         ),
-        ({"behavior": "Test", "checkpoint": 600}, r"holds no policy Test-600\.pt or \.onnx: there are @500, @1000$"),
+        ({"behavior": "Test", "checkpoint": 600}, r"holds no policy Test-600\.pt or \.onnx: available: @500, @1000$"),
         ({"behavior": "Other", "checkpoint": "best"}, "only a run with an evaluation section keeps best"),
         (
             {"checkpoint": "newest"},
@@ -90,7 +90,7 @@ def test_what_is_no_policy_is_told(run_folder, tmp_path):
         ("notes.txt", "is not a model: expected a .pt or .onnx file"),
         ("broken.pt", "is not an exported policy: it is damaged"),
         ("broken.onnx", "is not a model that onnxruntime can run"),
-        ("borken.pt", r"there is no file and no folder .*; did you mean 'broken\.pt'\?"),
+        ("borken.pt", r"there is no file or folder .*; did you mean 'broken\.pt'\?"),
     ):
         with pytest.raises(RunError, match=message):
             load_policy(tmp_path / name)
@@ -103,7 +103,7 @@ def test_what_is_no_policy_is_told(run_folder, tmp_path):
 def test_what_names_no_place_is_told_with_the_place_that_is_meant(run_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / "first").mkdir(parents=True)
-    with pytest.raises(RunError, match="there is no file and no folder first; did you mean 'results/first'"):
+    with pytest.raises(RunError, match="there is no file or folder first; did you mean 'results/first'"):
         load_policy("first")
     with pytest.raises(
         RunError,

@@ -52,8 +52,7 @@ def policy_of(tmp_path_factory):
         "Box"),
         (BOX, [[0, 0, 0], [0, 1e300, 0]], "obs: has a NaN or infinity in row 1 of 2"),
         (PICTURE, np.zeros((3, 20, 20), np.uint8), r"expected one of Box\(0, 255, \(20, 20, 3\), uint8\)"),
-        (PICTURE, np.full((20, 20, 3), 0.5), "expected whole numbers, of .*; pictures are given as bytes, 0 to 255, "
-        "not scaled$"),
+        (PICTURE, np.full((20, 20, 3), 0.5), "expected whole numbers, of .*; images are passed as bytes, 0 to 255, not scaled$"),
         (PICTURE, np.full((20, 20, 3), 256), r"obs: the observation 'observation' has 256 at \[0, 0, 0\], which uint8 can't hold; expected .* Box\(0, 255"),
         (STACKED, np.zeros((210, 160, 3), np.uint8), r"shape \(210, 160, 3\) \(uint8\); this is a single frame, .*FrameStackObservation"),
         (STACKED, np.zeros((2, 250, 160, 3), np.uint8), "a single frame"),
@@ -85,7 +84,7 @@ def test_an_observation_that_does_not_fit_is_told(policy_of, observed, given, me
         ([1, 0, 1], r"mask: has the shape \(3,\); expected 1 for each allowed choice .*: 5 \(2 \+ 3\)$"),
         ([[1] * 5] * 2, r"mask: has the shape \(2, 5\); expected 1 for each"),
         ([1, 0, 0, 0, 0], "mask: forbids all 3 choices of branch 1"),
-        ({"arm": [1]}, "mask: is a map, but the space is not a Dict but MultiDiscrete"),
+        ({"arm": [1]}, "mask: is a map, but the space is MultiDiscrete"),
         (([1, 0], [1, 0]), r"mask: has the shape \(2, 2\)"),
         ([0, -np.inf, 0, 0, 0], r"mask: has -inf at index 1, as in a mask .*\(mask == 0\)"),
     ],
@@ -106,7 +105,10 @@ def test_a_mask_where_nothing_is_chosen_is_told(policy_of):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"state": np.zeros(3)}, r"state: expected what predict returned .*, \[\d+\], .* got an array of shape \(3,\)"),
+        (
+            {"state": np.zeros(3)},
+            r"state: expected the state that predict returned .*, \[\d+\], .* got an array of shape \(3,\)",
+        ),
         ({"state": "x"}, "got str 'x'"),
         ({"state": (None, None)}, "got a tuple"),
         ({"deterministic": None}, "deterministic: expected True or False, got a NoneType; name the other arguments"),

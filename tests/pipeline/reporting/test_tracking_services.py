@@ -159,5 +159,5 @@ def test_a_missing_package_is_named_with_its_extra(name, monkeypatch):
 @pytest.mark.parametrize("name", ["csv", "wandb", "mlflow"])
 def test_an_argument_that_a_writer_does_not_take_is_named_with_those_that_it_takes(name):
     (mistake,) = check_writers(config({"use": name, "with": {"colour": "red"}}))
-    assert f"{name} does not take {{'colour': 'red'}}" in str(mistake)
+    assert f"{name} does not accept {{'colour': 'red'}}" in str(mistake)
     assert "run_folder" in str(mistake)

@@ -88,8 +88,8 @@ def of(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"data": "", "policy.pth": ""}, "a model of Stable-Baselines3"),
-        ({"archive/data.pkl": ""}, "a policy, which load_policy reads"),
+        ({"data": "", "policy.pth": ""}, "a Stable-Baselines3 model"),
+        ({"archive/data.pkl": ""}, "a policy; read it with load_policy"),
         ({"a.txt": ""}, "an archive that RunResult.save did not write"),
         ({LISTING: json.dumps({"format": 9})}, "format 9, but this version reads 1"),
         ({LISTING: json.dumps({"format": 1, "files": {}})}, "the checksum of headrace.json"),
@@ -114,5 +114,5 @@ def test_a_file_outside_of_the_folder_is_refused(tmp_path, name):
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    with pytest.raises(RunFolderError, match=r"none\.zip: there is no such file or folder of a run"):
+    with pytest.raises(RunFolderError, match=r"none\.zip: there is no such file or run folder"):
         unpack(tmp_path / "none", tmp_path, None)

@@ -36,7 +36,7 @@ def test_each_file_that_is_refused_is_named_once_with_what_is_lost(disk, caplog)
         disk.write("b", refuses=True)
     assert caplog.messages == [
         f"{name} can't be written: No space left on device. Training continues. "
-        "Until the disk accepts it again, the curves are behind."
+        "Until the file can be written again, the curves are behind."
         for name in "ab"
     ]
 

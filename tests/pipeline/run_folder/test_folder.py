@@ -205,7 +205,7 @@ def test_behaviors_whose_folder_would_be_one_are_named(tmp_path):
         ("metadata", "every run has its own"),
         ("x" * 210, "its files would have names of up to 2.. bytes, but at most 255 are possible"),
         ("é" * 110, "its files would have names"),
-        ("a\ud800", "half of a pair of surrogates"),
+        ("a\ud800", "half a surrogate pair"),
     ],
 )
 def test_a_name_by_which_nothing_could_be_kept_is_refused(tmp_path, name, why):

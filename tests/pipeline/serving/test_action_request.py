@@ -84,7 +84,10 @@ def test_all_else_is_optional_and_may_be_null():
         ([PLACES, EYES[:1]], "eye is for 1 agents, but place is for 2"),
         ([[], []], "expected float32[n, 2], a row per agent, got [0]"),
         ([b"", b""], "for 0 agents, expected 1 to"),
-        ([b"123", EYES], "observations.place: 3 bytes are not a whole number of place float32[2], 8 bytes per agent"),
+        (
+            [b"123", EYES],
+            "observations.place: got 3 bytes, expected a multiple of 8, as each agent's place float32[2] has 8 bytes",
+        ),
         (["!", EYES], "observations.place: a string must be base64"),
         ([b"\0" * 8 * (MOST_AGENTS + 1), b"\0" * 4 * (MOST_AGENTS + 1)], f"expected 1 to {MOST_AGENTS} in a request"),
     ],

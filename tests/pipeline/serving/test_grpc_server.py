@@ -116,7 +116,11 @@ async def test_a_session_remembers(tmp_path):
     [
         (asking(model="Bell"), "NOT_FOUND", "did you mean 'Ball'"),
         (asking(session="none"), "NOT_FOUND", "there is no session 'none'"),
-        (asking([1, 2]), "INVALID_ARGUMENT", "2 numbers are not a whole number of vector float32[3], 3 per agent"),
+        (
+            asking([1, 2]),
+            "INVALID_ARGUMENT",
+            "got 2 numbers, expected a multiple of 3, as each agent's vector float32[3] has 3 numbers",
+        ),
         (asking([1, 2, float("nan")]), "INVALID_ARGUMENT", "not finite"),
         (asking(name="vektor"), "INVALID_ARGUMENT", "did you mean 'vector'"),
         (asking(masks=[True] * 4), "INVALID_ARGUMENT", "masks: has the shape (4,), for 1 agents"),

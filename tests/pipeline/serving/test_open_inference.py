@@ -197,7 +197,7 @@ async def test_what_does_not_fit_is_refused_by_name(tmp_path):
     refused = [
         (b"{", "not JSON"),
         ({"input": []}, "inputs"),
-        ({"inputs": []}, "inputs.vector: missing; there are: vector, masks"),
+        ({"inputs": []}, "inputs.vector: missing; available: vector, masks"),
         (changed(name="vektor"), "inputs.vektor: there is no such name; did you mean 'vector'?"),
         (changed(datatype="FP64"), "inputs.vector: the datatype is FP64, expected FP32"),
         (changed(shape=[3]), "inputs.vector: the shape is [3], expected [-1, 3]"),
@@ -210,7 +210,7 @@ async def test_what_does_not_fit_is_refused_by_name(tmp_path):
         ({"inputs": [VECTOR, {**VECTOR, "name": "masks", "datatype": "BOOL", "shape": [1, 5]}]}, "masks: "),
         ({"inputs": [VECTOR], "parameters": {"priority": 1}}, "parameters.priority: there is no such name"),
         ({"inputs": [VECTOR], "parameters": {"deterministic": 1}}, "parameters.deterministic: expected true or false"),
-        ({"inputs": [VECTOR], "parameters": {"sequence_start": True}}, "there is no sequence_id"),
+        ({"inputs": [VECTOR], "parameters": {"sequence_start": True}}, "needs a sequence_id, and there is none"),
         ({"inputs": [VECTOR], "outputs": [{"name": "value"}]}, "outputs.value: there is no such name"),
         (
             {"inputs": [VECTOR], "outputs": [{"name": "discrete", "parameters": {"classification": 1}}]},
@@ -246,7 +246,7 @@ async def test_grpc_refuses_by_name_too(tmp_path):
         ({"inputs": [filled], "raw_input_contents": [bytes(12)]}, "has both contents and raw_input_contents"),
         ({"inputs": [tensor], "raw_input_contents": [bytes(12)] * 2}, "raw_input_contents: has 2 entries for 1 inputs"),
         ({"inputs": [{**tensor, "shape": [-1, 3]}], "raw_input_contents": [bytes(12)]}, "inputs.vector: "),
-        ({"inputs": [tensor], "raw_input_contents": [bytes(8)]}, "8 bytes are not a whole number"),
+        ({"inputs": [tensor], "raw_input_contents": [bytes(8)]}, "got 8 bytes, expected a multiple of 12"),
     ]
     async with called(tmp_path) as (_, _caller, channel):
         for fields, words in refused:

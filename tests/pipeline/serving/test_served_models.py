@@ -29,10 +29,10 @@ def test_references_that_can_not_be_served_are_named(tmp_path):
     path = write_model(tmp_path, "Ball")
     write_model(tmp_path, "Wall")
     for references, words in (
-        ([str(path), str(path)], f"--serve {path}: there is a model 'Ball' already; name one of them"),
+        ([str(path), str(path)], f"--serve {path}: there already is a model 'Ball'; give one of the two another name"),
         ([f"one={tmp_path}"], r"holds several behaviours \(Ball, Wall\), but only one name was given"),
-        ([str(tmp_path / "none")], "there is no file and no folder"),
-        ([str(tmp_path / "none.pt")], "there is no file and no folder"),
+        ([str(tmp_path / "none")], "there is no file or folder"),
+        ([str(tmp_path / "none.pt")], "there is no file or folder"),
     ):
         with pytest.raises(CommandError, match=words):
             load_models(references)
@@ -92,7 +92,7 @@ def test_one_that_is_gone_is_told_of_once(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ({}, {"actions": ActionSpec(3)}, "other actions: 3 continuous actions; those who ask know 2 continuous"),
+        ({}, {"actions": ActionSpec(3)}, "different actions: 3 continuous actions; clients expect 2 continuous"),
         ({"memory": MEMORY}, {}, "its memory has 0 numbers, but the open sessions hold 6"),
     ],
 )

@@ -99,8 +99,8 @@ def test_scripted_is_the_player_of_the_game_and_of_the_team(team, name):
         ),
         (BrainRequest("scripted_brains:Nobody"), "has no attribute 'Nobody'"),
         (BrainRequest("pathlib:Path"), "is not a player: it has no method __call__"),
-        (BrainRequest("scripted_brains:First", {"colour": 1}), "does not take {'colour': 1}"),
-        (BrainRequest("results/nobody"), f"there is no file and no folder {Path('results/nobody')}"),
+        (BrainRequest("scripted_brains:First", {"colour": 1}), "does not accept {'colour': 1}"),
+        (BrainRequest("results/nobody"), f"there is no file or folder {Path('results/nobody')}"),
     ],
 )
 def test_a_brain_that_cannot_be_made_is_found_before_the_run(scripts, request_, said):

@@ -188,7 +188,7 @@ def test_a_group_of_the_users_own_is_neither_wrapped_nor_taken_for_something_els
 
 
 def test_options_that_a_factory_does_not_take_are_reported(folder):
-    with pytest.raises(StageError, match=r"options are not valid for .*'wheels'; it takes \(g=10\.0\)"):
+    with pytest.raises(StageError, match=r"options are not valid for .*'wheels'; its signature is \(g=10\.0\)"):
         group_of(by_factory("single", wheels=3), "P", 3, folder)
 
 
@@ -226,7 +226,7 @@ def test_the_built_in_game_is_made_with_its_options():
 def test_an_unknown_built_in_game_is_reported_with_a_suggestion():
     with pytest.raises(StageError, match=r"no built-in game 'Voley'; did you mean 'Volley'\?"):
         group_of(EnvironmentSettings(kind="builtin", id="Voley"), "B", 1)
-    with pytest.raises(StageError, match="no built-in game 'Chess'; there are: Volley"):
+    with pytest.raises(StageError, match="no built-in game 'Chess'; available: Volley"):
         group_of(EnvironmentSettings(kind="builtin", id="Chess"), "B", 1)
     with pytest.raises(StageError, match=r"'connect_four'; did you mean 'ConnectFour'\?"):
         group_of(EnvironmentSettings(kind="builtin", id="connect_four"), "B", 1)
@@ -281,5 +281,7 @@ def test_a_pettingzoo_id_is_a_module_next_to_the_yaml(folder):
 
 
 def test_an_option_that_a_built_in_game_does_not_know_is_reported():
-    with pytest.raises(StageError, match=r"options are not valid for built-in game 'Volley': .*'wheels'; it takes"):
+    with pytest.raises(
+        StageError, match=r"options are not valid for built-in game 'Volley': .*'wheels'; its signature is"
+    ):
         group_of(EnvironmentSettings(kind="builtin", id="Volley", options={"wheels": 3}), "B", 1)

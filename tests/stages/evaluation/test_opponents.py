@@ -243,7 +243,7 @@ def test_a_scripted_player_plays_all_opponents(tmp_path):
     [
         (
             "Wrong",
-            "returned an ActionBatch of continuous [1, 3] and discrete [1, 0] for 2 agents of Ball?team=1; expected",
+            "returned an ActionBatch with continuous of shape [1, 3] and discrete of shape [1, 0] for 2 agents of Ball?team=1; expected",
         ),
         ("Broken", "raised ValueError: no idea (at "),
     ],
@@ -259,7 +259,7 @@ def test_a_script_that_fails_is_named(tmp_path, name, said):
     [
         ({"opponents": "scripts_of_evaluation:NoPlayer"}, "is not a player: it has no method __call__"),
         ({"opponents": "scripts_of_evaluation:Missing"}, "has no attribute 'Missing'"),
-        ({"opponents": "scripts_of_evaluation:Constant", "opponents_with": {"size": 1}}, "does not take {'size': 1}"),
+        ({"opponents": "scripts_of_evaluation:Constant", "opponents_with": {"size": 1}}, "does not accept {'size': 1}"),
     ],
 )
 def test_a_class_that_is_no_player_is_found_before_the_start(tmp_path, section, said):

@@ -118,7 +118,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         self.game_over = len(endings) > 0
         steps = endings if self.game_over else decisions
         if steps.agent_id[0] != self._agent:
-            raise self._not_one(f"agent {steps.agent_id[0]} next to agent {self._agent}")
+            raise self._not_one(f"agent {steps.agent_id[0]} in addition to agent {self._agent}")
         observation, info = self._seen(steps)
         truncated = self.game_over and bool(endings.interrupted[0])
         return observation, float(steps.reward[0]), self.game_over and not truncated, truncated, info
@@ -167,8 +167,8 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
     def _not_one(self, found: str) -> UnityGymException:
         where = f"{self.name}: " if self.name else ""
         return UnityGymException(
-            f"{where}this program has {found}, but a Gymnasium environment has one agent: use UnityParallelEnv or "
-            "UnityAECEnv, or give the scene one agent"
+            f"{where}this program has {found}, but a Gymnasium environment can have only one agent: use "
+            "UnityParallelEnv or UnityAECEnv, or give the scene one agent"
         )
 
     def _registered(self) -> EnvSpec:

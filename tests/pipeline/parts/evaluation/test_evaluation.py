@@ -130,7 +130,7 @@ async def test_a_host_that_ends_is_started_again_with_the_best_scores_and_newest
         assert await evaluation.host_ended(Waiting.started[0][0], -9, "was killed by signal 9")
         assert waiting_policy(1, "Ball") == 7
         assert Waiting.started[1][0].plan.best == {"Ball": 2.5}
-        assert "its process was killed by signal 9\nStarting it again; training continues." in caplog.text
+        assert "its process was killed by signal 9\nRestarting it; training continues." in caplog.text
         evaluation.close()
         assert "Not all policies" not in caplog.text
 

@@ -123,9 +123,9 @@ async def test_a_disk_that_hangs_is_named_and_the_run_ends_without_it_after_its_
     assert loop.time() - began_s == pytest.approx(60)
     pool = tmp_path / "Duel" / "league"
     assert [record.getMessage() for record in caplog.records] == [
-        f"Freezing step 100 of Duel.exploiter into {pool} takes more than 10 s. Until the disk answers, the league "
+        f"Freezing step 100 of Duel.exploiter into {pool} is taking more than 10 s. Until the disk responds, the league "
         "freezes no policy.",
-        f"The run ends without having frozen step 100 of Duel.exploiter into {pool}: the disk has not answered for "
+        f"The run ends without having frozen step 100 of Duel.exploiter into {pool}: the disk has not responded for "
         "60 s (pipeline.supervision.grace_s). A resumed run freezes that policy or a later one.",
     ]
     await until_blocked()

@@ -101,7 +101,7 @@ async def test_a_part_of_other_leagues_is_refused_before_the_pool_changes(tmp_pa
     state = await saved_in(tmp_path)
     pool = {file.name: file.read_bytes() for file in (tmp_path / "Duel" / "league").iterdir()}
     league = state.pop("Duel")
-    with pytest.raises(StageError, match=f"belongs to {', '.join(found)}, but expected is Duel"):
+    with pytest.raises(StageError, match=f"belongs to {', '.join(found)}, but should belong to Duel"):
         World(tmp_path, {**state, **dict.fromkeys(found, league)}, COPYING)
     assert {file.name: file.read_bytes() for file in (tmp_path / "Duel" / "league").iterdir()} == pool
 

@@ -73,7 +73,7 @@ def test_the_file_says_whether_all_episodes_were_played(folder, caplog):
     written = json.loads((folder.run_logs / "inference.json").read_text())
     assert (written["episodes"], written["complete"], written["behaviors"]["Pole"]["returns"]) == (2, False, [3.0])
     assert "won" not in written["behaviors"]["Pole"]
-    assert "Fewer episodes have ended than the 2 requested, for: Pole." in caplog.text
+    assert "Fewer than the requested 2 episodes have ended for: Pole." in caplog.text
 
 
 def test_no_episode_is_no_score(folder, caplog):

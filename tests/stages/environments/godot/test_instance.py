@@ -104,7 +104,7 @@ async def test_a_time_limit_and_the_last_observation_are_taken_where_the_game_te
 async def test_a_mask_in_an_info_is_refused():
     game, made, _ = await begun("A", "A")
     game.answers.append(step(1, 7, info=[{}, {"action_mask": [1, 0]}]))
-    with pytest.raises(ProgramRefused, match="has sent 'action_mask' in an info: .*use kind: open_protocol"):
+    with pytest.raises(ProgramRefused, match="sent 'action_mask' in an info: .*use kind: open_protocol"):
         await made.step({"A": pressed(0, 0)})
 
 

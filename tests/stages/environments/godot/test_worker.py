@@ -65,7 +65,7 @@ async def test_a_name_beyond_ascii_arrives(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "kind", "problem"),
     [
-        ("exit0", ProgramEnded, "has quit, with return code 0"),
+        ("exit0", ProgramEnded, "quit with return code 0"),
         ("exit3", ProgramBroken, "ended with return code 3.*The end of .*Godot-0.log"),
         ("cut", ProgramBroken, "in the middle of an answer"),
         ("close", ProgramBroken, "dropped the connection"),

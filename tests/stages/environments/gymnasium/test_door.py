@@ -289,12 +289,15 @@ OF_VECTORS = {
     "a reward is None": (lambda seen, r, *told: (seen, [1, 2, None], *told), "Env, instance 2: .* the reward None"),
     "rewards are ragged": (
         lambda seen, r, *told: (seen, [1, [2], 3], *told),
-        "Env: step.* gave rewards which NumPy",
+        "Env: step.* returned rewards which NumPy",
     ),
-    "rewards are one": (lambda seen, r, *told: (seen, 1.0, *told), r"Env: step.* gave rewards of shape \(\); exp"),
+    "rewards are one": (lambda seen, r, *told: (seen, 1.0, *told), r"Env: step.* returned rewards of shape \(\); exp"),
     "ends are words": (lambda seen, r, e, *told: (seen, r, ["no"] * 3, *told), "Env, instance 0: .*as `terminated`"),
-    "ends are one": (lambda seen, r, e, *told: (seen, r, False, *told), r"Env: step.* gave terminated of shape \(\)"),
-    "cuts are None": (lambda seen, r, e, cuts, infos: (seen, r, e, None, infos), r"gave truncated of shape \(\)"),
+    "ends are one": (
+        lambda seen, r, e, *told: (seen, r, False, *told),
+        r"Env: step.* returned terminated of shape \(\)",
+    ),
+    "cuts are None": (lambda seen, r, e, cuts, infos: (seen, r, e, None, infos), r"returned truncated of shape \(\)"),
     "ends are counts": (lambda seen, r, e, *told: (seen, r, np.arange(3), *told), "Env, instance 2: .*2.* as `term"),
 }
 

@@ -491,7 +491,7 @@ def test_rewards_of_another_shape_are_reported():
     group = GymnasiumGroup(Given(AutoresetMode.NEXT_STEP, rewards=(2, 1)), "B", "Given")
     group.reset()
 
-    with pytest.raises(BrokenEnvironmentError, match=r"Given: step\(\) gave rewards of shape \(2, 1\)"):
+    with pytest.raises(BrokenEnvironmentError, match=r"Given: step\(\) returned rewards of shape \(2, 1\)"):
         group.step(zeros())
 
 

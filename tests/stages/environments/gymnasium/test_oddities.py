@@ -378,7 +378,7 @@ def test_a_class_is_no_environment_yet(group_of):
 def test_instances_that_differ_in_their_spaces_are_refused(group_of):
     sizes = iter([2, 3])
     with pytest.raises(
-        StageError, match=r"instance 1 has the action_space Discrete\(3\), instance 0 Discrete\(2\); expe"
+        StageError, match=r"instance 1 has the action_space Discrete\(3\), but instance 0 has Discrete\(2\); expe"
     ):
         group_of(lambda: type("Varying", (Plain,), {"action_space": Discrete(next(sizes))})())
 
@@ -394,7 +394,7 @@ def test_metadata_may_be_none(group_of, wrap):
 @pytest.mark.parametrize("which", ["observation_space", "action_space"])
 @pytest.mark.parametrize(("space", "words"), [(None, "it has no"), ({"n": 2}, "its .* is {'n': 2} of builtins")])
 def test_spaces_must_be_there(group_of, which, space, words):
-    with pytest.raises(StageError, match=f"{words}.* a space of gymnasium.spaces"):
+    with pytest.raises(StageError, match=f"{words}.* a space from gymnasium.spaces"):
         group_of(type("Bare", (Plain,), {which: space}))
 
 
@@ -532,7 +532,7 @@ def test_a_module_that_is_named_is_told_what_it_registers(monkeypatch):
     gymnasium.register("Dual-v0", f"{MODULE}:Plain")
     with pytest.raises(StageError, match=rf"The module {MODULE} registers no Duel-v0; it registers Dual-v0$"):
         make_vector(f"{MODULE}:Duel-v0", 1, {}, "Env")
-    with pytest.raises(StageError, match="your own environment before a colon: my_module:Duel-v0"):
+    with pytest.raises(StageError, match="prefix the module that registers it: my_module:Duel-v0"):
         make_vector("Duel-v0", 1, {}, "Env")
 
 

@@ -52,22 +52,22 @@ async def test_a_game_plays_in_both_formats(tmp_path, form, game):
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        ("exit0", ProgramEnded, "has quit, with return code 0"),
+        ("exit0", ProgramEnded, "quit with return code 0"),
         ("exit5", ProgramBroken, "ended with return code 5"),
         ("hang", ProgramBroken, "hasn't sent its next state within 1 s"),
         ("drop", ProgramBroken, "dropped the connection without a message"),
-        ("garbage", ProgramBroken, "has sent invalid JSON"),
+        ("garbage", ProgramBroken, "sent invalid JSON"),
         ("say", ProgramBroken, "has failed: the level is broken"),
         ("end", ProgramEnded, "has ended: the player has left"),
         ("twice", ProgramBroken, "a message without a request"),
-        ("late", ProgramBroken, "has sent a state with the number 3, expected 4"),
-        ("unnumbered", ProgramBroken, "has sent a state without a number, expected 4"),
+        ("late", ProgramBroken, "sent a state with the number 3, expected 4"),
+        ("unnumbered", ProgramBroken, "sent a state without a number, expected 4"),
         ("nan", ProgramBroken, "null at index 1"),
         ("ids", ProgramBroken, "twice"),
-        ("few", ProgramBroken, "has sent 7 entries as .*expected one for each of 8 agents"),
+        ("few", ProgramBroken, "sent 7 entries as .*expected one for each of 8 agents"),
         ("reward", ProgramBroken, "'much' at index 0 of rewards"),
         ("stranger", ProgramBroken, "which its hello did not announce"),
-        ("typo", ProgramBroken, "has sent reward in agents.Agent.deciding"),
+        ("typo", ProgramBroken, "sent reward in agents.Agent.deciding"),
     ],
 )
 async def test_what_goes_wrong_in_a_step_is_named_and_the_game_ended(tmp_path, fault, kind, words):
@@ -126,13 +126,13 @@ async def test_the_end_of_its_connection_is_the_end_of_such_a_game():
     [
         (
             b"\0\0\0\5hello",
-            r"has sent the bytes 00 00 00 05 \(5 as a big-endian number\) instead of the length",
+            r"sent the bytes 00 00 00 05 \(5 as a big-endian number\) instead of the length",
         ),
         (
             b"GET / HTTP/1.1",
             r"the text 'GET '\) instead of the length of a message .*on this port really a game",
         ),
-        (b"\xff\xff\xff\x0f" + b"\0" * 60, "has sent a message of 268,435,455 bytes; the limit is 8 MiB"),
+        (b"\xff\xff\xff\x0f" + b"\0" * 60, "sent a message of 268,435,455 bytes; the limit is 8 MiB"),
         (b"\x20\0\0\0hello", "has not sent a hello within 0.3 s: 5 of 32 announced bytes have arrived"),
     ],
 )

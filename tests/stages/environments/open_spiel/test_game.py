@@ -90,7 +90,7 @@ def test_without_the_package_its_extra_is_named(monkeypatch):
     ("name", "options", "message"),
     [
         ("deul", {}, "'deul': this game does not exist; did you mean 'duel'"),
-        ("chess", {}, "this game does not exist; there are: duel, truel"),
+        ("chess", {}, "this game does not exist; available: duel, truel"),
         ("nobodys_module:duel", {}, "nobodys_module"),
         ("duel", {"card": 3}, "takes no 'card'; did you mean 'cards'"),
         ("truel", {"players": 3}, "takes no 'players'; it takes none"),

@@ -128,5 +128,5 @@ def test_settings_are_for_the_behaviours_that_have_such_observations():
 def test_settings_that_are_about_nobodys_observations_are_reported():
     nested = spaces.Dict({"place": BOARD, "action_mask": spaces.MultiBinary(3)})
 
-    with pytest.raises(StageError, match="no agent has an observation 'action_mask'; there are: place, observation"):
+    with pytest.raises(StageError, match="no agent has an observation 'action_mask'; available: place, observation"):
         check_names({"action_mask": ObservationSettings()}, [nested, BOARD], "Zoo")

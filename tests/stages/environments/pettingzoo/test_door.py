@@ -144,7 +144,9 @@ def test_zero_and_one_stand_for_flags(kind):
 def test_spaces_that_are_none_are_named_with_the_agent(made, space):
     env = made(SCRIPT)
     env.action_space = lambda agent: space
-    with pytest.raises(StageError, match=r"^Zoo: agent '(a|player_0)': it.*action_space.* a space of gymnasium.spaces"):
+    with pytest.raises(
+        StageError, match=r"^Zoo: agent '(a|player_0)': it.*action_space.* a space from gymnasium.spaces"
+    ):
         group_of(env)
 
 

@@ -1,4 +1,4 @@
-"""Group rewards in turn-based games: each agent's rows hold its mates' rewards since its last one."""
+"""Group rewards in turn-based games: each agent's rows hold its teammates' rewards since its last one."""
 
 from __future__ import annotations
 

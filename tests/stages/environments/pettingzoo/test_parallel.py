@@ -144,7 +144,7 @@ def test_the_dead_need_no_last_observation():
 def test_who_is_cut_short_needs_one():
     env = Crowd({"a_0": (0, 1, 1.0), "a_1": (0, 2, 0.0)}, truncated=["a_0"], silent=True)
 
-    with pytest.raises(BrokenEnvironmentError, match=r"Zoo: step\(\) gave no observation for agent 'a_0'"):
+    with pytest.raises(BrokenEnvironmentError, match=r"Zoo: step\(\) returned no observation for agent 'a_0'"):
         play(group_of(env), 1)
 
 

@@ -114,7 +114,7 @@ def test_sides_are_alike_if_all_have_the_same_behaviours(by, alike):
         (
             {"wolf": {}, "*": {}},
             ("wolf",),
-            r"behaviors\.wolf: matches none of its agents; there are: adversary_0, adversary_1,",
+            r"behaviors\.wolf: matches none of its agents; available: adversary_0, adversary_1,",
         ),
         ({"*": {}, "agent_0": {}}, ("agent_0",), r"behaviors\.agent_0: earlier patterns match all its agents"),
         (

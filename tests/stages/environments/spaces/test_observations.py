@@ -399,7 +399,7 @@ def test_a_one_hot_observation_can_be_a_goal():
     ("settings", "message"),
     [
         ({"camra": "image"}, r"environment\.observations: it has no observation 'camra'; did you mean 'camera'\?"),
-        ({"x": "goal"}, r"it has no observation 'x'; there are: camera, hands\.0, hands\.1, state\.gear, state\.pos"),
+        ({"x": "goal"}, r"it has no observation 'x'; available: camera, hands\.0, hands\.1, state\.gear, state\.pos"),
         ({"state": "vector"}, r"it has no observation 'state'; did you mean 'state\.gear'\?"),
         ({"camera": "set"}, r"environment\.observations\.camera: Box\(.* can't be used as 'set'; expected vector or im"),
         ({"state.gear": "image"}, r"observations\.state\.gear: Discrete\(3\) can't be used as 'image'; expected vector$"),

@@ -103,7 +103,7 @@ async def test_a_second_editor_is_sent_away(free_port, listening, tmp_path):
             async with pressed(free_port, tmp_path / "second"):
                 pass
             await worker.close()
-    assert "another Unity is already connected to it" in reports(tmp_path / "second")[0]["reason"]
+    assert "another Unity is already connected to the worker" in reports(tmp_path / "second")[0]["reason"]
     assert reports(tmp_path / "first")[0]["returncode"] == 0
 
 

@@ -99,7 +99,7 @@ def test_a_missing_executable_is_refused_with_what_was_looked_at(tmp_path):
 def test_a_build_for_another_system_is_named(tmp_path):
     make(tmp_path, "Game.exe")
     with pytest.raises(
-        ProgramRefused, match=r"Game\.exe is a build for a different system; build it for this one \(linux\)"
+        ProgramRefused, match=r"Game\.exe is a build for a different system; build the game for this one \(linux\)"
     ):
         find_executable(tmp_path / "Game", "Unity", "linux")
 

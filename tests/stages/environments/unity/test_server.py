@@ -106,7 +106,7 @@ async def test_a_lost_connection_wakes_a_sender_that_waits():
             server.answer(b"actions")
         with pytest.raises(ConnectionLost):
             await server.receive()
-        await refused(call(b"a new one, which is not who was to be answered"), "its Unity has disconnected")
+        await refused(call(b"a new one, which is not who was to be answered"), "the worker's Unity has disconnected")
 
 
 async def test_an_interruption_wakes_a_waiting_receive():
@@ -204,14 +204,14 @@ async def test_a_second_unity_is_refused_and_named_and_the_first_goes_on(caplog)
         waiting = first(b"one")
         await server.receive()
         for message in (b"greeting", b"two", b""):
-            await refused(second(message), r"another Unity is already connected to it, from .*:\d+; close that")
+            await refused(second(message), r"another Unity is already connected to the worker, from .*:\d+; close that")
         server.answer(b"yours")
         assert await waiting == b"yours"
         await refused(second(b"between two calls of the first"), "another Unity is already connected")
     (line,) = [
         record.getMessage() for record in caplog.records if record.name == "headrace.stages.environments.unity.server"
     ]
-    assert re.match(r"worker 7 refused a call from \S+:\d+: another Unity is already connected to it", line)
+    assert re.match(r"worker 7 refused a call from \S+:\d+: another Unity is already connected to the worker", line)
 
 
 async def test_a_second_unitys_message_is_not_even_read():
@@ -238,7 +238,7 @@ async def test_whoever_greets_and_then_stops_or_sends_garbage_owns_nothing():
     async with listening() as (server, port), calling(port) as stranger, calling(port) as unity:
         for message in (b"stop", b""):
             await stranger(b"greeting")
-            await refused(stranger(message), "no request after it", grpc.StatusCode.INVALID_ARGUMENT)
+            await refused(stranger(message), "no request after the greeting", grpc.StatusCode.INVALID_ARGUMENT)
         await unity(b"greeting")
         waiting = unity(b"agents")
         assert await server.receive() == b"agents"
@@ -260,7 +260,7 @@ async def test_what_is_no_greeting_is_refused_and_does_no_harm():
     async with listening() as (server, port), calling(port) as stranger, calling(port) as unity:
         for message in (b"", b"agents", b"\xff" * 1000):
             await refused(stranger(message), "not a greeting", grpc.StatusCode.INVALID_ARGUMENT)
-        assert "was refused: its first message is not a greeting." in server.refused
+        assert "was refused: the caller's first message is not a greeting." in server.refused
         await unity(b"greeting")
         waiting = unity(b"agents")
         assert await server.receive() == b"agents"

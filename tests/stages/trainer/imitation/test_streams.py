@@ -94,7 +94,7 @@ def test_of_several_behaviours_the_one_of_that_name_is_taken_and_a_single_one_wh
     assert len(read_stream(path, "Test")) == 2
     assert len(read_stream(path, "Other")) == 3
     with pytest.raises(
-        StageError, match=r"it has nothing of Third, but of Other, Test; expected a stream of that name"
+        StageError, match=r"it contains no steps of Third, only of Other, Test; expected a stream of that behaviour"
     ):
         read_stream(path, "Third")
     assert len(read_stream(record([expert([4], other)], "one.stream", spec=other), "Third")) == 4

@@ -140,7 +140,11 @@ def test_a_signal_of_ones_own_is_made_by_its_class_and_stands_behind_the_built_i
     [
         ({"use": "own_signals:Clam"}, "use", r"has no attribute 'Clam'; did you mean 'Calm'\?"),
         ({"use": "own_signals:NoSignal"}, "use", "is not derived from headrace.RewardSignal"),
-        ({"use": "own_signals:Calm", "with": {"fre": 1}}, "with", r"does not take {'fre': 1}.*it takes \(free=0.0\)"),
+        (
+            {"use": "own_signals:Calm", "with": {"fre": 1}},
+            "with",
+            r"does not accept {'fre': 1}.*its parameters are \(free=0.0\)",
+        ),
         ({"use": "own_signals:Calm", "with": {"free": -1}}, None, "raised ValueError: free must be at least 0"),
     ],
 )

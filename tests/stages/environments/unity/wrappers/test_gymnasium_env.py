@@ -87,7 +87,7 @@ def test_the_next_episode_may_be_another_agent_s():
     ids=["at once", "later", "in turn", "seen at its end", "two ends"],
 )
 def test_a_second_agent_is_refused_with_what_takes_it(script):
-    with pytest.raises(UnityGymException, match=r"(2 agents|agent 8 next to agent 7), .*UnityParallelEnv"):
+    with pytest.raises(UnityGymException, match=r"(2 agents|agent 8 in addition to agent 7), .*UnityParallelEnv"):
         env, _ = made(spec(continuous=1), *script)
         env.reset()
         env.step([0])
