@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tell(*compare_steps.table(compare_steps.measured(options.quick)), "")
     if GROWTH in options.only:
         grown = growth(options.pairs, options.quick)
-        tell("**growth**: one size at a time, everything else as in the example.", "")
+        tell("**growth**: one size varies at a time; everything else is as in the example.", "")
         for name, by_size in grown.items():
             tell(*compare_growth.table(name, by_size), "")
     if options.write:

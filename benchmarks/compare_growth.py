@@ -126,7 +126,7 @@ def table(name: str, found: Mapping[int, Sequence[Measured]]) -> list[str]:
     for what, points, most in (("CPU time per step", cost, size.cost), ("memory", memory, size.memory)):
         power = exponent(points)
         verdict = "" if power <= most + TOLERANCE else f", missed: at most {most:g}"
-        rows.append(f"| {what} grows with the power {power:.2f}{verdict} | | | |")
+        rows.append(f"| growth exponent of {what}: {power:.2f}{verdict} | | | |")
     return rows
 
 

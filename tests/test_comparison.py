@@ -102,7 +102,7 @@ def test_what_grows_faster_than_it_may_is_told(module):
     assert module.exponent({1: 5.0, 2: 20.0, 4: 80.0}) == pytest.approx(2.0)
     assert not [row for row in module.table("environments", runs(0.1)) if "missed" in row]
     (missed,) = [row for row in module.table("environments", runs(0.4)) if "missed" in row]
-    assert missed.startswith("| CPU time per step grows with the power 0.40, missed: at most 0")
+    assert missed.startswith("| growth exponent of CPU time per step: 0.40, missed: at most 0")
 
 
 @pytest.mark.parametrize("module", ["compare_runs"], indirect=True)
