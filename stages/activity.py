@@ -101,7 +101,7 @@ PREPARES: ContextVar[Callable[[bool], None]] = ContextVar("the callback for a ho
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Mark work of the process itself, such as importing torch, so that it does not count as an environment's silence.
+    """Mark work of the process itself, such as importing torch, so that the environment does not count as silent.
 
     The work may block the event loop, because the notice is sent before it starts.
     """
@@ -152,7 +152,7 @@ ACTING = "acting"
 ASKING = "asking"
 """Name of the time during which an actor waits for decisions from another process."""
 STEPPING = "stepping"
-"""Name of the environments' share of a tick, including waits for them."""
+"""Name of the time that the environments take in each tick, including waits for them."""
 LEARNING = "learning"
 """Name of the time during which a trainer performs an update."""
 RECORDING = "recording"

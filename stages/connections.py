@@ -1,4 +1,4 @@
-"""Connections to Headrace's HTTP servers: how many there may be, and for how long a silent one may keep its place.
+"""Connections to Headrace's HTTP servers: how many there may be, and how long an idle connection may keep its place.
 
 aiohttp's handler waits without limit for a request, and for the caller to read its answer. Each handler is therefore
 behind a `_Seat`, which passes on all events and closes a connection that holds its place without needing it.
@@ -334,7 +334,8 @@ def _is_whole(data: bytes) -> bool:
 
 
 _OTHERWISE = (b"\r\ntransfer-encoding", b"\r\nexpect", b"\r\nupgrade", b"\r\nconnection: close", b" http/1.0")
-"""Header parts with which a request's length does not determine its end, or the connection closes after the answer."""
+"""Header parts that mean that the request's length does not determine its end, or that the connection closes after the
+answer."""
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:

@@ -71,8 +71,8 @@ class Groups:
     ) -> Columns:
         """Return the group columns for episodes that have ended.
 
-        A group has ended when none of its agents is left. Of the agents that ended last, the one with the longest
-        episode is marked in its row, as its sum of rewards is the group's.
+        A group has ended when none of its agents is left. Of the agents whose episodes ended last, the one with the
+        longest episode has `episode_group_over` set, because its return counts as the group's return.
 
         Args:
             slots: [e] slots of the agents whose episodes have ended.
@@ -93,8 +93,8 @@ class Groups:
 
 
 Stamps = Sequence[Array]
-"""The stamps of a set of decisions: the episode ids; the assignment's generations, opponents and learning flags; and,
-if the behaviour has groups, the group ids."""
+"""Stamps for a set of decisions: the episode ids; the assignment's generations, opponents and learning flags; and, if
+the behaviour has groups, the group ids."""
 LEARNING = 3
 """Index of `learning` in the stamps."""
 
@@ -148,7 +148,7 @@ class AgentState:
             self.mates.returns[slots] = _NO_RETURN
 
     def stamp(self, where: Where, stamps: Stamps) -> None:
-        """Set the stamps of the open decisions of the agents at `where`."""
+        """Set the stamps on the open decisions of the agents at `where`."""
         self.episode_ids[where] = stamps[0]
         self._generations[where] = stamps[1]
         self._opponents[where] = stamps[2]
@@ -157,7 +157,7 @@ class AgentState:
             self.mates.ids[where] = stamps[-1]
 
     def stamps(self, where: Where) -> Stamps:
-        """Return the stamps of the open decisions of the agents at `where`."""
+        """Return the open decisions' stamps for the agents at `where`."""
         stamps = (self.episode_ids[where], self._generations[where], self._opponents[where], self.learning[where])
         return stamps if self.mates is None else (*stamps, self.mates.ids[where])
 
@@ -180,7 +180,7 @@ class AgentState:
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> ClosedTrajectories:
-        """Return the trajectory columns [k] of trajectories that close now, to put into the outbox."""
+        """Return the trajectory columns [k] to put into the outbox, for trajectories that close now."""
         return ClosedTrajectories(
             ends,
             agent_ids,

@@ -18,7 +18,7 @@ from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import LoadError, StageError, error_summary
 
 MODULE = "headrace.given"
-"""Stands in place of a module in `environment.factory` if the environment was passed as an object."""
+"""The module part of `environment.factory` if the environment was passed as an object."""
 AGAIN = (
     "the environment was an object that Python code passed to run(…, environment=…), and is in no file; pass it "
     "again: headrace.load('results/<run-id>').resume(environment=…); headrace.evaluate plays its policies"
@@ -71,7 +71,7 @@ class GivenObject:
         return self._env
 
     def take_back(self) -> None:
-        """Note that no group uses the object any longer."""
+        """Record that no group uses the object any more."""
         self._lent = False
 
     def __reduce__(self) -> Any:

@@ -106,7 +106,7 @@ class EpisodeParameters:
         return {name: float(values[0]) for name, values in self.draw([env_id]).items()}
 
     def begin(self, env_ids: Instances) -> None:
-        """Note that episodes begin in instances [k], for environments that draw values themselves."""
+        """Record that episodes begin in instances [k], for environments that draw values themselves."""
         if (self.begun[env_ids] != self.generation).any():
             self.begun = self.begun.copy()
             self.begun[env_ids] = self.generation

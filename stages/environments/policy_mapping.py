@@ -5,8 +5,8 @@ in each game, the mapping that was current at the game's start: opponents stay f
 game's trajectories carry the mapping's stamp. When another team's turn begins, the trainer ignores running games of the
 previous turn, which the actor plays to the end.
 
-Brains that do not learn (`stages/brains/`) may decide in a share of the games, drawn at each game's start. A game with
-brains has a variant of the current mapping.
+Brains that do not learn (`stages/brains/`) may decide in a fraction of the games; a draw at each game's start
+determines which brain decides, if any. A game with brains has a variant of the current mapping.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PolicyMapping:
     self-play."""
     players: dict[str, MappedPlayer] = field(default_factory=dict)
     learners: set[str] = field(default_factory=set)
-    """Behaviour ids from whose steps the trainer learns."""
+    """Behaviour ids whose steps the trainer learns from."""
     draws: dict[int, float] = field(default_factory=dict)
     """Per team with brains: the number drawn for the brains; see `BrainDraws`."""
     codes: tuple[int, ...] = ()

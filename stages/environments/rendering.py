@@ -1,4 +1,4 @@
-"""Images from environments that render themselves, by Gymnasium's and PettingZoo's `render`."""
+"""Images from environments that render themselves, through the `render` of Gymnasium and PettingZoo."""
 
 from __future__ import annotations
 

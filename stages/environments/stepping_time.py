@@ -32,7 +32,7 @@ def measure_stepping(config: RunConfig, counts: list[int], gain: float, budget_s
         config: the run's configuration.
         counts: the numbers to try, in this order.
         gain: the factor by which each number must raise the steps per second; a smaller factor ends the trials.
-        budget_s: seconds after which no further number is tried.
+        budget_s: seconds after which no more numbers are tried.
     """
     began, found = time.perf_counter(), list[tuple[int, float]]()
     for count in counts:

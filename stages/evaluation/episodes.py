@@ -37,7 +37,7 @@ class CountedEpisodes:
         self.returns: list[float] = []
         """Undiscounted return of each counted episode: the sum of the agent's own and its group's rewards."""
         self.lengths: list[int] = []
-        """Number of decisions of the agent in each counted episode."""
+        """Number of the agent's decisions in each counted episode."""
         self.last_rewards: list[float] = []
         """Each counted episode's last reward, the agent's own plus its group's; NaN for a truncated episode."""
         self.running_in = np.zeros(len(shares), np.int64)

@@ -1,8 +1,8 @@
 """Rock, paper, scissors with stakes, as an environment group: the smallest game without a best strategy.
 
 Both teams choose simultaneously, and a tick is a game. The winner gets the stake of the winning choice, and the loser
-loses the same amount. In equilibrium, the stakes of scissors, rock and paper set the shares of rock, paper and
-scissors, respectively (`equilibrium`). Best responses to only the last opponent cycle forever (docs/league.md).
+loses the same amount. In equilibrium, rock, paper and scissors are played in proportion to the stakes of scissors, rock
+and paper, respectively (`equilibrium`). Best responses to only the last opponent cycle forever (docs/league.md).
 """
 
 from __future__ import annotations

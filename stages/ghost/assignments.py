@@ -32,7 +32,7 @@ class Assignments:
 
     Args:
         histories: policy histories by behaviour name.
-        random: the generator with which opponents are chosen.
+        random: the generator used to choose opponents.
     """
 
     def __init__(self, histories: Mapping[str, PolicyHistory], random: np.random.Generator) -> None:

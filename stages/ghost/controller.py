@@ -42,7 +42,7 @@ class GhostController:
     """Controls self-play for all behaviours with a `self_play` block.
 
     Args:
-        random: the generator with which opponents are chosen.
+        random: the generator used to choose opponents.
         bystanders: behaviour ids without self-play, for use in a warning; the collection may grow.
         replayed: whether games come from a recording. The recorded run's self-play has already decided what trainers
             learn from, and no agent plays under new assignments, so there is nothing to swap or rate.

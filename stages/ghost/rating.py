@@ -23,7 +23,7 @@ SIGMAS = 3.0
 MEAN_RATING = 1200.0
 """Mean of the ratings returned by `fitted_ratings`."""
 _MOST_ROUNDS, _STEADY = 10_000, 1e-9
-"""The maximum number of iterations of a fit, and the largest change in log ratings at which it has converged."""
+"""The maximum number of iterations of a fit, and the largest change in log ratings at which the fit has converged."""
 
 
 def expected_score(rating: float, opponent: float) -> float:

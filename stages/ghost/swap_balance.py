@@ -17,7 +17,7 @@ TOLERANCE = 1.5
 """The ratio of the sides' swaps in a turn that causes a warning; 5 against 4 agents with equal `swap_steps` exceeds
 it."""
 UNKNOWN = 1 / 6
-"""The largest share of a side's steps that may be in flight if the advice is to be reliable."""
+"""Maximum fraction of a side's steps that may be in flight for the advice to be reliable."""
 _ROUND = 4
 """Trajectories per known agent, on average, after which all concurrent agents are assumed to have been seen."""
 _MOST_AGENTS = 4096
@@ -60,7 +60,7 @@ class SwapBalance:
     ML-Agents' rule (in its self-play documentation, "Swap Steps") is: for x swaps during the other team's turn, a
     behaviour's `swap_steps` must be (its agents / their agents) × their `team_change` / x. With teams of unequal size,
     equal `swap_steps` let one side meet many opponents in a turn and the other few. In a team with several behaviours,
-    only the behaviour that has completed the largest share of its `team_change` counts, as it ends the turn.
+    only the behaviour that has completed the largest fraction of its `team_change` counts, as it ends the turn.
 
     The comparison uses all steps since the run began, as counts for single turns depend on whose trajectories end in
     them.

@@ -1,6 +1,7 @@
 """The controller of a league: it keeps payoffs, freezes policies into the pool, resets learners, and assigns opponents.
 
-It is pure: main gives it policies and results, and sends its decisions; only its pool touches files.
+The controller does no I/O except through its pool. Main passes policies and results to it, and sends its decisions to
+actors and learners.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from headrace.stages.plain_state import generator_state, restore_generator
 log = logging.getLogger(__name__)
 
 REFRESHED_AFTER, GAMES_A_MEMBER = 32, 8
-"""Games of a learner's actors, at least and per member, after which its match table is recomputed from the payoffs."""
+"""Number of games by a learner's actors after which its match table is recomputed: the minimum, and the number per
+member."""
 SOLVED_AGAIN = 1.5
 """The factor by which the number of games between members must grow before their mixture is recomputed."""
 RARE = 1e-4
-"""Members of the mixture with a lower probability do not play."""
+"""Minimum probability in the mixture at which a member plays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +43,27 @@ class Freeze:
     learner: str
     update: PolicyUpdate
     parent: int
-    """Number of the member that it descends from, -1 for none."""
+    """Number of the member that the policy descends from; -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A learner restarts from scratch or from other weights."""
+    """A learner's restart, from scratch or from other weights."""
 
     learner: str
     weights: PolicyUpdate | None
-    """Its initial weights; None: its own first weights."""
+    """The learner's initial weights; None for its own first weights."""
 
 
 class LeagueController:
-    """The league of one behaviour, or of all behaviours of a game, each of which is a side of it.
+    """Controls the league of one behaviour, or of several behaviours of a game, each of which is then a side.
 
     Args:
-        behavior: its name in the environment; of several, the first.
-        settings: of the league, with steps of `freeze` (`LeagueSettings.for_steps`).
+        behavior: the behaviour's name in the environment; with several behaviours, the first one's.
+        settings: the league's settings, with `freeze` in steps (`LeagueSettings.for_steps`).
         pool: the frozen members; brains of the settings become members, too.
-        random: decides about resets.
-        sides: by learner and by name of a brain: its behaviour, where several have a league (`LeagueGame`).
+        random: the generator for random resets.
+        sides: if several behaviours have a league, each learner's and each brain's behaviour, by name (`LeagueGame`).
 
     Raises:
         StageError: if the meta-solver needs a package that is not installed, or the file of a brain has changed.
@@ -90,39 +92,39 @@ class LeagueController:
         self._number = 0
         self._tables: dict[str, MatchTable] = {}
         self._fresh: dict[str, int] = {}
-        """Games of each learner's actors since its table was computed; no entry for a table that must be recomputed."""
+        """Per learner: games by its actors since its table was computed; no entry if the table must be recomputed."""
         self._member_games, self._solved_games = 0, -1
-        """Games between members since the last addition, and their number at the last mixture; -1: no mixture yet."""
+        """Games between members since the newest was added, and at the last mixture; -1 before the first mixture."""
         self._disk_refuses = self._resumed = False
         self.freezing: set[str] = set()
-        """Learners with a policy that is being written."""
+        """Learners with a policy that is being written to the pool."""
         self._add_brains()
         self._follow_pool()
 
     def receive_policy(self, learner: str, update: PolicyUpdate) -> Reset | None:
-        """Note a learner's newest policy, and freeze the policy if the learner is due.
+        """Record a learner's newest policy, and freeze it if the learner is due.
 
         Returns:
             The learner's reset, which may follow a freeze, or None.
 
         Raises:
-            StageError: as `Pool.add`.
+            StageError: as for `Pool.add`.
         """
         freeze = self.note_policy(learner, update)
         return None if freeze is None else self.frozen(freeze, self.write(freeze))
 
     def note_policy(self, learner: str, update: PolicyUpdate) -> Freeze | None:
-        """Note a learner's newest policy.
+        """Record a learner's newest policy.
 
         Returns:
-            The policy to write and then to pass to `frozen`; until then, no policy of this learner is due.
+            The policy to freeze, or None. Until it is passed to `write` and `frozen`, this learner has no other.
         """
         settings, known = self.settings.learners[learner], self._progress.get(learner)
         if learner in self._sources:
             self._newest[learner] = update.copy()
         begun = self._progress or self.freezing or self._resumed
         if not begun and any(not member.use for member in self.pool.members):
-            self.pool.restore(())  # of a run that was killed before it had a checkpoint
+            self.pool.restore(())  # from a run that was killed before its first checkpoint
             self._add_brains()
         if known is not None:
             known.advance(update.step, update.version)
@@ -139,13 +141,13 @@ class LeagueController:
         return Freeze(learner, update, -1 if known is None else known.parent)
 
     def write(self, freeze: Freeze) -> Member | OSError:
-        """Write a policy into the pool. It touches nothing else, so it may run in a thread, one call at a time.
+        """Write a policy into the pool. This changes nothing else, so it may run in a thread, one call at a time.
 
         Returns:
             The future member, or the disk's error.
 
         Raises:
-            StageError: as `Pool.add`.
+            StageError: as for `Pool.add`.
         """
         try:
             return self.pool.write(freeze.update, freeze.learner, freeze.parent, self._matches.sides[freeze.learner])
@@ -153,7 +155,7 @@ class LeagueController:
             return error
 
     def frozen(self, freeze: Freeze, written: Member | OSError) -> Reset | None:
-        """Note a written policy; after an error, the league tries to write the learner's next policy.
+        """Record that a policy was written; after an error, the league tries to write the learner's next policy.
 
         Returns:
             The learner's reset, or None.
@@ -184,15 +186,15 @@ class LeagueController:
         self._follow_pool()
 
     def rate(self, learner: str, games: Columns) -> list[tuple[str, str, float]]:
-        """Count finished games of a learner's actors.
+        """Count finished games by a learner's actors.
 
         Args:
-            learner: whose actors.
-            games: columns [G] `game_team`, `game_outcome`, and [G, T] `game_players`, `game_returns`; of games between
+            learner: the learner whose actors played the games.
+            games: columns [G] `game_team`, `game_outcome`, and [G, T] `game_players`, `game_returns`; for games between
                 more than two teams also `game_outcomes`.
 
         Returns:
-            (learner, statistic, value).
+            A (learner, statistic, value) tuple for each statistic.
         """
         if not games or not len(games["game_team"]):
             return []
@@ -212,7 +214,7 @@ class LeagueController:
         return [(learner, name, value) for name, value in [*found, ("League/Members", float(len(self.pool.members)))]]
 
     def table(self, learner: str) -> MatchTable | None:
-        """The matches of a learner's games; None until there is an opponent."""
+        """Return the match table for a learner's games; None until there is an opponent."""
         if learner not in self._progress:
             return None
         games = self._fresh.get(learner)
@@ -228,10 +230,11 @@ class LeagueController:
         return self._tables[learner]
 
     def mixture(self) -> dict[int, float]:
-        """The members that represent the league, each with its probability; the probabilities of each side add up to 1.
+        """Return the members that represent the league, with their probabilities, which add up to 1 for each side.
 
-        With a meta-solver, its mixture of the whole pool. Otherwise all frozen policies of a side's first learner,
-        the n-th in proportion to n: linear averaging, as in CFR+ (Tammelin 2014), forgets the first ones soonest.
+        With a meta-solver, this is its mixture of the whole pool. Otherwise it has all frozen policies of each side's
+        first learner, the n-th in proportion to n. Linear averaging, as in CFR+ (Tammelin 2014), gives early policies
+        little weight.
         """
         self._solve()
         return self._known_mixture()
@@ -249,12 +252,12 @@ class LeagueController:
         return mixture
 
     def report(self) -> dict[str, Any]:
-        """The current league as plain data for JSON, without side effects.
+        """Return the current state of the league as plain data for JSON, without side effects.
 
         Returns:
-            `learners`, each with its progress and with `opponents`, the probabilities in its next game by player;
-            `members`, by number; `players`, the names for the rows and columns of the matrices `games` and
-            `payoffs` (of the row's player; null if unknown); `mixture`, by member.
+            `learners`: each learner's progress, and its `opponents` with their probabilities in its next game.
+            `members`: by number. `players`: row and column names of the matrices `games` and `payoffs` (the row
+            player's payoff; null if unknown). `mixture`: pairs of a member's number and its probability.
         """
         codes = {self._matches.code(name): name for name in self.settings.learners}
         labels = codes | {member.number: member.label for member in self.pool.members}
@@ -278,7 +281,7 @@ class LeagueController:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as plain data; the pool's files hold the members' weights."""
+        """Return the state as plain data. The members' weights are in the pool's files."""
         tables = {
             name: [table.number, [*table.seats], [*table.opponents], [*table.weights]]
             for name, table in self._tables.items()
@@ -299,10 +302,10 @@ class LeagueController:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: if the file of a member is missing, or a brain's file has changed.
+            StageError: if a member's file is missing, or a brain's file has changed.
         """
         self._resumed = True
         self.pool.restore(state["members"])
@@ -338,7 +341,7 @@ class LeagueController:
             self.pool.add_brains(self.settings.members, self._sides)
 
     def _follow_pool(self) -> None:
-        """Update the matches to the current members and learners."""
+        """Update the matchmaker to the current members and learners."""
         listed = {(brain.name, brain.use) for brain in self.settings.members}
         members = [each for each in self.pool.members if not each.use or (each.name, each.use) in listed]
         self._matches.members = members
@@ -358,7 +361,7 @@ class LeagueController:
     def _reset(self, learner: str, known: LearnerProgress) -> Reset:
         settings = self.settings.learners[learner].reset
         assert settings is not None, "it was drawn"
-        weights = self._newest.get(settings.to)  # none: `start`, or a learner that has no policy yet
+        weights = self._newest.get(settings.to)  # None for `start`, and for a learner without a policy
         known.parent = known.first if weights is None else self._progress[settings.to].parent
         self._matches.forget(learner)
         return Reset(learner, weights)
@@ -374,7 +377,7 @@ class LeagueController:
         by_side = [numbers for numbers in listed if numbers]
         if len(by_side) == 2:
             found = [*meta_solver.solve_two(self._payoffs.matrix_between(*by_side), solver)]
-        else:  # one side, or one of two sides, the other of which has no members yet
+        else:  # only one side has members
             found = [meta_solver.solve(self._payoffs.matrix(numbers), solver) for numbers in by_side]
         self._matches.mixture = {}
         for numbers, mixture in zip(by_side, found, strict=True):

@@ -15,23 +15,23 @@ class LearnerProgress:
     """A learner's progress since its last freeze."""
 
     step: int
-    """Its trainer's step, newest."""
+    """The newest step that the learner's trainer has reported."""
     version: int
-    """Its newest policy's version."""
+    """Version of the learner's newest policy."""
     frozen: int
-    """Its trainer's step at the last freeze (or at the step at which it was due, if earlier), or at its start."""
+    """The trainer's step at which the last freeze was due; before the first freeze, the step at the start."""
     parent: int = -1
-    """The member that it descends from, -1 for none."""
+    """Number of the member that the learner descends from; -1 for none."""
     first: int = -1
-    """The member with its first policy, -1 if that was not frozen."""
+    """Number of the member with the learner's first policy; -1 if that policy was not frozen."""
 
     def advance(self, step: int, version: int) -> None:
-        """Note its newest policy; a restarted trainer may be some steps behind."""
+        """Record the learner's newest policy; a restarted trainer may be a few steps behind."""
         self.step, self.version = step, version
         self.frozen = min(self.frozen, step)
 
     def freeze(self, freeze: FreezeSettings, member: int, step: int) -> None:
-        """Note that it has become a member at a trainer's step.
+        """Record that the learner has become a member at a trainer step.
 
         The next interval counts from the step at which the freeze was due, so the number of members does
         not depend on the size of updates.
@@ -45,9 +45,9 @@ def is_due(freeze: FreezeSettings, steps: int, chances: Sequence[float]) -> bool
     """Return True if a learner is due to be frozen.
 
     Args:
-        freeze: the conditions, with steps.
-        steps: since the last time.
-        chances: of beating each of its opponents.
+        freeze: the conditions, in steps.
+        steps: number of steps since the last freeze.
+        chances: the learner's probability of beating each opponent.
     """
     after, at_most = freeze.after, freeze.at_most
     if after is None or at_most is None:
@@ -57,7 +57,7 @@ def is_due(freeze: FreezeSettings, steps: int, chances: Sequence[float]) -> bool
 
 
 def is_reset(reset: ResetSettings | None, random: np.random.Generator) -> bool:
-    """Draw whether a newly frozen learner is reset; draws nothing if that is certain."""
+    """Draw whether a newly frozen learner is reset; no random number is drawn if the answer is certain."""
     if reset is None or reset.probability in (0.0, 1.0):
         return reset is not None and reset.probability == 1.0
     return bool(random.random() < reset.probability)

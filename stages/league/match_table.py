@@ -10,22 +10,22 @@ from headrace.stages.league.pool import Member
 
 @dataclass(frozen=True, slots=True)
 class MatchTable:
-    """The matches of a learner's games: rows, one of which is drawn for each game."""
+    """The matches for a learner's games; one row is drawn for each game."""
 
     number: int
-    """Rises with each change."""
+    """Number of the table, which rises with each change."""
     seats: tuple[int, ...]
-    """[n] player code of the seat: `OWN`, or a member in a game that only rates."""
+    """[n] player code of the seat: `OWN`, or a member in a game that is played only for ratings."""
     opponents: tuple[int, ...]
     """[n] player code of the opponent."""
     weights: tuple[float, ...]
-    """[n] probability; the probabilities of one behaviour's opponents add up to 1."""
+    """[n] probability of the row; the probabilities of one behaviour's opponents add up to 1."""
     members: Mapping[int, Member]
     """The members in the rows, by number."""
 
     @property
     def rows(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-        """Everything except the number: equal for tables of the same matches."""
+        """Everything except the number; equal for tables with the same matches."""
         return self.seats, self.opponents, self.weights
 
 
@@ -36,6 +36,6 @@ def made_table(
     weights: Sequence[float],
     members: Mapping[int, Member],
 ) -> MatchTable:
-    """Make a table; `members` are all of the pool, by number."""
+    """Make a table; `members` holds the whole pool, by number."""
     named = {player: members[player] for player in sorted({*seats, *opponents}) if player >= 0}
     return MatchTable(number, tuple(seats), tuple(opponents), tuple(weights), named)

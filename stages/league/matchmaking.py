@@ -1,4 +1,4 @@
-"""Matchmaking: a learner's opponents, as a distribution (docs/league-rules.md)."""
+"""Matchmaking: the probability distribution of a learner's opponents (docs/league-rules.md)."""
 
 from __future__ import annotations
 
@@ -15,30 +15,33 @@ from headrace.stages.league.pool import Member
 
 Floats = NDArray[np.float64]
 Draw = dict[int, float]
-"""Player codes, and the probability of each; empty if there are no players."""
+"""Maps player codes to probabilities; empty if there are no players."""
 
 OWN = -1
 """The player code of the learner's own newest policy."""
 TINY = 1e-10
 """If weights add up to less, all players are equally likely."""
 EXPLOITED, FORGOTTEN = 0.3, 0.7
-"""Win probabilities against exploiters and against past policies, below which a learner plays these to verify."""
+"""Win probabilities against exploiters, and against the learner's past policies, below which a `verify` match plays
+these."""
 RATED_AT_ONCE, EXACT = 8, 0.002
-"""Maximum pairs of members in a table; share of the range of payoffs below which a pair needs no further games."""
+"""Maximum number of pairs of members in a table, and the error of a payoff, as a fraction of the payoff range, below
+which a pair needs no more games."""
 UNLIKELY = 0.3
-"""Minimum probability of each member for ratings, in shares of a uniform mixture: the mixture may still change."""
+"""Minimum probability that each member has when pairs to rate are chosen, as a fraction of the uniform probability.
+Even unlikely members are rated, because the mixture may still change."""
 
 
 def learner_code(index: int) -> int:
-    """The player code of the newest policy of a league's learner, by its place among the learners."""
+    """Return the player code of a learner's newest policy, given the learner's index in the league."""
     return -2 - index
 
 
 def weighted(chances: Sequence[float], weighting: str) -> Floats:
-    """The probabilities of drawing each opponent, from the probabilities of beating it (Vinyals et al. 2019).
+    """Return the probability of drawing each opponent, from the probabilities of beating it (Vinyals et al. 2019).
 
     Args:
-        chances: [n] at least one.
+        chances: [n] the probability of beating each opponent; n is at least 1.
         weighting: `squared`, `variance`, `linear`, `linear_capped` or `uniform`.
     """
     p = np.asarray(chances, np.float64)
@@ -54,22 +57,22 @@ def weighted(chances: Sequence[float], weighting: str) -> Floats:
 
 
 def forgotten(chances: Sequence[float]) -> int:
-    """Return how many of a learner's past policies, oldest first, remain without the last ones of decreasing chances.
+    """Return how many past policies, counted from the oldest, can show that a learner has forgotten something.
 
-    A learner that improves has lower chances against newer policies. So only the policies up to the last increase of
-    its chances can show that it has forgotten something.
+    If a learner has only improved, its win probability decreases from each past policy to the next newer one. So the
+    newest policies, over which its win probability keeps decreasing, show no forgetting and are not counted.
 
     Args:
-        chances: of beating each.
+        chances: the probability of beating each past policy, oldest first.
     """
     return next((i + 1 for i in range(len(chances) - 1, 0, -1) if chances[i - 1] < chances[i]), 0)
 
 
 class QualityScores:
-    """The quality scores of a learner's past opponents (Berner et al. 2019): a win lowers the opponent's score.
+    """The quality scores of a learner's past opponents (Berner et al. 2019). Beating an opponent lowers its score.
 
     Args:
-        rate: η.
+        rate: the step size η.
     """
 
     def __init__(self, rate: float) -> None:
@@ -77,30 +80,30 @@ class QualityScores:
         self._scores: dict[int, float] = {}
 
     def probabilities(self, members: Sequence[int]) -> Floats:
-        """The probabilities [n] with which these members are drawn: exp(q), normalised."""
-        for number in members:  # a new one has the highest score
+        """Return the probabilities [n] of drawing these members: exp(q), normalised."""
+        for number in members:  # a new member gets the highest score
             self._scores.setdefault(number, max(self._scores.values(), default=0.0))
         scores = np.array([self._scores[number] for number in members])
         weights = np.exp(scores - scores.max(initial=-np.inf))
         return np.asarray(weights / weights.sum(), np.float64)
 
     def won(self, member: int, members: Sequence[int]) -> None:
-        """Lower the score of a beaten member by η / (N p), but at most by 1."""
+        """Lower a beaten member's score by η / (N p), but at most by 1."""
         p = self.probabilities(members)[members.index(member)]
         self._scores[member] -= min(1.0, self._rate / (len(members) * max(p, TINY)))
 
     def state_dict(self) -> list[list[Any]]:
-        """The scores as plain data."""
+        """Return the scores as plain data."""
         return [[number, score] for number, score in self._scores.items()]
 
     def load_state_dict(self, state: Iterable[Sequence[Any]]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the scores from `state_dict()`."""
         self._scores = {int(number): float(score) for number, score in state}
 
 
 @dataclass(slots=True)
 class Matchmaker:
-    """Finds the opponents of learners.
+    """Finds opponents for learners.
 
     A **side** is a behaviour of the game. If only one behaviour has a league, there is one side, which is called "" and
     plays itself.
@@ -109,31 +112,34 @@ class Matchmaker:
     settings: LeagueSettings
     payoffs: PayoffTable
     members: Sequence[Member] = ()
-    """The pool."""
+    """The pool's members."""
     present: Collection[str] = ()
-    """Learners that have a policy."""
+    """Learners that already have a policy."""
     mixture: Mapping[int, float] = field(default_factory=dict)
-    """The meta-solver's, by member."""
+    """The meta-solver's mixture: probabilities by member number."""
     sides: Mapping[str, str] = field(default_factory=dict)
-    """By learner: its side."""
+    """Each learner's side, by learner."""
     qualities: dict[str, QualityScores] = field(init=False)
-    """By learner."""
+    """The quality scores of each learner's opponents, by learner."""
 
     def __post_init__(self) -> None:
         self.sides = {name: self.sides.get(name, "") for name in self.settings.learners}
         self.qualities = {name: QualityScores(self.settings.quality_rate) for name in self.settings.learners}
 
     def code(self, learner: str) -> int:
-        """The player code of a learner's newest policy, as seen by the others."""
+        """Return the player code that other learners use for a learner's newest policy."""
         return learner_code(list(self.settings.learners).index(learner))
 
     def rivals(self, learner: str) -> list[str]:
-        """The sides that a learner plays against: all others, or its own if there is only one."""
+        """Return the sides that a learner plays against: all other sides, or its own if there is only one."""
         own, found = self.sides[learner], [*dict.fromkeys(self.sides.values())]
         return [side for side in found if side != own] or [own]
 
     def draw(self, learner: str, side: str = "") -> Draw:
-        """The opponents of a learner's next game on a side; shares without opponents leave games to the others."""
+        """Return the opponents on `side`, with their probabilities, for a learner's next game.
+
+        If an entry of `matches` has no opponents, the other entries get its games.
+        """
         total: Draw = {}
         for share in self.settings.learners[learner].matches:
             for player, probability in self.opponents(learner, share, side).items():
@@ -142,7 +148,7 @@ class Matchmaker:
         return {player: each / weight for player, each in total.items() if each > 0}
 
     def opponents(self, learner: str, share: MatchSettings, side: str = "") -> Draw:
-        """The opponents on a side in one of a learner's shares of games."""
+        """Return the opponents on `side`, with their probabilities, for one entry of the learner's `matches`."""
         match share.match:
             case "self":
                 return self._itself(learner, side)
@@ -160,12 +166,12 @@ class Matchmaker:
                 return dict(zip(members, self.qualities[learner].probabilities(members).tolist(), strict=True))
 
     def candidates(self, share: MatchSettings, side: str = "") -> list[int]:
-        """The members of a side that a share may draw."""
+        """Return the members on `side` that an entry of `matches` may draw."""
         there = [each for each in self.members if each.behavior == side]
         return [each.number for each in there if share.against is None or _of(each) in share.against]
 
     def counterpart(self, learner: str, side: str) -> str:
-        """The counterpart of a learner on a side: itself, the learner of the same name, `main`, or the first."""
+        """Return a learner's counterpart on `side`: itself, the learner of the same name, `main`, or the first one."""
         if side == self.sides[learner]:
             return learner
         there = [name for name, its in self.sides.items() if its == side]
@@ -186,10 +192,10 @@ class Matchmaker:
         self.qualities[learner] = QualityScores(self.settings.quality_rate)
 
     def targets(self, learner: str) -> list[int]:
-        """The players that a learner has to beat to be frozen early.
+        """Return the players that a learner must beat to be frozen early.
 
-        The newest policies of learners, if it only plays against these; otherwise the members in its shares of
-        `pfsp`, or all members if it has no `pfsp`.
+        If the learner only plays against newest policies, these are the newest policies that it plays against.
+        Otherwise they are the members that its `pfsp` entries may draw, or all members if it has no `pfsp` entry.
         """
         shares, sides = self.settings.learners[learner].matches, self.rivals(learner)
         if all(share.match == "newest" for share in shares):
@@ -200,12 +206,12 @@ class Matchmaker:
         return sorted(members) or [member.number for member in self.members if member.behavior in sides]
 
     def rating_pairs(self, own: str = "", side: str = "") -> list[tuple[int, int]]:
-        """The pairs of members that should play each other to be rated: those whose next game is most informative.
+        """Return the pairs of members whose next game improves the ratings most; pairs that have not played come first.
 
-        The payoff of member i against the mixture x is the sum of x_j M_ij over its opponents j. A pair's mean, of n
-        games of variance s², adds (x_i² + x_j²) s² / n to the variances of its two members' payoffs, and another game
-        reduces this by a fraction of 1 / (n + 1) (Neyman 1934, stratified sampling, one game at a time).
-        Pairs that add less than `EXACT` squared need no further games.
+        The payoff of member i against the mixture x is the sum of x_j M_ij over its opponents j. The mean of a pair's n
+        games, each with variance s², adds (x_i² + x_j²) s² / n to the variances of its two members' payoffs, and
+        another game reduces this sum by a fraction 1 / (n + 1) (Neyman 1934, stratified sampling, one game at a time).
+        Pairs that add less than `EXACT` squared need no more games.
 
         Args:
             own: the side of the first member of each pair.
@@ -224,11 +230,11 @@ class Matchmaker:
         weights = np.array([likely[a] ** 2 + likely[b] ** 2 for a, b in pairs])
         added = weights * self.payoffs.variances(pairs) / np.maximum(games, 0.5)
         gains = added / (games + 1)
-        order = np.lexsort((-gains, games > 0))  # pairs that have not met come first
+        order = np.lexsort((-gains, games > 0))  # pairs that have not played come first
         return [pairs[index] for index in order[:RATED_AT_ONCE].tolist() if added[index] > EXACT**2]
 
     def _itself(self, learner: str, side: str) -> Draw:
-        """Itself; on another side its counterpart, once that has a policy."""
+        """Return the learner itself; on another side, return its counterpart once the counterpart has a policy."""
         counterpart = self.counterpart(learner, side)
         if counterpart == learner:
             return {OWN: 1.0}
@@ -264,7 +270,7 @@ class Matchmaker:
         return dict(zip(members, weighted(chances, weighting).tolist(), strict=True))
 
     def _others(self, learner: str, share: MatchSettings, side: str) -> list[str]:
-        """The learners on a side that a share names, without the playing learner."""
+        """Return the learners on `side` that an entry of `matches` names, except `learner` itself."""
         there = [name for name in self.settings.learners if name != learner and self.sides[name] == side]
         return [name for name in there if name in (share.against or (name,))]
 
@@ -273,5 +279,5 @@ class Matchmaker:
 
 
 def _of(member: Member) -> str:
-    """The name of a member in `against`: its learner's, or its own."""
+    """Return the name that `against` uses for a member: its learner's name, or a brain's own name."""
     return member.learner or member.name

@@ -16,10 +16,10 @@ from headrace.stages.errors import StageError
 Floats = NDArray[np.float64]
 
 STEP, TIME, LEAST = 0.05, 100.0, 1e-6
-"""Of projected replicator dynamics: the step, the total time, and the minimum probability of a member."""
+"""Settings of projected replicator dynamics: the step size, the total time, and a member's minimum probability."""
 
 _TOLERANCE = 1e-9
-"""The tolerance by which the second linear program may fall below the value of the first one."""
+"""Amount by which the second linear program may fall short of the first one's value."""
 
 
 def require(solver: str | None) -> None:
@@ -39,7 +39,7 @@ def solve(payoffs: Floats, solver: str) -> Floats:
     """Return the probability [n] of each member.
 
     Args:
-        payoffs: [n, n] of the row's member against the column's; antisymmetric, n at least 1.
+        payoffs: [n, n] the row member's payoff against the column member; antisymmetric, n at least 1.
         solver: `nash`, `replicator` or `uniform`.
     """
     largest = np.abs(payoffs).max(initial=0.0)
@@ -52,7 +52,7 @@ def solve_two(payoffs: Floats, solver: str) -> tuple[Floats, Floats]:
     """Return the probabilities of the members of two populations that play each other: [n] and [m].
 
     Args:
-        payoffs: [n, m] of the row's member against the column's member, which loses the same; n and m at least 1.
+        payoffs: [n, m] the row member's payoff against the column member, who gets the negative; n and m at least 1.
         solver: `nash`, `replicator` or `uniform`.
     """
     n, m = payoffs.shape
@@ -65,12 +65,12 @@ def solve_two(payoffs: Floats, solver: str) -> tuple[Floats, Floats]:
 
 
 def _best_mixture(payoffs: Floats) -> Floats:
-    """The row player's maximin mixture whose largest probability is smallest, by linear programming.
+    """Return the row player's maximin mixture whose largest probability is smallest, by linear programming.
 
     The first program finds the value v, the highest guaranteed payoff against every column. The second finds, among
     the mixtures that guarantee v, the one with the smallest largest entry.
     """
-    from scipy.optimize import linprog  # an extra
+    from scipy.optimize import linprog  # an optional dependency
 
     n, m = payoffs.shape
     against = np.hstack([-payoffs.T, np.ones((m, 1))])  # v - x A <= 0
@@ -82,11 +82,11 @@ def _best_mixture(payoffs: Floats) -> Floats:
 
 
 def _most_even(payoffs: Floats, value: float) -> Floats:
-    """The mixture with the smallest largest entry, among those that guarantee a value against each column.
+    """Return the mixture with the smallest largest entry, among those that guarantee a value against each column.
 
-    Equally strong members therefore share their probability.
+    Equally strong members therefore get equal probabilities.
     """
-    from scipy.optimize import linprog  # an extra
+    from scipy.optimize import linprog  # an optional dependency
 
     n, m = payoffs.shape
     found = linprog(
@@ -104,7 +104,7 @@ def _most_even(payoffs: Floats, value: float) -> Floats:
 
 
 def _two_replicators(payoffs: Floats) -> tuple[Floats, Floats]:
-    """The means over time of projected replicator dynamics of two populations, each from its uniform mixture."""
+    """Return the time averages of projected replicator dynamics of two populations, from uniform mixtures."""
     mixtures = [np.full(size, 1 / size) for size in payoffs.shape]
     totals = [np.zeros(size) for size in payoffs.shape]
     for _ in range(round(TIME / STEP)):
@@ -118,14 +118,14 @@ def _two_replicators(payoffs: Floats) -> tuple[Floats, Floats]:
 
 
 def _nash(payoffs: Floats) -> Floats:
-    """The Nash equilibrium of a symmetric zero-sum game, whose value is 0, with the most even mixture."""
+    """Return the most even Nash equilibrium of a symmetric zero-sum game, whose value is 0."""
     return _most_even(payoffs, 0.0)
 
 
 def _replicator(payoffs: Floats) -> Floats:
-    """The mean over time of projected replicator dynamics from the uniform mixture (Lanctot et al. 2017).
+    """Return the time average of projected replicator dynamics from the uniform mixture (Lanctot et al. 2017).
 
-    The mean payoff, which the dynamics subtract from each member's, is 0 in a symmetric zero-sum game.
+    The mean payoff, which the dynamics subtract from each member's payoff, is 0 in a symmetric zero-sum game.
     """
     n = len(payoffs)
     mixture, total = np.full(n, 1 / n), np.zeros(n)
@@ -139,7 +139,7 @@ def _replicator(payoffs: Floats) -> Floats:
 
 
 def projected(point: Floats, least: float) -> Floats:
-    """The nearest mixture to a point in which no probability is below `least` (Wang and Carreira-Perpiñán 2013)."""
+    """Return the mixture nearest to a point, with no probability below `least` (Wang and Carreira-Perpiñán 2013)."""
     n = len(point)
     ranks = np.arange(1, n + 1)
     falling = np.sort(point)[::-1] - least

@@ -14,29 +14,30 @@ from headrace.queues.messages import Columns
 Floats = NDArray[np.float64]
 
 SMOOTHING = 2.0
-"""Additional games, half of them won, that smooth a probability: a single loss must not give a probability of 0."""
+"""Number of additional games, half of them won, that smooth a probability: a single loss must not make it 0."""
 INHERITED = 50.0
-"""Maximum weight, in games, of results that a member inherits from its learner; its own games replace them."""
+"""Maximum weight, in games, of the results that a member inherits from its learner, until its own games replace
+them."""
 
 
 @dataclass(slots=True)
 class _Pair:
-    """One player's games with another player; earlier games may count less."""
+    """One player's games against another player, in which earlier games may have less weight."""
 
     games: int = 0
-    """How many there were."""
+    """Number of games."""
     weight: float = 0.0
-    """Their total weight."""
+    """Total weight of the games."""
     total: float = 0.0
-    """The weighted sum of their values."""
+    """Weighted sum of the games' values."""
     recent_weight: float = 0.0
     recent_total: float = 0.0
-    """The same for games since a learner was frozen."""
+    """Weighted sum of the values since the learner was last frozen."""
     inherited_weight: float = 0.0
     inherited_total: float = 0.0
-    """The same for games of its learner before the freeze."""
+    """Weighted sum of the values that a member inherited from its learner."""
     squares: float = 0.0
-    """The weighted sum of the squares of their values."""
+    """Weighted sum of the squared values."""
 
     @property
     def known(self) -> tuple[float, float]:
@@ -47,20 +48,20 @@ class _Pair:
 
 
 _NOBODY = _Pair()
-"""The record of pairs that have not played."""
+"""The record of a pair that has not played."""
 
 
 class PayoffTable:
     """Payoffs of ordered pairs of players.
 
-    Players are member numbers, or codes below 0 of learners' newest policies. Between two members all games have
-    the same weight, as neither changes. If one player still learns, each game reduces the weight of
-    earlier games.
+    A player is a member's number, or the negative code of a learner's newest policy. All games between two members have
+    the same weight, because members do not change. If one player still learns, each game reduces the weight of earlier
+    games.
 
     Args:
         kind: `win_rate` (a value is 1 for a win, 0.5 for a draw, 0 for a loss) or `mean_return`.
-        decay: factor of earlier games at each game of a pair with a learner.
-        smoothing: games, half of them won, that are added when a payoff becomes a probability.
+        decay: factor by which each game with a learner reduces the weight of the pair's earlier games.
+        smoothing: number of games, half of them won, that are added when a payoff is converted to a probability.
     """
 
     def __init__(self, kind: str, decay: float, smoothing: float = SMOOTHING) -> None:
@@ -71,13 +72,13 @@ class PayoffTable:
         self._range = (np.inf, -np.inf)
 
     def count(self, player: int, opponent: int, values: Floats, opposite: Floats) -> None:
-        """Count games of two players, in the order in which they ended.
+        """Count games between two players, in the order in which they ended.
 
         Args:
-            player: one of them; games with itself are ignored.
-            opponent: the other one.
-            values: [G] the results of `player`.
-            opposite: [G] the results of `opponent`.
+            player: one of the players; games against itself are ignored.
+            opponent: the other player.
+            values: [G] `player`'s results.
+            opposite: [G] `opponent`'s results.
         """
         if player == opponent or not len(values):
             return
@@ -99,15 +100,15 @@ class PayoffTable:
             )
 
     def games(self, player: int, opponent: int) -> int:
-        """The number of counted games, without inherited ones."""
+        """Return the number of games counted for a pair, without inherited games."""
         pair = self._pairs.get((player, opponent))
         return 0 if pair is None else pair.games
 
     def variances(self, pairs: Sequence[tuple[int, int]]) -> Floats:
-        """The variance [P] of one game's value in each of these pairs, in squares of the values' range.
+        """Return the variance [P] of one game's value for each of these pairs, relative to the squared range.
 
-        Two additional games with the mean variance of all these pairs smooth it, and two with 1/4, the maximum, smooth
-        that mean: a few equal games do not prove that all are equal.
+        Each variance is smoothed by two additional games with the mean variance of all these pairs, and that mean by
+        two games with the maximum variance, 1/4: a few equal results do not prove that all results are equal.
         """
         low, high = self._range if self._by_return else (0.0, 1.0)
         known = [self._pairs.get(pair, _NOBODY) for pair in pairs]
@@ -119,7 +120,7 @@ class PayoffTable:
         return np.asarray((sums + SMOOTHING * mean) / (weights + SMOOTHING), np.float64)
 
     def value(self, player: int, opponent: int) -> float | None:
-        """The win rate or mean return of a player against an opponent; None if it is unknown."""
+        """Return a player's win rate or mean return against an opponent; None if it is unknown."""
         pair = self._pairs.get((player, opponent))
         if pair is None:
             return None
@@ -127,9 +128,9 @@ class PayoffTable:
         return total / weight if weight else None
 
     def chance(self, player: int, opponent: int) -> float:
-        """The payoff as a probability, smoothed: the win rate, or the position of the mean return in the range so far.
+        """Return a payoff as a smoothed probability: the win rate, or the mean return's position in the range so far.
 
-        It is 0.5 if it is unknown, and against itself.
+        The result is 0.5 if the payoff is unknown, and for a player against itself.
         """
         pair = self._pairs.get((player, opponent))
         weight, total = (0.0, 0.0) if pair is None else pair.known
@@ -140,28 +141,28 @@ class PayoffTable:
         return (won + self._smoothing / 2) / (weight + self._smoothing)
 
     def chances(self, player: int, opponents: Iterable[int]) -> list[float]:
-        """The `chance` against each of these opponents."""
+        """Return the `chance` against each of these opponents."""
         return [self.chance(player, opponent) for opponent in opponents]
 
     def matrix(self, players: Sequence[int]) -> Floats:
-        """The payoffs [n, n] of these players against each other, minus those of their opponents, halved.
+        """Return the payoff matrix M [n, n] of these players, made antisymmetric: (M - Mᵀ) / 2.
 
-        The matrix is antisymmetric, as in a symmetric zero-sum game. Unknown payoffs are 0.
+        This is the payoff matrix of a symmetric zero-sum game. Unknown payoffs are 0.
         """
         values = np.array([[self.value(a, b) or 0.0 for b in players] for a in players], np.float64)
         values = values.reshape(len(players), len(players))
         return (values - values.T) / 2
 
     def matrix_between(self, rows: Sequence[int], columns: Sequence[int]) -> Floats:
-        """The payoffs [n, m] of players against players of another side, minus the latter's, halved.
+        """Return the payoff matrix [n, m] between players on two sides, made zero-sum: (M - Nᵀ) / 2.
 
-        The game is zero-sum. Unknown payoffs are 0.
+        M contains the row players' payoffs, and N the column players'. Unknown payoffs are 0.
         """
         pairs = [[(self.value(a, b) or 0.0) - (self.value(b, a) or 0.0) for b in columns] for a in rows]
         return np.array(pairs, np.float64).reshape(len(rows), len(columns)) / 2
 
     def inherit(self, member: int, learner: int) -> None:
-        """Give a new member its learner's results since the previous freeze, as older ones are another policy's.
+        """Give a new member its learner's results since the previous freeze; older results belong to another policy.
 
         Args:
             member: the new member.
@@ -176,21 +177,21 @@ class PayoffTable:
                 pair.recent_weight = pair.recent_total = 0.0
 
     def forget(self, player: int) -> None:
-        """Forget the results of a player, which becomes a different player."""
+        """Forget a player's results, because it becomes a different player."""
         self._pairs = {key: pair for key, pair in self._pairs.items() if player not in key}
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return the whole table as plain data."""
         columns = [field.name for field in fields(_Pair)]
         rows = [[*key, *(getattr(pair, name) for name in columns)] for key, pair in self._pairs.items()]
         return {"pairs": rows, "range": [*self._range]}
 
     def load_state_dict(self, state: Mapping[str, Any], codes: Mapping[int, int | None]) -> None:
-        """Continue from `state_dict()`.
+        """Restore the table from `state_dict()`.
 
         Args:
             state: the plain data.
-            codes: the learners' earlier codes, and their current ones; None for a learner that no longer exists.
+            codes: maps each learner's earlier code to its current one; None for a learner that no longer exists.
         """
         pairs = {}
         for a, b, games, *sums in state["pairs"]:
@@ -202,17 +203,17 @@ class PayoffTable:
 
 
 def duels(games: Columns, own: int, known: range) -> Iterator[tuple[int, int, Floats, Floats]]:
-    """Yield, for each pair of players, their outcomes [G, 2] and returns [G, 2], the seat's first.
+    """Yield (seat, opponent, outcomes [G, 2], returns [G, 2]) for each pair of players; column 0 is the seat's.
 
     Args:
-        games: as `LeagueController.rate` gets them.
-        own: the code of the learner whose actors have played; results have -1 for it.
-        known: the codes of all players. Games of other players, as before a rewind, are left out.
+        games: as in `LeagueController.rate`.
+        own: the code of the learner whose actors have played; `games` contains -1 in its place.
+        known: the codes of all players. Games with other players, for example from before a rewind, are omitted.
     """
     players = np.where(games["game_players"] == -1, own, games["game_players"])
     rows, teams = np.arange(len(players))[:, None], players.shape[1]
     seats = games["game_team"].astype(np.int64)[:, None]
-    others = (seats + np.arange(1, teams)) % teams  # [G, T - 1], so duels are in the order of their games
+    others = (seats + np.arange(1, teams)) % teams  # [G, T - 1], so duels stay in the order of their games
     returns = games["game_returns"].astype(np.float64)
     if "game_outcomes" in games:
         ranks = games["game_outcomes"].astype(np.float64)

@@ -19,7 +19,7 @@ from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError
 
 FOLDER = "league"
-"""The pool's folder, in the behaviour's folder of a run."""
+"""Name of the pool's folder, which is inside the behaviour's folder of a run."""
 INDEX = "pool.json"
 SUFFIX = ".policy"
 
@@ -29,43 +29,44 @@ class Member:
     """One member of a pool."""
 
     number: int
-    """Counted from 0."""
+    """Number of the member, counted from 0."""
     learner: str
-    """The frozen learner; empty for a brain that was not trained in this run."""
+    """Name of the learner that was frozen; empty for a brain."""
     parent: int
-    """The member that it descends from, -1 for none."""
+    """Number of the member that this one descends from; -1 for none."""
     step: int
-    """Its trainer's step at that time."""
+    """The trainer's step when the learner was frozen."""
     version: int
-    """Its policy version."""
+    """Version of the frozen policy."""
     hash: str
-    """SHA-256 of its weights' bytes, in hexadecimal digits; for a brain, of its file; empty if it has no file."""
+    """SHA-256 of the weights' bytes, or of a brain's file, in hexadecimal; empty for a brain without a file."""
     path: str
-    """Its file, relative to the pool's folder; for a brain, its `use`."""
+    """Path of the member's file, relative to the pool's folder; for a brain, its `use`."""
     use: str = ""
-    """The kind of brain (`headrace.config.brains`); empty for a policy of the pool."""
+    """The brain's kind (`headrace.config.brains`); empty for a frozen policy."""
     name: str = ""
-    """The name of a brain, empty for a policy."""
+    """The brain's name; empty for a frozen policy."""
     behavior: str = ""
-    """The behaviour of the environment that it plays; empty if only one behaviour has a league."""
+    """The environment's behaviour that the member plays; empty if only one behaviour has a league."""
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """The member's name for display."""
         return self.name or f"{self.learner} {self.number}"
 
 
 class Pool:
-    """Main's side of a pool.
+    """A pool with write access, as main uses it.
 
-    A member's file is durable before the index names it. So after a kill between the two, the pool is unchanged except
-    for an additional file, which `add` or `restore` adopts or removes. The pool keeps no weights in memory.
+    A member's file is flushed to disk before the index names it. If the process is killed between the two, the pool is
+    unchanged except for an additional file, which `add` or `restore` adopts or removes. The pool keeps no weights in
+    memory.
 
     Args:
-        folder: the folder of the files, created when it is needed.
+        folder: the folder for the files, created when it is needed.
 
     Raises:
-        StageError: if there is an index that can't be read.
+        StageError: if the pool has an index that can't be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -86,13 +87,13 @@ class Pool:
         return member
 
     def enter(self, member: Member) -> None:
-        """Make the result of `write` a member."""
+        """Add the result of `write` to the members."""
         self._members.append(member)
 
     def write(self, update: PolicyUpdate, learner: str, parent: int, behavior: str = "") -> Member:
-        """Write a policy's file, and the index that names it; until it is entered, the pool does not have it.
+        """Write a policy's file, and an index that names it; only `enter` makes the policy a member.
 
-        This may happen in a thread, as long as nothing else changes the pool.
+        May be called in a thread, as long as nothing else changes the pool.
 
         Args:
             update: the policy, which the pool does not keep.
@@ -101,8 +102,8 @@ class Pool:
             behavior: the behaviour that it plays, if several have a league.
 
         Raises:
-            StageError: if a file of this name has other content.
-            OSError: if the disk refuses; the pool is then unchanged.
+            StageError: if a file with this name has different content.
+            OSError: if writing fails; the pool is then unchanged.
         """
         number, digest = len(self._members), hash_of(update)
         path = self.folder / _file_name(number, digest)
@@ -110,22 +111,22 @@ class Pool:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._remove([name for name in self._files() if name.startswith(_prefix(number)) and name != member.path])
         if path.exists():
-            read_member(self.folder, member)  # of a run that was killed here: the same, or refused
+            read_member(self.folder, member)  # from a run that was killed here; raises if it differs
         else:
             _write(path, packed(replace(update, snapshot=number)))
         self._write_index([*self._members, member])
         return member
 
     def add_brains(self, brains: Iterable[MemberSettings], behaviors: Mapping[str, str]) -> None:
-        """Make brains members, unless they already are.
+        """Add brains to the members, unless they already are members.
 
         Args:
             brains: the brains.
-            behaviors: by name of a brain: the behaviour that it plays, if several have a league.
+            behaviors: the behaviour that each brain plays, by the brain's name, if several have a league.
 
         Raises:
             StageError: if a brain's file has changed since it became a member.
-            OSError: if the disk refuses.
+            OSError: if writing fails.
         """
         known = {(member.name, member.use): member for member in self._members if member.use}
         for brain in brains:
@@ -144,11 +145,11 @@ class Pool:
                 )
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The members as plain data; their files hold the weights."""
+        """Return the members as plain data. Their files contain the weights."""
         return [asdict(member) for member in self._members]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Go back to the members of `state_dict()`; the files of others, frozen after it, are removed.
+        """Return to the members in `state_dict()`, and remove the files of members that were frozen later.
 
         Raises:
             StageError: if a member's file is missing.
@@ -177,10 +178,10 @@ class Pool:
 
 
 def read_member(folder: Path, member: Member) -> PolicyUpdate:
-    """Read the policy of a member of a pool.
+    """Read a pool member's policy.
 
     Args:
-        folder: the pool's.
+        folder: the pool's folder.
         member: a member that is not a brain.
 
     Raises:
@@ -207,7 +208,7 @@ def read_member(folder: Path, member: Member) -> PolicyUpdate:
 
 
 def hash_of(update: PolicyUpdate) -> str:
-    """The SHA-256 of a policy's weights, in hexadecimal digits."""
+    """Return the SHA-256 of a policy's weights, in hexadecimal."""
     return hashlib.sha256(np.ascontiguousarray(update.weights, "<f4").data).hexdigest()
 
 
@@ -227,14 +228,14 @@ def _file_name(number: int, digest: str) -> str:
 
 
 def packed(update: PolicyUpdate) -> bytes:
-    """A policy as bytes."""
+    """Return a policy as bytes."""
     plain = {name: getattr(update, name) for name in ("behavior_id", "version", "step", "snapshot", "layout")}
     data: bytes = msgpack.packb({**plain, "weights": np.ascontiguousarray(update.weights, "<f4").tobytes()})
     return data
 
 
 def unpacked(data: bytes) -> PolicyUpdate:
-    """The inverse of `packed`."""
+    """Invert `packed`."""
     plain = msgpack.unpackb(data)
     layout = tuple((str(name), tuple(int(size) for size in shape)) for name, shape in plain["layout"])
     weights = np.frombuffer(plain["weights"], "<f4").astype(np.float32)

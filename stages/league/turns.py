@@ -7,13 +7,13 @@ from typing import Any
 
 
 class Turns:
-    """The turns of all learners of a league, in their order.
+    """The turns of all learners in a league, in the learners' order.
 
     A learner's turn ends at the next multiple of its number of steps. So a turn that ends late, because the trainer's
     updates are large, is followed by a shorter one, and all learners get the same number of turns.
 
     Args:
-        steps: by learner: the steps of its trainer in a turn.
+        steps: the number of trainer steps in a turn, by learner.
     """
 
     def __init__(self, steps: Mapping[str, int]) -> None:
@@ -21,18 +21,18 @@ class Turns:
         self._steps = dict.fromkeys(steps, 0)
         self._done: set[str] = set()
         self.learner = next(iter(steps))
-        """Whose turn it is."""
+        """Name of the learner whose turn it is."""
         self._end = self._next_end()
 
     @property
     def waiting(self) -> list[str]:
-        """The other learners."""
+        """The learners whose turn it is not."""
         return [name for name in self._length if name != self.learner]
 
     def reported(self, learner: str, step: int, done: bool) -> bool:
-        """Note a trainer's step, and whether it has reached its end; return True if a new turn begins."""
+        """Record a trainer's step, and whether the trainer is done; return True if a new turn begins."""
         self._steps[learner] = step
-        (self._done.add if done else self._done.discard)(learner)  # a lost one may go back behind its end
+        (self._done.add if done else self._done.discard)(learner)  # a restarted trainer may not be done any more
         if self.learner not in self._done and self._steps[self.learner] < self._end:
             return False
         names = list(self._length)
@@ -43,11 +43,11 @@ class Turns:
         return self.learner != before
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as plain data, without the finished learners: trainers report these again."""
+        """Return the state as plain data, without the finished learners, whose trainers report again."""
         return {"learner": self.learner, "end": self._end, "steps": dict(self._steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`; if a learner is gone, the first one gets its turn."""
+        """Restore the state from `state_dict()`; if the saved learner no longer exists, the first one gets the turn."""
         self._steps |= {name: int(step) for name, step in state["steps"].items() if name in self._steps}
         there = state["learner"] in self._length
         self.learner = str(state["learner"]) if there else next(iter(self._length))

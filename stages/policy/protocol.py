@@ -40,7 +40,7 @@ class Decision:
 
 
 class ActingPolicy(Protocol):
-    """A policy with which an actor decides for one behaviour id."""
+    """A policy that makes an actor's decisions for one behaviour id."""
 
     @property
     def memory_size(self) -> int:

@@ -24,7 +24,7 @@ class Gradients(Protocol[Arguments, Measured]):
     """The interface through which an update gets its gradients, whether computed by autograd or by hand."""
 
     def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Measured:
-        """Set the gradients for one step's rows (in a replica, for its share); return the step's measurements."""
+        """Set the gradients for one step's rows (in a replica, for its part); return the step's measurements."""
         ...
 
 
@@ -223,7 +223,7 @@ class _TensorAt(int):
 
 
 def graphs_for(context: TrainerContext) -> Graphs | None:
-    """Return what captures a behaviour's gradient steps; log why and return None if they can't be captured."""
+    """Return the object that captures a behaviour's gradient steps; log why and return None if nothing can."""
     graphs = graphs_on(context.device) if context.cuda_graphs else None
     if graphs is None:
         return None

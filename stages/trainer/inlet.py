@@ -277,7 +277,7 @@ class Deliveries:
 
 @dataclass(slots=True)
 class Waiting:
-    """Those rows of a batch that were added to the trainer but not yet learned from."""
+    """The rows of a batch that were added to the trainer but not yet learned from."""
 
     source: int
     rows: int
@@ -292,7 +292,7 @@ class Waiting:
         return cls(batch.source, batch.num_rows, batch.credits, begun_by / batch.num_rows)
 
     def use(self, rows: int) -> int:
-        """Remove `rows` rows; return their share of the credits."""
+        """Remove `rows` rows; return their part of the credits."""
         share = self.credits * rows // self.rows
         self.rows -= rows
         self.credits -= share

@@ -94,8 +94,8 @@ class Intake:
             step: agent steps so far, for messages.
 
         Returns:
-            The observations of the rows [N, …], and those after each trajectory's last row [K, …], not normalised.
-            Vectors are new arrays; images and sets are views into the batch.
+            The rows' observations [N, …] and the trajectories' final observations [K, …], not normalised. Vectors are
+            new arrays; images and sets are views into the batch.
 
         Raises:
             NotFiniteError: if a number to learn from is NaN or infinite; the message gives agent, column and step.
@@ -243,9 +243,8 @@ class Transitions:
     inputs: Inputs
     """Observations that the agents acted on, without memories."""
     next_inputs: Inputs
-    """Observations after the step. After a terminated episode, they are as `Intake` returns them: the observation
-    itself or, if it was not finite, the previous one; the vectors are zero if none of the trainer's signals continues
-    there."""
+    """Next observations. After a terminated episode, they are as `Intake` returns them: the observation itself or, if
+    it was not finite, the previous one; the vectors are zero if none of the trainer's signals continues there."""
     continuous: Tensor
     """[B, C] continuous actions in the environment's form: in [-1, 1] where bounded."""
     choices: Tensor

@@ -40,7 +40,7 @@ class ReplicaLostError(StageError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One replica's share of n consecutive rows, sequences or other items."""
+    """One replica's part of n consecutive rows, sequences or other items."""
 
     rows: slice
     weight: float
@@ -180,7 +180,7 @@ class Trainer(ABC):
     @property
     @abstractmethod
     def rows_per_update(self) -> int:
-        """Number of rows at which `ready()` is true (on-policy: `buffer_size`); it determines flow control's window."""
+        """Number of rows at which `ready()` is true (on-policy: `buffer_size`); determines flow control's window."""
 
     @property
     def corrects_age(self) -> bool:

@@ -173,7 +173,7 @@ class ObservationStore(ReusedSlots):
 MAGIC = b"headrace replay 1\n"
 
 _FORMER_NAMES = {"buffer_size": "capacity"}
-"""YAML keys, with the names under which files of this version store their values."""
+"""Maps YAML keys to the names that files of this version use for the values."""
 
 _CHUNK_BYTES = 2**24
 _MOST_HEADER_BYTES = 2**26

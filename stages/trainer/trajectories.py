@@ -35,7 +35,7 @@ def rows_within(lengths: NDArray[np.integer], room: int) -> Numbers:
 
 
 def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
-    """Do the same as `rows_within` for groups of agents: teammates are split at one tick, at which all of them decide.
+    """Do the same as `rows_within` for groups: teammates are split at a tick at which all of them decide.
 
     There may therefore be more than `room` rows. The excess is less than the size of the group; or, if teammates decide
     at different ticks, it reaches to the next tick at which all decide, or to the end of their trajectories.
@@ -70,8 +70,8 @@ def split(
         rows: row columns [N].
         trajectories: trajectory columns [K], including `lengths`.
         kept: the number of leading rows of each trajectory, from 0 to its length.
-        following: the name of a row column, by the trajectory column that holds its next value.
-        preceding: the name of a row column, by the trajectory column that holds its previous value.
+        following: maps each trajectory column that holds a next value to the row column of that value.
+        preceding: maps each trajectory column that holds a previous value to the row column of that value.
     """
     lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
@@ -113,8 +113,8 @@ def cut_every(
         trajectories: trajectory columns [K], including `lengths`.
         length: the number of rows between two cuts.
         before: the number of rows before these trajectories.
-        following: the name of a row column, by the trajectory column that holds its next value.
-        preceding: the name of a row column, by the trajectory column that holds its previous value.
+        following: maps each trajectory column that holds a next value to the row column of that value.
+        preceding: maps each trajectory column that holds a previous value to the row column of that value.
     """
     lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths

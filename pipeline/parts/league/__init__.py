@@ -1,1 +1,1 @@
-"""A league: several learners for one behaviour, which play each other and a pool of frozen players."""
+"""A league: several learners for one behaviour, which play against each other and a pool of frozen players."""

@@ -1,4 +1,4 @@
-"""A league on the actor's side: its agents have the name of one learner, and each game draws its players."""
+"""A league in an actor: the agents have one learner's name, and the players are drawn for each game."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from headrace.stages.league.pool import FOLDER, Member, read_member
 from headrace.stages.policy.design import design_of
 
 MEMBERS = "members"
-"""Part of the seed for the members' random numbers."""
+"""Part of the path from which members' random seeds are derived."""
 IN_MEMORY = 64
-"""Members whose policies an actor keeps, in addition to those that play."""
+"""Number of members whose policies an actor keeps in memory, in addition to those that are playing."""
 
 
 class LeagueActor(ActorPart):
@@ -46,7 +46,7 @@ class LeagueActor(ActorPart):
         return LearnersGroup(make_group(self.request), self._of, self._learner)
 
     def make_mappings(self, make_policy: Any, *_: Any) -> LeagueMappings:
-        """Make the policy mapping, which knows the players of each game."""
+        """Make the policy mappings, which choose the players of each game."""
         self._make_policy = make_policy
         sides, home = self._game.sides, self._game.home
         learners = {name: sides.get(key, home) for key, name in self._game.learners.items()}

@@ -1,4 +1,4 @@
-"""Threads for calls that may hang, such as writes to a disk that does not answer: they do not keep a process alive."""
+"""Threads for calls that may hang, such as writes to an unresponsive disk; they do not keep the process alive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class DaemonThreads(Executor):
-    """Runs each call in a new thread; unlike the standard library's executors, it joins none at the process's end."""
+    """Runs each call in a new thread. Unlike the standard library's executors, it joins no threads at exit."""
 
     def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         """Start a call."""
@@ -19,7 +19,7 @@ class DaemonThreads(Executor):
         def work() -> None:
             try:
                 future.set_result(call(*arguments, **named))
-            except BaseException as error:  # whoever awaits the future handles it
+            except BaseException as error:  # the code that awaits the future handles the error
                 future.set_exception(error)
 
         threading.Thread(target=work, name="write into a pool", daemon=True).start()

@@ -13,11 +13,11 @@ from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, 
 
 
 class LearnersGroup(WrappedGroup):
-    """Names a behaviour of the environments as its learner, in specs, steps and statistics.
+    """Gives a behaviour of the environments a learner's name, in specs, steps and statistics.
 
     Args:
         group: the environments.
-        behavior: the behaviour's name there.
+        behavior: the behaviour's name in the environments.
         learner: the learner's name.
     """
 

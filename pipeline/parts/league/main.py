@@ -1,7 +1,7 @@
 """A league in main: its controller, the stages of its learners' routes, and its messages to actors and learners.
 
-Main sends all consequences of a policy or a result immediately. In a deterministic run it waits until all actors are
-idle and goes learner by learner, so that timing has no effect.
+Main acts immediately on each policy and each result. In a deterministic run, it waits until all actors are idle, and
+then handles one learner after another, so that timing has no effect.
 """
 
 from __future__ import annotations
@@ -59,35 +59,35 @@ class LeaguePart(RunPart):
         self._league: LeagueController | None = None
         self._game: LeagueGame | None = None
         self._learners: dict[str, str] = {}
-        """Key of each learner, by the behaviour name under which it learns."""
+        """Each learner's key in the settings, by the behaviour name under which it learns."""
         self._newest: dict[str, PolicyUpdate] = {}
         self._sent: dict[tuple[str, int], int] = {}
-        """Number of the table that was last sent, by learner and actor."""
+        """Number of the last table sent, by learner and actor."""
         self._late: dict[str, int] = {}
-        """Version of a policy that has not arrived although its report has, by learner."""
+        """Per learner: the version of a policy whose report has arrived but which has not itself arrived yet."""
         self._resets: dict[str, dict[str, Any]] = {}
-        """By learner: its last reset, as the fields of `BeginAnew`; a restarted learner may not know it."""
+        """Per learner: its last reset, as the fields of `BeginAnew`, because a restarted learner may not know it."""
         self._held_resets: list[str] | None = None
-        """Learners whose reset waits for the end of the checkpoint in progress; None without one."""
+        """Learners whose reset waits until the checkpoint in progress ends; None if no checkpoint is in progress."""
         self._restored: dict[str, int] = {}
-        """Version of the policy that is part of the checkpoint, by learner."""
+        """Per learner: the version of the policy that the checkpoint already includes."""
         self._freezes: deque[Freeze] = deque()
-        """Policies that wait to be written into the pool; the first one is being written."""
+        """Policies to write into the pool; the first one is being written."""
         self._settled = asyncio.Event()
         """Set while no policy waits to be written."""
         self._settled.set()
         self._threads = DaemonThreads()
         self._writing: asyncio.Task[None] | None = None
-        """Writes them."""
+        """The task that writes the policies in `_freezes`."""
         self._turns: Turns | None = None
         """The learners' turns; None if all learn simultaneously."""
         self._waiting: dict[str, tuple[list[Columns], list[PolicyUpdate]]] = {}
-        """By learner: the events that a deterministic run handles when all actors are idle."""
+        """Per learner: the games and policies that a deterministic run handles once all actors are idle."""
 
     # The interface of self-play to a learner's route. -----------------------------------------------------------------
 
     def add(self, behavior: str) -> None:
-        """Add a learner, which has just been opened."""
+        """Add a learner that has just been opened."""
         if self._game is None:
             self._game = league_game(self._config)
             self._open(self._game)
@@ -109,7 +109,7 @@ class LeaguePart(RunPart):
             self._freeze(freeze)
 
     def _restore(self, saved: Mapping[str, Any], game: LeagueGame) -> list[Freeze]:
-        """Continue from a checkpoint; returns the policies that waited to be written into the pool."""
+        """Restore the state from a checkpoint; return the policies that were waiting to be written into the pool."""
         self._resets = dict(saved.get("resets", {}))
         if lengths := game.settings.turns():
             self._turns = Turns(lengths)
@@ -122,24 +122,24 @@ class LeaguePart(RunPart):
         return [freeze for freeze in pending if freeze.learner in game.learners]
 
     def _hold(self, turns: Turns) -> None:
-        """Make the actors of learners that don't have the turn wait."""
+        """Pause the actors of all learners whose turn it is not."""
         assert self._game is not None, "it has turns"
         self.run.flow.hold([self._game.learners[key] for key in turns.waiting])
 
     @property
     def league(self) -> LeagueController:
-        """The controller, which exists once a learner is opened."""
+        """The controller; it exists once a learner has been opened."""
         assert self._league is not None, "a learner is opened"
         return self._league
 
     def add_behavior(self, behavior_id: str) -> None:
-        """Do nothing: leagues need no notice of new teams."""
+        """Do nothing: leagues do not need to know about new teams."""
 
     def on_report(self, report: TrainerReport) -> None:
         """Do nothing: `reported` handles the learners' reports."""
 
     def elo(self, behavior: str) -> float | None:
-        """Return no rating: payoffs contain more information."""
+        """Return None, because payoffs contain more information than a rating."""
         return None
 
     def trajectory_stage(self, behavior: str) -> Stage[Any, Any]:
@@ -158,15 +158,15 @@ class LeaguePart(RunPart):
         return self._shared
 
     def checkpoint_begins(self) -> None:
-        """Await a barrier on the routes of all learners."""
+        """Expect a checkpoint barrier on the routes of all learners."""
         self.shared.begin_checkpoint()
         self._held_resets = []
 
     def checkpoint_ended(self) -> None:
         """Send the resets that were decided during the checkpoint.
 
-        Only now, as a trainer that saves its part later than main would otherwise save its state after a reset whose
-        frozen policy main's part does not have.
+        If they were sent earlier, a trainer that saves its part of the checkpoint after main could include a reset,
+        while main's part lacks the policy whose freeze caused that reset.
         """
         held, self._held_resets = self._held_resets or [], None
         for behavior in held:
@@ -175,7 +175,7 @@ class LeaguePart(RunPart):
     # Reports of the stages. -------------------------------------------------------------------------------------------
 
     def games_ended(self, behavior: str, games: Columns) -> list[tuple[str, str, float]]:
-        """Count games; returns statistics (behaviour, name, value)."""
+        """Count finished games; return a list of (behaviour, statistic, value)."""
         if self._deterministic:
             kept = {name: column.copy() for name, column in games.items()}
             self._waiting.setdefault(behavior, ([], []))[0].append(kept)
@@ -197,7 +197,7 @@ class LeaguePart(RunPart):
             self.at_rest()  # actors wait until they know the players
 
     def reported(self, report: TrainerReport) -> None:
-        """Pass the turn on; a deterministic run first waits for the arrival of the learner's policy."""
+        """Handle a trainer's report, which may end a turn; a deterministic run then waits for the learner's policy."""
         key = self._learners.get(report.behavior)
         if self._turns is not None and key is not None and self._turns.reported(key, report.step, report.done):
             self._hold(self._turns)
@@ -208,7 +208,7 @@ class LeaguePart(RunPart):
             self.run.flow.pause(LEAGUE)
 
     def at_rest(self) -> None:
-        """Handle the pending events, and send their consequences."""
+        """Handle the pending events, and send the new match tables to the actors."""
         if self._newest or self._waiting.keys() >= set(self._seats):
             self._look()
             self._tell_all()
@@ -228,7 +228,7 @@ class LeaguePart(RunPart):
     # Actors and learners. ---------------------------------------------------------------------------------------------
 
     async def learns(self, behavior: str, slot: ActorSlot) -> None:
-        """Handle a learner's agents in an actor: it also needs the table, and the newest policies of other learners."""
+        """Give an actor with a learner's agents the match table, and the newest policies of the other learners."""
         if behavior not in self._learners or self._game is None:
             return
         for name in self._game.learners.values():
@@ -237,7 +237,7 @@ class LeaguePart(RunPart):
                 if name in self._newest:
                     slot.policies[name].put_nowait(self._newest[name])
         self._sent.pop((behavior, slot.replica), None)
-        if behavior in self._newest:  # otherwise the first policy brings it
+        if behavior in self._newest:  # otherwise, the table is sent with the first policy
             self._tell(behavior)
 
     def _rate(self, behavior: str, games: Columns) -> list[tuple[str, str, float]]:
@@ -246,16 +246,16 @@ class LeaguePart(RunPart):
 
     def _take(self, behavior: str, update: PolicyUpdate) -> None:
         self._newest[behavior] = kept = update.copy()
-        self.run.broadcaster.send_to_actors(kept)  # only under its name: for the actors of other learners
+        self.run.broadcaster.send_to_actors(kept)  # with only the behaviour name, for the actors of other learners
         known = self._restored.pop(behavior, None) == kept.version
-        if known:  # the checkpoint already contains its effects
+        if known:  # the checkpoint already includes this policy's effects
             return
         freeze = self.league.note_policy(self._learners[behavior], kept)
         if freeze is not None:
             self._freeze(freeze)
 
     def _freeze(self, freeze: Freeze) -> None:
-        if self._deterministic:  # all stand still meanwhile
+        if self._deterministic:  # all actors are idle
             self._frozen(freeze, self.league.write(freeze))
             return
         self._freezes.append(freeze)
@@ -264,7 +264,7 @@ class LeaguePart(RunPart):
             self._writing = self.run.tasks.start(self._freeze_all())
 
     async def _freeze_all(self) -> None:
-        """Write policies into the pool, one at a time: on a slow disk, each takes a second."""
+        """Write policies into the pool one at a time, because each may take a second on a slow disk."""
         try:
             while self._freezes:
                 written = await self._written(self._freezes[0])
@@ -288,7 +288,7 @@ class LeaguePart(RunPart):
         return f"step {freeze.update.step} of {behavior} into {folder}"
 
     def _frozen(self, freeze: Freeze, written: Member | OSError) -> None:
-        """Handle a policy's freeze, and the reset that may follow."""
+        """Handle a written policy, and the reset that may follow."""
         reset = self.league.frozen(freeze, written)
         if reset is None:
             return
@@ -297,7 +297,7 @@ class LeaguePart(RunPart):
         weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
         whose = "its first" if weights is None else "another learner's"
         log.info("%s restarts at step %d with %s weights.", behavior, freeze.update.step, whose)
-        # In a resumed run, main's state may be older than the learner's, which a count would then be behind, or newer.
+        # In a resumed run, main's state may be older or newer than the learner's, so a plain count could fall behind.
         last = self._resets.get(behavior, {"number": 0})["number"]
         self._resets[behavior] = {"number": max(freeze.update.version, last + 1), "weights": weights}
         if self._held_resets is None:
@@ -306,7 +306,7 @@ class LeaguePart(RunPart):
             self._held_resets.append(behavior)
 
     def learner_ready(self, behavior: str) -> None:
-        """Send a learner its last reset, if any; the learner may have been lost before it received the reset."""
+        """Send a learner its last reset, if any, because the learner may have been lost before it received it."""
         state = self.run.behaviors.get(behavior)
         if behavior in self._resets and state is not None and state.learner is not None:
             state.learner.control.send(BeginAnew(**self._resets[behavior]))
@@ -316,7 +316,7 @@ class LeaguePart(RunPart):
             self._tell(behavior)
 
     def _tell(self, behavior: str) -> None:
-        """Send a learner's actors its table, unless they already have it."""
+        """Send a learner's match table to its actors, unless they already have it."""
         table = self.league.table(self._learners[behavior])
         if table is None:
             return
@@ -328,7 +328,7 @@ class LeaguePart(RunPart):
     # Checkpoints and the end. -----------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Wait until all policies are written, or the disk has not responded for `grace_s`."""
+        """Wait until all policies are written, or until the disk has been unresponsive for `grace_s`."""
         grace_s = self.run.plan.config.pipeline.supervision.grace_s
         while not self._settled.is_set():
             awaited = self._freezes[0]
@@ -349,7 +349,7 @@ class LeaguePart(RunPart):
         return {self.league.behavior: self.league.state_dict()} | resets | turns | freezes
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:
-        """Return the league's report; none before the league exists."""
+        """Return the league's report; empty before the league exists."""
         if self._league is None:
             return {}
         turn = {"turn": self._turns.learner} if self._turns is not None else {}
@@ -362,7 +362,7 @@ def _matches(table: MatchTable) -> Matches:
 
 
 class LeagueStage(Stage[TrajectoryBatch, TrajectoryBatch]):
-    """Counts the results of a learner's games; its actors have already removed steps that the trainer ignores."""
+    """Counts the results of a learner's games. Its actors have already removed steps that the trainer ignores."""
 
     def __init__(self, part: LeaguePart, behavior: str) -> None:
         self._part = part
@@ -370,7 +370,7 @@ class LeagueStage(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._context = StageContext(LEAGUE)
 
     def start(self, context: StageContext) -> None:
-        """Store the context, whose statistics are used later."""
+        """Store the context, which provides the statistics."""
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:

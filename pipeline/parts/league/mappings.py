@@ -1,4 +1,4 @@
-"""The players of each game of an actor that plays for one learner of a league, from main's match table."""
+"""Chooses the players of each game in an actor that plays for one learner of a league, from main's match table."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ OWN = -1
 class LeagueMappings(PolicyMappings):
     """The mappings for the running games.
 
-    In each game one team, the seat, is the learner's. The other teams have members of the pool, or newest policies.
-    If several behaviours have a league, each belongs to one team. The steps of the other teams stay in
-    the actor, as their learners have separate actors.
+    In each game, one team (the seat) belongs to the learner. Pool members or newest policies play the other teams. If
+    several behaviours have a league, each belongs to one team. The other teams' steps stay in the actor, because their
+    learners have separate actors.
 
     Args:
         make_policy: makes an acting policy for a behaviour spec.
         learner: the behaviour name of the learner.
-        learners: the behaviour names of all learners of the game, in order, each with its behaviour in the environment.
-        make_member: makes the policy or brain of a member of the pool, from a spec, its number and its row in the
-            table.
-        memory: members that are kept in memory, in addition to those that play.
+        learners: maps the behaviour names of the game's learners, in order, to their behaviours in the environment.
+        make_member: makes a pool member's policy or brain from a spec, the member's number, and its row in the table.
+        memory: number of members to keep in memory, in addition to those that are playing.
     """
 
     def __init__(
@@ -50,28 +49,29 @@ class LeagueMappings(PolicyMappings):
         self._own = learners[learner]
         self._sides = learners
         self._early: dict[str, PolicyUpdate] = {}
-        """Policies whose behaviours have not appeared in the environments yet."""
+        """Policies for behaviours that have not appeared in the environments yet."""
         self._codes = {name: -2 - k for k, name in enumerate(learners)} | {learner: OWN}
         self._make_member = make_member
         self._memory = memory
         self._matches: Matches | None = None
         self._offered: Matches | None = None
         self._rows: dict[str, tuple[NDArray[np.intp], NDArray[np.float64]]] = {}
-        """Rows of the matches with a behaviour's players, and their cumulative shares, by behaviour (environment)."""
+        """Per behaviour in the environment: the rows of the matches with its players, and the rows' cumulative
+        probabilities."""
         self._teams: dict[int, list[str]] = {}
-        """The behaviour ids for which a league has players, by team."""
+        """Per team: the behaviour ids for which a league has players."""
         self._newest: dict[int, MappedPlayer] = {}
-        """The newest policies by player code, the learner's own included."""
+        """The newest policies by player code, including the learner's own."""
         self._members: OrderedDict[int, MappedPlayer] = OrderedDict()
-        """The most recently drawn members, the newest at the end."""
+        """Members in memory, from the least to the most recently drawn."""
         self._drawn_games: dict[tuple[int, ...], PolicyMapping] = {}
         self._numbers: dict[int, int] = {}
-        """Slot of each mapping, by its identity."""
+        """Slot of each mapping, by the mapping's `id`."""
         self._begun = False
 
     @property
     def names_players(self) -> bool:
-        """True: results contain the players, and the return of each team."""
+        """Always true: results contain the players, and the return of each team."""
         return True
 
     def add_behavior(self, spec: BehaviorSpec) -> None:
@@ -86,7 +86,7 @@ class LeagueMappings(PolicyMappings):
         if spec.name == self._learner:
             self._newest.setdefault(OWN, MappedPlayer(self._make_policy(spec)))
         self._renew()
-        self._begun = False  # games in which no policy would decide for it have not begun
+        self._begun = False  # the running games have no policy for this behaviour id
         early, self._early = self._early, {}
         for update in early.values():
             self.update(update)
@@ -110,11 +110,14 @@ class LeagueMappings(PolicyMappings):
         return name == self._learner or not self._has_self_play(name)
 
     def emitted(self, specs: Mapping[str, BehaviorSpec]) -> Mapping[str, BehaviorSpec]:
-        """Return the specs without those of the other leagues' behaviours."""
+        """Return the specs of those behaviour ids whose steps are emitted."""
         return {behavior_id: spec for behavior_id, spec in specs.items() if self.emits(behavior_id)}
 
     def update(self, update: PolicyUpdate) -> None:
-        """Use a policy that was published for a behaviour id; a policy of another learner has only the name."""
+        """Use a policy that was published for a behaviour id.
+
+        Another learner's policy has only the behaviour name.
+        """
         code = self._codes.get(behavior_name(update.behavior_id))
         if code is None:
             super().update(update)
@@ -155,7 +158,7 @@ class LeagueMappings(PolicyMappings):
         self._start()
 
     def ready(self, behavior_ids: Iterable[str]) -> bool:
-        """Return True if there are matches, and all of their players have arrived."""
+        """Return True if there are matches, and all their players have arrived."""
         return self._matches is not None and super().ready(behavior_ids)
 
     def begin_games(self, num_envs: int, random: np.random.Generator | None = None) -> None:
@@ -179,7 +182,7 @@ class LeagueMappings(PolicyMappings):
             self._number_mappings()
 
     def rows_by_mapping(self, env_ids: NDArray[np.int32]) -> list[tuple[PolicyMapping, NDArray[np.intp] | None]]:
-        """Split the rows of a tick by mapping."""
+        """Split a tick's rows by mapping."""
         if self._slots is None or not self._begun:
             return [(self.current, None)]
         slots = self._slots[env_ids]
@@ -229,14 +232,14 @@ class LeagueMappings(PolicyMappings):
         return drawn
 
     def _side_of_name(self, name: str) -> str:
-        """Return the behaviour in the environment of a learner, or of agents without a learner."""
+        """Return a learner's behaviour in the environment; other names are returned unchanged."""
         return self._sides.get(name, name)
 
     def _side_of_team(self, team: int) -> str:
         return self._side_of_name(behavior_name(self._teams[team][0]))
 
     def _side_of(self, code: int, matches: Matches | None = None) -> str:
-        """Return the behaviour in the environment that a player plays; for a member, from its matches."""
+        """Return the behaviour in the environment that a player plays; for a member, `matches` states it."""
         if code < OWN:
             return [*self._sides.values()][-2 - code]
         if code == OWN or matches is None:
@@ -244,13 +247,13 @@ class LeagueMappings(PolicyMappings):
         return matches.members[code].get("behavior") or self._own
 
     def _spec_of(self, side: str) -> BehaviorSpec | None:
-        """Return the spec of agents of a behaviour in the environment; None before there are any."""
+        """Return the spec of agents with this behaviour in the environment; None before there are any."""
         return next(
             (self._specs[ids[0]] for team, ids in self._teams.items() if self._side_of_team(team) == side), None
         )
 
     def _game(self, seat: int, *rows: int) -> PolicyMapping:
-        """Return the mapping of a game: for each other team a row of the matches, of which the first has the seat."""
+        """Return a game's mapping, given a row of the matches per other team; the first row determines the seat."""
         key = (seat, *rows)
         if key not in self._drawn_games:
             self._drawn_games[key] = self._mapped(seat, rows)
@@ -292,7 +295,7 @@ class LeagueMappings(PolicyMappings):
         return slot
 
     def _number_mappings(self) -> None:
-        """Number the mappings of the running games, and note each instance's."""
+        """Number the running games' mappings, and record each instance's number."""
         self._distinct, self._numbers = [], {}
         self._slots = np.array([self._slot_of(mapping) for mapping in self.games], np.intp)
 

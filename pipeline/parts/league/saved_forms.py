@@ -1,4 +1,4 @@
-"""A league's part of checkpoints, as earlier versions of Headrace wrote it."""
+"""A league's part of checkpoints, as written by earlier versions of Headrace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.stages.league.pool import packed
 from headrace.stages.plain_state import policy_from_state
 
 _OWN_KEYS = {"resets", "turns", "freezes"}
-"""The part's keys, in addition to the behaviour of the league."""
+"""The part's keys, in addition to the league's behaviour."""
 _WITHOUT_RECENT, _WITHOUT_SQUARES = 7, 9
 """Lengths of a row of payoffs in earlier versions."""
 
@@ -46,10 +46,10 @@ def in_present_form(saved: Mapping[str, Any], game: LeagueGame) -> dict[str, Any
 
 @contextmanager
 def refusing_other_forms() -> Iterator[None]:
-    """Refuse a part that has none of these forms.
+    """Raise an error for a part that has none of these forms.
 
     Raises:
-        StageError: in place of the error that it causes.
+        StageError: instead of the error that reading the part causes.
     """
     try:
         yield
@@ -66,22 +66,22 @@ def _reset(weights: bytes | None, number: int | None = None, version: int | None
 
 
 def _pair(row: Sequence[Any], largest: float | None) -> list[Any]:
-    """Return a pair's row of payoffs.
+    """Convert a pair's row of payoffs to the present form.
 
     Args:
         row: the row.
-        largest: the largest square of a game's value; None if values are 0, 0.5 or 1.
+        largest: the largest squared value of a game; None if values are 0, 0.5 or 1.
     """
     players, (games, weight, total, *others) = row[:2], row[2:]
-    if len(row) == _WITHOUT_RECENT:  # new members inherited all results of their learner
+    if len(row) == _WITHOUT_RECENT:  # new members inherited all their learner's results
         others = [weight, total, *others]
-    if len(row) <= _WITHOUT_SQUARES:  # unknown, so the most that is possible
+    if len(row) <= _WITHOUT_SQUARES:  # unknown, so the maximum possible
         others = [*others, total if largest is None else weight * largest]
     return [*players, games, weight, total, *others]
 
 
 def _policy(policy: bytes | Mapping[str, Any]) -> bytes:
-    """Return a packed policy, which earlier versions wrote as a dictionary."""
+    """Return a packed policy; earlier versions wrote a dictionary instead."""
     if not isinstance(policy, Mapping):
         return policy
     update = policy_from_state(policy)

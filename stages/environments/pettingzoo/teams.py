@@ -253,8 +253,8 @@ class TeamScores:
 def check_scores(scores: Sequence[Sequence[float]], env_ids: Sequence[int], name: str) -> None:
     """Check that the scores [g, T] of games are finite.
 
-    The rewards in rows are checked separately, but an agent that never acted has no row, only a share in its game's
-    score.
+    The rewards in rows are checked separately, but an agent that never acted has no row, although its reward counts
+    towards its game's score.
 
     Args:
         scores: the scores of the games that ended.

@@ -34,7 +34,8 @@ _LAST_STEP_S = 1.0
 _END_S = 10.0
 """Seconds to wait for a program to exit before it is killed."""
 _HUNG_S = 3.0
-"""The same for a program in the middle of a step, which may hang; short, so that this process is not killed first."""
+"""Seconds to wait for a program that may hang, because it is in the middle of a step; short, so that this process is
+not killed first."""
 
 
 class ProgramGroup:

@@ -48,7 +48,7 @@ class TooLarge(Exception):
 
 
 class GameServer(ABC):
-    """Listens on a port for one game; refuses further connections while the game is connected.
+    """Listens on a port for one game; refuses all other connections while the game is connected.
 
     Args:
         port: the port; 0 for any free one.

@@ -64,7 +64,7 @@ class MaskReader:
         space: the action space.
         names: the names of the branches, used in messages; empty to use numbers.
         least: the expectation that messages state if a mask leaves no choice.
-        free: number of choices of a further branch, which masks may omit: the policy's action repeat.
+        free: number of choices of an additional branch, which masks may omit: the policy's action repeat.
 
     Attributes:
         branches: the number of choices in each branch of the space.

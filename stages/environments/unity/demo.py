@@ -288,7 +288,7 @@ def _delimited(message: Any) -> bytes:
 # The end of the description is intact and has the actions; the pairs after it are intact. A search finds their start.
 
 _FURTHEST = 4096
-"""Maximum number of bytes left of a damaged description."""
+"""Maximum number of bytes to search for the end of a damaged description."""
 _ACTION_SPEC = b"\x4a"
 """Tag of field 9, the last one of `BrainParametersProto`."""
 

@@ -73,7 +73,7 @@ class UnityEnvironment:
         no_graphics: run without a window.
         no_graphics_monitor: as `no_graphics`, except for worker 0.
         timeout_wait: seconds to wait for the start, and for each exchange.
-        additional_args: further arguments for the executable.
+        additional_args: additional arguments for the executable.
         side_channels: instances of Headrace's or ML-Agents' own classes.
         log_folder: the folder for Unity's log.
         num_areas: number of copies of the training area that Unity makes.

@@ -114,7 +114,7 @@ def caught(arenas: Arenas, distance: float = CATCH_DISTANCE) -> NDArray[np.bool_
 
 
 OBSERVATION_SIZE: Final = 4 * AGENTS + 1
-"""Size of an observation: x, y, vx, vy of the agent and of both others, and the share of the game's time left."""
+"""Size of an observation: x, y, vx, vy of the agent and of both others, and the fraction of the game's time left."""
 
 
 def observe(arenas: Arenas, time_left: Floats) -> tuple[Floats, Floats]:
@@ -122,7 +122,7 @@ def observe(arenas: Arenas, time_left: Floats) -> tuple[Floats, Floats]:
 
     Args:
         arenas: the arenas.
-        time_left: [C] the share of the game's time that is left.
+        time_left: [C] the fraction of the game's time that is left.
     """
     state = np.concatenate([arenas.places, arenas.speeds], axis=2)
     count = len(state)

@@ -39,7 +39,7 @@ def scene(ids: tuple[str, str], places: Floats, speeds: Floats, time_left: float
         ids: the behaviour ids of the pursuers and the evader.
         places: [3, 2] the agents' positions.
         speeds: [3, 2] the agents' velocities.
-        time_left: the share of the game's time that is left.
+        time_left: the fraction of the game's time that is left.
         caught_at: distance at which the evader is caught.
     """
     shapes = [

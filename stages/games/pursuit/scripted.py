@@ -22,13 +22,13 @@ from headrace.stages.games.pursuit.motion import (
 )
 
 _LEAD: Final = 0.6
-"""A pursuer extrapolates the evader's motion over this share of the time it needs to reach the evader."""
+"""A pursuer extrapolates the evader's motion over this fraction of the time it needs to reach the evader."""
 _FLANK: Final = 0.35
-"""Distance beyond the evader at which the farther pursuer aims, as a share of the nearer pursuer's distance."""
+"""Distance beyond the evader at which the farther pursuer aims, as a fraction of the nearer pursuer's distance."""
 _GRID: Final = 7
 """Number of positions along each side of the arena that the evader considers."""
 _ON_THE_WAY: Final = (0.25, 0.5, 1.0)
-"""Shares of the way to a position at which the evader compares times of arrival."""
+"""Fractions of the way to a position at which the evader compares times of arrival."""
 
 _steps = np.linspace(-HALF_WIDTH, HALF_WIDTH, _GRID)
 _REFUGES: Final[Floats] = np.stack(np.meshgrid(_steps, _steps), axis=-1).reshape(-1, 2).astype(np.float32)

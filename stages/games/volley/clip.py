@@ -23,7 +23,7 @@ _TICKS_PER_FRAME = 2
 """Number of ticks per frame, which gives 25 frames a second."""
 _COLOURS = 96
 _SWATCH_SHARE = 0.02
-"""Share of a frame's pixels that each vivid colour gets when the palette is chosen."""
+"""Fraction of a frame's pixels that each vivid colour gets when the palette is chosen."""
 
 
 def write_clip(

@@ -30,7 +30,7 @@ from headrace.stages.games.volley.physics import (
 _CONTACT_HEIGHT: Final = 0.85
 """Height of the ball's centre, in metres, at which the player expects to hit the ball."""
 _FORESIGHT: Final = 0.7
-"""Share of the remaining flight that the player predicts."""
+"""Fraction of the remaining flight that the player predicts."""
 _BEHIND: Final = 0.17
 """Distance in metres behind the ball at which the player stands, so that the ball goes forward."""
 _STEADY: Final = 0.08

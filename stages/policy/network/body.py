@@ -259,7 +259,7 @@ class NetworkBody(nn.Module):
 
         Args:
             inputs: the observations, previous actions and memories.
-            extra: [B, extra] further inputs, such as actions.
+            extra: [B, extra] other inputs, such as actions.
 
         Returns:
             The encoding [B, E], and the memories [B / L, m] after each sequence's last row (None without memory).

@@ -126,7 +126,8 @@ class Perceptrons(Protocol):
 class ActorCriticNetwork(TrainedActor, Protocol):
     """An actor, and a critic with one value head per reward signal.
 
-    Axis letters: B rows, in B / L sequences of length L (`Inputs`); H action heads; S reward signals; m memory size.
+    Axis letters: B rows, in B / L sequences of length L (`Inputs`); H action head outputs; S reward signals; m memory
+    size.
     """
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -138,7 +139,7 @@ class ActorCriticNetwork(TrainedActor, Protocol):
                 by a critic that shares the actor's body, and so its memories.
 
         Returns:
-            Action heads [B, H] (means, then the logits of each branch) and values [B, S].
+            Action head outputs [B, H] (means, then the logits of each branch) and values [B, S].
         """
         ...
 

@@ -30,7 +30,7 @@ _NEVER = torch.finfo(torch.float32).min
 def residual_attention(
     x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear, out: nn.Linear
 ) -> Tensor:
-    """A residual self-attention block after Vaswani et al. (2017), then the mean over the entities present.
+    """Apply a residual self-attention block (Vaswani et al. 2017), then average over the entities present.
 
     Args:
         x: [B, n, W] embedded entities; W is a multiple of `HEADS`. Rows of missing entities may hold any finite

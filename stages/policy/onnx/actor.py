@@ -1,4 +1,4 @@
-"""The acting part of a network as ONNX nodes: from the model's inputs to an encoding, and from action heads to actions.
+"""The acting part of a network as ONNX nodes: from the model's inputs to an encoding, and from head outputs to actions.
 
 The body mirrors the network's modules. Actions are in the form that Unity receives, both sampled and deterministic.
 """

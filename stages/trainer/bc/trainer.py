@@ -1,7 +1,7 @@
 """Behavioural cloning as a `Trainer`: imitation without rewards or a critic.
 
 Trajectories may come from an expert's demonstrations, which are used repeatedly, or from another behaviour of the run,
-the teacher. A share of the episodes is held out. How well the policy predicts the actions in these episodes measures
+the teacher. A fraction of the episodes is held out. How well the policy predicts the actions in these episodes measures
 what it has learned.
 """
 
@@ -227,16 +227,16 @@ def held_out(
     """Return whether each trajectory belongs to a held-out episode [K]; a repeated episode gets the same answer.
 
     An agent's successive episodes advance around a circle in steps of the golden ratio (Knuth, TAOCP 3, §6.4,
-    "Fibonacci hashing"), starting at a point that depends on the agent and the seed. Episodes in a `share` of the
-    circle are held out. Steps of this size spread evenly: a share of 0.1 holds out 1 to 3 of any 20 consecutive
-    episodes, whereas independent draws would hold out none of them in one case in eight.
+    "Fibonacci hashing"), starting at a point that depends on the agent and the seed. Episodes within a fraction `share`
+    of the circle are held out. Steps of this size spread evenly: a fraction of 0.1 holds out 1 to 3 of any 20
+    consecutive episodes, whereas independent draws would hold out none of them in one case in eight.
 
     Args:
         agent_ids: [K] the agent of each trajectory.
         episode_ids: [K] the episode of each trajectory; ids increase by about 1 from one of an agent's episodes to the
             next.
         seed: determines, with `share`, which episodes are held out.
-        share: the share of episodes to hold out, in [0, 1).
+        share: the fraction of episodes to hold out, in [0, 1).
     """
     start = _mixed(agent_ids.astype(np.uint64) ^ _mixed(np.array(seed % 2**64, np.uint64)))
     place = start + episode_ids.astype(np.uint64) * _GOLDEN  # modulo 2⁶⁴
@@ -270,7 +270,7 @@ class PredictionQuality:
     log_likelihood: float
     """Log-likelihood, in nats, of a step's joint action under the policy; a log density for continuous actions."""
     accuracy: float | None
-    """Share of branches in which the most likely choice is the expert's; None without discrete branches."""
+    """Fraction of branches in which the most likely choice is the expert's; None without discrete branches."""
     error: float | None
     """Squared error of the mean continuous action, in the environment's form; None without continuous actions."""
 
@@ -373,7 +373,7 @@ class MaximumLikelihood:
         return heads, log_likelihood(heads, self._actor.module.log_sigma, batch, self._design)
 
     def _hits(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """Return the share of branches [B] in which the most likely choice is the expert's."""
+        """Return the fraction of branches [B] in which the most likely choice is the expert's."""
         branches = split_logits(heads, batch, self._design)
         if not branches:
             return torch.zeros(len(heads), device=heads.device)

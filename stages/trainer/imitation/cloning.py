@@ -44,7 +44,7 @@ class ClonedActor:
 
     design: PolicyDesign
     forward: Callable[[Inputs], Tensor]
-    """Computes action heads [B, H]. With memory, the inputs are sequences with the memories to start from."""
+    """Computes head outputs [B, H]. With memory, the inputs are sequences, with the memories that they start from."""
     values: Tensor
     """All parameters as one vector, changed in place."""
     gradients: Tensor

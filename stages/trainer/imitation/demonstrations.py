@@ -90,7 +90,8 @@ def _stacked(parts: Sequence[EncodedObservations]) -> EncodedObservations:
 log = logging.getLogger(__name__)
 
 _ROUNDING = 1e-4
-"""How far an action may exceed -1 or 1, because formats with fewer digits, and scaling by bounds, round."""
+"""Tolerance for actions beyond -1 or 1, which result from rounding in formats with few digits and in scaling by
+bounds."""
 
 
 def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:

@@ -134,7 +134,7 @@ def _kind(dtype: str) -> str:
 
 
 def _squashed(header: StreamHeader, behavior: str) -> bool:
-    """Return True if the recorded policy was squashed, like SAC's: trajectories have its actions as drawn."""
+    """Return True if the recorded policy was squashed, like SAC's; its trajectories contain the actions as drawn."""
     if header.squashed is not None:
         return behavior in header.squashed
     expert = _teacher(header.config, behavior) or behavior  # a student receives its teacher's trajectories

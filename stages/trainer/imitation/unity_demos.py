@@ -41,12 +41,12 @@ def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
     starts, stops = _pieces(steps.agent_ids[order], ended)
     if not len(starts):
         return None
-    lengths = stops - starts  # the pairs from `starts` to before `stops`; the pair at `stops` only ends the piece
+    lengths = stops - starts  # the pairs from `starts` to before `stops`, which only ends the piece
     first_pairs = order[starts]
     by_beginning = np.argsort(first_pairs, kind="stable")
     starts, stops, lengths = starts[by_beginning], stops[by_beginning], lengths[by_beginning]
     rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)])
-    spec = replace(steps.spec, grouped=False)  # group mates are not recorded
+    spec = replace(steps.spec, grouped=False)  # teammates are not recorded
     layout = ObservationLayout(spec)
     finals = layout.encode([each[order[stops]] for each in steps.observations])
     terminated = ended[stops] & ~steps.interrupted[order[stops]]

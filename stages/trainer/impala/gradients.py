@@ -1,10 +1,10 @@
 """IMPALA's rows, in the form that the network and the losses expect, and the loss gradients, by autograd or by hand.
 
 Axis letters: N rows, of which the first F are fresh and the others replayed; K trajectories; C continuous actions; H
-heads; S signals.
+head outputs; S signals.
 
-For the gradients by hand, let w and G be V-trace's advantages and targets (constants), m and v' the heads and values
-recorded for replayed rows, and c the loss weights, here divided by the number of rows. The loss is
+For the gradients by hand, let w and G be V-trace's advantages and targets (constants), m and v' the head outputs and
+values recorded for replayed rows, and c the loss weights, here divided by the number of rows. The loss is
 
     L = -c₀ Σ w·log π + c₁ Σ (v - G)²/2 - c₂·N·entropy + c₃ Σ_replayed KL(m ‖ π) + c₄ Σ_replayed (v - v')²
 
@@ -159,7 +159,7 @@ class Ratios:
     rho: float
     """Mean of ρ = min(ρ̄, π/μ), the weight of a row's own reward."""
     clipped: float
-    """Share of the ratios that are above ρ̄."""
+    """Fraction of the ratios that are above ρ̄."""
     trace: float
     """Mean of c = λ min(c̄, π/μ), the weight of later rewards."""
     approximate_kl: float

@@ -28,7 +28,7 @@ from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_cloning", "total_loss")
-"""The losses in order, by the names of their statistics. Losses that are summed are not weighted yet."""
+"""The losses' statistics, in order. Only `total_loss`, the weighted sum of the other losses, includes loss weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class ImpalaUpdate(NetworkUpdate):
     ) -> tuple[float, dict[str, float]]:
         """Take the gradient step; return the gradient norm and the losses by name.
 
-        `backward` takes a share and the total loss, and sets the gradients of that share of the weighted losses.
+        `backward` takes a factor and the total loss, and sets the gradients of the total loss times that factor.
 
         Raises:
             NotFiniteError: see `learn`.

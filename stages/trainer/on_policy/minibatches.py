@@ -90,7 +90,7 @@ class Minibatch:
     together: Tensor | None = None
     """[…] indices of all replicas' rows, on the host; None if equal to `rows`."""
     block: PackedColumns | None = None
-    """The block into which the columns are views; None for sequences."""
+    """The block that the columns are views of; None for sequences."""
     anchor: Tensor | None = None
     """[R, D] the anchor's action distributions, from `anchor.described`; None without an anchor."""
 

@@ -200,7 +200,7 @@ class Signals:
 
 
 class BufferTransitions:
-    """A buffer's rows in the form that reward signals take: not normalised, with the observation after each row.
+    """A buffer's rows in the form that reward signals take: not normalised, with each row's next observation.
 
     Args:
         spec: observations and actions.

@@ -149,7 +149,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     @flushed_denormals()
     def learn(self) -> int:
-        """Make one update from `rows_per_update` rows; return their number. Further rows wait for the next update.
+        """Make one update from `rows_per_update` rows; return their number. Additional rows wait for the next update.
 
         With groups, an update may have a few more rows; see `headrace.stages.trainer.trajectories`.
 

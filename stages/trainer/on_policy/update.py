@@ -59,7 +59,7 @@ class Losses:
     value: float
     entropy: float
     others: Mapping[str, float] = field(default_factory=dict)
-    """Further losses, by the names of their statistics."""
+    """Other losses, by the names of their statistics."""
     measures: Mapping[str, float] = field(default_factory=dict)
     """Results that are only reported and not minimised, by name."""
 
@@ -110,8 +110,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
     of_value: ClassVar[tuple[float, ...]] = (1.0,)
     """Weights of the losses after the policy loss, except for the entropy, as factors on `value_coefficient`."""
     measures: tuple[str, ...] = ()
-    """Names of further results of `losses`, after the entropy, that are only reported, as statistics
-    `Policy/<name>`."""
+    """Names of additional results of `losses`, after the entropy, that are only reported, as `Policy/<name>`."""
     anchor: Anchor | None = None
     """The anchor of a regularised policy; None for other policies."""
 
@@ -249,7 +248,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         return torch.tensor(numbers, device=self.network.values.device)
 
     def log_probs_and_entropy(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        """Return the rows' log-probabilities [R, P] given heads [R, H], and the entropy as ML-Agents weights it."""
+        """Return log-probabilities [R, P] given head outputs [R, H], and the entropy as ML-Agents weights it."""
         columns, entropies = [], []
         logits = heads
         if self._continuous:

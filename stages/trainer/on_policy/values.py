@@ -250,7 +250,7 @@ class PolicyChange:
     approximate_kl: float
     """Mean over actions of r - 1 - log r, Schulman's estimator k3 of KL(π_old, π), which is never negative."""
     clip_fraction: float
-    """Share of the ratios that differ from 1 by more than ε."""
+    """Fraction of the ratios that differ from 1 by more than ε."""
     least_ratio: float
     greatest_ratio: float
 

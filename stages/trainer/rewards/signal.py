@@ -105,7 +105,7 @@ class RewardSignal(ABC):
 
     @property
     def remedy(self) -> str:
-        """The end of the error message about non-finite rewards."""
+        """Advice on how to fix non-finite rewards, for the end of the error message."""
         return f"; see {type(self).__name__}.compute"
 
     def observe(self, vectors: Array) -> None:  # noqa: B027  # a signal may normalise nothing
@@ -277,7 +277,7 @@ class NetworkSignal(RewardSignal):
 
     @property
     def remedy(self) -> str:
-        """The end of the error message about non-finite rewards."""
+        """Advice on how to fix non-finite rewards, for the end of the error message."""
         return (
             f"; look for NaN in its weights and for very large observations ({self.design.key}.normalize scales them)"
         )

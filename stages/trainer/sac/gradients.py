@@ -4,8 +4,8 @@ This code replaces autograd for the network that most agents with continuous act
 large arrays to buffers allocated once, and needs one pass of the policy for both s and s', and one pass of each Q for
 both (s, a) and (s, ã). Autograd remains the reference: tests compare the two.
 
-Axis letters: B rows, U units, C actions, S reward signals. Heads, values, and arrays computed from these have rows
-last.
+Axis letters: B rows, U units, C actions, S reward signals. Head outputs, values, and arrays computed from these have
+rows last.
 
 **Perceptrons** (`by_hand`). A layer is y = f(z) with z = x·Wᵀ + b, outputs are h = Wₕ·yᵀ + bₕ. Given ∂L/∂h,
 
@@ -86,7 +86,7 @@ class SACByHand:
         self.use_threads = torch.set_num_threads if products.alone else self._beside.use
         """Sets the number of threads to compute with from now on."""
         self._seen: tuple[Tensor, Tensor]
-        """[B, V] each, the observations and the next observations."""
+        """The observations and the next observations, each [B, V]."""
         self._make_room(0, self._actor.inputs.shape[1])
 
     def __call__(self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor) -> UpdateMeasures:
@@ -118,7 +118,11 @@ class SACByHand:
         return UpdateMeasures(torch.from_numpy(losses), q1, q2, targets, values, negentropies, None)
 
     def _valued(self, at: int) -> tuple[Numbers, Numbers]:
-        """Return a target's values [S, B] of next observations, and its Q's [S, 2B] of taken, then drawn actions."""
+        """Return the values computed by one target network, and by its Q.
+
+        The target network's values [S, B] are those of the next observations. The Q's values [S, 2B] are those of the
+        actions taken, followed by those of the actions drawn.
+        """
         room = self._rooms[at]
         return self._targets[at].forward(self._following, room), self._critics[at].forward(self._judged, room)
 
@@ -135,7 +139,7 @@ class SACByHand:
         of_errors = [each * found for found in errors]
 
         def by_actions(at: int) -> tuple[NDArray[np.intp], Numbers]:
-            """Return the rows in which one Q is not the larger one, and its gradients [n, C] w.r.t. the actions."""
+            """Return the rows in which this Q is not the larger one, and its gradients [n, C] w.r.t. the actions."""
             q, room, ours, other = self._critics[at], self._rooms[at], drawn[at], drawn[1 - at]
             share = (-0.5 * each) * ((ours < other).astype(ours.dtype) + (ours <= other))
             chosen = np.flatnonzero(share.any(axis=0))
@@ -186,7 +190,7 @@ class SACByHand:
 
 
 class _Draw:
-    """The actions that a policy draws, given heads [2C, R] and noise [C, R].
+    """The actions that a policy draws, given head outputs [2C, R] and noise [C, R].
 
     Attributes:
         actions: [C, R] the actions drawn.
@@ -206,7 +210,7 @@ class _Draw:
         self.log_probs: Numbers = np.add.reduce(-0.5 * noise * noise - log_sigma - _HALF_LOG_TWO_PI - log_slope, axis=0)
 
     def of_heads(self, of_actions: Numbers, share: float) -> Numbers:
-        """Return the loss's gradient with respect to the heads [2C, n], for the first n rows.
+        """Return the loss's gradient with respect to the head outputs [2C, n], for the first n rows.
 
         Args:
             of_actions: [C, n] the loss's gradient with respect to the actions.
@@ -303,7 +307,7 @@ def make_update(
 
 
 def _followed_seldom(update: SACUpdate, advance: SACSteps, *arguments: Any) -> UpdateMeasures:
-    """Take a gradient step, then move the targets if due, outside the graph, which is the same for all steps."""
+    """Take a gradient step; then, outside the graph, which is the same for all steps, move the targets if due."""
     measures = advance(*arguments)
     if update.steps % update.target_update_interval == 0:
         update.follow()

@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 _SAME = 1e-4
 """Relative difference up to which rewards count as equal, to allow for rounding."""
 _RARE = 1e-3
-"""Share of steps whose rewards may differ by more, as rounding decides whether a step just reaches a goal."""
+"""Fraction of steps whose rewards may differ by more, because rounding can decide whether a step just reaches a
+goal."""
 
 
 class HindsightMemory(ReplayMemory):

@@ -113,7 +113,7 @@ class MinibatchMaker:
         zeros = torch.zeros_like(memories)
 
         def joined(one: Tensor, other: Tensor) -> Tensor:
-            """Join the first observation of each sequence and the observations after its rows: [S, L + 1]."""
+            """Return each sequence's first observation and its next observations, as S * (L + 1) rows."""
             parts = (tensor.view(len(first), length, *tensor.shape[1:]) for tensor in (one, other))
             begun, rest = parts
             return torch.cat((begun[:, :1], rest), dim=1).flatten(0, 1)
@@ -137,7 +137,7 @@ class MinibatchMaker:
 
 
 def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[ReplayedRows, Part, float]:
-    """Return a replica's part of a sample: its rows, their position among all, and the weight of their mean."""
+    """Return a replica's part of a sample: its rows, their position among all rows, and the weight of their mean."""
     sequences = replayed.sequences
     length = 1 if sequences is None else sequences.length
     counted = replicas.part(rows // length)
@@ -250,7 +250,7 @@ BLOCK = 1024
 
 
 class EpisodeRewards:
-    """Sums each signal's rewards, times strength, over episodes, for all signals except the environment's reward.
+    """Sums each signal's rewards, multiplied by its strength, over episodes; the environment's reward is left out.
 
     Args:
         signals: all of the behaviour's signals.
@@ -270,7 +270,7 @@ class EpisodeRewards:
         Args:
             batch: the trajectories.
             rows: the observations of their rows.
-            finals: the observations after each trajectory.
+            finals: the final observation of each trajectory.
             update: the number of updates so far.
 
         Raises:
@@ -309,7 +309,7 @@ class EpisodeRewards:
 
 
 def _as_replayed(batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> ReplayedRows:
-    """Convert trajectories to the form of replayed rows, each with the observation after it."""
+    """Convert trajectories to the form of replayed rows, each with its next observation."""
     last = np.cumsum(batch.lengths) - 1
     following = np.minimum(np.arange(batch.num_rows) + 1, batch.num_rows - 1)
     terminated = np.zeros(batch.num_rows, np.bool_)

@@ -311,7 +311,7 @@ def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
     Args:
         rewards: scaled by each signal's strength.
         discounts: the signal's γ; 0 if the episode terminated and the signal ends with it. If the episode was only cut
-            short, s' is the real next observation, and counts.
+            short, s' is the real next observation, and its value counts.
         next_values: the target network's values.
     """
     return torch.addcmul(rewards, discounts, next_values)

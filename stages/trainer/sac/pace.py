@@ -154,7 +154,7 @@ class UpdatePace:
         self.of_signals.load_state_dict(state["signal_ratio"], step)
 
     def _due(self, ratio: UpdateRatio) -> int:
-        """Return the number with which a ratio's count of updates is compared."""
+        """Return the number that a ratio's count of updates is compared with."""
         by_rounds = ratio is self.of_policy and self._hyperparameters.gradient_steps is not None
         return self._due_updates if by_rounds else self._due_step
 
@@ -176,7 +176,7 @@ class UpdatePace:
         return ends[each - earlier - 1 :: each]
 
     def _tell_of_waiting(self, step: int) -> None:
-        """Warn once if no episode ends, before steps leave the buffer unused or a tenth of the run is over."""
+        """Warn once if no episode has ended by the time steps leave the buffer unused or a tenth of the run is over."""
         waited = step - self._last_end
         if waited < min(self._hyperparameters.buffer_size, max(1, self._context.settings.max_steps // 10)):
             return

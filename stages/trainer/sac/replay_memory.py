@@ -1,8 +1,8 @@
 """The replay memory: the newest `capacity` steps in preallocated columns, sampled uniformly.
 
-Observations are stored separately (`ObservationStore`), and rows refer to them. The observation after a step is also
-the one before the next step, so it is stored only once. This also holds across pieces of a trajectory: a piece's first
-observation is the one after the previous piece. `replay_store` writes the memory to disk.
+Observations are stored separately (`ObservationStore`), and rows refer to them. A step's next observation is also the
+observation of the next step, so it is stored only once. This also holds across pieces of a trajectory: a piece's first
+observation is the final observation of the previous piece. `replay_store` writes the memory to disk.
 
 Axis letters: N rows and K pieces in a batch, B rows in a sample, S sequences of L rows.
 """
@@ -53,7 +53,7 @@ class ReplayedRows:
     observations: EncodedObservations
     """[B, ...] the observations, not normalised."""
     next_observations: EncodedObservations
-    """[B, ...] the observations after the rows; at a terminated episode's end, as returned by `Intake`."""
+    """[B, ...] the next observations; at a terminated episode's end, as returned by `Intake`."""
     columns: Mapping[str, Array]
     """[B, ...] the columns `rewards`, `terminated`, actions and `action_masks`."""
     sequences: ReplayedSequences | None = None
@@ -94,7 +94,7 @@ class ReplayMemory:
         references = [Column("slot", "int64"), Column("next_slot", "int64"), Column("continued", "bool")]
         self._sampled = [column.name for column in sampled]
         self._rows = {c.name: LazyColumn(c, capacity, block_bytes) for c in (*sampled, *references)}
-        # In the worst case, each row has its own observations before and after it.
+        # In the worst case, each row has a separate observation and next observation.
         self.observations = ObservationStore(layout, 2 * capacity, block_bytes)
         starts = [Column("row", "int64"), Column("length", "int64"), memory_column(memory_size)]
         starts += action_columns(spec, "previous_")
@@ -258,8 +258,8 @@ class ReplayMemory:
     def _evict(self, oldest: int) -> None:
         """Remove the rows before `oldest`, and the observations to which only these rows refer.
 
-        The observation before a row may also belong to the previous row, but that row is older. The observation after a
-        row also belongs to the next row if the trajectory continues.
+        A row's observation may also be the previous row's next observation, but that row is older. A row's next
+        observation is also the next row's observation if the trajectory continues.
         """
         present = max(0, self._count - self.capacity)
         at = np.arange(present, oldest) % self.capacity
@@ -292,7 +292,7 @@ class ReplayMemory:
         return before
 
     def _store_observations(self, pieces: _Pieces) -> tuple[Index, Index]:
-        """Store observations that are not yet stored; return the slots of those before and after each row."""
+        """Store observations not stored yet; return the slots of each row's observation and next observation."""
         lengths = pieces.ends - pieces.begins
         piece = np.repeat(np.arange(len(lengths)), lengths)
         at = np.arange(len(piece)) + piece  # in `slots`, each piece has its rows' observations, then the final one
@@ -362,7 +362,7 @@ def replayed_columns(spec: BehaviorSpec) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """Those pieces of a batch that are kept."""
+    """The pieces of a batch that the memory keeps."""
 
     first: int
     """Index of the batch's first row, counted over all rows ever added."""

@@ -53,7 +53,7 @@ SACGradients = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor], UpdateMeasur
 SACSteps = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor, float, float], UpdateMeasures]
 """Functions that compute gradients and take a step; their arguments are those of `SACUpdate.step`."""
 DISCRETE_TARGET = 0.2
-"""A branch's target entropy, as a share of the entropy of a uniform choice (the value is ML-Agents')."""
+"""A branch's target entropy, as a fraction of the entropy of a uniform choice (the value is ML-Agents')."""
 
 
 class SACUpdate:
@@ -292,7 +292,7 @@ class SACUpdate:
 
     @staticmethod
     def _back(loss: Tensor, parameters: list[Tensor]) -> Tensor:
-        """Add the loss's gradients to those of these parameters only; return the loss without its graph."""
+        """Add the loss's gradients to those of these parameters only; return the loss, detached from its graph."""
         torch.autograd.backward(loss, inputs=parameters)
         return loss.detach()
 
@@ -332,7 +332,7 @@ class SACUpdate:
 
 
 def _entropy_terms(actions: ActionSpec, target: float | None) -> tuple[list[float], list[float]]:
-    """Return weights and target entropies [G]; continuous actions have `target`, or minus their number if None."""
+    """Return weights and target entropies [G]; for continuous actions, `target` defaults to minus their number."""
     branches = actions.discrete_branches
     weights, targets = [1.0 / len(branches) for _ in branches], [DISCRETE_TARGET * log(size) for size in branches]
     if actions.continuous_size:

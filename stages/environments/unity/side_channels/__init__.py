@@ -1,4 +1,5 @@
-"""Side channels for further messages between Unity and Python: the standard channels, and the base class for others."""
+"""Side channels for other messages between Unity and Python: the standard channels, and the base class for custom
+ones."""
 
 from headrace.stages.environments.unity.side_channels.channel import (
     IncomingMessage,

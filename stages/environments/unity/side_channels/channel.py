@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _HEAD = struct.Struct("<16si")
 """Header of each message: the channel's id in the byte order of .NET, and the number of bytes that follow."""
 TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
-"""Id of a channel on which packages gather analytics; ignored here."""
+"""Id of the channel that packages use to gather analytics; ignored here."""
 
 
 class IncomingMessage:
