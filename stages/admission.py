@@ -44,7 +44,7 @@ class Admission:
 
     @property
     def full(self) -> bool:
-        """True if no further request is admitted."""
+        """True if no more requests are admitted."""
         return self.under_way >= self.bound
 
     def begin(self) -> float:

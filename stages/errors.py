@@ -93,7 +93,7 @@ _PLUMBING = re.compile(
 def describe_error(error: BaseException) -> str:
     """Describe an error and where it occurred: `ZeroDivisionError: in my step (at /home/me/duel.py:24, in step)`.
 
-    The place is that of `user_frame`; if there is none, the description has no place.
+    The location is that of `user_frame`; if there is none, the description contains no location.
     """
     return _with_place(error, user_frame(error))
 
@@ -109,7 +109,7 @@ def describe_fault(error: BaseException) -> str:
 
 
 def _with_place(error: BaseException, call: FrameSummary | None) -> str:
-    """Describe an error and a call's place, adding the source line if the error has no text, such as a bare assert."""
+    """Describe an error and a call's location, with the source line if the error has no text, as in a bare assert."""
     if call is None:
         return error_summary(error)
     line = "" if str(error) or not call.line or call.line.startswith("raise") else f": {call.line}"
@@ -150,7 +150,7 @@ def frames(error: BaseException) -> list[FrameSummary]:
 
 
 def raised_in_user_code(error: BaseException) -> bool:
-    """Return True if the error, or one of its causes, was raised in or below a user's code; a traceback then helps."""
+    """Return True if a user's code, or code below it, raised the error or a cause, in which case a traceback helps."""
     return any(user_frame(each) is not None for each in _with_causes(error))
 
 

@@ -133,7 +133,7 @@ class Actor(Source[Item]):
         self._wake.set()
 
     def receive_grant(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
-        """Accept a grant of credits for further steps."""
+        """Accept a grant of credits for more steps."""
         self._gate.granted(number, caps, versions)
         self._wake.set()
 

@@ -223,7 +223,7 @@ class Deciding:
         agent_ids: the agents' ids, as bytes.
         slots: [d] the agents' slots.
         where: the same slots, as a slice if they are consecutive.
-        stamps: the stamps of the decisions, as bytes.
+        stamps: the decisions' stamps, as bytes.
         learning: the number of these decisions that the trainer learns from.
     """
 

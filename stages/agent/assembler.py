@@ -274,7 +274,7 @@ class Assembler:
             at: [d] the rows after the agents' open decisions; set to the row after `nowhere` where a decision is
                 dropped.
             turning: the indices of the agents whose page is full, or which have no page.
-            stamps: [d] the stamps of the new decisions.
+            stamps: [d] the new decisions' stamps.
             expected: the same stamps, as bytes.
 
         Returns:

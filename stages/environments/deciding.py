@@ -114,7 +114,7 @@ def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDAr
 
 
 class DecisionStamp:
-    """The policy version and the self-play stamp of each decision in a tick; defaults replace a missing stamp."""
+    """Each decision's policy version and self-play stamp in a tick; defaults replace a missing stamp."""
 
     __slots__ = ("generations", "learning", "opponents", "versions")
 

@@ -18,7 +18,7 @@ from headrace.stages.environments.protocol import Measured
 log = logging.getLogger(__name__)
 
 SUCCESS = ("is_success", "success")
-"""Info keys by which environments report that an episode reached its goal; the first key present counts."""
+"""Info keys that environments use to report that an episode reached its goal; the first key present counts."""
 SUCCESS_RATE = "Environment/Success Rate"
 _PATIENCE = 10
 """Number of episodes without a key after which a warning names the key."""

@@ -40,7 +40,7 @@ class MappedPlayer:
 
 @dataclass
 class PolicyMapping:
-    """The policies of a game, and the stamp of its trajectories."""
+    """A game's policies, and the stamp for its trajectories."""
 
     generation: int
     opponent: int

@@ -26,7 +26,7 @@ class CountedEpisodes:
     """Counts one behaviour id's episodes: in each instance, a fixed number of the first episodes to *begin*.
 
     An episode that never ends does not count. An instance that broke plays replacements for its lost episodes. If an
-    instance closes for good, the other instances play its share. An agent without a row for `PATIENCE` ticks is not
+    instance closes for good, the other instances play its episodes. An agent without a row for `PATIENCE` ticks is not
     replaced.
 
     Args:

@@ -102,7 +102,7 @@ def _draw_parts(
     labels: Sequence[str],
     descent: Sequence[tuple[int, int]] = (),
 ) -> Image.Image:
-    """Draw matrices with the same columns below each other, and arcs from parents to children."""
+    """Draw matrices with the same columns, one below the other, and arcs from parents to children."""
     rows, width = sum(len(names) for _, names, _ in parts), len(labels)
     cell = max(2, min(_LARGEST_CELL, _PICTURE // max(rows, width, 1)))
     font = ImageFont.load_default()

@@ -56,7 +56,7 @@ class Record:
         return self.wins + self.draws + self.losses
 
     def count(self, score: float) -> None:
-        """Count a game against this player; `score` is the learner's: 1 if won, 0.5 if drawn, 0 if lost."""
+        """Count a game against this player; `score` is 1 if the learner won, 0.5 for a draw, else 0."""
         if score == 0.5:
             self.draws += 1
         elif score > 0.5:

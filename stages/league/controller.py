@@ -1,7 +1,6 @@
 """The controller of a league: it keeps payoffs, freezes policies into the pool, resets learners, and assigns opponents.
 
-The controller does no I/O except through its pool. Main passes policies and results to it, and sends its decisions to
-actors and learners.
+It does no I/O except through its pool: main passes in policies and results, and sends out the decisions.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class PayoffTable:
 
 
 def duels(games: Columns, own: int, known: range) -> Iterator[tuple[int, int, Floats, Floats]]:
-    """Yield (seat, opponent, outcomes [G, 2], returns [G, 2]) for each pair of players; column 0 is the seat's.
+    """Yield (seat, opponent, outcomes [G, 2], returns [G, 2]) for each pair of players; column 0 belongs to the seat.
 
     Args:
         games: as in `LeagueController.rate`.

@@ -174,7 +174,7 @@ class PolicyDesign:
 
     @property
     def perceptron(self) -> bool:
-        """True if a plain perceptron's outputs are its action heads, which allows gradients without autograd."""
+        """True if a plain perceptron's outputs are its head outputs, which allows gradients without autograd."""
         return self.plain and self.gsde is None
 
     @property
@@ -206,7 +206,7 @@ class PolicyDesign:
 
     @property
     def head_size(self) -> int:
-        """H, the width of the action heads: means, log σ if state-dependent (squashed, gSDE), each branch's logits."""
+        """H, the width of the head outputs: means, log σ if state-dependent (squashed, gSDE), each branch's logits."""
         actions = self.spec.actions
         own = self.squashed or self.gsde is not None
         return actions.continuous_size * (2 if own else 1) + actions.mask_size

@@ -97,7 +97,7 @@ class ObservationLayout:
         return self.encode([columns[f"{prefix}{index}"] for index in range(len(self._specs))])
 
     def columns(self, prefix: str = "") -> tuple[Column, ...]:
-        """Return the columns in which a buffer keeps encoded observations: `vectors` [V], and `obs_<index>`."""
+        """Return the columns that a buffer uses for encoded observations: `vectors` [V], and `obs_<index>`."""
         return (
             Column(f"{prefix}{VECTORS}", self._dtype, (self.vector_size,)),
             *(Column(f"{prefix}obs_{i}", self._specs[i].dtype, self._specs[i].shape) for i in self.others),

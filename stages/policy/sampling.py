@@ -78,7 +78,7 @@ def first_action_features(actions: ActionSpec) -> Floats:
 
 
 LOG_SIGMA_LIMITS = (-20.0, 2.0)
-"""Limits to which a state-dependent log σ is clamped, as in the code of Haarnoja et al. (2018), "Soft Actor-Critic"."""
+"""Range that a state-dependent log σ is clamped to, as in the code of Haarnoja et al. (2018), "Soft Actor-Critic"."""
 
 _HALF_LOG_TWO_PI = np.float32(0.5 * log(2.0 * pi))
 _HALF = np.float32(0.5)

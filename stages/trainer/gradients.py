@@ -21,7 +21,7 @@ Measured = TypeVar("Measured", covariant=True)
 
 
 class Gradients(Protocol[Arguments, Measured]):
-    """The interface through which an update gets its gradients, whether computed by autograd or by hand."""
+    """The interface for computing an update's gradients, by autograd or by hand."""
 
     def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Measured:
         """Set the gradients for one step's rows (in a replica, for its part); return the step's measurements."""
@@ -63,7 +63,7 @@ class Graphs(Protocol):
     """Captures the work that functions do on a device, for later replay."""
 
     def beside(self, function: Callable[[], Found]) -> Found:
-        """Call a function on the stream on which its work may later be captured."""
+        """Call a function on the stream that may later capture its work."""
         ...
 
     def capture(self, function: Callable[[], Found]) -> tuple[Callable[[], None], Found]:

@@ -24,7 +24,7 @@ class JoinedReplicas(Replicas):
     Args:
         rank: this replica's number.
         size: the number of replicas.
-        store: the store through which replicas find each other; see `listen` and `connect`.
+        store: the store that replicas use to find each other; see `listen` and `connect`.
         device: this replica's torch device. Replicas with separate GPUs (`cuda:<n>`) use NCCL, all others gloo.
         address: the address at which other replicas can reach this machine.
         timeout_s: number of seconds after which a replica that does not respond counts as lost; None to wait forever.

@@ -138,7 +138,7 @@ class TrainerContext:
     statistics: Statistics = field(default_factory=NoStatistics)
     """Receives the trainer's statistics."""
     replicas: Replicas = SINGLE_TRAINER
-    """The replicas that learn together with this trainer, each from its share of every minibatch."""
+    """The replicas that learn together with this trainer, each from its part of every minibatch."""
 
     @contextmanager
     def naming_behavior(self) -> Iterator[None]:

@@ -197,7 +197,7 @@ class LeaguePart(RunPart):
             self.at_rest()  # actors wait until they know the players
 
     def reported(self, report: TrainerReport) -> None:
-        """Handle a trainer's report, which may end a turn; a deterministic run then waits for the learner's policy."""
+        """Handle a trainer's report, which may end a turn; in a deterministic run, wait for the learner's policy."""
         key = self._learners.get(report.behavior)
         if self._turns is not None and key is not None and self._turns.reported(key, report.step, report.done):
             self._hold(self._turns)

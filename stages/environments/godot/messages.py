@@ -319,9 +319,9 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
     )
 
 
-# Bytes. Godot's own JSON writer emits one byte per character if text is not UTF-8. It writes non-finite numbers
-# as the C library prints them (`nan`, `-nan`, `inf`), which no JSON parser accepts. These become strings, so that the
-# code that reads numbers can name the value and its place.
+# Bytes. Godot's own JSON writer emits one byte per character if text is not UTF-8. It writes non-finite numbers as the
+# C library prints them (`nan`, `-nan`, `inf`), which no JSON parser accepts. These become strings, so that the code
+# that reads numbers can name the value and its location.
 
 
 class WireError(MessageError):

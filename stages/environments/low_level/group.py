@@ -40,7 +40,7 @@ from headrace.stages.errors import (
 log = logging.getLogger(__name__)
 
 _STOPPED = "UnityCommunicatorStoppedException"
-"""Name of the exception by which an environment of any package reports that it has ended normally."""
+"""Name of the exception that an environment, from any package, raises when it has ended normally."""
 Result = TypeVar("Result")
 _NEEDED = ("reset", "step", "get_steps", "set_actions", "close")
 

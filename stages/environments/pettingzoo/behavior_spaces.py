@@ -1,8 +1,8 @@
 """Converts one behaviour's observations, masks and actions between single agents' values and columns.
 
-Spaces are Gymnasium's, read by `stages/environments/spaces/`. This module adds what is specific to PettingZoo: rows
-arrive agent by agent, and the action mask is under the key `action_mask` in the observation or, in newer versions, in
-the info.
+Spaces are Gymnasium spaces, read by `stages/environments/spaces/`. This module adds what is specific to PettingZoo:
+rows arrive agent by agent, and the action mask is under the key `action_mask` in the observation or, in newer versions,
+in the info.
 
 Axis letters: k observations, d decisions.
 """

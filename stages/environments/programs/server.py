@@ -133,7 +133,7 @@ class GameServer(ABC):
 
 
 class TcpServer(GameServer):
-    """A `GameServer` for plain TCP: the first connection that sends data is the game's."""
+    """A `GameServer` for plain TCP: the first connection that sends data belongs to the game."""
 
     def __init__(self, port: int, max_bytes: int) -> None:
         super().__init__(port, max_bytes)
@@ -189,7 +189,7 @@ class TcpServer(GameServer):
         return lambda: _Connection(self)
 
     def _called_by(self, connection: _Connection) -> bool:
-        """Accept a connection until the game's is known; return False if another connection is the game's."""
+        """Accept a connection until the game's connection is known; return False if that is a different one."""
         if self._connection is not None:
             self._warn_of_second()
             return False
@@ -200,7 +200,7 @@ class TcpServer(GameServer):
         return True
 
     def _told_by(self, connection: _Connection) -> None:
-        """Handle a connection's first bytes: the first connection to send any is the game's."""
+        """Handle a connection's first bytes: the first connection to send any belongs to the game."""
         if self._connection is not None:
             return
         self._connection, others = connection, [each for each in self._callers if each is not connection]

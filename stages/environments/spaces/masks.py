@@ -48,7 +48,7 @@ class MaskError(ValueError):
 
     Attributes:
         row: the agent's row; None if the mask belongs to all agents.
-        at: the place within the mask, such as `['arm']`; empty for the whole mask.
+        at: the position within the mask, such as `['arm']`; empty for the whole mask.
         problem: text that follows the mask's name in a sentence.
     """
 

@@ -38,7 +38,7 @@ class BoxSpace:
     kind = "Box"
 
     def __str__(self) -> str:
-        """Return the form in messages, which is Gymnasium's: `Box(0, 255, (84, 84), uint8)`."""
+        """Return the text for messages, in Gymnasium's form: `Box(0, 255, (84, 84), uint8)`."""
         return f"Box({_shown(self.low)}, {_shown(self.high)}, {self.shape}, {self.dtype})"
 
     @property
@@ -64,7 +64,7 @@ class ChoiceSpace:
     dtype: np.dtype[Any]
 
     def __str__(self) -> str:
-        """Return the form in messages: `Discrete(3)`, `MultiDiscrete([2, 3])`, `MultiBinary((4,))`."""
+        """Return the text for messages: `Discrete(3)`, `MultiDiscrete([2, 3])`, `MultiBinary((4,))`."""
         size = self.shape if self.kind == "MultiBinary" else self.sizes.tolist()
         return f"{self.kind}({size}{f', start={self.start.tolist()}' if self.start.any() else ''})"
 
@@ -86,7 +86,7 @@ class SequenceSpace:
     shape = ()
 
     def __str__(self) -> str:
-        """Return the form in messages."""
+        """Return the text for messages."""
         return f"Sequence({self.element}{', stack=True' if self.stack else ''})"
 
 
@@ -99,7 +99,7 @@ class ComposedSpace:
     """The parts by key, or by index."""
 
     def __str__(self) -> str:
-        """Return the form in messages: `Dict('a': Discrete(2))`."""
+        """Return the text for messages: `Dict('a': Discrete(2))`."""
         named = self.kind == "Dict"
         return (
             f"{self.kind}({', '.join(f'{key!r}: {part}' if named else str(part) for key, part in self.parts.items())})"

@@ -71,7 +71,7 @@ class DemoSteps:
 
 
 def read_demo(path: Path) -> DemoSteps:
-    """Read all complete pairs; a warning names the place where a file was cut off.
+    """Read all complete pairs; a warning states where a file was cut off.
 
     Raises:
         StageError: if the file is not a demonstration, has no pairs, or has pairs of different forms; the message names

@@ -14,7 +14,7 @@ EXCHANGE = "/communicator_objects.UnityToExternalProto/Exchange"
 OK = 200
 """Header status of an ordinary exchange."""
 CLOSE = 400
-"""Header status by which either side ends the connection."""
+"""Header status that ends the connection; either side may send it."""
 STEP, RESET, QUIT = 0, 1, 2
 """Values of `CommandProto`."""
 NONE, PNG = 0, 1

@@ -83,7 +83,7 @@ class ExchangeServer:
         name: the worker's name, used in errors.
         cure: the remedy if the port is in use, which ends the error.
         greet: returns our greeting in answer to a caller's; None for a message that is not a greeting.
-        asks: returns True for the message by which a greeted caller requests its first command.
+        asks: returns True for the message that requests a greeted caller's first command.
         max_bytes: maximum size of a message, in either direction.
         listen: see `env_settings.listen`.
 

@@ -89,7 +89,7 @@ class UnityWorker(ProgramWorker):
         self._released = False
         """True once the process and the server are released."""
         self._ended = False
-        """True once Unity has closed the connection; an executable then exits."""
+        """True once Unity has closed the connection, after which an executable exits."""
 
     async def start(self) -> None:
         """Listen, start the executable or wait for the Editor, and exchange greetings.

@@ -39,7 +39,7 @@ class KindEncoder(Protocol):
         Args:
             observations: the specs of one kind's observations.
             design: the policy's design.
-            context: width of the encodings of the preceding kinds.
+            context: width of the preceding kinds' encodings.
 
         Raises:
             StageError: if an observation can't be encoded.

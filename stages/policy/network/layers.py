@@ -138,7 +138,7 @@ def _normal(layer: nn.Linear, std: float) -> nn.Linear:
 
 # Log-probabilities and entropies of actions, as pure functions, without `torch.distributions`. In networks of the size
 # that game agents have, dispatching its checks and broadcasts costs more than the arithmetic.
-# `stages/policy/sampling.py` has the formulas by which actors sample.
+# `stages/policy/sampling.py` has the formulas that actors sample with.
 
 _LOG_TWO = log(2.0)
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)

@@ -134,7 +134,7 @@ class ActorCriticNetwork(TrainedActor, Protocol):
         """Run both the actor and the critic.
 
         Args:
-            inputs: B rows; `inputs.memories` are the actor's.
+            inputs: B rows; `inputs.memories` contains the actor's memories.
             critic_memories: [B / L, m] the critic's memories before each sequence's first row; None for zeros. Ignored
                 by a critic that shares the actor's body, and so its memories.
 
@@ -151,7 +151,7 @@ class ActorCriticNetwork(TrainedActor, Protocol):
         """Run only the critic.
 
         Args:
-            inputs: B rows; `inputs.memories` are the critic's (the actor's, if they share a body).
+            inputs: B rows; `inputs.memories` contains the critic's memories, or the actor's if they share a body.
 
         Returns:
             Values [B, S], and the critic's memories [B / L, m] after each sequence's last row (None without memory).

@@ -270,7 +270,8 @@ class PredictionQuality:
     log_likelihood: float
     """Log-likelihood, in nats, of a step's joint action under the policy; a log density for continuous actions."""
     accuracy: float | None
-    """Fraction of branches in which the most likely choice is the expert's; None without discrete branches."""
+    """Fraction of branches in which the most likely choice matches the expert's choice; None without discrete
+    branches."""
     error: float | None
     """Squared error of the mean continuous action, in the environment's form; None without continuous actions."""
 
@@ -373,7 +374,7 @@ class MaximumLikelihood:
         return heads, log_likelihood(heads, self._actor.module.log_sigma, batch, self._design)
 
     def _hits(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """Return the fraction of branches [B] in which the most likely choice is the expert's."""
+        """Return the fraction of branches [B] in which the most likely choice matches the expert's."""
         branches = split_logits(heads, batch, self._design)
         if not branches:
             return torch.zeros(len(heads), device=heads.device)

@@ -172,8 +172,8 @@ def make_cloning(
 
 
 # Examples are an expert's steps, from demonstrations or from a teacher's trajectories, as input to an update. Their
-# actions are in the form in which the learning policy draws them. Without memory an example is a step; with memory it
-# is a sequence of steps that starts with an empty memory, as the expert's memories are meaningless to the learner.
+# actions are in the form that the learning policy draws. Without memory an example is a step; with memory it is a
+# sequence of steps that starts with an empty memory, as the expert's memories are meaningless to the learner.
 
 
 class ImitationBatch(NamedTuple):
@@ -181,7 +181,7 @@ class ImitationBatch(NamedTuple):
 
     inputs: Inputs
     continuous: Tensor
-    """[B, C] the expert's continuous actions, in the form in which the policy draws them."""
+    """[B, C] the expert's continuous actions, in the form that the policy draws."""
     choices: Tensor
     """[B, branches] int64 choices by the expert."""
     penalties: Tensor | None
@@ -205,7 +205,7 @@ class Examples:
     observations: EncodedObservations
     """[N, …] the expert's observations."""
     continuous: NDArray[np.float32]
-    """[N, C] continuous actions, in the form in which the policy draws them."""
+    """[N, C] continuous actions, in the form that the policy draws."""
     choices: NDArray[np.int64]
     """[N, branches] the expert's choice in each branch."""
     masks: NDArray[np.bool_] | None

@@ -14,7 +14,7 @@ logits l and q,
 
     ∂KL/∂μ = (μ - m)/σ²     ∂KL/∂log σ = 1 - (e^(2s) + (m - μ)²)/σ²     ∂KL/∂l = softmax l - softmax q.
 
-The values of observations after trajectories' last rows don't contribute to the loss, so their gradients are zero.
+The values of final observations don't contribute to the loss, so their gradients are zero.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from headrace.stages.trainer.protocol import Part, Replicas
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
 # Unrolls are concatenated rows, with fresh ones first. Trajectories are consecutive, and none is longer than an unroll.
-# Without memory, the network evaluates the rows, followed by the observations after each trajectory, in one pass. With
-# memory, each trajectory is a sequence, from the actor's memory at its start to the observation after its last row, and
-# is padded to the longest one.
+# Without memory, the network evaluates the rows, followed by the final observations, in one pass. With memory, each
+# trajectory is a sequence, from the actor's memory at its start to the observation after its last row, and is padded to
+# the longest one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Unrolls:
 
 
 def pieces_of(lengths: NDArray[np.int64], replicas: Replicas) -> tuple[slice, Part]:
-    """Return a replica's share of K trajectories: their slice, and the position of their rows."""
+    """Return a replica's part of K trajectories: their slice, and the position of their rows."""
     part, ends = replicas.part(len(lengths)), np.cumsum(lengths)
     first = int(ends[part.rows.start - 1]) if part.rows.start else 0
     return part.rows, Part(slice(first, int(ends[part.rows.stop - 1])), part.weight)

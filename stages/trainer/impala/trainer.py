@@ -167,7 +167,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     def _unrolls(self, batch: RolloutBuffer, rewards: NDArray[np.float64], fresh: int) -> Unrolls:
         """Convert a batch with rewards [N, S], whose first `fresh` rows are fresh, to the update's input.
 
-        With several replicas, each takes a share of the trajectories.
+        With several replicas, each takes a part of the trajectories.
         """
         rows, trajectories, device = batch.rows, batch.trajectories, self.context.device
         pieces, here = pieces_of(trajectories["lengths"], self.context.replicas)
@@ -245,7 +245,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
 
 # The replay buffer holds past unrolls, some of which are drawn in addition to fresh ones. An unroll is T rows of
 # consecutive trajectories; no trajectory crosses an unroll's boundaries. A trajectory's data other than rows is in a
-# slot, to which the trajectory's last row refers.
+# slot that the trajectory's last row refers to.
 
 
 Index = NDArray[np.int64]

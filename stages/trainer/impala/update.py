@@ -57,7 +57,7 @@ class ImpalaUpdate(NetworkUpdate):
         spec: the behaviour's spec, for its actions.
         hyperparameters: loss weights and limits.
         gammas: [S] each reward signal's discount.
-        replicas: the replicas that make the same update, each on its share of the trajectories.
+        replicas: the replicas that make the same update, each on its part of the trajectories.
 
     Attributes:
         gradients: computes the gradients, by autograd unless replaced. Pre-training of the critic always uses autograd.

@@ -233,7 +233,7 @@ class ActionLikelihood:
         Args:
             of_log_probs: [P, R] the log-probabilities' gradients; [1, R] if all columns have the same gradient.
             of_entropy: the gradient of the entropy.
-            of_heads: [H, R] the array to which the head outputs' gradients are written.
+            of_heads: [H, R] the array that receives the head outputs' gradients.
         """
         if self._of_log_sigma is not None:
             mine = of_log_probs[: self._continuous]

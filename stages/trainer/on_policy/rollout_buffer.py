@@ -152,7 +152,7 @@ class RolloutBuffer:
         follows_agents: whether to keep the agent and episode of each trajectory.
         grouped: whether to keep group data: the columns `headrace.queues.columns.GROUP_*`, and the batches' `sources`.
         extra: additional row columns to keep.
-        unroll_length: number of rows at each multiple of which trajectories are cut; 0 for no cuts.
+        unroll_length: trajectories are cut at each multiple of this number of rows; 0 for no cuts.
         squashed: whether the policy draws continuous actions as the tanh of a Gaussian.
     """
 
@@ -196,7 +196,7 @@ class RolloutBuffer:
             columns += [*GROUP_TRAJECTORY_COLUMNS, Column("sources", "int64")]
         self.grouped, self.follows_agents, self.squashed = grouped, follows_agents, squashed
         self.trajectories = ColumnTable(columns, max(1, size // 16))
-        """[K] length, terminated, observation after the last row, agent, episode, action before the first row."""
+        """[K] length, terminated, final observation, agent, episode, action before the first row."""
         self.sequences: ColumnTable | None = None
         """[Q] column `memories`: the actor's memory before each sequence; None without memory."""
         if memory is not None:
@@ -211,7 +211,7 @@ class RolloutBuffer:
         Args:
             batch: k trajectories.
             observations: the encoded observations of the batch's rows.
-            finals: the encoded observations after the last row of each trajectory.
+            finals: the trajectories' encoded final observations.
         """
         rows: Columns = {**batch.rows, **dict(zip(self._observed, arrays_of(observations), strict=True))}
         trajectories: Columns = {
@@ -281,7 +281,7 @@ class RolloutBuffer:
         return _encoded(self.rows, self._observed)
 
     def final_observations(self) -> EncodedObservations:
-        """Return the observations after trajectories' last rows, not normalised, as views."""
+        """Return the trajectories' final observations, not normalised, as views."""
         return _encoded(self.trajectories, self._finally_observed)
 
     def actions(self) -> tuple[NDArray[np.float32], Array]:

@@ -205,7 +205,7 @@ class BufferTransitions:
     Args:
         spec: observations and actions.
         buffer: a full buffer, which must not change while this object is in use.
-        device: the device on which signals compute.
+        device: the device that signals compute on.
     """
 
     def __init__(self, spec: BehaviorSpec, buffer: RolloutBuffer, device: str) -> None:

@@ -94,10 +94,10 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         network: the network to train.
         spec: the behaviour's spec, for its actions.
         hyperparameters: epochs, batch size and so on.
-        replicas: the replicas that make the same update, each with its share of every minibatch.
+        replicas: the replicas that make the same update, each with its part of every minibatch.
 
     Attributes:
-        find_gradients: sets the gradients of a minibatch's weighted losses (for this replica's share of rows), and
+        find_gradients: sets the gradients of a minibatch's weighted losses (for this replica's part of the rows), and
             returns the results [k] of `losses`; uses autograd unless replaced.
         advance: takes a gradient step; returns the same results, and those of `_descend`.
         ratios: log(π / π_old) [R, P] of the latest minibatch, for the statistics; None without clipping.

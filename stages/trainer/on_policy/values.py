@@ -74,7 +74,7 @@ class CriticValues:
     values: NDArray[np.float64]
     """[N, S] values of the rows' observations."""
     final_values: NDArray[np.float64]
-    """[K, S] values of the observations after each trajectory's last row."""
+    """[K, S] values of the trajectories' final observations."""
     memories: Tensor | None = None
     """[Q, m] the critic's memory before each sequence; None without memory."""
     memories_after: Tensor | None = None
@@ -91,7 +91,7 @@ def evaluate_rows(
     replicas: Replicas = SINGLE_TRAINER,
     heads: bool = False,
 ) -> CriticValues:
-    """Evaluate rows and final observations without memory, `block` rows at a time; each replica evaluates its share.
+    """Evaluate rows and final observations without memory, `block` rows at a time; each replica evaluates its part.
 
     Args:
         network: the actor and the critic.
@@ -145,7 +145,7 @@ def evaluate_sequences(
     Args:
         network: the critic's network.
         rows: the rows, with previous actions.
-        finals: the observations after trajectories' last rows, with previous actions.
+        finals: the trajectories' final observations, with previous actions.
         lengths: [K] the number of rows of each trajectory.
         cuts: the positions of sequences.
         chains: which trajectory continues which.

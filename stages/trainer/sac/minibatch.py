@@ -34,8 +34,8 @@ class ReplayMinibatch:
     """The same observations; with memory, each sequence starts from zeros, as critics' memories are not recorded."""
     target_inputs: Inputs
     """The target network's observations. Without memory, these are the next observations [B]. With memory, each
-    sequence has L + 1 rows: its observations, and the observation after its last row. The memory starts from zeros, and
-    a sequence's first row serves only to fill it."""
+    sequence has L + 1 rows: its observations, and the next observation of its last row. The memory starts from zeros,
+    and a sequence's first row serves only to fill it."""
     continuous: Tensor
     """[B, C] continuous actions as the policy drew them."""
     choices: tuple[Tensor, ...]

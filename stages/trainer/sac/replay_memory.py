@@ -124,7 +124,7 @@ class ReplayMemory:
         Args:
             batch: K pieces with N rows in total.
             rows: [N, ...] the observations of the pieces' rows.
-            finals: [K, ...] the observations after the last row of each piece.
+            finals: [K, ...] the pieces' final observations.
         """
         first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
         self._evict(min(oldest, first))
@@ -256,7 +256,7 @@ class ReplayMemory:
         )
 
     def _evict(self, oldest: int) -> None:
-        """Remove the rows before `oldest`, and the observations to which only these rows refer.
+        """Remove the rows before `oldest`, and the observations that only these rows refer to.
 
         A row's observation may also be the previous row's next observation, but that row is older. A row's next
         observation is also the next row's observation if the trajectory continues.
@@ -375,7 +375,7 @@ class _Pieces:
     rows: EncodedObservations
     """[N - skip, ...] the observations of the rows that are kept."""
     finals: EncodedObservations
-    """[K, ...] the observations after each piece."""
+    """[K, ...] the pieces' final observations."""
     skip: int
     """Number of rows at the start of the batch that are not kept."""
 

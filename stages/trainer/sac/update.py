@@ -65,7 +65,7 @@ class SACUpdate:
         signals: S, the number of reward signals.
         random: the generator that draws the initial weights.
         device: the device that holds the networks.
-        replicas: the replicas that make the same update, each with its share of every minibatch.
+        replicas: the replicas that make the same update, each with its part of every minibatch.
 
     Attributes:
         target_entropies: [G] the target entropies if no choice is masked.

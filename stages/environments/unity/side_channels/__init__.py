@@ -1,5 +1,4 @@
-"""Side channels for other messages between Unity and Python: the standard channels, and the base class for custom
-ones."""
+"""Side channels for other messages between Unity and Python: the standard channels, and a base class for others."""
 
 from headrace.stages.environments.unity.side_channels.channel import (
     IncomingMessage,
