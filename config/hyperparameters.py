@@ -51,7 +51,7 @@ class Hyperparameters(Settings):
         """
         if name not in self.scheduled():
             raise ValueError(
-                f"{name} does not change during a run; these settings do: {', '.join(self.scheduled()) or 'none'}"
+                f"{name} can't change during a run; the settings that can are: {', '.join(self.scheduled()) or 'none'}"
             )
         try:
             return type(self).model_validate({**self.model_dump(), name: value})

@@ -167,7 +167,7 @@ class RewardSignals(Settings):
 
     def _mistakes(self) -> Iterator[Finding]:
         if not self.present:
-            message = "is empty; list at least one, such as 'extrinsic: {}', or leave the key out for that default"
+            message = "is empty; list at least one, such as 'extrinsic: {}', or leave the key out to use that default"
             yield Finding((), message, ((),))
 
     @model_serializer(mode="wrap")

@@ -237,12 +237,14 @@ def lacking_programs(config: Sections) -> Iterator[Finding]:
     add = "env_path (--env); without it, the run waits for"
     if config.environment_kind is ENVIRONMENT_KINDS[UNITY]:
         add = "'environment', or env_path (--env); without them, the run waits for"
-    only = f"of which program? Add {add} {config.environment_kind.editor}, which is a single environment"
+    only = f"need a program to start: add {add} {config.environment_kind.editor}, which is a single environment"
     count, replicas = _number_of_programs(config), config.pipeline.hosts.actors.replicas
     if count > 1:
         yield Finding(("env_settings", "num_envs"), f"{count} environments {only}")
     elif replicas > 1:
-        yield Finding(("pipeline", "hosts", "actors", "replicas"), f"{replicas} actors, each with environments {only}")
+        yield Finding(
+            ("pipeline", "hosts", "actors", "replicas"), f"{replicas} actors with separate environments {only}"
+        )
 
 
 def _number_of_programs(config: Sections) -> int:

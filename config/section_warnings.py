@@ -322,7 +322,9 @@ def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:
         if size % length:
             count = max(1, size // length)
             whole = "1 whole sequence" if count == 1 else f"{count} whole sequences"
-            yield _about(path, f"{length} does not divide {key} ({size}): a batch is {whole}, {count * length} steps")
+            yield _about(
+                path, f"{length} does not divide {key} ({size}): a batch contains {whole} ({count * length} steps)"
+            )
 
 
 def _about_trainer(settings: BehaviorSettings) -> Iterator[Finding]:

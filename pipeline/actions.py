@@ -55,7 +55,7 @@ def follow(arguments: Sequence[str] | None) -> int:
         if args.convert is not None:
             return _convert(args, request)
         if args.id is not None or args.algo is not None:
-            raise CommandError("--id and --algo need --convert: they choose the entry of rl-baselines3-zoo to convert")
+            raise CommandError("--id and --algo need --convert: they choose the rl-baselines3-zoo entry to convert")
         config = load_config(request.config, request.overrides, complete=not args.validate, **request.old_files)
         wrong = contradictions(request, config)
         if wrong:
@@ -111,7 +111,7 @@ def _say(level: str, text: str) -> None:
 def _convert(args: Namespace, request: Request) -> int:
     """Print a converted file; return 1 if some settings have no counterpart, so that training differs."""
     if request.old_files and (args.id is not None or args.algo is not None):
-        return _refuse("--id and --algo are for a file of rl-baselines3-zoo, which has no lessons")
+        return _refuse("--id and --algo are for an rl-baselines3-zoo file, which has no lessons")
     converted = convert(args.convert, **request.old_files, env_id=args.id, algorithm=args.algo)
     _warn(converted.warnings)
     print(converted.text, end="")

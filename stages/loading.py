@@ -288,7 +288,7 @@ def find_class(where: str, use: str, folder: Path | None, group: str | None = No
         except LoadError as error:
             raise LoadError(f"{where}: {error}") from error
     if not isinstance(found, type):
-        raise LoadError(f"{where}: {use} is not a class, got {found!r}")
+        raise LoadError(f"{where}: {use}: expected a class, got {found!r}")
     return found
 
 

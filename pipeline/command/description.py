@@ -152,7 +152,7 @@ def _gradients(config: RunConfig, name: str) -> Sequence[str]:
         return []
     torch_settings, network = config.torch_settings, settings.network_settings
     if torch_settings.gradients == "autograd":
-        return ["  gradients by autograd, as torch_settings.gradients says"]
+        return ["  gradients by autograd, as set by torch_settings.gradients"]
     device = placement_of(config, name).device or torch_settings.device
     if device not in (None, "cpu"):
         return [f"  gradients by autograd, on {device}"]

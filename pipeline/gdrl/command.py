@@ -300,8 +300,8 @@ def _take_up(model: Path, folder: Path) -> None:
         if same_checkpoint(model, folder):
             return
         raise CommandError(
-            f"--resume_model_path {model}: {folder} is another experiment, or has trained further since; name a new "
-            "one with --experiment_name, or leave --resume_model_path out to continue that one"
+            f"--resume_model_path {model}: {folder} is another experiment, or has been trained further since then; "
+            "name a new one with --experiment_name, or leave --resume_model_path out to continue that one"
         )
     unpack(model, folder)
 

@@ -96,9 +96,10 @@ class BehaviorStarter:
         learns = settings.learns
         if learns and settings.demonstrations is not None and not self._plan.replay_edge and not self._plan.playing:
             raise RunError(
-                f"behaviors.{spec.name}: this behaviour learns only from demonstrations, but it is in the "
-                "environment, and a run in which agents act can't train it; remove the other behaviours from the "
-                f"file (listed: {', '.join(self._plan.config.behaviors)}), or let it imitate a 'teacher' of this run"
+                f"behaviors.{spec.name}: this behaviour learns only from demonstrations, but the environment has "
+                "agents of this behaviour, and a run in which agents act can't train it; remove the other behaviours "
+                f"from the file (listed: {', '.join(self._plan.config.behaviors)}), or let it imitate a 'teacher' of "
+                "this run"
             )
         if spec.name not in self.behaviors and (self._plan.playing or not learns):
             self._run.flow.ledger.open_unbounded(spec.name)  # no trainer learns from its steps

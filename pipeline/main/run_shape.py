@@ -105,7 +105,7 @@ def _with_kinds(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks:
             chosen.append(which)
     kinds = {getattr(config.pipeline.hosts, which).kind for which in chosen}
     if kinds:
-        where = "in main's process" if kinds == {"inline"} else "in separate processes"
+        where = "in the main process" if kinds == {"inline"} else "in separate processes"
         remarks.append(f"{' and '.join(chosen)} {where} ({_cores(cores)})")
     return config
 

@@ -92,7 +92,7 @@ def _left_out(config: RunConfig) -> Iterator[str]:
     if config.record is not None:
         yield "recording (record)"
     for path, _ in persons_in(config):
-        yield f"a person's play ({dotted(path)}.brain), which random actions replace"
+        yield f"a person's play ({dotted(path)}.brain); random actions replaced it"
 
 
 def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Mapping[str, Any]:

@@ -208,7 +208,7 @@ class ShownRun(Protocol):
 
 
 _OF_BEHAVIORS = {
-    "max_steps": "Steps at which its training ends",
+    "max_steps": "Steps at which the behaviour's training ends",
     "steps_per_s": "Trainer steps per second",
     "reward": "Mean return of the last 100 training episodes",
     "elo": "Rating of the newest policy",

@@ -186,5 +186,5 @@ def check_perceptron(policy: Named) -> None:
             what = next((what for part, what in _BEYOND_PERCEPTRONS.items() if part in name), "other layers")
             raise StageError(
                 f"its policy is not a perceptron over vectors, because it has {what} ({name}); only ML-Agents' "
-                "perceptrons can be trained further. --inference plays its .onnx file"
+                "perceptrons can be trained further. Play its .onnx file with --inference"
             )

@@ -117,8 +117,8 @@ class LoadedPolicy:
         """
         if not isinstance(deterministic, bool | np.bool_):
             raise PredictError(
-                f"deterministic: expected True or False, got {type_of(deterministic)}; name the other "
-                "arguments: predict(obs, state=…, mask=…)"
+                f"deterministic: expected True or False, got {type_of(deterministic)}; pass the other arguments by "
+                "name: predict(obs, state=…, mask=…)"
             )
         columns, single = self._reader.read(obs)
         n = len(columns[0])
@@ -329,7 +329,7 @@ def load_policy(
     file = find_model(reference, name)
     model = read_model(file)
     if name not in (None, model.spec.name) and name != league_of(_run_folder(file.path), model.spec.name):
-        raise RunError(f"{file.path} is a policy of {model.spec.name}, not of {name}")
+        raise RunError(f"{file.path} is a policy for {model.spec.name}, not for {name}")
     return LoadedPolicy(model, seed)
 
 

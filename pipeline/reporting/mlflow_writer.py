@@ -67,7 +67,7 @@ class BackgroundJobs:
         self._jobs.put(None)
         self._thread.join(self._patience_s)
         if self._thread.is_alive():
-            text = "%s did not accept the last %d summaries within %.0f s; they are missing there."
+            text = "%s did not accept the last %d summaries within %.0f s; these summaries are missing there."
             log.warning(text, self._name, self._jobs.qsize(), self._patience_s)
         elif self._dropped:
             log.warning("%s was too slow for %d summaries, which are missing there.", self._name, self._dropped)

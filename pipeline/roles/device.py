@@ -86,7 +86,7 @@ def choose_rounding(configured: str, device: str, trainer: str) -> Rounding:
         return Rounding(TORCHS_OWN, "float32 (torch_settings.precision)")
     by = fast_bf16(device)
     if configured == "bf16":
-        slow = "which {device} computes more slowly than float32; torch_settings.precision: auto takes the faster one"
+        slow = "which {device} computes more slowly than float32; torch_settings.precision: auto uses the faster one"
         return Rounding(BF16, f"bf16 ({by})" if by else f"bf16, {slow.format(device=device)}", slow=not by)
     if by is None:
         return Rounding(TORCHS_OWN, f"float32 (bf16 is slow on {device})")

@@ -67,7 +67,7 @@ class ReplayHost(Host):
         for behavior, rows in outlet.left_out.items():
             if rows:
                 context.log.warning(
-                    "%s: skipped %d of %d recorded steps, because self-play's opponents made them.",
+                    "%s: skipped %d of %d recorded steps, because they are steps of self-play's opponents.",
                     *(behavior, rows, outlet.rows[behavior]),
                 )
 

@@ -235,6 +235,8 @@ def _find(placement: StagePlacement, config: RunConfig) -> tuple[type[Stage[Any,
     with blaming(*key, "use"):
         stage_class = find_class(where, placement.use, config.source_folder, STAGE_GROUP)
         if not issubclass(stage_class, Stage):
-            raise LoadError(f"{where}: {placement.use} is not a class derived from headrace.Stage, got {stage_class!r}")
+            raise LoadError(
+                f"{where}: {placement.use}: expected a class derived from headrace.Stage, got {stage_class!r}"
+            )
     with blaming(*key, "with"):
         return stage_class, check_arguments(where, placement.use, stage_class, placement.with_)

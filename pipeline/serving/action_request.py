@@ -138,7 +138,7 @@ def make_action_request(
         raise unfit(f"observations: for {n} agents, expected 1 to {MOST_AGENTS} in a request")
     if episode_start is not None:
         if not session:
-            raise unfit("episode_start: it belongs to a session, but the request names no session")
+            raise unfit("episode_start: needs a session, but the request names none")
         if episode_start.shape != (n,):
             raise unfit(f"episode_start: expected [{n}], one per agent, got {list(episode_start.shape)}")
     read = None if masks is None else _masks(spec, masks, n)
@@ -237,7 +237,7 @@ def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationS
             raise unfit(f"observations.{lacking[0]}: missing; expected {spec.seen}")
         if len(set(names)) < len(names):
             raise unfit(
-                f"observations: some of them share a name; give a list of {len(names)} in this order: {spec.seen}"
+                f"observations: some observations share a name; give a list of {len(names)} in this order: {spec.seen}"
             )
         return [(each, observations[each.name]) for each in specs]
     if not isinstance(observations, list | tuple) or len(observations) != len(specs):

@@ -230,7 +230,7 @@ class GrpcServer:
         if last:
             return None
         if context.peer():
-            raise RequestRefused(ErrorKind.MALFORMED, "there is no message")
+            raise RequestRefused(ErrorKind.MALFORMED, "the request has no message")
         raise RequestRefused(ErrorKind.OVERLOADED, f"the message is larger than {self._most_bytes:,} bytes")
 
     def _is_authorized(self, context: _Context) -> bool:
@@ -284,7 +284,7 @@ def _action_request(spec: BehaviorSpec, request: Any) -> ActionRequest:
     parts = request.observations
     named = {each.name: each for each in parts}
     if ("" in named and len(named) > 1) or ("" not in named and len(named) < len(parts)):
-        raise unfit("observations: name each of them once, or none of them")
+        raise unfit("observations: name each observation once, or none")
     observations = [_observation(each, one) for each, one in by_spec(spec, [*parts] if "" in named else named)]
     width, n = spec.actions.mask_size, len(observations[0])
     masks = np.asarray(request.masks, np.bool_) if request.masks else None

@@ -137,7 +137,7 @@ class _ModelTensors:
         """
         given = {tensor.name: tensor for tensor in asked.inputs}
         if len(given) < len(asked.inputs):
-            raise unfit("inputs: give each of them once")
+            raise unfit("inputs: give each input once")
         _check_names("inputs", given, self.inputs)
         _check_names("parameters", asked.parameters, PARAMETERS)
         for name, tensor in given.items():

@@ -85,7 +85,8 @@ def _read(body: bytes, header_length: str | None) -> InferRequest:
             continue
         if not isinstance(size, int) or size < 0 or tensor.data is not None:
             raise unfit(
-                f"inputs.{tensor.name}.parameters.binary_data_size: {size!r}, expected bytes in place of 'data'"
+                f"inputs.{tensor.name}.parameters.binary_data_size: {size!r}, expected a number of bytes after the "
+                "JSON, and no 'data'"
             )
         if length + size > len(body):
             raise unfit(f"inputs.{tensor.name}: {size} bytes, but only {len(body) - length} are left after the JSON")

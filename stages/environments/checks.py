@@ -60,7 +60,7 @@ def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | 
     if hasattr(parts, "items") and isinstance(got, Mapping):
         if missing := [key for key in parts if key not in got]:
             there = ", ".join(map(repr, got)) or "none"
-            return f"{where} lacks the keys {', '.join(map(repr, missing))} from its space; it has: {there}"
+            return f"{where} lacks these keys of its space: {', '.join(map(repr, missing))}; it has: {there}"
         return _first(
             observation_problem(part, got[key], call, f"{at}.{key}".lstrip(".")) for key, part in parts.items()
         )
@@ -72,7 +72,7 @@ def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | 
 
 
 def _box_problem(space: Any, got: Any, where: str) -> str | None:
-    expected = f"expected an array of shape {space.shape}, from its space"
+    expected = f"expected an array of shape {space.shape}, as in its space"
     try:
         values = np.asarray(got)
         numbers = values.dtype.kind in "biuf"

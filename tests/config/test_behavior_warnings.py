@@ -70,15 +70,15 @@ WARNINGS = [
     ),
     (
         "trainer_type: ppo, hyperparameters: {batch_size: 150}, " + MEMORY % 64,
-        f"{LENGTH}64 does not divide hyperparameters.batch_size (150): a batch is 2 whole sequences, 128 steps",
+        f"{LENGTH}64 does not divide hyperparameters.batch_size (150): a batch contains 2 whole sequences (128 steps)",
     ),
     (
         "trainer_type: sac, hyperparameters: {batch_size: 32}, " + MEMORY % 64,
-        f"{LENGTH}64 does not divide hyperparameters.batch_size (32): a batch is 1 whole sequence, 64 steps",
+        f"{LENGTH}64 does not divide hyperparameters.batch_size (32): a batch contains 1 whole sequence (64 steps)",
     ),
     (
         "behavioral_cloning: {demo_path: a, batch_size: 100}, " + MEMORY % 64,
-        f"{LENGTH}64 does not divide behavioral_cloning.batch_size (100): a batch is 1 whole sequence, 64 steps",
+        f"{LENGTH}64 does not divide behavioral_cloning.batch_size (100): a batch contains 1 whole sequence (64 steps)",
     ),
     (
         f"{SAC}, time_horizon: 1000",

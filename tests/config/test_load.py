@@ -725,10 +725,16 @@ def test_importing_and_loading_takes_nothing_heavy():
 
 
 PROGRAMS = [
-    ("env_settings: {num_envs: 8}", "env_settings.num_envs: 8 environments of which program?"),
-    ("environment: {kind: godot, num_envs: 4}", "env_settings.num_envs: 4 environments of which program?"),
-    ("environment: {kind: open_protocol, num_envs: 2}", "env_settings.num_envs: 2 environments of which program?"),
-    ("pipeline: {hosts: {actors: {replicas: 2}}}", "pipeline.hosts.actors.replicas: 2 actors, each with"),
+    ("env_settings: {num_envs: 8}", "env_settings.num_envs: 8 environments need a program to start"),
+    ("environment: {kind: godot, num_envs: 4}", "env_settings.num_envs: 4 environments need a program to start"),
+    (
+        "environment: {kind: open_protocol, num_envs: 2}",
+        "env_settings.num_envs: 2 environments need a program to start",
+    ),
+    (
+        "pipeline: {hosts: {actors: {replicas: 2}}}",
+        "pipeline.hosts.actors.replicas: 2 actors with separate environments need",
+    ),
     ("evaluation: {every: 500}", "evaluation: needs separate"),
 ]
 

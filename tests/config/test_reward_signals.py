@@ -114,7 +114,7 @@ def test_null_for_a_signal_that_is_not_inherited_or_the_only_one_is_a_mistake(
 
 
 MISTAKES = [
-    ("{}", ": is empty; list at least one, such as 'extrinsic: {}', or leave the key out for that default"),
+    ("{}", ": is empty; list at least one, such as 'extrinsic: {}', or leave the key out to use that default"),
     ("", ": nothing (null) is not valid; expected a map of keys and values"),
     ("[extrinsic]", ": a list is not valid; expected a map"),
     ("{extrinsic: }", ".extrinsic: nothing (null) is not valid; expected a map of keys and values; '{}' uses the"),

@@ -291,10 +291,10 @@ MISTAKES = [
         "environment: {kind: builtin, id: V, factory: 'a:b'}",
         "environment.factory: can't be combined with kind 'builtin'",
     ),
-    ("env_settings: {num_envs: 2}", "env_settings.num_envs: 2 environments of which program? Add 'environment'"),
+    ("env_settings: {num_envs: 2}", "env_settings.num_envs: 2 environments need a program to start: add 'environment'"),
     (
         "pipeline: {hosts: {actors: {replicas: 2}}}",
-        "pipeline.hosts.actors.replicas: 2 actors, each with environments of",
+        "pipeline.hosts.actors.replicas: 2 actors with separate environments need",
     ),
     (
         "env_settings: {env_path: a, side_channels: [b]}",

@@ -349,7 +349,7 @@ def test_every_wrong_name_is_reported_before_anything_starts(folder: Path, monke
         "argument: misbehaving_stages:Raises does not accept {'on_itm': 2}: got an unexpected keyword argument 'on_itm'; "
         "its parameters are (on_item=0)",
         "does not accept {}: missing a required argument: 'min_steps'",
-        "NoStage is not a class derived from headrace.Stage",
+        "NoStage: expected a class derived from headrace.Stage",
         "'nowhere-offered' (entry-point group 'headrace.stages'): no installed package provides it",
     ):
         assert words in str(caught.value)

@@ -64,7 +64,7 @@ def test_an_experiment_is_kept_goes_on_and_is_exported(gdrl, inline, tmp_path):
     assert steps_of(experiment.with_name("other")) >= first + 700
 
     said = gdrl("--resume_model_path=first.zip", status=2)
-    assert "has trained further since; name a new one with --experiment_name" in said
+    assert "has been trained further since then; name a new one with --experiment_name" in said
 
 
 def test_a_game_that_breaks_leaves_what_was_learned(gdrl, inline, tmp_path):

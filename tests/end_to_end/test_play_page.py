@@ -130,4 +130,4 @@ def test_a_killed_game_is_said_and_starts_again_while_the_run_goes_on(start, bro
     until(browser, f"{DRAWN} > {drawn + 3}", "pictures again")
     page.command.interrupt()
     assert page.command.wait() == 0, page.command.output
-    assert page.command.output.count("The exhibition on the page has failed") == 1
+    assert page.command.output.count("The game on the live page has failed") == 1

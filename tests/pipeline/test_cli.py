@@ -290,7 +290,7 @@ def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_statu
         (["FILE", "--id", "Own-v0"], "--id and --algo need --convert"),
         (
             ["--convert", "FILE", "--id", "Own-v0", "--lesson", "1"],
-            "--id and --algo are for a file of rl-baselines3-zoo",
+            "--id and --algo are for an rl-baselines3-zoo file",
         ),
     ],
 )

@@ -106,7 +106,7 @@ class Exhibition(ShownGame):
             self.order.persons, self.order.recorded = {}, ""
         self.status, self.trouble = ("failed", failure) if failure else ("off", "")
         if failure:
-            log.error("The exhibition on the page has failed: %s\nThe run continues.", failure)
+            log.error("The game on the live page has failed: %s\nThe run continues.", failure)
         self.tell()
         if self.status == "off" and self._viewers:  # a viewer connected while the process was ending
             self.start()

@@ -139,7 +139,9 @@ class Followers:
                 return ""
             lost = await self._name_lost(working.exception() if working.done() else None)
             if self._in_main:
-                raise StageError(f"{lost}. {self._plan.name} can't learn without it, and can't be restarted in main.")
+                raise StageError(
+                    f"{lost}. {self._plan.name} can't learn without it, and can't be restarted in the main process."
+                )
             return lost
         finally:
             working.cancel()

@@ -181,7 +181,9 @@ def _for_each(spaces: Any, count: int, what: str) -> list[Mapping[str, Any]]:
     if isinstance(spaces, Mapping):
         return [spaces] * count
     if not isinstance(spaces, list):
-        raise BadAnnouncement(f"announces {spaces!r} as {what}: expected a map of keys, or one for each agent")
+        raise BadAnnouncement(
+            f"announces {spaces!r} as {what}: expected a map of keys, or a list with a map for each agent"
+        )
     if len(spaces) != count:
         raise BadAnnouncement(
             f"announces {len(spaces)} entries in {what} for {count} agents: expected a map for each agent"

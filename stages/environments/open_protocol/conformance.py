@@ -67,7 +67,7 @@ class _Shown:
                 self._heard[agent] = self._states
             elif self._heard.pop(agent, None) is None:
                 raise MessageError(
-                    f"has ended agent {agent} of {self.spec.behavior_id}, which has not requested a decision since its "
+                    f"ended agent {agent} of {self.spec.behavior_id}, which has not requested a decision since its "
                     "last end, or has never requested one: an episode begins with an agent's request"
                 )
             if length >= 0:
@@ -256,8 +256,8 @@ def _notes(seen: _Shown) -> list[str]:
     if silent := seen.silent():
         agents = ", ".join(map(str, silent[:5])) + (", …" if len(silent) > 5 else "")
         notes.append(
-            f"{name}: neither requested a decision nor ended for over {_LONG_SILENT} states: {agents}; an agent that "
-            "leaves must end first"
+            f"{name}: these agents neither requested a decision nor ended for over {_LONG_SILENT} states: {agents}; an "
+            "agent must end before it leaves"
         )
     return notes
 

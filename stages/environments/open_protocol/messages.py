@@ -72,7 +72,9 @@ def _spec(behavior_id: str, announced: Any) -> BehaviorSpec:
         grouped=bool(announced.get("grouped", False)),
     )
     if "?" in behavior_id and _TEAM.fullmatch(behavior_id) is None:
-        raise MessageError(f"announces the behaviour {behavior_id!r}: expected a name, or a team of it as Name?team=1")
+        raise MessageError(
+            f"announces the behaviour {behavior_id!r}: expected a name, or a name with a team, such as Name?team=1"
+        )
     names = [observation.name for observation in spec.observations]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

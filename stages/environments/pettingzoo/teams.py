@@ -105,7 +105,7 @@ class RoleAssignment:
         """
         for agent in agents:
             if not isinstance(agent, Hashable) or list(agents).count(agent) > 1:
-                raise StageError(f"{self._owner}: agent '{agent}': expected hashable ids, each for one agent")
+                raise StageError(f"{self._owner}: agent '{agent}': expected unique, hashable agent ids")
         patterns = {agent: self._pattern(agent) for agent in agents}
         if everybody:
             self._check_patterns(agents, set(patterns.values()))

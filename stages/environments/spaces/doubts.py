@@ -55,14 +55,15 @@ def doubts(
                 yield (
                     f"the observation '{name}' is an image of shape {leaf.shape}, {doubt}; its channels are assumed to "
                     f"come {'last' if spec.channels_last else 'first'}. If not, set environment.observations.{name} to "
-                    f"{{channels: {other}}} (the same as it is, to confirm), or to vector if it is not an image"
+                    f"{{channels: {other}}} (or to the present order, to confirm it), or to vector if it is not an "
+                    "image"
                 )
             if doubt := _about_scale(leaf):
                 yield f"the observation '{name}' is an image of {leaf}: {doubt}"
         elif spec.kind == "vector" and said.kind is None and _may_be_picture(leaf):
             yield (
                 f"the observation '{name}' of {leaf} is treated as a vector of {spec.size} numbers. If it is an image, "
-                f"set environment.observations.{name} to image ({_of_rank(leaf)}); if not, vector confirms it"
+                f"set environment.observations.{name} to image ({_of_rank(leaf)}); if not, set it to vector to confirm"
             )
 
 

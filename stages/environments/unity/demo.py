@@ -107,7 +107,7 @@ class DemoReader:
             ) from error
         if meta.api_version not in API_VERSIONS:
             raise StageError(
-                f"{self.path}: a demonstration of format version {meta.api_version}, expected "
+                f"{self.path}: the demonstration has format version {meta.api_version}, expected "
                 f"{' or '.join(str(version) for version in API_VERSIONS)}; record it again with ML-Agents 1.0 to 4.0"
             )
         return meta, brain, first

@@ -179,8 +179,9 @@ def _action(proto: Any, spec: ActionSpec, number: int, path: Path) -> tuple[list
         return [0.0] * spec.continuous_size, [0] * branches
     if (len(continuous), len(discrete)) != (spec.continuous_size, branches):
         raise StageError(
-            f"{path}: pair {number}: {len(continuous)} continuous and {len(discrete)} discrete actions; expected "
-            f"{spec.continuous_size} and {branches}, from the file's description of the behaviour; record it again"
+            f"{path}: pair {number} has {len(continuous)} continuous and {len(discrete)} discrete actions; expected "
+            f"{spec.continuous_size} and {branches}, according to the file's description of the behaviour; record it "
+            "again"
         )
     return continuous, discrete
 

@@ -113,7 +113,7 @@ class UnityEnvironment:
         self._given = {name: value for name, value in locals().items() if name != "self"}
         if file_name is None and worker_id != 0:
             raise UnityEnvironmentException(
-                f"worker_id is {worker_id}, but there is only one Unity Editor; pass file_name, or leave worker_id 0"
+                f"worker_id is {worker_id}, but there is only one Unity Editor; pass file_name, or leave worker_id at 0"
             )
         executable = None
         if file_name is not None:

@@ -53,7 +53,7 @@ def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
     ("block", "torch_settings", "said"),
     [
         ({}, {}, "by hand if it observes only vectors and learns on a CPU, else by autograd"),
-        ({}, {"gradients": "autograd"}, "by autograd, as torch_settings.gradients says"),
+        ({}, {"gradients": "autograd"}, "by autograd, as set by torch_settings.gradients"),
         ({}, {"device": "cuda:1"}, "by autograd, on cuda:1"),
         ({"network_settings": {"memory": {}}}, {}, "by autograd, because it has a memory"),
         ({"network_settings": {"gsde": {}}}, {}, "by autograd, because it has the noise of gsde"),
@@ -69,7 +69,7 @@ def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
             "by hand if it observes only vectors and learns on a CPU, else by autograd; "
             "the group critic's by autograd in any case",
         ),
-        ({"trainer_type": "poca"}, {"gradients": "autograd"}, "by autograd, as torch_settings.gradients says"),
+        ({"trainer_type": "poca"}, {"gradients": "autograd"}, "by autograd, as set by torch_settings.gradients"),
     ],
 )
 def test_it_says_how_gradients_are_found(block, torch_settings, said):

@@ -79,7 +79,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("Hanging", ("in 4 seconds", "tried.py:", "in step", "timeout_wait")),
         pytest.param(
-            "Crashing", ("crashed by SIGSEGV", "tried.py:", "in step", "--no-env-check"), marks=pytest.mark.slow
+            "Crashing", ("crashed with SIGSEGV", "tried.py:", "in step", "--no-env-check"), marks=pytest.mark.slow
         ),
         pytest.param("Asking", ("EOFError", "tried.py:", "in step"), marks=pytest.mark.slow),
     ],
@@ -185,7 +185,7 @@ def test_parts_of_a_run_that_the_trial_does_without_are_said():
     ]
     played = {"behaviors": {"B": {"brain": "player"}}, "environment": {"kind": "gymnasium", "factory": "a:b"}}
     assert [*_left_out(RunConfig.from_plain(played))] == [
-        "a person's play (behaviors.B.brain), which random actions replace"
+        "a person's play (behaviors.B.brain); random actions replaced it"
     ]
 
 
@@ -204,7 +204,7 @@ def test_networks_that_take_long_are_no_environment_that_hangs(room, serious):
     assert ("networks of this size take more than 60 s" in told["text"]) is not serious
 
 
-@pytest.mark.parametrize(("status", "words"), [(7, "status 7"), (-11, "crashed by SIGSEGV")])
+@pytest.mark.parametrize(("status", "words"), [(7, "status 7"), (-11, "crashed with SIGSEGV")])
 def test_an_environment_that_ends_its_process_is_told_with_the_status_and_the_place(status, words):
     told = without_answer(NoAnswer(status, STACK.format(room="environments")), 60.0, RunConfig.from_plain(NOBODY))
     assert told["serious"]

@@ -254,7 +254,7 @@ async def test_what_fails_is_said_once_and_begins_again_when_asked(caplog):
         await stand.until(lambda: stand.show.status == "failed")
         assert stand.show.trouble == "step() raised ValueError: no"
         assert [r.message for r in caplog.records if r.levelname == "ERROR"] == [
-            "The exhibition on the page has failed: step() raised ValueError: no\nThe run continues."
+            "The game on the live page has failed: step() raised ValueError: no\nThe run continues."
         ]
         async with stand.show.watched():  # another viewer: not begun by that
             assert len(stand.processes) == 1

@@ -111,7 +111,10 @@ def test_a_mask_where_nothing_is_chosen_is_told(policy_of):
         ),
         ({"state": "x"}, "got str 'x'"),
         ({"state": (None, None)}, "got a tuple"),
-        ({"deterministic": None}, "deterministic: expected True or False, got a NoneType; name the other arguments"),
+        (
+            {"deterministic": None},
+            "deterministic: expected True or False, got a NoneType; pass the other arguments by name",
+        ),
     ],
 )
 def test_a_state_that_is_none_of_this_policy_is_told(policy_of, given, message):

@@ -61,5 +61,5 @@ def test_a_service_that_hangs_costs_its_summaries_and_says_so(monkeypatch, caplo
     go_on.set()
     assert [record.getMessage() for record in caplog.records] == [
         "Slow is too slow: 3 summaries are waiting for it. Further ones are dropped until some have been written.",
-        "Slow did not accept the last 4 summaries within 0 s; they are missing there.",
+        "Slow did not accept the last 4 summaries within 0 s; these summaries are missing there.",
     ]

@@ -80,7 +80,7 @@ def test_a_writer_that_raises_is_named_and_called_no_more_except_to_close(caplog
             {"use": "my_stages:ClipReward"},
             "my_stages:ClipReward is not a statistics writer: it has no write, add_property",
         ),
-        ({"use": "my_env:long_pole"}, "my_env:long_pole is not a class"),
+        ({"use": "my_env:long_pole"}, "my_env:long_pole: expected a class"),
         (
             {"use": "my_writer:JsonLines", "with": {"path": 1}},
             "unexpected keyword argument 'path'; its parameters are (run_folder",

@@ -125,12 +125,12 @@ async def test_a_session_remembers(tmp_path):
         (asking(name="vektor"), "INVALID_ARGUMENT", "did you mean 'vector'"),
         (asking(masks=[True] * 4), "INVALID_ARGUMENT", "masks: has the shape (4,), for 1 agents"),
         (asking(masks=[False] * 5), "INVALID_ARGUMENT", "forbids all 3 choices of branch 0"),
-        (asking(episode_start=[True]), "INVALID_ARGUMENT", "the request names no session"),
+        (asking(episode_start=[True]), "INVALID_ARGUMENT", "the request names none"),
         (grpc_server.ActRequest(model="Ball"), "INVALID_ARGUMENT", "observations.vector: missing"),
         (
             grpc_server.ActRequest(model="Ball", observations=[{"values": ROW}, {"name": "vector", "values": ROW}]),
             "INVALID_ARGUMENT",
-            "name each of them once, or none of them",
+            "name each observation once, or none",
         ),
         (
             grpc_server.ActRequest(model="Ball", observations=[{"values": ROW, "data": b"\0" * 12}]),

@@ -206,7 +206,7 @@ async def test_what_does_not_fit_is_refused_by_name(tmp_path):
         (changed(data=[1, 2, True]), "expected numbers"),
         (changed(data=None), "inputs.vector: there is no data"),
         (changed(parameters={"content_type": "pd"}), "inputs.vector.parameters.content_type: 'pd' is not supported"),
-        ({"inputs": [VECTOR, VECTOR]}, "give each of them once"),
+        ({"inputs": [VECTOR, VECTOR]}, "give each input once"),
         ({"inputs": [VECTOR, {**VECTOR, "name": "masks", "datatype": "BOOL", "shape": [1, 5]}]}, "masks: "),
         ({"inputs": [VECTOR], "parameters": {"priority": 1}}, "parameters.priority: there is no such name"),
         ({"inputs": [VECTOR], "parameters": {"deterministic": 1}}, "parameters.deterministic: expected true or false"),

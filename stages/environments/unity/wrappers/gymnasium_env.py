@@ -94,7 +94,9 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         """Reset the program. Its random numbers follow the seed from its start, not the `seed` of this call."""
         super().reset(seed=seed)
         if seed is not None:
-            self._warn("reset(seed=…) has no effect in Unity, which keeps the seed from its start (UnityEnvironment's)")
+            self._warn(
+                "reset(seed=…) has no effect in Unity, which keeps the seed with which UnityEnvironment started it"
+            )
         self._env.reset()
         decisions = self._first_decision()
         self.game_over = False

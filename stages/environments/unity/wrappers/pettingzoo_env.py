@@ -126,7 +126,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         if seed is not None and not self._warned:
             self._warned = True
             log.warning(
-                "reset(seed=…) has no effect in Unity, which keeps the seed from its start (UnityEnvironment's)."
+                "reset(seed=…) has no effect in Unity, which keeps the seed with which UnityEnvironment started it."
             )
         said = self._begin()
         return said.observations, said.infos

@@ -404,7 +404,9 @@ def test_an_observation_that_lacks_a_key_is_reported():
 
     group = GymnasiumGroup(Lacking(), "B", "Given")
 
-    with pytest.raises(BrokenEnvironmentError, match="Given: observation from reset.* lacks the keys 'b'"):
+    with pytest.raises(
+        BrokenEnvironmentError, match="Given: observation from reset.* lacks these keys of its space: 'b'"
+    ):
         group.reset()
 
 

@@ -93,7 +93,7 @@ def test_what_can_not_be_read_is_named_by_its_key(change, words):
         ({"behaviours": {}}, r"announces unknown keys \('behaviours'\) in hello"),
         (
             {"behaviors": {"Ball?team=x": {"observations": SEEN, "actions": {"continuous": 1}}}},
-            "expected a name, or a team of it as Name.team=1",
+            "expected a name, or a name with a team, such as Name.team=1",
         ),
     ],
 )

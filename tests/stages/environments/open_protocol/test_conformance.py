@@ -70,16 +70,16 @@ async def test_a_game_in_order_is_told_with_what_it_sends():
 
 async def test_an_agent_that_ends_without_having_begun_fails():
     (line,) = noted(await checked(ScriptedGame({"deciding": [1]}, {"ended": [7]})))
-    assert line.startswith("FAIL the game has ended agent 7 of Ball, which has not requested a decision")
+    assert line.startswith("FAIL the game ended agent 7 of Ball, which has not requested a decision")
     (line,) = noted(await checked(ScriptedGame({"deciding": [1]}, {"ended": [1]}, {"ended": [1]})))
-    assert line.startswith("FAIL the game has ended agent 1 of Ball")
+    assert line.startswith("FAIL the game ended agent 1 of Ball")
 
 
 async def test_agents_that_are_not_heard_of_any_more_are_noted():
     lines = noted(await checked(ScriptedGame({"deciding": [1, 2]}, {"deciding": [1]})))
     assert (
-        "note Ball: neither requested a decision nor ended for over 200 states: 2; an agent that leaves must end "
-        "first" in lines
+        "note Ball: these agents neither requested a decision nor ended for over 200 states: 2; an agent must end "
+        "before it leaves" in lines
     )
 
 

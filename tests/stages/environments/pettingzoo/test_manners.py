@@ -271,7 +271,7 @@ def test_patterns_fit_the_names_of_ids(ids):
 
 @pytest.mark.parametrize("ids", [([0], [1]), ("a", "a"), (1, True), ({}, "a")], ids=str)
 def test_ids_that_are_none_are_refused(ids):
-    with pytest.raises(StageError, match="^Zoo: agent '.*': expected hashable ids, each for one agent"):
+    with pytest.raises(StageError, match="^Zoo: agent '.*': expected unique, hashable agent ids"):
         group_of(Scripted(agents=ids))
 
 
