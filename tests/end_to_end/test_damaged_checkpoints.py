@@ -171,13 +171,14 @@ def test_a_broken_training_status_is_put_aside(damaged, content, caplog):
 
 
 def test_a_replay_memory_of_another_checkpoint_is_not_taken_for_this_ones(tmp_path, caplog):
-    result = run_here(sac(**INLINE), tmp_path, "run")
+    short = {"behaviors__Pendulum__max_steps": 300, "behaviors__Pendulum__checkpoint_interval": 100}
+    result = run_here(sac(**short, **INLINE), tmp_path, "run")
     older, newest = checkpoints(result.folder)
     shutil.copy(older / "replay-Pendulum.bin", newest)
-    again = run_here(sac(behaviors__Pendulum__max_steps=800, **INLINE), tmp_path, "run", resume=True)
+    again = run_here(sac(behaviors__Pendulum__max_steps=400, **INLINE), tmp_path, "run", resume=True)
     assert "replay-Pendulum.bin: the file was saved at step" in caplog.text
     assert "so it starts empty" in caplog.text
-    assert again.behaviors["Pendulum"].step >= 800
+    assert again.behaviors["Pendulum"].step >= 400
 
 
 def contents(run_folder):

@@ -26,7 +26,7 @@ PURSUIT: dict[str, Any] = {
     },
     "behaviors": {"Pursuer": {"self_play": SELF_PLAY}, "Evader": {"self_play": SELF_PLAY}},
 }
-GAMES = {"one behaviour on both sides": volley(), "a behaviour for each side": PURSUIT}
+GAMES = {"one behaviour on both sides": volley(behaviors__Volley__max_steps=3000), "a behaviour for each side": PURSUIT}
 
 
 def rows_of(run_folder, edge):
