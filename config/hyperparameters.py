@@ -207,6 +207,14 @@ class RegularizationSettings(Settings):
         description="Agent steps in which the anchor moves 63 % of the way to the policy; more steps, in proportion, "
         "as the learning rate falls.",
     )
+    averaged_share: Float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Exported policies have averaged weights, which cancels out cycles. The average's weights are "
+        "proportional to t^(1/share - 1) at step t, so it covers about this share of the steps so far; 0: the newest "
+        "weights, without an average.",
+    )
 
 
 class PPOHyperparameters(OnPolicyHyperparameters):

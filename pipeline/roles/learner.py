@@ -229,7 +229,7 @@ class LearnerHost(TrainerHost):
         if newest == self._exported:  # the trainer has not learned since the last export
             return
         learner = trainer.warm_state()
-        policy = replace(trainer.policy(), step=newest[0], version=newest[1])
+        policy = replace(trainer.exported_policy(), step=newest[0], version=newest[1])
         path = None
         run_folder = self.stages.folder.path
         folder = behavior_folder(run_folder, plan.behavior)

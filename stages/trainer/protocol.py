@@ -218,6 +218,10 @@ class Trainer(ABC):
     def policy(self) -> PolicyUpdate:
         """Return the current policy, for acting; its behaviour id is the behaviour name."""
 
+    def exported_policy(self) -> PolicyUpdate:
+        """Return the policy for files; by default the one for acting."""
+        return self.policy()
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return all state that future updates depend on: plain values and NumPy arrays in nested dicts and lists."""

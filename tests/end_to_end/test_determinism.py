@@ -47,7 +47,7 @@ ALL_TEAMS = changed(
     VOLLEY,
     {
         "behaviors__Volley__self_play": {"learning_teams": "all", "save_steps": 450},
-        "behaviors__Volley__hyperparameters__regularization": {"anchor_steps": 1_500},
+        "behaviors__Volley__hyperparameters__regularization": {"anchor_steps": 1_500, "averaged_share": 0.5},
     },
 )
 SAC = sac(

@@ -7,10 +7,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole, changed, troubled
 from run_folders import read_whole_checkpoint
 from runs import Command, run_here
+
+from headrace.pipeline.policies.export import read_export
 
 BESIDE = [TROUBLED_ENV, TROUBLED_ENV.with_name("misbehaving_trainers.py")]
 LONG = {"behaviors__CartPole__max_steps": 10**7, "behaviors__CartPole__checkpoint_interval": 10**7}
@@ -100,3 +103,16 @@ def test_it_has_time_as_long_as_the_file_grows(start, twice):
         command.until(lambda text=text: text in command.output, "the signal's answer")
     assert command.wait() == 130, command.output
     command.assert_left_nothing()
+
+
+def test_the_exported_policy_has_averaged_weights_while_the_learner_goes_on_with_its_own(tmp_path):
+    regularization = {"averaged_share": 0.5}
+    plain = cartpole(behaviors__CartPole__hyperparameters__regularization=regularization, **INLINE)
+    run = run_here(plain, tmp_path, "run")
+    export = read_export(run.behaviors["CartPole"].export)
+    trainer = read_whole_checkpoint(run.folder)["trainer@learner-CartPole"]["trainer"]
+    tensors = export.update.tensors()
+    for name in ("action.weight", "action.bias"):
+        np.testing.assert_array_equal(tensors[name], trainer["average"][name])
+        np.testing.assert_array_equal(export.learner["weights"][name], trainer["weights"][name])
+        assert not np.array_equal(tensors[name], trainer["weights"][name])

@@ -7,6 +7,10 @@ cycling around the equilibrium. If the anchors follow the policies, the policies
 original game (Perolat et al. 2021, "From Poincaré Recurrence to Convergence in Imperfect Information Games: Finding
 Equilibrium via Regularization"). PPO's clip is the proximal term.
 
+What remains of the cycles cancels out in an average of the weights. The average gives the weights after t agent steps
+the weight t^(1/s - 1), where s is `averaged_share` (Shamir and Zhang 2013, "Stochastic Gradient Descent for Non-smooth
+Optimization: Convergence Results and Optimal Averaging Schemes": polynomial-decay averaging).
+
 Axis letters: R rows; C continuous actions; H head outputs; D = 2 C + choices, the columns that describe a row's action
 distribution: means, log σ, and each branch's masked log-probabilities.
 
@@ -18,7 +22,8 @@ distribution: means, log σ, and each branch's masked log-probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from math import exp
 from typing import Any
@@ -39,18 +44,20 @@ from headrace.stages.trainer.on_policy.minibatches import Minibatch, MinibatchAr
 
 
 class Anchor:
-    """An exponential moving average of a network's weights over agent steps.
+    """An exponential moving average of a network's weights over agent steps, and the average to export.
 
     Args:
         network: the network to follow. The anchor starts from the network's weights when it is first needed.
-        settings: how fast the anchor follows.
+        settings: how fast the anchor follows, and the span of the average.
         actions: the behaviour's actions.
     """
 
     def __init__(self, network: TrainedActor, settings: RegularizationSettings, actions: ActionSpec) -> None:
         self.coefficient: float = settings.coefficient
         self._network, self._steps, self._actions = network, settings.anchor_steps, actions
+        self._share = settings.averaged_share
         self._values: Tensor | None = None
+        self._average: Tensor | None = None
 
     def columns(self, heads: Callable[[Inputs], Tensor], minibatches: Iterable[Minibatch]) -> NDArray[np.float32]:
         """Return columns [N, D] that describe the anchor's action distributions for the minibatches' rows.
@@ -59,15 +66,10 @@ class Anchor:
             heads: computes the network's head outputs, using its weights at the time of the call.
             minibatches: N rows in total. Each replica computes the columns of all rows.
         """
-        own = self._network.values.clone()
         if self._values is None:
-            self._values = own.clone()
-        self._network.values.copy_(self._values)
-        try:
-            with torch.no_grad():
-                found = torch.cat([self._described(_real(heads(each.inputs), each), each) for each in minibatches])
-        finally:
-            self._network.values.copy_(own)
+            self._values = self._network.values.clone()
+        with self._in_place(self._values), torch.no_grad():
+            found = torch.cat([self._described(_real(heads(each.inputs), each), each) for each in minibatches])
         columns: NDArray[np.float32] = found.cpu().numpy()
         return columns
 
@@ -84,21 +86,51 @@ class Anchor:
         assert self._values is not None, "an update needed it"
         self._values.lerp_(self._network.values, 1.0 - exp(-steps / self._steps))
 
-    def state_dict(self) -> dict[str, Any] | None:
-        """Return host copies of the weights by name; None if the anchor has not been needed yet."""
-        return None if self._values is None else host_copies(self._network.named_views(self._values))
+    def average(self, steps: int, of_run: int) -> None:
+        """Add the network's weights to the average, for the last `steps` of the run's agent steps so far."""
+        if not self._share:
+            return
+        if self._average is None:
+            self._average = self._network.values.clone()
+        self._average.lerp_(self._network.values, min(1.0, steps / (self._share * of_run)))
 
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restore the state from `state_dict()`.
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within this context, the network has the average's weights, if there is an average."""
+        with self._in_place(self._network.values if self._average is None else self._average):
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return host copies of the weights by name; None for weights that have not been needed yet."""
+        return {"anchor": self._copies(self._values), "average": self._copies(self._average)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from `state_dict()`; weights that it lacks start from the network's.
 
         Raises:
             StageError: if a tensor does not fit; the message names it.
         """
-        self._values = None
-        if state is not None:
-            values = self._network.values.clone()
-            write_named(self._network.named_views(values), state, "anchor")
-            self._values = values
+        self._values = self._restored(state.get("anchor"), "anchor")
+        self._average = self._restored(state.get("average"), "average") if self._share else None
+
+    def _copies(self, values: Tensor | None) -> dict[str, Any] | None:
+        return None if values is None else host_copies(self._network.named_views(values))
+
+    def _restored(self, named: Mapping[str, Any] | None, what: str) -> Tensor | None:
+        if named is None:
+            return None
+        values = self._network.values.clone()
+        write_named(self._network.named_views(values), named, what)
+        return values
+
+    @contextmanager
+    def _in_place(self, values: Tensor) -> Iterator[None]:
+        own = self._network.values.clone()
+        self._network.values.copy_(values)
+        try:
+            yield
+        finally:
+            self._network.values.copy_(own)
 
     def _described(self, heads: Tensor, batch: Minibatch) -> Tensor:
         return described(heads, self._network, batch.penalties, self._actions)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headrace.config import OnPolicyHyperparameters, PPOHyperparameters
-from headrace.queues.messages import Array
+from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.policy.network.layers import to_device
@@ -76,7 +76,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state that all on-policy trainers have, and the anchor of a regularised policy."""
         state, anchor = super().state_dict(), self._update.anchor
-        return state if anchor is None else {**state, "anchor": anchor.state_dict()}
+        return state if anchor is None else {**state, **anchor.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`; see `OnPolicyTrainer`."""
@@ -91,7 +91,14 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
             log.warning("%s: hyperparameters.regularization %s", self.context.behavior, now)
         if anchor is not None:
             with self.context.naming_behavior():
-                anchor.load_state_dict(state.get("anchor"))
+                anchor.load_state_dict(state)
+
+    def exported_policy(self) -> PolicyUpdate:
+        """Return the policy with averaged weights, if `regularization.averaged_share` is set."""
+        if self._update.anchor is None:
+            return self.policy()
+        with self._update.anchor.averaged():
+            return self.policy()
 
     def _learn(self, chains: Chains | None) -> Outcome:
         transitions = self._signals.transitions(self._buffer)
@@ -99,6 +106,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         outcome = self._learn_in_epochs(self._update, self._prepare(transitions, chains), transitions, chains)
         if self._update.anchor is not None:
             self._update.anchor.follow(len(self._buffer) * pace)
+            self._update.anchor.average(len(self._buffer), self.step)
         return outcome
 
     def _make_update(self) -> OnPolicyUpdate[Any]:

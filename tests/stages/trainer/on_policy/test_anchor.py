@@ -38,9 +38,7 @@ def anchor_of(network: Any, **settings: Any) -> Anchor:
 
 
 def weights(anchor: Anchor) -> list[float]:
-    state = anchor.state_dict()
-    assert state is not None
-    return [float(number) for number in state["w"]]
+    return [float(number) for number in anchor.state_dict()["anchor"]["w"]]
 
 
 def test_the_divergence_is_that_of_torch_s_distributions_summed_over_actions():
@@ -76,7 +74,7 @@ def test_forbidden_actions_have_no_share_in_the_divergence_or_its_gradient():
 def test_an_anchor_begins_where_the_policy_is_and_follows_it_by_agent_steps():
     network = Fixed(1.0, 2.0)
     anchor = anchor_of(network, anchor_steps=100)
-    assert anchor.state_dict() is None
+    assert anchor.state_dict() == {"anchor": None, "average": None}
     found = anchor.columns(lambda inputs: torch.tensor([[0.0, log(3.0)]]), [BATCH])
     assert found.tolist() == [pytest.approx([log(0.25), log(0.75)])]
     network.values += 10.0
@@ -91,7 +89,7 @@ def test_an_anchor_begins_where_the_policy_is_and_follows_it_by_agent_steps():
 def test_the_network_has_its_own_weights_back_whatever_happens():
     network = Fixed(1.0)
     anchor = anchor_of(network)
-    anchor.load_state_dict({"w": np.array([5.0], np.float32)})
+    anchor.load_state_dict({"anchor": {"w": np.array([5.0], np.float32)}})
 
     def heads(inputs: Any) -> torch.Tensor:
         assert network.values.tolist() == [5.0]
@@ -102,7 +100,36 @@ def test_the_network_has_its_own_weights_back_whatever_happens():
     assert network.values.tolist() == [1.0]
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.25])
+def test_the_average_weighs_weights_by_a_power_of_the_step_and_continues_from_a_checkpoint(share):
+    network, steps = Fixed(0.0), np.arange(10, 2001, 10)
+    anchor = anchor_of(network, averaged_share=share)
+    seen = np.random.default_rng(2).random(len(steps), np.float32)
+    for step, weight in zip(steps, seen, strict=True):
+        if step == 1000:
+            state, anchor = anchor.state_dict(), anchor_of(network, averaged_share=share)
+            anchor.load_state_dict(state)
+        network.values[0] = float(weight)
+        anchor.average(10, int(step))
+    with anchor.averaged():
+        average = float(network.values[0])
+    assert float(network.values[0]) == seen[-1]
+    assert average == pytest.approx(np.average(seen, weights=steps ** (1 / share - 1.0)), abs=0.005)
+
+
+def test_without_a_share_there_is_no_average():
+    network = Fixed(1.0)
+    anchor = anchor_of(network)
+    anchor.load_state_dict({"anchor": None, "average": {"w": np.array([5.0], np.float32)}})
+    anchor.average(10, 100)
+    with anchor.averaged():
+        assert network.values.tolist() == [1.0]
+    assert anchor.state_dict()["average"] is None
+
+
 def test_what_does_not_fit_is_refused():
     for wrong in ({"coefficient": 0}, {"anchor_steps": 0}):
         with pytest.raises(ValueError, match="greater than 0"):
             PPOHyperparameters.model_validate({"regularization": wrong})
+    with pytest.raises(ValueError, match="less than or equal to 1"):
+        PPOHyperparameters.model_validate({"regularization": {"averaged_share": 1.5}})

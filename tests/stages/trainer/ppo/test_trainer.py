@@ -206,6 +206,19 @@ def test_a_checkpoint_without_an_anchor_or_with_one_too_many_is_told(make_traine
     assert regularized.state_dict()["anchor"] is None, "it begins where the policy is"
 
 
+def test_a_policy_with_averaged_weights_is_exported_while_the_newest_weights_act_and_learn(make_trainer, make_batch):
+    batches = [make_batch([32], seed=seed) for seed in range(4)]
+    plain, averaged = make_trainer(regularization={}), make_trainer(regularization={"averaged_share": 1.0})
+    policies = []
+    for batch in batches:
+        for trainer in (plain, averaged):
+            run(trainer, [batch])
+        policies.append(plain.policy().weights)
+        np.testing.assert_array_equal(averaged.policy().weights, policies[-1])
+        np.testing.assert_array_equal(plain.exported_policy().weights, policies[-1])
+        np.testing.assert_allclose(averaged.exported_policy().weights, np.mean(policies, axis=0), atol=1e-6)
+
+
 def test_explained_variance_is_that_of_the_returns_by_the_critic_before_the_update(
     make_trainer, make_batch, recorded_statistics
 ):
@@ -283,7 +296,7 @@ def test_the_same_batches_give_the_same_weights_and_another_seed_others(make_tra
 
 @pytest.mark.parametrize(
     ("actions", "hyper"),
-    [(ActionSpec(2), {}), (HYBRID, {}), (HYBRID, {"regularization": {"anchor_steps": 50}})],
+    [(ActionSpec(2), {}), (HYBRID, {}), (HYBRID, {"regularization": {"anchor_steps": 50, "averaged_share": 0.5}})],
     ids=["continuous", "hybrid", "regularised"],
 )
 def test_a_trainer_resumed_from_a_half_filled_buffer_ends_with_the_same_weights(
