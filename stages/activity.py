@@ -166,9 +166,9 @@ RESTING = "resting"
 WAITING = "waiting"
 """Name of the time during which an actor waits for learners; for one learner, a slash and its behaviour name follow."""
 WORKING = "working"
-"""Start of the name, before a slash and a stage name, of the time during which the stage handles or produces items."""
+"""Prefix, followed by a slash and a stage name, for the time during which the stage handles or produces items."""
 BLOCKED = "blocked"
-"""Start of the name, before a slash and a stage name, of the time during which the stage waits for space or a reply."""
+"""Prefix, followed by a slash and a stage name, for the time during which the stage waits for space or a reply."""
 
 
 class Timings:

@@ -72,7 +72,8 @@ def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> C
     """Import a callable as `load_attribute` does.
 
     Raises:
-        LoadError: as for `load_attribute`, or if the object is not callable; then the message says what was `expected`.
+        LoadError: as for `load_attribute`, or if the object is not callable, in which case the message states what was
+            `expected`.
     """
     found = load_attribute(what, folder, kind)
     if not callable(found):
@@ -299,7 +300,7 @@ def check_arguments(
     configured: Mapping[str, Any],
     offered: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return a call's keyword arguments: the configured ones, and those offered ones that match a parameter name.
+    """Return keyword arguments for a call: the configured ones, and any offered ones that match a parameter name.
 
     Raises:
         LoadError: if the call does not accept the configured arguments, or requires more.

@@ -59,7 +59,7 @@ class StageFailure(StageError):
 
 @dataclass(frozen=True)
 class StageHooks:
-    """The loop's calls to its host: for credits that end at this stage, and for the stage's part of a checkpoint."""
+    """The loop's callbacks to its host, to return credits and to save the stage's part of a checkpoint."""
 
     return_credits: Callable[[str, int, int], None] = lambda behavior, source, amount: None
     """Called with (behaviour name, source, amount) for learning-team steps received but not passed on."""

@@ -38,8 +38,8 @@ def trainer_class(trainer_type: str, folder: Path | None, path: KeyPath) -> Any:
 def trainer_kind(trainer_type: str, folder: Path | None, path: KeyPath) -> TrainerKind:
     """Return a trainer's static properties: the table's entry, or the attributes of the user's class.
 
-    Args and errors are those of `trainer_class`. A LoadError is also raised if the class's `extra_columns` are not
-    names.
+    The arguments and errors are those of `trainer_class`. A LoadError is also raised if the class's `extra_columns` do
+    not contain names.
     """
     built_in = TRAINERS.get(trainer_type)
     if built_in is not None:
@@ -58,7 +58,7 @@ def trainer_kind(trainer_type: str, folder: Path | None, path: KeyPath) -> Train
 def squashes(settings: BehaviorSettings, folder: Path | None, path: KeyPath) -> bool:
     """Return True if a behaviour's policies draw continuous actions as the tanh of a Gaussian.
 
-    Args and errors are those of `trainer_kind`.
+    The arguments and errors are those of `trainer_kind`.
     """
     gsde = settings.network_settings.gsde
     return trainer_kind(settings.trainer_type, folder, path).squashed or (gsde is not None and gsde.squash_output)
@@ -70,7 +70,7 @@ def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath
     A user's class receives its hyperparameters as a plain mapping. If it derives from a trainer whose hyperparameters
     have a model, such as `impala`, that model reads the keys of the base class.
 
-    Args and errors are those of `trainer_kind`.
+    The arguments and errors are those of `trainer_kind`.
     """
     always, hyperparameters = trainer_kind(settings.trainer_type, folder, path).extra_columns, settings.hyperparameters
     if not isinstance(hyperparameters, Hyperparameters):

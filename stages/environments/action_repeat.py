@@ -37,7 +37,7 @@ class RepeatingGroup(WrappedGroup):
     """An environment group in which actions last several environment steps.
 
     Args:
-        group: the environments; the group closes them.
+        group: the environments, which this group closes.
         settings: how many steps each action lasts.
     """
 

@@ -154,7 +154,7 @@ class PlayerMemories:
         self._pending = []
 
     def of(self, behavior_id: str, brain: str = "") -> AgentMemories | None:
-        """Return the memories of a behaviour id's trainer policies or, if given, of its brain; None if not made yet."""
+        """Return the memories of a behaviour id's trainer policies, or of `brain` if given; None if not made yet."""
         return self._stores.get((behavior_id, brain))
 
     def forget(self, behavior_id: str, agent_ids: Numbers) -> None:
@@ -191,7 +191,7 @@ class PlayerMemories:
         rows: NDArray[np.intp] | None,
         recall: Recall | None,
     ) -> None:
-        """Note the memories after a decision, for the agents in `rows`; `keep` stores them."""
+        """Record the memories after a decision, for the agents in `rows`, until `keep` stores them."""
         store = self.of(behavior_id, player.brain)
         at: Any = slice(None) if rows is None else rows
         if store is not None and recall is not None:

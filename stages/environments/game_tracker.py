@@ -35,7 +35,7 @@ _NONE = GameResults(np.zeros(0, np.int32), np.zeros((0, 0), np.float32))
 class _EndedGame:
     mapping: PolicyMapping
     team: int
-    """The team whose outcome this is: the learning team, or the team with the lowest id."""
+    """The team that the outcome belongs to: the learning team, or the team with the lowest id."""
     outcome: float
     outcomes: Any = None
     returns: Any = None
@@ -125,7 +125,7 @@ class GameTracker:
                 yield _EndedGame(mapping, team, float(outcomes[team]), returns=returns)
 
     def _inferred(self, result: StepResult) -> list[_EndedGame]:
-        """Infer ended games: a game ends if no agent of the learning team continues, or one begins a new episode."""
+        """Infer ended games: a game ends if no agent of the learning team continues, or an agent begins an episode."""
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
             if steps.ended and self._mappings.counts_games(behavior_id):
@@ -175,7 +175,7 @@ class GameTracker:
         return before, now
 
     def _remember(self, result: StepResult) -> None:
-        """Note the agents whose episodes continue. Not every agent decides at each tick: its action may be held."""
+        """Record the agents whose episodes continue. Not every agent decides at each tick: its action may be held."""
         for behavior_id, steps in result.steps.items():
             if len(steps.agent_ids) and self._mappings.counts_games(behavior_id):
                 playing = self._playing.setdefault(behavior_id, {})

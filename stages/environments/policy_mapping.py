@@ -196,7 +196,7 @@ class PolicyMappings:
         return behavior_id in self._specs and behavior_id not in self._plain and behavior_id not in self._fixed
 
     def counts_games(self, behavior_id: str) -> bool:
-        """Return True if a behaviour id's episodes show when a game is over, as all do without self-play."""
+        """Return True if a behaviour id's episodes determine when a game is over; without self-play, all do."""
         return self.has_self_play(behavior_id) or not self.self_play
 
     def emits(self, behavior_id: str) -> bool:
@@ -244,7 +244,7 @@ class PolicyMappings:
         return [(found[0][0], None)] if len(found) == 1 else [*found]
 
     def _draw_games(self, count: int) -> list[PolicyMapping]:
-        """Return the mappings of `count` games that begin."""
+        """Return mappings for `count` games that are about to begin."""
         if not self._draws or (self.self_play and self.current.learning_team is None):  # no game can begin yet
             return [self.current] * count
         return [self._drawn(draws) for draws in self._draws.draw(count)]

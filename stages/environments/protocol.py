@@ -100,7 +100,7 @@ class StepResult:
     statistics: Mapping[str, float | Measured] = field(default_factory=dict)
     """The environment's own statistics, for TensorBoard."""
     behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
-    """Statistics of single behaviours, by behaviour name; those in `statistics` apply to all behaviours."""
+    """Statistics of individual behaviours, by behaviour name; those in `statistics` apply to all behaviours."""
     lost: NDArray[np.int32] | None = None
     """Instances that broke and that the group itself restarts: their agents' episodes never end. New episodes may begin
     in this tick or a later one. None if there are none."""

@@ -1,8 +1,8 @@
 """Policies outside the actor: another process (`stages/inference/`) makes their decisions, tick by tick.
 
 The environment stage then decides in two parts: it requests the decisions of all these policies together, and waits
-(`EnvironmentStage.consult`); then it decides as usual, and each of them returns its answer. So memories, stamps and
-trajectories are made in the same way wherever policies are, and local decisions cost nothing extra.
+(`EnvironmentStage.consult`); then it decides as usual, and each of these policies returns its answer. So memories,
+stamps and trajectories are made in the same way for local and remote policies, and local decisions cost nothing extra.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DecisionClient(Protocol):
         """Return the answers to all questions of a tick, in their order; cancelling the wait abandons the request.
 
         Raises:
-            NoDecisionError: if `give_up` was called meanwhile, or no answer can come.
+            NoDecisionError: if `give_up` was called in the meantime, or no answer can come.
         """
         ...
 

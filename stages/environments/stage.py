@@ -43,9 +43,9 @@ from headrace.stages.policy.protocol import Recall
 from headrace.stages.stage import Source, StageContext
 
 _ACTING = 1
-"""Makes the random numbers of decisions differ from all others that have the same seed."""
+"""Part of the seed that makes decisions' random numbers differ from all others derived from the same seed."""
 _DRAWING = 2
-"""Makes the random numbers that choose brains differ from all others that have the same seed."""
+"""Part of the seed that makes the draws of brains differ from all others derived from the same seed."""
 _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """Exceptions that request an exit; an environment should not raise them."""
 

@@ -1,6 +1,6 @@
 """Measures how long steps take with different numbers of instances, to choose the number before a run.
 
-`pipeline/main/run_shape.py` measures it in a separate process, because it makes and steps environments.
+`pipeline/main/run_shape.py` runs the measurement in a separate process, because it makes and steps environments.
 """
 
 from __future__ import annotations

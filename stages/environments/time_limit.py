@@ -36,7 +36,7 @@ class LimitedGroup(WrappedGroup):
     """An environment group that limits the number of decisions in each agent's episode.
 
     Args:
-        group: the environments; the group closes them.
+        group: the environments, which this group closes.
         steps: number of an agent's decisions after which its episode is truncated, and the next one begins.
     """
 

@@ -27,7 +27,7 @@ _MOST_WAITING = 64
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A frame, which is the appearance of a game at one moment: shapes, or an image."""
+    """A frame: the appearance of a game at one moment, as shapes or as an image."""
 
     shapes: list[Any] | None = None
     image: bytes = b""

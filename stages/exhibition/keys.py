@@ -50,7 +50,7 @@ def choosable(spec: BehaviorSpec) -> ActionSpec:
 def default_keys(actions: ActionSpec, masked: bool = False) -> KeyMapSettings:
     """Return arrow keys for continuous actions and for branches with two choices, and digits for larger branches.
 
-    An environment with masks is usually a board game, so if each choice has a key, the game waits for one.
+    An environment with masks is usually a board game, so if each choice has a key, the game waits for a key press.
     """
     press: dict[str, KeySettings] = {}
     for index, pair in enumerate(_ARROWS[: actions.continuous_size]):

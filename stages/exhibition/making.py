@@ -1,7 +1,7 @@
 """Makes the one environment instance that people see: in a video, on the live page, or in its own window.
 
-Every run that trains can be shown, or is refused with the reason: `why_not_shown` refuses before anything is made,
-`make_shown_group` if only the environment itself reveals the reason.
+A run that can't be shown is refused with a reason: by `why_not_shown` before anything is made, or by `make_shown_group`
+if only the environment itself reveals the reason.
 """
 
 from __future__ import annotations

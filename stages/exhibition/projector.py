@@ -1,6 +1,6 @@
 """The projector: shows a game's frames at the right times, and pauses when a point is scored or a game ends.
 
-`Standings` counts how the games shown have ended.
+`Standings` contains the results of the games shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.stages.exhibition.film import FilmedGroup, Picture
 
 
 class Standings:
-    """How the games shown have ended."""
+    """The results of the games shown so far."""
 
     def __init__(self) -> None:
         self.wins: dict[str, int] = {}

@@ -34,7 +34,7 @@ Pixels = NDArray[np.uint8]
 GIF_S = 20.0
 """Maximum length of a GIF in seconds; a GIF is held in memory until it is written."""
 GIF_FPS = 25.0
-"""Maximum frame rate of a GIF; browsers show hardly more."""
+"""Maximum frame rate of a GIF, close to the maximum that browsers can show."""
 GIF_WIDTH = 400
 """Maximum width of a GIF in pixels."""
 _LOOKED_AT = 16

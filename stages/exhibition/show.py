@@ -223,7 +223,7 @@ class Show:
 
     @property
     def standings(self) -> Standings:
-        """How games have ended so far."""
+        """The results of the games so far."""
         return self._projector.standings
 
     def restart(self) -> None:

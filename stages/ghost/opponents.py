@@ -24,10 +24,10 @@ class Candidate:
     games: int
     """Number of games that learners have played against the snapshot."""
     wins: int
-    """Number of those games that the learner won."""
+    """Number of games that the learner won against the snapshot."""
     draws: int
     losses: int
-    """Number of those games that the learner lost."""
+    """Number of games that the learner lost against the snapshot."""
 
     @property
     def beaten(self) -> float:

@@ -52,7 +52,7 @@ def points_lost(rating: float, opponents: Sequence[float], outcomes: Sequence[fl
 def fitted_ratings(
     points: NDArray[np.float64], games: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fit the Elo ratings that best explain the results of many games; their order does not matter.
+    """Fit the Elo ratings that best explain the results of many games; the games' order does not matter.
 
     This is the maximum-likelihood fit of the Bradley-Terry model by minorization-maximization (Hunter 2004, eq. 3). For
     each player, two games are added against a player of average strength, one won and one lost. These games keep the

@@ -14,8 +14,8 @@ from headrace.stages.ghost.policy_history import PolicyHistory
 log = logging.getLogger(__name__)
 
 TOLERANCE = 1.5
-"""The ratio of the sides' swaps in a turn that causes a warning; 5 against 4 agents with equal `swap_steps` exceeds
-it."""
+"""Ratio between two sides' swaps in a turn above which a warning is logged; 5 agents against 4 with equal `swap_steps`
+exceed it."""
 UNKNOWN = 1 / 6
 """Maximum fraction of a side's steps that may be in flight for the advice to be reliable."""
 _ROUND = 4

@@ -118,7 +118,7 @@ class Matchmaker:
     mixture: Mapping[int, float] = field(default_factory=dict)
     """The meta-solver's mixture: probabilities by member number."""
     sides: Mapping[str, str] = field(default_factory=dict)
-    """Each learner's side, by learner."""
+    """Maps each learner to its side."""
     qualities: dict[str, QualityScores] = field(init=False)
     """The quality scores of each learner's opponents, by learner."""
 

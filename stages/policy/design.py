@@ -235,7 +235,7 @@ class PolicyDesign:
 
     @property
     def added_columns(self) -> tuple[Column, ...]:
-        """The columns that a decision adds to the spec's: those in `extra_columns`, and `memories` with memory."""
+        """The columns that a decision adds to the spec's columns: `extra_columns`, and `memories` with memory."""
         return (*self.asked_columns, *([memory_column(self.memory_size)] if self.memory_size else []))
 
 

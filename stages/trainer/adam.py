@@ -166,7 +166,7 @@ def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) ->
     Args:
         names: the names of the losses.
         losses: the losses of k minibatches, from the update that is undone.
-        lower: the setting whose lowering may fix the problem.
+        lower: the setting that may fix the problem if it is lowered.
     """
     restored = "the weights from before the update are kept"
     bad = np.argwhere(~np.isfinite(losses))

@@ -225,8 +225,8 @@ class ActionHistograms:
 # Only tests check deliveries, by setting `HEADRACE_DELIVERIES`: custom stages may legitimately drop, delay or duplicate
 # trajectories.
 VARIABLE = "HEADRACE_DELIVERIES"
-"""The variable's values: with `once`, no trajectory may arrive twice or out of order within its source; with `all`,
-none may be missing either."""
+"""Environment variable that turns on the check. With `once`, no trajectory may arrive twice or out of order within its
+source; with `all`, none may be missing either."""
 
 
 class DeliveryError(StageError):

@@ -32,8 +32,9 @@ from headrace.stages.policy.observations import EncodedObservations, Normalizer,
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 EXPORTED_STEPS = 100_000
-"""Number of observations that an exported policy's normaliser is assumed to have seen, as the export does not say. It
-is large enough that the mean drifts only slowly, and small enough to adapt to a different environment in time."""
+"""Number of observations that an exported policy's normaliser is assumed to have seen, because the export does not
+state it. The number is large enough that the mean drifts only slowly, and small enough to adapt to a different
+environment in time."""
 
 
 def with_group_rewards(batch: TrajectoryBatch) -> TrajectoryBatch:

@@ -19,7 +19,7 @@ _LIBUV = False
 
 # All replicas read the same stream, so they exchange only sums over rows (docs/decisions/039).
 class JoinedReplicas(Replicas):
-    """Replicas in several processes or threads, each of which constructs its object at about the same time.
+    """Replicas in several processes or threads, which all construct this object at about the same time.
 
     Args:
         rank: this replica's number.

@@ -353,7 +353,7 @@ def restore_random(random: np.random.Generator, state: Mapping[str, Any]) -> Non
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """Use float32, the CPU and gradients by default in the `with` block or decorated function, whatever is set."""
+    """Use float32, the CPU and gradients by default in the `with` block or decorated function."""
     import torch  # imported here, as code that looks up a trainer's name does not need torch
 
     dtype, device = torch.get_default_dtype(), torch.get_default_device()

@@ -56,7 +56,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     Attributes:
         ended_by: the reason, as readable text, why it stopped before `max_steps`; empty if it did not.
-        late_rows: the number of rows that arrived after it was done.
+        late_rows: the number of rows that arrived after the trainer was done.
     """
 
     may_block = True

@@ -44,8 +44,8 @@ class Takeover:
         """Request a new trainer with a new optimiser, normaliser and schedules.
 
         Args:
-            number: rises with each request, and is at least the version of the policy at which it was decided;
-                without effect unless it is above all earlier ones, possibly from a checkpoint.
+            number: rises with each request, and is at least the policy version at which the request was decided. A
+                request has no effect unless its number is above all earlier ones, including those from a checkpoint.
             weights: the weights of the new trainer's first policy; None for newly drawn weights.
         """
         if number > self._number:

@@ -161,7 +161,7 @@ episode's end, or there are enough agents that resetting their memories now and 
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Which trajectory continues which, and an order in which to process them."""
+    """Links between trajectories that continue each other, and an order for processing the trajectories."""
 
     rounds: tuple[Numbers, ...]
     """Indices of trajectories; each trajectory's predecessor, if any, is in the previous round."""

@@ -211,7 +211,7 @@ class BlockingLink:
         return count
 
     def _wanted(self) -> int:
-        """Return the number of bytes of the answer, as far as it is known, and enlarge the buffer for them."""
+        """Return the number of bytes in the answer, as far as it is known, and enlarge the buffer to hold them."""
         if self._have < HEADER.size:
             return HEADER.size
         (size,) = HEADER.unpack_from(self._buffer)

@@ -60,8 +60,8 @@ class GodotInstance(Program[GodotWorker]):
     """One game, which can be restarted after a failure.
 
     All agents act in each step. When an agent is done, the accompanying observation is the first of its next episode,
-    because the addon's agents reset themselves. The previous observation then stands for the end of the episode, unless
-    the game sends the real last observation.
+    because the addon's agents reset themselves. The previous observation then serves as the episode's final
+    observation, unless the game sends the real one.
 
     Args:
         worker_id: the game's number in the run, used in messages.

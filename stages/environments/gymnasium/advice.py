@@ -20,7 +20,7 @@ _CHECKER = "Gymnasium's own checker (gymnasium.utils.env_checker)"
 
 
 def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
-    """Yield findings about a single environment without wrappers; none if all environments are vectorised."""
+    """Yield findings about a single environment without wrappers, or nothing if all environments are vectorised."""
     try:
         env, close = make_single(request)
     except StageError:  # the vectorised implementation takes options that single ones lack

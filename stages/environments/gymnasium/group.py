@@ -40,7 +40,7 @@ class GymnasiumGroup:
     action masks, only the reset's infos show whether there are any (`infos["action_mask"]`, as in Taxi).
 
     Args:
-        envs: the vector environment, in any autoreset mode; the group closes it.
+        envs: the vector environment, in any autoreset mode, which this group closes.
         behavior: the behaviour id of all agents.
         name: the environment's name, used in messages.
         observations: kinds of observations whose spaces are ambiguous, by name (`environment.observations`).

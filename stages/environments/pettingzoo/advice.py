@@ -17,7 +17,7 @@ _CYCLES = 50
 
 
 def of_pettingzoo(request: EnvironmentRequest) -> Iterator[str]:
-    """Yield findings about one environment without wrappers; none for a group that a factory made."""
+    """Yield findings about one environment without wrappers, or nothing for a group that a factory made."""
     env, _, name = first_environment(request)
     if isinstance(env, EnvironmentGroup):
         return

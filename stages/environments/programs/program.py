@@ -28,7 +28,7 @@ class ProgramAnswer:
     statistics: Mapping[str, Measured] = field(default_factory=dict)
     """Statistics of all behaviours."""
     behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
-    """Statistics of single behaviours, by behaviour name."""
+    """Statistics of individual behaviours, by behaviour name."""
 
     @property
     def asks_for_decisions(self) -> bool:

@@ -240,7 +240,7 @@ def _image(
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Return True if channels come last; the channel axis differs from two equal ones, or else is the smallest."""
+    """Return True if channels come last: the channel axis differs from two equal axes, or else is the smallest."""
     first, middle, end = shape[-3:]
     if (first == middle) != (middle == end):
         return first == middle

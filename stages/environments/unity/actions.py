@@ -50,8 +50,8 @@ def action_protos(spec: BehaviorSpec, continuous: NDArray[np.float32], discrete:
 
     Args:
         spec: the behaviour's spec.
-        continuous: [d, continuous_size].
-        discrete: [d, branches].
+        continuous: [d, continuous_size] continuous actions.
+        discrete: [d, branches] the choice in each branch.
 
     Raises:
         ValueError: if the arrays have other shapes, or a choice does not exist in its branch.

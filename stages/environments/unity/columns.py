@@ -188,7 +188,7 @@ class WrongObservation(Exception):
 
 
 def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
-    """Return the spec of one of a behaviour's observations, number `index`, from its first `ObservationProto`.
+    """Return the spec of a behaviour's observation number `index`, given one `ObservationProto` of it.
 
     Raises:
         UnityRefused: if the observation is not supported.

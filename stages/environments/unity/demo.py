@@ -171,7 +171,7 @@ class DemoWriter:
 
     @property
     def meta(self) -> DemoMeta:
-        """The header for the pairs so far; unfinished episodes count."""
+        """The header for the pairs written so far, including those of unfinished episodes."""
         episodes = self._episodes + len(self._open)
         return DemoMeta(self._name, self._steps, episodes, self._rewards / episodes if episodes else 0.0)
 

@@ -109,7 +109,7 @@ def _numbers(version: str) -> tuple[int, int] | None:
 
 
 def check(greeting: UnityGreeting, worker: str) -> None:
-    """Reject a Unity with an incompatible protocol version, and warn about one without the base capabilities.
+    """Reject Unity if its protocol version is incompatible, and warn if it lacks the base capabilities.
 
     Args:
         greeting: Unity's greeting.

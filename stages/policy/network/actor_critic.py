@@ -242,7 +242,7 @@ def orthogonal_weights(random: np.random.Generator, shape: tuple[int, ...], gain
 
 
 def orthogonalised(drawn: NDArray[np.float32], gain: float) -> NDArray[np.float32]:
-    """Turn normal draws into matrices [..., out, in] with orthonormal rows (or columns, if fewer), times a gain.
+    """Convert normal draws to gain × matrices [..., out, in] with orthonormal rows (or columns, if these are fewer).
 
     As in `torch.nn.init.orthogonal_`, the choice of signs makes the matrices uniformly distributed: Mezzadri (2007),
     "How to generate random matrices from the classical compact groups".

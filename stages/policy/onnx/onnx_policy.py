@@ -29,7 +29,7 @@ class ActionOutputs:
 
     Args:
         version: the version of the model's format.
-        on_zeros: those outputs in `contract.METADATA` and `ACTIONS` that the model has, for one agent's all-zero
+        on_zeros: the model's outputs among `contract.METADATA` and `ACTIONS`, computed for one agent's all-zero
             observations.
         outputs: the names of all the model's outputs.
         actions: the environment's actions.

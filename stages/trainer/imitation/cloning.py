@@ -38,7 +38,7 @@ _USUAL_EPOCHS = 3
 class ClonedActor:
     """The acting part of a trainer's network, to be trained by cloning.
 
-    `values` may also contain parameters that are not the actor's: PPO's include the critic's. Parameters that do not
+    `values` may also contain parameters of other networks: for PPO, the critic's parameters. Parameters that do not
     affect the loss get no gradient, so Adam does not change them.
     """
 
@@ -48,7 +48,7 @@ class ClonedActor:
     values: Tensor
     """All parameters as one vector, changed in place."""
     gradients: Tensor
-    """Gradients of `values`. The backward pass adds to them, and cloning sets them to zero afterwards."""
+    """Gradients of `values`. The backward pass adds to them, and cloning zeros them afterwards."""
     named_views: Callable[[Tensor], dict[str, Tensor]]
     """Splits a vector of the same length as `values` into views by parameter name."""
 
@@ -329,7 +329,7 @@ def cloning_loss(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> 
     Args:
         heads: [B, H] head outputs for the batch's inputs.
         batch: the expert's steps.
-        design: the design of the policy that the heads belong to.
+        design: the policy's design.
     """
     continuous = design.spec.actions.continuous_size
     terms = []
@@ -350,7 +350,7 @@ def log_likelihood(heads: Tensor, log_sigma: Tensor | None, batch: ImitationBatc
         heads: [B, H] head outputs for the batch's inputs.
         log_sigma: [C] log σ of the continuous actions; None if there are none.
         batch: the expert's steps.
-        design: the design of the policy that the heads belong to; it must not be squashed.
+        design: the policy's design, which must not be squashed.
     """
     columns = _choice_log_probs(heads, batch, design)
     if log_sigma is not None:

@@ -57,7 +57,7 @@ class Demonstrations:
 
 
 def joined(parts: Sequence[Demonstrations]) -> Demonstrations:
-    """Concatenate demonstrations of the same spec, in order."""
+    """Concatenate demonstrations with the same spec, in order."""
     if len(parts) == 1:
         return parts[0]
     masks = None

@@ -36,7 +36,7 @@ def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
         spec: the spec of the behaviour that learns from the file; None without an environment.
 
     Raises:
-        StageError: if the file was not recorded by Godot's addon, or the behaviour is not one of a Godot game that
+        StageError: if the file was not recorded by Godot's addon, or the behaviour does not belong to a Godot game that
             observes only `obs`.
     """
     spec = _playable(path, behavior, spec)

@@ -64,7 +64,7 @@ def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = Non
     Raises:
         StageError: if no file exists, a file can't be read or is empty, observations or actions differ from the
             behaviour's, a number is NaN or infinite, or an action is out of bounds.
-        StreamError: if a stream is not a stream file.
+        StreamError: if a `.stream` file is not a stream file.
     """
     return _load(path, spec.name, spec, folder)
 
@@ -74,7 +74,7 @@ def load_recorded(path: str, behavior: str, folder: Path | None = None) -> Demon
 
     Raises:
         StageError: as for `load_demonstrations`; also if two files differ in observations or actions.
-        StreamError: if a stream is not a stream file.
+        StreamError: if a `.stream` file is not a stream file.
     """
     return _load(path, behavior, None, folder)
 

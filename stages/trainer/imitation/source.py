@@ -57,7 +57,7 @@ class DemonstrationSource(Source[Message]):
 
         Raises:
             StageError: if there are no demonstrations, or the behaviour can't learn from them.
-            StreamError: if a stream is not a stream file.
+            StreamError: if a `.stream` file is not a stream file.
         """
         self._seed = context.seed
         self._demonstrations = [self._load(name, path) for name, path in self._paths.items()]

@@ -70,7 +70,7 @@ class PerceptronsByHand:
         values: [S, R] the critic's values from the last forward pass; [0, R] without a critic.
         of_heads: [H, R] the loss's gradient with respect to `heads`, which the caller fills in before the backward
             pass.
-        of_values: [S, R] the same with respect to `values`.
+        of_values: [S, R] the loss's gradient with respect to `values`.
     """
 
     def __init__(self, network: Perceptrons, rows: int) -> None:

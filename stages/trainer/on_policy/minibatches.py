@@ -104,7 +104,7 @@ class Minibatch:
 
     @classmethod
     def of_actions(cls, continuous: Array, penalties: Array, choices: Array, device: torch.device) -> Minibatch:
-        """Make a minibatch with only actions [R, C], [R, branches] and penalties, for computing log-probabilities."""
+        """Make a minibatch of continuous actions [R, C], choices [R, branches] and penalties, for log-probabilities."""
         drawn, added = (to_device(torch.from_numpy(one.astype(np.float32)), device) for one in (continuous, penalties))
         chosen = to_device(torch.from_numpy(choices.astype(np.int64)), device)
         none = torch.empty(len(choices), 0, device=device)

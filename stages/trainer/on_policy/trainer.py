@@ -293,7 +293,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return Outcome(prepared.rewards, losses.named(coefficients) | self._signals.value_statistics(*critic))
 
     def _extrinsic_rewards(self) -> NDArray[np.float32]:
-        """Return the environment's rewards [N] for the buffer's rows, as the trainer learns from them."""
+        """Return the environment's rewards [N] for the buffer's rows, in the form that the trainer learns from."""
         rewards: NDArray[np.float32] = self._buffer.rows["rewards"]
         return rewards
 

@@ -294,7 +294,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         return log_probs
 
     def _of_steps(self, steps: _StepResults) -> dict[str, float]:
-        """Return the statistics, by name, that the gradient steps of any algorithm have."""
+        """Return, by name, the statistics of the gradient steps that all algorithms have."""
         norms = torch.stack(steps.norms).cpu()
         found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}
         if norms.shape[1] > 1:
@@ -308,7 +308,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
 
 
 class PPOUpdate(OnPolicyUpdate[Minibatch]):
-    """Trains an actor and a critic of single agents; arguments are those of `OnPolicyUpdate`, and the anchor."""
+    """Trains an actor and a critic for single agents; takes the arguments of `OnPolicyUpdate`, and the anchor."""
 
     names = ("policy loss", "value loss", "entropy")
     network: ActorCriticNetwork

@@ -245,7 +245,7 @@ TOLERANCE = 1.5
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """How much the policy changed over one epoch's minibatches."""
+    """Measures of the policy's change over one epoch's minibatches."""
 
     approximate_kl: float
     """Mean over actions of r - 1 - log r, Schulman's estimator k3 of KL(π_old, π), which is never negative."""

@@ -188,7 +188,7 @@ def row_mates(buffer: RolloutBuffer) -> Mates:
 
 
 def final_mates(buffer: RolloutBuffer) -> Mates:
-    """Find the trajectories that closed at the same moment, as teammates' trajectories always do."""
+    """Find each trajectory's teammates, whose trajectories always close at the same moment."""
     trajectories = buffer.trajectories
     if not buffer.grouped:
         return _none(len(trajectories))

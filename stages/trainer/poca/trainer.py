@@ -211,7 +211,7 @@ BASELINE_COEFFICIENT = 0.5
 
 
 class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
-    """Trains an actor and a critic of whole groups; the arguments are those of `OnPolicyUpdate`."""
+    """Trains an actor, and a critic for whole groups; takes the arguments of `OnPolicyUpdate`."""
 
     names = ("policy loss", "value loss", "baseline loss", "entropy")
     of_value = (1.0, BASELINE_COEFFICIENT)

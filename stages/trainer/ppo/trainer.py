@@ -56,7 +56,7 @@ from headrace.stages.trainer.trajectories import AgentTable, Chains
 log = logging.getLogger(__name__)
 
 VALUES = "Value Estimate"
-"""End of the names of statistics about the critic's values."""
+"""Suffix of the names of statistics about the critic's values."""
 
 
 class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):

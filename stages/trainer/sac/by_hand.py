@@ -108,7 +108,7 @@ class Room:
         self.deltas = buffers()
 
     def keep(self, rows: int, chosen: NDArray[np.intp]) -> None:
-        """Of the rows after the first `rows`, keep only `chosen`: ascending indices, counted from there."""
+        """Drop all rows after the first `rows`, except `chosen`: ascending indices, counted from the row `rows`."""
         for kept in self.zs:  # δ is computed only at these
             of_layer = kept.numpy()[rows:]
             of_layer[: len(chosen)] = of_layer.take(chosen, axis=0)

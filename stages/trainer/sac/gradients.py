@@ -130,8 +130,8 @@ class SACByHand:
         """Write the gradients of both Qs and of the policy, which needs the Qs' gradients w.r.t. the drawn actions.
 
         Args:
-            errors: for each Q, the errors [S, B] of its values of the actions taken.
-            drawn: for each Q, its values [S, B] of the actions drawn.
+            errors: for each Q, the errors [S, B] in its values for the actions taken.
+            drawn: for each Q, its values [S, B] for the actions drawn.
             draw: the actions that the policy drew.
             alpha: the entropy coefficient.
         """

@@ -96,7 +96,7 @@ class UpdatePace:
         self.restart(0)
 
     def add(self, batch: TrajectoryBatch, step: int) -> None:
-        """Count trajectories; after them, `step` steps have arrived in total."""
+        """Count trajectories; `step` is the total number of steps that have arrived, including these."""
         if not self._in_rounds:
             self._due_step = step
             return
@@ -164,7 +164,7 @@ class UpdatePace:
         self.of_policy.restart(step if self._hyperparameters.gradient_steps is None else 0)
 
     def _ends_of_rounds(self, batch: TrajectoryBatch, step: int) -> list[int]:
-        """Return the steps at which rounds end within a batch; after it, `step` steps have arrived in total."""
+        """Return the steps at which rounds end within a batch; `step` is the total number of steps after the batch."""
         before, each = step - batch.num_rows, self._hyperparameters.train_freq or 1
         if not self._by_episodes:
             return [*range(before - before % each + each, step + 1, each)]

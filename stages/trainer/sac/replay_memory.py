@@ -27,7 +27,7 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSequences:
-    """The sequences in a sample, in addition to their S × L rows, which are concatenated."""
+    """Additional data about a sample of S sequences, whose S × L rows are concatenated."""
 
     length: int
     """L, the number of rows per sequence."""

@@ -223,7 +223,7 @@ class FloatPropertiesChannel(SideChannel):
 
 
 class RawBytesChannel(SideChannel):
-    """Sends bytes, and keeps received ones until they are read."""
+    """Sends bytes, and stores received bytes until they are read."""
 
     def __init__(self, channel_id: uuid.UUID) -> None:
         super().__init__(channel_id)
@@ -258,7 +258,7 @@ StatList = list[tuple[float, StatsAggregationMethod]]
 
 
 class StatsSideChannel(SideChannel):
-    """Keeps the values that Unity records until they are read."""
+    """Stores the values that Unity records, until the caller reads them."""
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520"))
@@ -272,7 +272,7 @@ class StatsSideChannel(SideChannel):
         self._stats.setdefault(key, []).append((value, self._method(msg.read_int32(), key)))
 
     def get_and_reset_stats(self) -> Mapping[str, StatList]:
-        """Return all values since the last call by name, oldest first, each with its aggregation method."""
+        """Return the values received since the last call, by name, oldest first, each with its aggregation method."""
         stats, self._stats = self._stats, {}
         return stats
 
