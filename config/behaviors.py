@@ -36,7 +36,7 @@ from headrace.config.validation import explain
 
 
 class StopWhenSettings(Settings):
-    """Conditions under which a behaviour stops learning before `max_steps`: as soon as one of them holds."""
+    """Conditions under which a behaviour stops learning before `max_steps`; one of them is enough."""
 
     mean_reward: Float | None = Field(
         None, description="Stop when the mean return of the last `over` training episodes is at least this."
@@ -89,7 +89,7 @@ def _policy_file(value: object) -> object:
 
 
 def _likely_trainer(hyperparameters: dict[str, Any]) -> str:
-    """Guess for which built-in trainer these keys are meant."""
+    """Guess which built-in trainer these keys are meant for."""
     models = {name: kind.hyperparameters for name, kind in TRAINERS.items() if kind.hyperparameters is not None}
     fitting = (name for name, model in models.items() if hyperparameters.keys() <= model.model_fields.keys())
     return next(fitting, DEFAULT_TRAINER)
@@ -112,7 +112,7 @@ def _defaults(trainer_type: str) -> Hyperparameters | PlainMap:
 
 
 class BehaviorSettings(Settings):
-    """One behaviour's block. Steps are agent decisions, not frames, as the behaviour's trainer counts them."""
+    """One behaviour's block. Steps are agent decisions, not frames; the behaviour's trainer counts them."""
 
     trainer_type: Annotated[Text, BeforeValidator(_trainer_type)] = Field(
         DEFAULT_TRAINER,
@@ -259,7 +259,7 @@ class BehaviorSettings(Settings):
         return data
 
     def _mistakes(self) -> list[Finding]:
-        """Find contradictions of the first kind that occurs, as later kinds may result from it."""
+        """Find contradictions, but only of the first kind that occurs, because it may cause later kinds."""
         return (
             self._about_brains()
             or self._about_league()

@@ -145,7 +145,7 @@ def fills(shares: Sequence[float]) -> bool:
 
 
 _ROUNDING = 1e-5
-"""Tolerance for rounding, with which three shares of 0.333333 add up to 1."""
+"""Tolerance for rounding errors: three shares of 0.333333 count as adding up to 1."""
 
 
 def meanings(*left_out: str) -> str:

@@ -53,7 +53,7 @@ class KeySettings(Settings):
 
 
 class KeyMapSettings(Settings):
-    """The keys of a person who plays for a behaviour."""
+    """The keyboard keys for a person who plays for a behaviour."""
 
     press: dict[Text, KeySettings] = Field(
         description="Actions by key, with the browser's name for it: `ArrowLeft`, `Space`, `a`. If several keys for "

@@ -34,8 +34,8 @@ class EnvironmentKind:
     settings: str = "headrace.config.environment:EnvironmentSettings"
     """Settings model of the section. A kind with additional keys has a subclass, with `kind: Literal["its name"]`."""
     check: str | None = None
-    """Function that yields a `RunConfig`'s contradictions with other sections as `Finding`s; None if there are none to
-    check."""
+    """Function that yields contradictions between a `RunConfig`'s `environment` section and other sections, as
+    `Finding`s; None if there is nothing to check."""
     references: str = "headrace.stages.environments.factory:named_in_section"
     """Function that yields, for a `RunConfig`, functions that import what the YAML names; each raises a `StageError` if
     its name can't be found."""
@@ -55,7 +55,7 @@ class EnvironmentKind:
     engine_settings: tuple[str, ...] = ()
     """Keys of `engine_settings` that affect this kind."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Defaults, by section, for keys in other sections that differ from ML-Agents'."""
+    """By section: defaults for keys in other sections, if they differ from ML-Agents' defaults."""
     one_after_another: bool = False
     """True if an actor steps its instances one after another, so that several actors are faster."""
     apart: bool = False

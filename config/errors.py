@@ -24,7 +24,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 SET = "--set"
-"""The option that overrides a key in the file; the key's position then begins with this option."""
+"""Option that overrides a key in the file; the position of an overridden key begins with this option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Finding:
 
 
 class FindingsError(ValueError):
-    """Raised in a pydantic validator that finds particular keys at fault, possibly several."""
+    """Raised in a pydantic validator for one or more findings about particular keys."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)

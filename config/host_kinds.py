@@ -196,7 +196,7 @@ class ReplayHosts(_Hosts):
 
 
 class InferenceHosts(_Hosts):
-    """The host that decides for all actors if `inference` is `central`; the GPU used for learning also decides."""
+    """The host that chooses actions for all actors if `inference` is `central`, on the same GPU as learning."""
 
 
 class HostsSettings(Settings):
@@ -226,7 +226,7 @@ class HostsSettings(Settings):
 
 
 class PlacementSettings(Settings):
-    """Where a league learner and its actors run, instead of the places given in the settings for all hosts."""
+    """Where a league learner and its actors run; these settings override those for all hosts."""
 
     device: Device | None = Field(
         None,

@@ -36,7 +36,7 @@ _KINDS = {
 
 
 _TAKERS = {"against": ("pfsp", "verify", "newest"), "weighting": ("pfsp",), "above": ("newest",)}
-"""Keys of a share, with the values of `match` that allow each key."""
+"""Keys of `MatchSettings`, with the values of `match` that allow each key."""
 
 
 def _as_names(value: object) -> object:
@@ -44,7 +44,7 @@ def _as_names(value: object) -> object:
 
 
 class MatchSettings(Settings):
-    """A share of a learner's games, and the opponents in it."""
+    """A fraction of a learner's games, and the opponents in these games."""
 
     match: Literal["pfsp", "verify", "self", "newest", "meta"] = Field(
         description="; ".join(f"`{kind}`: {meaning}" for kind, meaning in _KINDS.items()) + "."
@@ -126,7 +126,7 @@ class ResetSettings(Settings):
 
 
 class LearnerSettings(Settings):
-    """A learner in a league. Any other key of a behaviour may appear here, and overrides the behaviour's."""
+    """A learner in a league. Any other behaviour key may appear here, and overrides the value for the behaviour."""
 
     actors: Int = Field(
         1,
@@ -168,7 +168,7 @@ class LearnerSettings(Settings):
 
 
 class LeagueSettings(Settings):
-    """Several learners of one behaviour, who play against each other and against frozen policies.
+    """Several learners of one behaviour, which play against each other and against frozen policies.
 
     The name of a preset may replace the whole section: `league: psro`.
     """
@@ -242,7 +242,7 @@ class LeagueSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, data: Any) -> Any:
-        """Merge the section's keys over the preset's, and drop the preset's name."""
+        """Merge the section's keys over those of the preset, and drop the preset's name."""
         named = isinstance(data, str)
         data = {"preset": data} if named else data
         preset = data.get("preset") if isinstance(data, Mapping) else None

@@ -14,7 +14,7 @@ _DEFAULT: KeyPath = ("default_settings",)
 
 
 def about_leagues(config: Sections) -> Iterator[Finding]:
-    """Report violations of the rule that an actor plays for one league learner or, without a league, for all."""
+    """Report settings that contradict a league, in which each actor plays for one learner."""
     if config.default_settings is not None and config.default_settings.league is not None:
         message = "is valid only under a behaviour, whose learners it defines; move it there"
         yield Finding((*_DEFAULT, "league"), message)

@@ -18,7 +18,7 @@ LAST_PORT = 65535
 
 
 def hosts_of(listen: str) -> tuple[str, ...]:
-    """Return the addresses for a `listen` value; the machine may not have those that the value only implies.
+    """Return the addresses for a `listen` value; the machine may lack addresses that the value only implies.
 
     Raises:
         ValueError: if the value is neither `localhost`, `all` nor an address.
@@ -57,7 +57,7 @@ Listen = Annotated[Text, AfterValidator(_checked)]
 def endpoint_of(text: str) -> tuple[str, int | None]:
     """Return an endpoint's `listen` value and its port, which is None for the default port.
 
-    An empty text stands for localhost and the default port.
+    An empty string stands for localhost and the default port.
 
     Raises:
         ValueError: if the text is not HOST:PORT, HOST or PORT.

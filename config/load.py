@@ -42,12 +42,12 @@ def load_config(
     Args:
         path: the YAML file, or its content as data (see `plain` for the allowed types); None for the defaults, which
             then apply to all of the environment's behaviours.
-        overrides: values, or texts `path.to.key=value` with the value as YAML. They take precedence over the file, and
-            later overrides over earlier ones. Use current keys even if the file is old. List items are given by their
-            index from 0: `pipeline.stages.0.host=main`.
+        overrides: values, or strings `path.to.key=value` with the value as YAML. They take precedence over the file,
+            and later overrides over earlier ones. Use current keys even if the file is old. List items are given by
+            their index from 0: `pipeline.stages.0.host=main`.
         curriculum: old lessons to add: a file, or a folder with one file for each behaviour.
         sampler: a file of old samplers to add.
-        lesson: the lesson with which all curricula begin, counted from 0.
+        lesson: the lesson at which all curricula start, counted from 0.
         complete: False if a command-line option (`--env`) may still supply missing values, in which case these only
             cause warnings.
 
@@ -75,7 +75,7 @@ class ConvertedFile:
     warnings: tuple[str, ...]
     """Warnings about conversions, then other warnings."""
     left_out: tuple[str, ...] = ()
-    """Settings without a counterpart, because of which the run learns differently."""
+    """Settings that were dropped because they have no counterpart, so the run learns differently."""
 
 
 def convert(
@@ -93,12 +93,12 @@ def convert(
         path: the YAML file.
         curriculum: old lessons to add: a file, or a folder with one file for each behaviour.
         sampler: a file of old samplers to add.
-        lesson: the lesson with which all curricula begin, counted from 0.
-        env_id: in a file from the zoo, the environment whose entry to convert.
+        lesson: the lesson at which all curricula start, counted from 0.
+        env_id: for a file from the zoo: the environment whose entry is converted.
         algorithm: `ppo` or `sac`, for an entry; None to infer it from the file's name or keys.
 
     Raises:
-        ConfigError: if anything is wrong; it holds every mistake. What only a run refuses becomes a warning.
+        ConfigError: if anything is wrong; it holds every mistake. A mistake that only prevents a run becomes a warning.
     """
     from headrace.config.legacy import ConvertedDocument, as_yaml
     from headrace.config.legacy.rl_zoo import EntryRequest, is_rl_zoo
@@ -145,7 +145,7 @@ def _modern(
 
 
 class _Converted(RunConfig):
-    """A configuration that is only converted, not run; mistakes that only a run refuses become warnings."""
+    """A configuration that is only converted, not run; mistakes that only prevent a run become warnings."""
 
     def _check_run(self) -> list[Finding]:
         return []

@@ -105,7 +105,7 @@ class MemorySettings(Settings):
 class StateNoiseSettings(Settings):
     """`gsde`: continuous actions explore with noise that depends on the state (Raffin et al. 2021).
 
-    For several decisions, an agent keeps the same noise matrix, by which the last hidden layer's output is multiplied.
+    An agent keeps its noise matrix for several decisions. The last hidden layer's output is multiplied by this matrix.
     `initial_log_std` applies to the matrix.
     """
 

@@ -1,4 +1,4 @@
-"""The table of observation kinds, which depend on the rank of an observation's shape, and the location of their code.
+"""The table of observation kinds: which ranks each kind's shapes have, and where its code is.
 
 A new kind needs one entry here, and the classes and functions that the entry names as `module:name`; they are imported
 when a network needs them.

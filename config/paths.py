@@ -11,11 +11,11 @@ _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 
 def user_path(text: str, platform: str = sys.platform) -> str:
-    r"""Convert a path to this system's form, even with a suffix such as `runs/first@best`.
+    r"""Convert a path to this system's form; the path may have a suffix, as in `runs/first@best`.
 
     `~` and variables (`$HOME`, and on Windows `%USERPROFILE%`) are expanded. On Windows, `C:runs`, which is relative to
-    the drive's current folder, becomes absolute. On other systems, a relative Windows path (`builds\ball`) gets
-    slashes, unless a file with this name exists.
+    the drive's current folder, becomes absolute. On other systems, a relative Windows path (`builds\ball`) has its
+    backslashes converted to slashes, unless a file with this name exists.
     """
     path = os.path.expandvars(os.path.expanduser(text))
     if platform == "win32":

@@ -121,7 +121,7 @@ class WriterKind:
     packages: tuple[str, ...] = ()
     """Packages that the writer needs, which the extra with the writer's name installs."""
     patient: bool = False
-    """True to keep calling the writer after disk errors, as the disk may have space again later."""
+    """True to keep calling the writer after disk errors, because the disk may have space again later."""
 
 
 STATISTICS_WRITERS: Table[WriterKind] = Table(
@@ -174,12 +174,13 @@ _WARN = "Seconds of silence before a warning names the silent part and the code 
 _END = "Seconds of silence before the part is terminated"
 _MOST_S = 1e6
 STARTING_FACTOR = 5
-"""Factor on the limits for starting hosts and for code outside stages, which mostly spend their time on imports."""
+"""Factor by which the limits are multiplied for starting hosts and for code outside stages, which mostly spend their
+time on imports."""
 START_S = 300.0
 """Minimum limit in seconds for a starting host whose limit is `env_settings.timeout_wait`, which is meant for games."""
 PAUSE_S = 5.0
-"""Lateness in seconds of the check, which is due every second, above which the checker itself did not run and no
-silence counts."""
+"""Seconds of delay in the check for silence, which is due every second. After a longer delay, the checker itself was
+stopped, and no silence counts."""
 
 
 class _Silence(Settings):

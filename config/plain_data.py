@@ -20,7 +20,7 @@ _GIVEN = "or pass it to run(…, environment=…)"
 def plain(value: object, path: KeyPath = ()) -> Any:
     """Return data in YAML's types.
 
-    Tuples become lists, paths become text, NumPy's numbers become numbers, and classes become `module:Class`.
+    Tuples become lists, paths become strings, NumPy's numbers become Python numbers, and classes become `module:Class`.
 
     Raises:
         ConfigError: if the data contains an object that YAML can't represent.

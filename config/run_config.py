@@ -43,7 +43,7 @@ class RunConfig(Sections):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings found while loading, about keys that have no effect or probably not the intended one."""
+        """Warnings found while loading, about keys that have no effect, or probably not the intended effect."""
         return self._warnings
 
     def place(self, path: KeyPath) -> str:
@@ -51,7 +51,7 @@ class RunConfig(Sections):
         return self._locate(path, "").place
 
     def is_set_by_command(self, path: KeyPath) -> bool:
-        """Return True if `--set` gave a key's value, which then applies only to this start."""
+        """Return True if `--set` set a key's value, in which case the value applies only to this start."""
         return self.place(path).startswith(SET)
 
     def behavior_settings(self, name: str) -> BehaviorSettings:
@@ -71,7 +71,7 @@ class RunConfig(Sections):
         raise ConfigError([Mistake(str(self._path or ""), None, "behaviors", message)])
 
     def known_settings(self, name: str) -> BehaviorSettings | None:
-        """Return a behaviour's own settings, its league's first learner's, or the defaults; None without any."""
+        """Return the settings of a behaviour, else of its league's first learner, else the defaults, else None."""
         listed = name if name in self.behaviors else next(iter(self.league_learners(name)), "")
         return self.behaviors.get(listed, self.default_settings)
 
@@ -82,7 +82,7 @@ class RunConfig(Sections):
     def to_plain(self) -> dict[str, Any]:
         """Return the configuration, with defaults filled in, as plain data for YAML, JSON or msgpack.
 
-        `default_settings` contains only the keys that were set, as any others would be merged into all behaviours.
+        `default_settings` contains only the keys that were set, because any others would be merged into all behaviours.
         """
         plain = self.model_dump(mode="json", by_alias=True)
         if self.default_settings is not None:
@@ -190,7 +190,7 @@ class RunConfig(Sections):
 
 
 def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Merge `default_settings` into every behaviour; do this only once, as the meaning of null is lost afterwards.
+    """Merge `default_settings` into every behaviour; do this only once, because null then loses its meaning.
 
     Each learner of a league becomes a behaviour `<behaviour>.<learner>`, whose own keys override those of its
     behaviour.

@@ -115,7 +115,7 @@ class SACHyperparameters(Hyperparameters):
         return self.train_freq if self.update_at == "step" else None
 
     def small(self, rows: int) -> Self:
-        """Return a copy that updates rarely, as steps arrive; up to half of `rows` may be random actions."""
+        """Return a copy for a trial run, with few updates, and random actions in at most a quarter of `rows` steps."""
         seldom = max(self.steps_per_update, rows / 4)
         most = {"batch_size": rows // 2, "buffer_init_steps": rows // 2, "random_steps": rows // 4}
         return self.model_copy(

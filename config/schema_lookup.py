@@ -19,7 +19,7 @@ from headrace.config.trainers import TRAINERS
 def alternatives(annotation: Any) -> list[Any]:
     """Return the types that a value may have, with `Annotated` and unions unpacked and without null.
 
-    The base models of hyperparameters and environments stand for those of all built-in kinds.
+    The base models of hyperparameters and environments stand for the models of all built-in kinds.
     """
     origin = get_origin(annotation)
     if origin is Annotated:

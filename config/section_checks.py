@@ -45,7 +45,7 @@ def check_sections(config: Sections) -> list[Finding]:
 
 
 def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
-    """Return all blocks with their keys: each behaviour's, and `default_settings`, which other behaviours may use."""
+    """Return all blocks with their keys: each behaviour's block, and `default_settings`, used by other behaviours."""
     blocks: list[tuple[KeyPath, BehaviorSettings]] = [
         ((*_BEHAVIORS, name), each) for name, each in config.behaviors.items()
     ]

@@ -230,7 +230,7 @@ def _behavior_warnings(settings: BehaviorSettings) -> Iterator[Finding]:
 
 
 def _about(keys: str, message: str) -> Finding:
-    """Return a finding about a dotted key, which must not contain user-chosen names, as these may contain dots."""
+    """Return a finding about a dotted key, which must not contain user-chosen names, because these may contain dots."""
     return Finding(tuple(keys.split(".")), message)
 
 

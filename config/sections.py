@@ -96,7 +96,7 @@ class EnvSettings(ChoosingSettings):
 
 
 class EngineSettings(Settings):
-    """The engine's graphics and time. Godot uses only `time_scale` and `no_graphics`, other environments no key."""
+    """The engine's graphics and time. Godot uses only `time_scale` and `no_graphics`, other kinds nothing."""
 
     width: Int = Field(84, gt=0, le=16384, description="Width of the window, in pixels.")
     height: Int = Field(84, gt=0, le=16384, description="Height of the window, in pixels.")
@@ -200,7 +200,7 @@ class InferenceSettings(Settings):
 
     @property
     def wanted(self) -> int | None:
-        """Number of episodes for each behaviour and team; None to play until the run is ended."""
+        """Number of episodes for each behaviour and team; None to play until the run is stopped."""
         return USUAL_FILMED if self.episodes is None and self.video is not None else self.episodes
 
 
@@ -332,7 +332,7 @@ class Sections(Settings):
 
     @property
     def met_behaviors(self) -> list[str]:
-        """Names of the listed behaviours as environments see them, where all learners of a league are one behaviour."""
+        """Names of the listed behaviours as environments see them: all learners of a league are one behaviour."""
         named = (name if each.league is None else each.league.of for name, each in self.behaviors.items())
         return [*dict.fromkeys(named)]
 

@@ -1,7 +1,7 @@
-"""The type of the tables of kinds, one per extension point, to which modules outside Headrace can add entries.
+"""The type of the tables of kinds: one table per extension point, which modules outside Headrace can extend.
 
 The run's other processes import these modules before they read the configuration. An installed package lists its module
-in the entry-point group `headrace.plugins`; the module is imported when a table does not have a name.
+in the entry-point group `headrace.plugins`; the module is imported when a name is missing from a table.
 """
 
 from __future__ import annotations

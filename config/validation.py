@@ -70,7 +70,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
 
 
 def _follows(finding: Finding, removed: list[KeyPath]) -> bool:
-    """Return True if a finding depends on a removed key, for example by missing it."""
+    """Return True if a finding depends on a removed key, for example because it reports the key as missing."""
     return any(finding.path[: len(path)] == path for path in removed) or any(
         other[: len(path)] == path or path[: len(other)] == other for other in finding.involves for path in removed
     )
@@ -119,7 +119,7 @@ _MOVED = {
     "trainer": "'trainer_type'",
     "use_recurrent": "'network_settings.memory'; give it keys, or leave it out for false",
 }
-"""Keys in ML-Agents' older formats, with their current places."""
+"""Maps keys in ML-Agents' older formats to the keys' current paths."""
 
 _OF_PEERS = {
     "n_steps": "'hyperparameters.buffer_size', of all environments together (and 'time_horizon')",
@@ -231,7 +231,7 @@ def _missing(top: type[BaseModel], path: KeyPath, data: Any) -> str:
 
 
 def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
-    """Explain an unknown key: it is an older key, another trainer's, a misplaced or a misspelt one."""
+    """Explain an unknown key: an older key, another trainer's key, or a misplaced or misspelt key."""
     key, models = str(path[-1]), models_at(top, path[:-1], data)
     known = sorted({name for model in models for name in fields_of(model)})
     if key.partition(":")[0] in known:
@@ -270,7 +270,7 @@ def _other_trainers(top: type[BaseModel], path: KeyPath, data: Any) -> list[str]
 
 
 def _place_below(models: list[type[BaseModel]], key: str, data: Any) -> str | None:
-    """Find the nearest section below a map that has a key; return the section's dotted path from the map."""
+    """Find the nearest section below a map in which a key is valid; return its dotted path from the map."""
     nearest = [("", model, data) for model in models]
     while nearest:
         below = [
@@ -286,7 +286,7 @@ def _place_below(models: list[type[BaseModel]], key: str, data: Any) -> str | No
 
 
 def _place_above(top: type[BaseModel], path: KeyPath, data: Any) -> str | None:
-    """Find the nearest section elsewhere in the file that has a key; return `under '…'`."""
+    """Find the nearest section elsewhere in the file in which a key is valid; return `under '…'`."""
     for length in range(len(path) - 2, -1, -1):
         around, models = path[:length], models_at(top, path[:length], data)
         if any(path[-1] in fields_of(model) for model in models):

@@ -47,7 +47,7 @@ _INFINITIES = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": 
 
 
 class _LimitError(Exception):
-    """A text exceeds a limit that no real configuration reaches; the error's text completes "the file …"."""
+    """A file exceeds a limit that no real configuration reaches; the message completes "the file …"."""
 
     def __init__(self, mark: Any, message: str) -> None:
         super().__init__(message)
@@ -102,7 +102,7 @@ class _Value:
 
 
 class Document:
-    """One YAML text: its plain data, and the line of each value."""
+    """One YAML document: its plain data, and the line of each value."""
 
     def __init__(self, name: str, root: yaml.Node | None, at: KeyPath = (), *, last_counts: bool = False) -> None:
         reader = _Reader(name, last_counts=last_counts)
@@ -117,7 +117,7 @@ class Document:
         self.tagged = reader.tagged
         """True if the text contains Python tags."""
         self.repeated = tuple(reader.repeated) if last_counts else ()
-        """Warnings about duplicate keys, if the last of them counts."""
+        """Warnings about duplicate keys, if the last occurrence of each key counts."""
 
     def last_of_repeated(self) -> Document:
         """Read the text again, with the last of several equal keys winning, as in PyYAML."""
@@ -209,7 +209,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistake:
     elif "double-quoted" in (error.context or "") and "escape" in problem:
         hint = "a backslash in double quotes starts an escape sequence: write paths in single quotes, or with /"
     elif "could not find expected ':'" in problem and error.context_mark:
-        line = error.context_mark.line + 1  # the key's line, as the parser notices the error only later
+        line = error.context_mark.line + 1  # the key's line, because the parser notices the error only later
         hint = "write a space after ':'" if _joined(lines[line - 1]) else "write ': ' after a key"
     elif ("mapping values" in problem or "<block mapping start>" in problem) and error.problem_mark:
         line, hint = _about_columns(lines, error.problem_mark.line + 1, error.problem_mark.column)
@@ -220,7 +220,7 @@ _KEY = re.compile(r"(?P<indent>(?:- |[ ])*)(?P<key>[^\s#:'\"{[][^\s:]*):(?P<rest
 
 
 def _about_columns(lines: list[str], line: int, column: int) -> tuple[int, str]:
-    """Explain a misplaced key, and return its line: this key or the previous one has the wrong indentation."""
+    """Return the line of a misplaced key, and an explanation: this key or the previous one is indented wrongly."""
     before = next((n for n in range(line - 1, 0, -1) if lines[n - 1].partition("#")[0].strip()), line)
     here, there = _KEY.match(lines[line - 1]), _KEY.match(lines[before - 1])
     if _joined(lines[before - 1]):

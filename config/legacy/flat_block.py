@@ -1,6 +1,7 @@
 """Converts a flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to a current block.
 
-The tables of keys come first: the trainers that used them, their current places, and their values in shipped files.
+The tables of keys come first: which trainers used each key, where the key is now, and its value in the files that came
+with old ML-Agents versions.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ MOVED = {
     trainer: {**{key: f"hyperparameters.{key}" for key in keys}, **{key: f"network_settings.{key}" for key in _NETWORK}}
     for trainer, keys in _TO_HYPERPARAMETERS.items()
 }
-"""Current places, by trainer, of keys that have kept their meaning."""
+"""By trainer: the current path of each key that has kept its meaning."""
 
 STAYED = ("max_steps", "summary_freq", "threaded", "init_path", "keep_checkpoints", "checkpoint_interval")
-"""Keys that have kept their place in a block."""
+"""Keys that are still at the same position in a block."""
 
 FRACTIONS = ("learning_rate", "beta", "epsilon", "lambd", "tau", "init_entcoef", "steps_per_update")
 """Keys whose values need not be integers."""
@@ -49,7 +50,7 @@ CONVERTED = {
     "sac": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING, "train_interval", *UPDATES),
     "bc": (*_ALL, "demo_path", "brain_to_imitate", "batches_per_epoch"),
 }
-"""Keys, by trainer, that need more than a new place."""
+"""By trainer: keys for which a new path is not enough."""
 
 OLD_TRAINERS = {
     "ppo": "ppo",
@@ -87,7 +88,8 @@ SHIPPED: dict[str, dict[str, Any]] = {
         "num_layers": 2,
     },
 }
-"""Keys that old versions required in each block, with their values in the `default` section of shipped files."""
+"""Keys that old versions required in each block, with their values in the `default` section of the files that came with
+those versions."""
 
 SEQUENCE_LENGTH, MEMORY_SIZE, BATCHES_PER_EPOCH = 64, 128, 10
 

@@ -1,4 +1,4 @@
-"""Converts files of flat blocks: `default`, and the sections of behaviours, which are merged over it."""
+"""Converts files made of flat blocks: `default`, and the behaviours' sections, which are merged over `default`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _convert_default(
 
 
 def _about_counting(flat: Mapping[str, OldValue], notes: Notes) -> None:
-    """Recognise files for versions that counted environment steps, by the numbers in the shipped files."""
+    """Recognise files for versions that counted environment steps, by numbers in the files that came with them."""
     if any(key not in flat or flat[key].value != value for key, value in _COUNTED_BY_ENVIRONMENT.items()):
         return
     old, path = flat["max_steps"], ("default_settings", "max_steps")
@@ -103,7 +103,7 @@ def _is_whole(flat: Mapping[str, OldValue]) -> bool:
 
 
 def _follow(name: str, sections: Mapping[str, OldValue], notes: Notes) -> OldValue | None:
-    """Find the section whose keys apply, as a section may refer to another one."""
+    """Find the section whose keys apply, because a section may refer to another one."""
     seen, here = [name], sections[name]
     while isinstance(here.value, str):
         other = here.value

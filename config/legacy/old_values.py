@@ -53,7 +53,7 @@ class Notes:
         self.comments: dict[KeyPath, str] = {}
         """Comments for the converted file, by the key's new path."""
         self.origins: dict[KeyPath, Place] = {}
-        """Positions from which converted values came, by their new path."""
+        """By a converted value's new path: the position of the old value."""
         self._warnings: dict[tuple[str, str, str], set[int]] = {}
         self._idle: set[tuple[str, str, str]] = set()
 
@@ -81,8 +81,8 @@ class Notes:
             old: the value under the key, or its position.
             key: the key.
             message: what happened to the key.
-            idle: True if the key has no effect in this block; then it is not reported if it has an effect in another
-                block.
+            idle: True if the key has no effect in this block; in this case, it is not reported if it has an effect in
+                another block.
         """
         place = old.place if isinstance(old, OldValue) else old
         warning = (place.file, key, message)

@@ -151,7 +151,7 @@ def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[Key
     """Drop the lessons before a given one (`--lesson`) from all curricula.
 
     Args:
-        count: the lesson with which to begin, counted from 0; the last one if there are fewer.
+        count: the lesson at which to start, counted from 0; a curriculum with fewer lessons starts at its last one.
         parameters: the new `environment_parameters`, which are not modified.
         notes: receives warnings.
         place: returns the position of a path in the file that was read.

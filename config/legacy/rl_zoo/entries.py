@@ -22,7 +22,7 @@ _OF_ONE_ALONE: Mapping[str, tuple[Collection[str], Collection[str]]] = {
     "ppo": (("n_epochs", "clip_range"), ()),
     "sac": (("ent_coef",), ("buffer_size", "learning_starts", "train_freq", "tau", "gradient_steps")),
 }
-"""Two groups of keys, by algorithm; its entries have at least one key from each group that is not empty."""
+"""By algorithm: two groups of keys. An entry for the algorithm has at least one key from each non-empty group."""
 _VERSION = re.compile(r"-v\d+")
 
 
@@ -58,7 +58,7 @@ class Entry:
 
 
 def is_rl_zoo(document: Document) -> bool:
-    """Return True if a file is one of the zoo's, or a single entry."""
+    """Return True if a file has the form of the zoo's files, or of a single entry."""
     return any("n_timesteps" in entry for entry in _entries(document).values())
 
 

@@ -1,4 +1,4 @@
-"""The table of Stable-Baselines3's and its zoo's keys: for each, Headrace's key, or the reason why there is none.
+"""The table of keys in Stable-Baselines3 and its zoo, each with Headrace's key, or the reason why it has none.
 
 To support another key, add a line to this table.
 """
@@ -26,7 +26,8 @@ class Key:
     default: Any = None
     """Stable-Baselines3's default. If `to` is None, Headrace does the same, unless `here` says otherwise."""
     write: Callable[[Any], Any] = integral
-    """Converts Stable-Baselines3's value to Headrace's; raises a ValueError with the reason if it can't."""
+    """Function that converts a Stable-Baselines3 value to a Headrace value; raises a ValueError that gives the reason
+    if it can't."""
     falls: bool = False
     """True if the key also accepts `lin_…`, a value that falls to 0, and sets `<to>_schedule`."""
     why: str = ""
@@ -44,7 +45,7 @@ class Key:
 
 
 _ACTIVATIONS = {"SiLU": "swish", "LeakyReLU": "leaky_relu"}
-"""Maps torch's names of activations to Headrace's, unless they differ only in case."""
+"""Maps torch's activation names to Headrace's names if they differ by more than case."""
 
 
 def _activation(value: Any) -> Any:
@@ -257,4 +258,4 @@ OF_ITSELF = (
     *("LogEveryNTimesteps", "ParallelTrainCallback", "ProgressBarCallback", "RawStatisticsCallback"),
     "SaveVecNormalizeCallback",
 )
-"""Wrappers and callbacks whose work Headrace always does."""
+"""Wrappers and callbacks that do what Headrace always does."""

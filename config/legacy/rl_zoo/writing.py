@@ -16,7 +16,7 @@ _LONGEST = 60
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value for Stable-Baselines3, given in the entry or a default."""
+    """A value for Stable-Baselines3, either given in the entry or a default."""
 
     key: str
     value: Any
@@ -85,7 +85,7 @@ class Writing:
         return {key: Given(f"{given.key}.{key}", inner, given.old) for key, inner in value.items()}
 
     def settle(self, table: Mapping[str, Key], given: Mapping[str, Given], beside: Mapping[str, Given]) -> None:
-        """Write all keys in a table; `beside` contains further values on which the keys may depend."""
+        """Write all keys in a table; `beside` has other values that keys may depend on."""
         around = {**beside, **given}
         for name, key in table.items():
             found = given.get(name) or self.default(name, key.default)
