@@ -28,7 +28,7 @@ TRAJECTORY_COLUMNS: tuple[Column, ...] = (
     Column("truncated", "bool"),
     Column("first_version", "int64"),  # policy version of the first and of the last decision
     Column("last_version", "int64"),
-    Column("generation", "int32"),  # self-play stamp: assignment generation, role, opponent (snapshot, -1 newest)
+    Column("generation", "int32"),  # self-play: the assignment's generation, role, opponent's snapshot (-1 newest)
     Column("learning", "bool"),
     Column("opponent", "int32"),
     Column("numbers", "int64"),  # 0, 1, 2, … for each source and behaviour id: exposes a trajectory that arrives twice
@@ -65,7 +65,7 @@ EPISODE_COLUMNS: tuple[Column, ...] = (
 
 GROUP_EPISODE_COLUMNS: tuple[Column, ...] = (
     Column("episode_group_returns", "float32"),  # undiscounted sum of the group's rewards while the agent was in it
-    Column("episode_group_over", "bool"),  # whether the group ended too: true in one row of the last agents to end
+    Column("episode_group_over", "bool"),  # whether the group ended too: true for one of the agents that ended last
 )
 """Columns [E], only for behaviours with groups."""
 
@@ -73,14 +73,13 @@ GAME_COLUMNS: tuple[Column, ...] = (
     Column("game_generation", "int32"),
     Column("game_team", "int32"),  # the learning team in the game
     Column("game_opponent", "int32"),  # opponent's snapshot (the first of several), -1 newest; for brains see below
-    Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost; or share of teams beaten
+    Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost; or fraction of teams beaten
 )
 """Columns [G]: games that ended in the batch, one row per match, from the learning team's side.
 
 Games between more than two teams also have `game_outcomes` [G, teams], as the environment reported them. If brains that
-do not learn play a share of the games, there is also `game_draws` [G, teams]. If the first opponent is the brain at
-index i of its list, `game_opponent` is -2 - i.
-"""
+do not learn play some of the games, there is also `game_draws` [G, teams]. If the first opponent is the brain at index
+i of its list, `game_opponent` is -2 - i."""
 
 GAME_DRAWS = "game_draws"
 """Column [G, teams] float32: the random number in [0, 1) that selected each team's brain; -1 if none was drawn."""
@@ -127,7 +126,7 @@ def row_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Col
 
 
 def final_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Return the columns [K] at the cut: the observation after the last row, the action before the first, the group."""
+    """Return the columns [K] at the cut: observation after the last row, action before the first row, and group."""
     columns = (*observation_columns(spec, "next_obs_"), *action_columns(spec, "previous_"))
     return (*columns, *GROUP_TRAJECTORY_COLUMNS) if spec.grouped else columns
 

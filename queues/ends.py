@@ -41,7 +41,7 @@ class ItemSource(Protocol[T_co]):
     def __aiter__(self) -> AsyncIterator[T_co]: ...
 
     def close(self) -> None:
-        """Refuse further items: waiting and later puts raise `QueueClosed`."""
+        """Refuse more items: waiting and later puts raise `QueueClosed`."""
 
 
 class Outlet(ItemSink[T_contra], Protocol[T_contra]):
@@ -90,7 +90,7 @@ T = TypeVar("T")
 class RoomOutlet(ABC, Generic[T]):
     """The producer's end of a queue whose items are sent by calls between processes.
 
-    At most `maxlen` items are put but not yet taken, wherever they are.
+    At most `maxlen` items can be put but not yet taken, including items in transit.
 
     Args:
         name: the queue's name.

@@ -8,8 +8,8 @@ Arrays stay in slabs; the socket carries only frames of a few hundred bytes:
 - to the producer: `WELCOME nonce` (which slabs are still in use), `TAKEN slab`, `FREE slab`, `CLOSED`.
 
 A new producer can replace a killed one on the same socket. So can a new consumer, to which its producers send HELLO
-again. The reader skips bytes that the dead process wrote or read only in part: it searches for the sixteen bytes with
-which every HELLO and WELCOME begins.
+again. The reader skips bytes that the dead process wrote or read only in part: it searches for the sixteen bytes at the
+start of every HELLO and WELCOME.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LinkEnd:
         self.spec = spec
 
     def ticket(self, child_pid: int) -> dict[str, Any]:
-        """Return the plain data (for msgpack) with which a child process opens the end."""
+        """Return the plain data (for msgpack) that a child process needs to open the end."""
         return {
             "socket": write_ticket(self.sock, child_pid),
             "segment": write_ticket(self.segment, child_pid),
@@ -161,7 +161,7 @@ class Channel(asyncio.Protocol):
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing, as further bytes do not matter."""
+    """Do nothing, because later bytes do not matter."""
 
 
 class ForwardKind(IntEnum):
@@ -206,7 +206,7 @@ def welcome(nonce: bytes, untaken: int, used: Sequence[int], slabs: int) -> byte
 
 
 def back(kind: BackKind, slab: int = NO_SLAB) -> bytes:
-    """Return a frame to the producer about one slab, or none."""
+    """Return a frame for the producer, about one slab or about none."""
     return _BACK.pack(kind, slab)
 
 

@@ -1,7 +1,7 @@
 """The messages that flow through the pipeline: columnar batches and policies.
 
-A message is a frozen dataclass around NumPy arrays. A consumer must not modify these arrays, as others may read them,
-and must copy any that it keeps. `codec` converts messages to bytes; `columns` declares the columns of a batch.
+A message is a frozen dataclass around NumPy arrays. A consumer must not modify these arrays, because others may read
+them, and must copy any that it keeps. `codec` converts messages to bytes; `columns` declares the columns of a batch.
 
 Axis letters: N rows (agent steps), K trajectories, E episodes, G games, T teams.
 """
@@ -291,14 +291,14 @@ class Assignment:
 class Matches:
     """Who plays whom in one league learner's games from now on, as rows that each have a probability.
 
-    Players are codes: a pool member's number, -1 for the learner's newest policy, or -2 - k for that of the league's
-    k-th learner. For each other team, a row is drawn from those whose opponents play the team's behaviour.
+    Players are codes: a pool member's number, -1 for the learner's newest policy, or -2 - k for the newest policy of
+    the league's k-th learner. For each other team, a row is drawn from those whose opponents play the team's behaviour.
     """
 
     number: int
     """Number that increases with each change; recorded in trajectories and game results."""
     seats: tuple[int, ...]
-    """Each row's player in the learner's place; if that is a pool member, the trainer does not learn from the game."""
+    """Each row's player on the learner's side; if this is a pool member, the trainer does not learn from the game."""
     opponents: tuple[int, ...]
     weights: tuple[float, ...]
     """Probability of each row; the probabilities of rows whose opponents play the same behaviour add up to 1."""
@@ -312,7 +312,7 @@ class Matchup:
 
     assignment: Assignment
     policies: tuple[PolicyUpdate, ...]
-    """Full weights by behaviour id: the newest policy for the learning team, the opponents' for the other teams."""
+    """By behaviour id, with weights: the newest policy for the learning team, opponents' policies for the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ _FAST_FOLDER = "/dev/shm"
 _warned = False
 
 Ticket = int | str | bytes
-"""Plain data with which a child opens a socket or a segment."""
+"""Plain data that a child needs to open a socket or a segment."""
 
 
 def poison_returned_slabs() -> bool:
@@ -126,7 +126,7 @@ def _keep_from_children(descriptor: int) -> None:
 
 
 def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
-    """Return the ticket with which a child opens a socket or segment, which must stay open here until then.
+    """Return a child's ticket for a socket or segment, which must stay open here until the child has opened it.
 
     On Windows the ticket requires the child's process id, so send it through standard input, not on the command line.
     """
@@ -195,13 +195,13 @@ def _fast_folder_file(size: int) -> int | None:
 
 
 def _refuse_at_limit(error: OSError) -> None:
-    """Reraise an error about the limit on open files, as the next attempt would also fail but report another cause."""
+    """Reraise an error about the limit on open files: the next attempt would also fail, but report another cause."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
 
 
 def _file_in(folder: str, size: int) -> int:
-    """Create an unnamed file with `size` bytes allocated in advance, as a full disk would cause a SIGBUS later."""
+    """Create an unnamed file with `size` bytes allocated in advance: a full disk would cause a SIGBUS later."""
     try:
         return _set_aside(folder, size)
     except OSError as error:
@@ -234,7 +234,7 @@ def _warn_once() -> None:
         )
 
 
-# Passing sockets and memory to a running process. On Windows only data is passed, as tickets work at any time.
+# Passing sockets and memory to a running process. On Windows only data is passed, because tickets work at any time.
 
 AT_ONCE = 200
 """Maximum number of descriptors in one message; systems allow about 250."""
@@ -250,7 +250,7 @@ async def hand_over(sock: socket.socket, things: Sequence[socket.socket | Segmen
     """Send data, and the sockets and segments whose tickets it contains. Waits while the system's buffer is full.
 
     Args:
-        sock: a stream socket, to a process that calls `take_over` once for each call of this function.
+        sock: a stream socket, to a process that calls `take_over` once for each call to this function.
         things: the sockets and segments; the caller may close them afterwards.
         data: any bytes.
 

@@ -51,7 +51,7 @@ class FetchSource(Protocol):
 # Ray processes inherit no sockets, so items wait with their producer until the consumer fetches them
 # (docs/decisions/014).
 class PullOutlet(RoomOutlet[T]):
-    """The producer's end. At most `maxlen` items are put but not yet taken, wherever they are; further puts wait.
+    """The producer's end. A put waits while `maxlen` items, including those in transit, are put but not yet taken.
 
     With `overflow="replace_oldest"`, a newer item replaces one that is not yet fetched.
 
@@ -250,7 +250,7 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
         self._places[key].succeed(None)
 
     def close(self) -> None:
-        """Refuse further items: producers' puts raise `QueueClosed`. Items that have arrived remain available."""
+        """Refuse more items: producers' puts raise `QueueClosed`. Items that have arrived remain available."""
         self._arrivals.close()
         for place, task in zip(self._places.values(), self._tasks, strict=True):
             if not task.done():

@@ -27,7 +27,7 @@ Raises `PeerLost` if the consumer has died.
 
 
 class PushOutlet(RoomOutlet[T]):
-    """The producer's end. At most `maxlen` items are put but not yet taken, wherever they are; further puts wait.
+    """The producer's end. A put waits while `maxlen` items, including those in transit, are put but not yet taken.
 
     With `overflow="replace_oldest"`, one item is in flight at a time, and a newer item replaces the one waiting behind
     it.
@@ -125,7 +125,7 @@ class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
         self._ended = False
 
     def close(self) -> None:
-        """Refuse further items: the producer's puts raise `QueueClosed`. Items that have arrived remain available."""
+        """Refuse more items: the producer's puts raise `QueueClosed`. Items that have arrived remain available."""
         self._ended = True
         self._arrivals.close()
         self._early.clear()

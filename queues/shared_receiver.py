@@ -105,7 +105,7 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
         return sum(len(link.used) for link in self._links)
 
     def close(self) -> None:
-        """Refuse further items: producers' puts raise `QueueClosed`. Items that have arrived remain available.
+        """Refuse more items: producers' puts raise `QueueClosed`. Items that have arrived remain available.
 
         Closing twice is allowed.
         """

@@ -181,7 +181,7 @@ class SharedSender(Generic[T]):
         await self._channel.wait_closed()
 
     def statistics(self) -> QueueStatistics:
-        """Return the statistics as this end sees them; pieces count as items, and `items_out` as items taken."""
+        """Return the statistics as this end sees them; pieces count as items, and `items_out` counts items taken."""
         waiting = [job for job in self._jobs if not job.done.done()]
         return QueueStatistics(
             name=self.name,
@@ -213,7 +213,7 @@ class SharedSender(Generic[T]):
 
     def _try(self, parcels: list[_Parcel]) -> bool:
         if self.spec.overflow == "replace_oldest":
-            # A policy is always one piece, as only batches are split.
+            # A policy is always one piece, because only batches are split.
             self._replaced += self._newest is not None
             (self._newest,) = parcels
             self._pump()
@@ -304,7 +304,7 @@ class SharedSender(Generic[T]):
             self._starving = None
 
     def _consumer_awake(self) -> bool:
-        """Return False if items are waiting that an idle consumer would already have taken or replaced."""
+        """Return False if an idle consumer would already have taken or replaced some of the waiting items."""
         return self._welcomed and self._untaken < self.maxlen
 
     def _warn(self) -> None:

@@ -48,7 +48,7 @@ class LinkSpec:
     overflow: Overflow = "wait"
     """What a put does if the link is full, as in `AgentManagerQueue`."""
     min_bytes: int = 0
-    """Bytes of the largest piece that can't be split (one trajectory, one policy), as far as the caller knows."""
+    """Size in bytes of the largest unsplittable piece (one trajectory, one policy), as far as the caller knows."""
 
     def __post_init__(self) -> None:
         if self.maxlen < 1:

@@ -19,7 +19,7 @@ from headrace.config.observation_kinds import kind_of_rank
 from headrace.queues.errors import SpecError
 
 STEP_MUL = "step_mul"
-"""Name of the branch with which a policy chooses how many environment steps its action lasts."""
+"""Name of the action branch that chooses how many environment steps an action lasts."""
 
 
 GODOT = "godot"

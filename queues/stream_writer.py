@@ -75,8 +75,8 @@ class StreamWriter:
             time_s: seconds on a monotonic clock, for replays that keep the recorded pace.
 
         Raises:
-            StreamError: if writing fails, or the message is too large for one frame; the file then still ends with its
-                last complete frame, and accepts more writes or `close`.
+            StreamError: if writing fails, or the message is too large for one frame; in this case, the file still ends
+                with its last complete frame, and accepts more writes or `close`.
             ShapeError: if an array in the message does not contain plain numbers.
             ValueError: if the header does not contain the edge, or the stream is closed.
         """
@@ -184,7 +184,7 @@ def rows_of(message: Message) -> int:
 
 
 def next_stream_path(folder: str | os.PathLike[str], behavior: str, edge: str) -> Path:
-    """Return `<behavior>-<edge>-NNNN.stream`, numbered after the highest existing one, as a resumed run adds files.
+    """Return `<behavior>-<edge>-NNNN.stream`, numbered after the last existing one: a resumed run adds files.
 
     Args:
         folder: the streams' folder, which need not exist.
