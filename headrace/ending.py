@@ -1,4 +1,4 @@
-"""Handles requests to end a command that has nothing to save: the process exits immediately, with one line of output.
+"""Handles stop requests for a command that has nothing to save: the process exits immediately, with one line of output.
 
 An exception would not be enough: if it is raised under an import lock, in a `__del__` or in a weakref callback, Python
 prints and swallows it, and the command continues. Import this module before any other, because a Ctrl-C in the first
@@ -34,13 +34,13 @@ def taken_requests() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def ended_at_once(for_good: bool = False) -> Iterator[None]:
-    """Let requests end this process immediately within the context, unless other code handles them.
+    """Let stop requests end this process immediately within the context, unless other code handles them.
 
     Outside the main thread, this has no effect.
 
     Args:
-        for_good: True if the process ends after the context, so that its status is final and later requests must not
-            change it.
+        for_good: True if the process ends after the context, so that its status is final and later stop requests must
+            not change it.
     """
     before: dict[signal.Signals, object] = {}
     try:
@@ -55,7 +55,7 @@ def ended_at_once(for_good: bool = False) -> Iterator[None]:
 
 @contextmanager
 def cleaned_up_by(cleanup: Callable[[], object]) -> Iterator[None]:
-    """Call `cleanup` if a request ends the process within the context."""
+    """Call `cleanup` if a stop request ends the process within the context."""
     _cleanups.append(cleanup)
     try:
         yield

@@ -1,8 +1,8 @@
 """Handles user code that forks this process: the child runs that code, and ends when it would return to Headrace.
 
 A child has copies of everything, including the parent's event loop and its sockets to other processes. In Headrace's
-code the child would write checkpoints and send messages as if it were the parent. Like `place`, this module imports no
-package.
+code the child would write checkpoints and send messages as if it were the parent. Like `place`, this module imports
+nothing from `config`, `queues`, `stages` or `pipeline`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.place import CODE
 
 _LIBRARY = os.path.dirname(threading.__file__)
 _THREADS = (threading.__file__, os.path.join(_LIBRARY, "concurrent", ""))
-_LOOPS = os.path.join(_LIBRARY, "asyncio", "")  # not imported, as the command's first steps do not need it
+_LOOPS = os.path.join(_LIBRARY, "asyncio", "")  # not imported, because the command's first steps do not need it
 _NEVER_RETURNS = os.path.join("multiprocessing", "popen_fork.py")
 
 

@@ -1,7 +1,7 @@
 """Programs that end together with everything they started, using sessions on POSIX and jobs on Windows.
 
 Only Linux can also end processes that have left their session (`pipeline/hosts/sweeper.py`). Like `place`, this module
-imports no package.
+imports nothing from `config`, `queues`, `stages` or `pipeline`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ProcessTree(subprocess.Popen[bytes]):
         command: the program and its arguments.
         shows: True if the program writes to this process's console. Otherwise it has no console on Windows, so that
             Ctrl-Break and a closed console do not reach it either.
-        options: further `Popen` options; working directory and environment default to those at the start of the run.
+        options: other `Popen` options; working directory and environment default to those at the start of the run.
     """
 
     def __init__(self, command: Sequence[str], *, shows: bool, **options: Any) -> None:
@@ -73,7 +73,7 @@ def end_children_with_this_process() -> None:
 
 
 def end_children() -> None:
-    """On Windows, end the processes that this one started before it exits, as Wine's server crashes if a job ends."""
+    """On Windows, end this process's children before it exits, because Wine's server crashes if a job ends."""
     if sys.platform == "win32" and _own:
         _own.pop().end_others()
 

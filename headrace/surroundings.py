@@ -1,8 +1,8 @@
 """The working directory and environment variables at the start of a run, which apply to the whole run.
 
 User code may change both for the whole process at any time. Relative paths are therefore resolved against the initial
-directory, and programs are started with that directory and the initial variables. Like `place`, this module imports no
-package.
+directory, and programs are started with that directory and the initial variables. Like `place`, this module imports
+nothing from `config`, `queues`, `stages` or `pipeline`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _LATE = {
     "UnityParallelEnv": f"{_WRAPPERS}.pettingzoo_env",
     "UnityToGymWrapper": f"{_WRAPPERS}.gymnasium_env",
 }
-"""Maps a name to the module that defines it. These names are imported on first use, as they need Gymnasium or
+"""Maps a name to the module that defines it. These names are imported on first use, because they need Gymnasium or
 PettingZoo."""
 
 __all__ = [

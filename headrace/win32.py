@@ -1,4 +1,6 @@
-"""Windows API calls that Python lacks: jobs, which end a process with all that it started, and requests to end.
+"""Windows features that Python does not expose: job objects and shutdown notifications.
+
+A job object terminates a process together with everything that it started. A notification asks a process to shut down.
 
 Import this module only on Windows.
 """
@@ -48,7 +50,7 @@ _Handler = ctypes.WINFUNCTYPE(_BOOL, _DWORD)
 _set_handler = _declare(_kernel.SetConsoleCtrlHandler, _BOOL, _Handler, _BOOL)
 
 CREATE_SUSPENDED = 0x4
-"""Creation flag with which the new process waits for `resume`."""
+"""Process creation flag that makes the new process wait for `resume`."""
 _PROCESS_IDS, _EXTENDED_LIMITS = 3, 9
 _KILL_ON_JOB_CLOSE = 0x2000
 _PROCESS_TERMINATE = 0x1
@@ -88,7 +90,7 @@ class _ProcessIds(ctypes.Structure):
 
 
 class Job:
-    """A job, whose processes, and all that they start from then on, end when its creator ends, however that happens.
+    """A job object: its processes, and everything that they start, end when the job's creator ends for any reason.
 
     `hold` returns False if Windows can't create a job, or refuses to put a process into another job.
     """
@@ -136,7 +138,7 @@ def on_console_end(ends: Callable[[], object], breaks: Callable[[], object]) -> 
     Args:
         ends: called when the console closes, the user logs off or Windows shuts down. Its thread is blocked until this
             process ends, because returning would end the process; Windows waits 5 seconds when a console closes.
-        breaks: called on Ctrl-Break, which then has no further effect.
+        breaks: called on Ctrl-Break, which then has no other effect.
     """
     session, held = _DWORD(), threading.Event()
     _session_of(_process_id(), ctypes.byref(session))
