@@ -79,7 +79,7 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
 
 
 def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
-    """Return the objects, functions, id or module that were given; and the number of instances in a list, else None."""
+    """Return the given objects, functions, id or module, and the number of instances if they were given as a list."""
     registry = getattr(sys.modules.get("gymnasium"), "registry", {})
     if isinstance(environment, str) and callable(getattr(registry.get(environment), "entry_point", None)):
         environment = partial(sys.modules["gymnasium"].make, registry[environment])  # registered only in this process

@@ -103,9 +103,10 @@ class RunResult:
         """Resume the run from its newest checkpoint; arguments and errors are those of `run`.
 
         Args:
-            steps: number of further steps for each behaviour after that checkpoint; None to continue up to `max_steps`.
+            steps: number of additional steps for each behaviour after that checkpoint; None to continue up to
+                `max_steps`.
             options: the caller's options.
-            parts: fields of `RunOptions`; `environment` is by default the one of this run.
+            parts: fields of `RunOptions`; `environment` defaults to that of this run.
         """
         return run(self._resumed(steps), self._again(options), **parts)
 
@@ -296,7 +297,7 @@ def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint |
 
 
 def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
-    """Return the seed: the resumed run's, else the configured one, else the recording's, else a random one.
+    """Return the seed of the resumed run, else the configured one, else that of the recording, else a random one.
 
     A run that only plays may differ from its training, so there the configured seed comes first.
     """

@@ -117,7 +117,7 @@ class _SummaryCalls(StatisticsWriter):
 
 
 def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordinator) -> Callable[[Notified], None]:
-    """Wrap a caller's function: an error in it ends the run, names the function, and prevents further calls."""
+    """Wrap a caller's function: an error in it ends the run, names the function, and prevents more calls."""
     broken = False
 
     def called(value: Notified) -> None:

@@ -142,7 +142,7 @@ class _Trial:
         self._stop = asyncio.Event()
 
     async def run(self) -> list[Remark]:
-        """Run the trial; return remarks on why it failed or what it did not reach."""
+        """Run the trial; return remarks on why it failed, or on what it ended too early to try."""
         playing, settings = self._config.checkpoint_settings.inference, self._config.checkpoint_settings
         played = RunFolder(absolute(settings.results_dir) / settings.run_id)
         folder = played if playing and played.path.is_dir() else RunFolder.create(self._folder, _RUN)

@@ -227,7 +227,7 @@ class Request:
     env: str | None = None
     """The Unity executable; None if the command names none."""
     old_files: Mapping[str, Any] = field(default_factory=dict)
-    """Further old files to convert with the configuration: keyword arguments for `load_config` and `convert`."""
+    """Other old files to convert with the configuration: keyword arguments for `load_config` and `convert`."""
 
 
 def read_request(args: argparse.Namespace) -> Request:

@@ -28,7 +28,7 @@ AT_ONCE_S = 20.0
 
 @contextmanager
 def stopped_by_signals(limits: MainSilence, give_up: Callable[[str], None] | None = None) -> Iterator[asyncio.Event]:
-    """Watch the running event loop; the first request to end sets the yielded event, the next cancels the task.
+    """Watch the running event loop; the first stop request sets the yielded event, the next one cancels the task.
 
     Args:
         limits: `pipeline.supervision.main`.
@@ -41,7 +41,7 @@ def stopped_by_signals(limits: MainSilence, give_up: Callable[[str], None] | Non
 
 @contextmanager
 def first_stops_second_cancels(stop: asyncio.Event, watch: LoopWatch) -> Iterator[None]:
-    """Let the first request to end set `stop` and the next one cancel the current task, within a running event loop.
+    """Let the first stop request set `stop` and the next one cancel the current task, within a running event loop.
 
     The second request also interrupts code that blocks the event loop, and ends the process if that fails.
     """
@@ -56,10 +56,10 @@ def first_stops_second_cancels(stop: asyncio.Event, watch: LoopWatch) -> Iterato
 
 
 class _Receiver:
-    """Receives requests to end the run.
+    """Receives stop requests for the run.
 
     Args:
-        answers: called in the event loop for the first and for each later request.
+        answers: called in the event loop for the first and for each later stop request.
         watch: identifies and interrupts code that blocks the event loop.
     """
 
@@ -71,7 +71,7 @@ class _Receiver:
         self._count = 0
 
     def receive(self) -> None:
-        """Handle a request to end; called in a thread other than the event loop's."""
+        """Handle a stop request; called in a thread other than that of the event loop."""
         self._count += 1
         first = self._count == 1
         taken = threading.Event()

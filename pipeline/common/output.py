@@ -64,8 +64,9 @@ def prepare_output(platform: str = sys.platform) -> None:
 def speaking(main: Callable[P, int]) -> Callable[P, int]:
     """Wrap a command's function: the wrapper prepares the process and its streams, and returns an exit status.
 
-    The status is the function's own, even if standard output has lost its reader. If that loss interrupted the
-    function, the status is 0. If standard output can't be written for another reason, the status is at least 1.
+    The status is the one that the function returns, even if standard output has lost its reader. If that loss
+    interrupted the function, the status is 0. If standard output can't be written for another reason, the status is at
+    least 1.
     """
 
     @wraps(main)
@@ -102,7 +103,7 @@ def _spoken(main: Callable[[], int]) -> int:
 
 
 def _trouble_of_output(text: str) -> OSError | None:
-    """Write a text to standard output and flush it; return the error, or None."""
+    """Write text to standard output and flush it; return the error, or None."""
     try:
         _write("stdout", text)
     except OSError as error:

@@ -62,7 +62,7 @@ def start_python(
     shows: bool = True,
     **options: Any,
 ) -> ProcessTree:
-    """Start a child process with this Python; the `pid` of the result is the interpreter's own.
+    """Start a child process with this Python; the result's `pid` is that of the interpreter itself.
 
     Args:
         arguments: the arguments after the interpreter's name.
@@ -111,7 +111,7 @@ def follow_path_of_main(path: Sequence[str]) -> None:
 
 
 def default_in_forks(numbers: Sequence[signal.Signals]) -> None:
-    """Reset signals to their default handlers in forked processes, which would otherwise ignore requests to end.
+    """Reset signals to their default handlers in forked processes, which would otherwise ignore stop requests.
 
     A program started with exec gets the default handlers anyway, but would inherit ignored signals (SIG_IGN).
     """

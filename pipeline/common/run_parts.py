@@ -103,7 +103,7 @@ RUN_PARTS: Table[RunPartKind] = Table(
         lambda config: config.pipeline.hosts.replay.kind is not None,
         main=f"{_PARTS}.replay_shards.main:ReplayShards",
         learner=f"{_PARTS}.replay_shards.learner:ShardEdges",
-        # A shard's limit must expire before its learner's: the learner waits for its shards and would be blamed.
+        # A shard's limit must expire before that of its learner: the learner waits for its shards and would be blamed.
         roles={
             "replay_shard": HostRole(
                 f"{_PARTS}.replay_shards.host:ReplayShardHost", "replay", ("replay_buffer",), "learners", patience=0.8

@@ -1,4 +1,4 @@
-"""Requests to end this process, received in a thread: signals and, on Windows, console events and named requests.
+"""Stop requests for this process, received in a thread: signals and, on Windows, console events and named requests.
 
 The requests take effect with any kind of event loop, even if the loop is busy.
 """
@@ -36,7 +36,7 @@ group.
 
 @contextmanager
 def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[None]:
-    """Call `answer` for the first request to end and for each further Ctrl-C; enter the context in the main thread.
+    """Call `answer` for the first stop request and for each later Ctrl-C; enter the context in the main thread.
 
     Args:
         answer: called in a new thread each time, so it may block.

@@ -306,7 +306,7 @@ class FolderMoved:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop producing; the pipeline then drains."""
+    """Stop producing, after which the pipeline drains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +329,7 @@ class BeginAnew:
     """To a learner: restart from given or initial weights, with a fresh optimiser and fresh schedules."""
 
     number: int
-    """Rises with each restart of the learner, which ignores a restart that it already knows."""
+    """Number that increases with each restart of the learner. The learner ignores a restart that it already knows."""
     weights: bytes | None = None
     """Starting weights, as float32 in the policy's parameter order; None for the initial weights."""
 

@@ -1,4 +1,4 @@
-"""`python -m headrace.pipeline.gdrl`: the command, also where another package has taken its name."""
+"""`python -m headrace.pipeline.gdrl`: runs `gdrl` even if another package has a command with that name."""
 
 from __future__ import annotations
 

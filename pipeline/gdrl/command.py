@@ -338,7 +338,7 @@ def same_checkpoint(model: Path, folder: Path) -> bool:
     """Return True if an experiment's last checkpoint is that of a saved model.
 
     Raises:
-        CommandError: if the file is no saved model.
+        CommandError: if the file is not a saved model.
     """
     with _opened(model) as archive:
         try:
@@ -355,7 +355,7 @@ def unpack(model: Path, folder: Path) -> None:
     """Create an experiment's folder from a saved model.
 
     Raises:
-        CommandError: if the file is no saved model.
+        CommandError: if the file is not a saved model.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = free_name(folder.with_name(f"{folder.name}.partial"))

@@ -34,7 +34,7 @@ def start_child(
             the arguments for its lifeline and for its last words, and `arguments`.
         name: the child's name in a process list.
         words: main's end of the child's last words.
-        arguments: further arguments.
+        arguments: additional arguments.
         environment: the child's environment variables.
         mark: environment mark by which the sweeper recognises the child's own children.
         options: as for `start_python`.

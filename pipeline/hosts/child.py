@@ -16,7 +16,7 @@ if sys.platform == "win32":
 
 
 def leave_signals_to_main() -> None:
-    """Ignore requests to end, because main decides when and how this process ends."""
+    """Ignore stop requests, because main decides when and how this process ends."""
     from headrace.pipeline.common.process import default_in_forks
     from headrace.pipeline.hosts.sweeper import VARIABLE
 

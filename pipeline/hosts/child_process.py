@@ -85,7 +85,7 @@ class ChildProcess:
         Args:
             start_message: plain data with tickets.
             things: the sockets and segments that the tickets stand for.
-            more: True if further start messages may follow.
+            more: True if more start messages may follow.
         """
         loop = asyncio.get_running_loop()
         first, self._ended = self._ended is None, self._ended or loop.create_future()
@@ -110,7 +110,7 @@ class ChildProcess:
         return b""
 
     def let_end(self) -> None:
-        """Announce that no further start messages will follow."""
+        """Announce that no more start messages will follow."""
         with suppress(OSError):  # the child has already closed it
             self._start_socket.shutdown(socket.SHUT_WR)
 
@@ -139,7 +139,7 @@ class ChildProcess:
             loop.call_soon_threadsafe(self.ended.set_result, status)
 
     def kill(self) -> None:
-        """Kill the child; `process_cleanup` then ends the processes that the child has started."""
+        """Kill the child, after which `process_cleanup` ends the processes that the child has started."""
         with suppress(ProcessLookupError):  # it has already ended
             self._process.kill()
 

@@ -63,7 +63,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 _WINDOWS_CRASH = 0x8000_0000
-"""Lowest of the exit statuses with which Windows itself ends a process."""
+"""Lowest exit status that Windows itself uses when it ends a process."""
 
 
 def how_it_ended(status: int) -> str:

@@ -55,7 +55,7 @@ def policy_link(slab_bytes: int | None) -> LinkSpec:
 
 
 class ProcessEdges:
-    """The host's ends of the links with which a process host was started."""
+    """The host's ends of the links that a process host received when it started."""
 
     def __init__(self, tickets: Mapping[str, dict[str, Any]]) -> None:
         self._ends = {name: LinkEnd.from_ticket(ticket) for name, ticket in tickets.items()}

@@ -141,7 +141,7 @@ class ProcessHost:
         return await self._lifeline.ask()
 
     def kill(self) -> None:
-        """Kill the process; `process_cleanup` then ends the processes that it has started."""
+        """Kill the process, after which `process_cleanup` ends the processes that it has started."""
         self._process.kill()
 
     def close(self) -> None:

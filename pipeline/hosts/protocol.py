@@ -1,8 +1,8 @@
 """The boundary between main and its hosts: the interface that every kind of host implements, local or remote.
 
 Main requests its ends of queues by name. What an end is depends on the kind: an object in the same event loop, a link
-with which a process was started, or a network address. Only the kind's own code and the host know the difference; the
-host reads the end's address from the message `OpenEdge`.
+that a process received when it started, or a network address. Only the kind's own code and the host know the
+difference; the host reads the end's address from the message `OpenEdge`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HostHandle(Protocol):
 
     @property
     def plan(self) -> HostPlan:
-        """The plan with which the host was started."""
+        """The plan from which the host was started."""
 
     @property
     def control(self) -> ControlEnd:

@@ -145,7 +145,7 @@ class BehaviorStarter:
                 self.self_play.all_announced()
 
     async def _open(self, spec: BehaviorSpec) -> None:
-        """Start a new behaviour's trainer, or whatever takes the trainer's place."""
+        """Start a new behaviour's trainer, or whatever replaces the trainer."""
         name = spec.name
         if self._plan.resumed is not None and self._plan.resumes:
             check_fixed_spec(self._plan.config, self._plan.resumed, spec)

@@ -187,7 +187,7 @@ class Checkpointing:
         self._commit_if_whole()
 
     def host_ended(self, name: str) -> None:
-        """Handle a host's final end: the checkpoint in progress can omit a stage's part, but not a trainer's."""
+        """Handle a host's final end: the checkpoint in progress can omit any stage's part except that of a trainer."""
         number, missing = self._assembler.pending, self._missing_of(name)
         if number is None or not missing:
             return

@@ -87,7 +87,7 @@ class RunControls:
         return {name: getattr(values, name) for name in values.scheduled()} | self._changed.get(behavior, {})
 
     def learner_ready(self, message: LearnerReady) -> None:
-        """Record the hyperparameters with which a learner continues."""
+        """Record the hyperparameters that a learner continues with."""
         self._changed[message.behavior] = dict(message.hyperparameters)
 
     def set_hyperparameter(self, behavior: str, name: str, value: float, confirm: bool = False) -> None:

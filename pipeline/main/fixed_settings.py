@@ -1,7 +1,7 @@
 """The settings and spec that a checkpoint fixes for each behaviour, because its state is valid only with them.
 
-Each checkpoint's manifest contains them. A resumed run compares its own with them before it writes anything: the
-settings before it starts anything, the spec when the behaviour appears in the environment.
+Each checkpoint's manifest contains them. A resumed run compares its own settings and spec with them before it writes
+anything: the settings before it starts anything, the spec when the behaviour appears in the environment.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class HostWatch:
             self._run.starter.heartbeat(slot)
 
     def _loop_of(self, host: HostHandle) -> str:
-        """Name the event loop in which a host runs: main's, that of a process shared by learners, or the host's own."""
+        """Name the event loop in which a host runs: main's loop, a loop that learners share, or the host's own."""
         kind = getattr(self._run.plan.config.pipeline.hosts, host_role(host.plan.role).placed_as).kind
         return MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or host.plan.name)
 
@@ -136,7 +136,7 @@ class HostWatch:
             self._run.shutdown.fail(message)
 
     def end(self, host: HostHandle, why: str) -> None:
-        """End a host that is not itself at fault, so that a new one can take its place."""
+        """End a host that is not itself at fault, so that a new one can replace it."""
         self._reasons[host.plan.name] = why
         host.kill()
 

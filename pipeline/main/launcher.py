@@ -28,7 +28,7 @@ from headrace.stages.publisher import PolicyPublisher, PublisherPort
 
 @dataclass
 class ActorSlot:
-    """One actor's place in the graph, which its replacement takes over."""
+    """One actor's slot in the graph, which the actor's replacement takes over."""
 
     replica: int
     handle: HostHandle
@@ -112,7 +112,7 @@ class Launcher:
             state.learner = await self._running.start(self._hosts.learners.kind, plan, replaces=lost)
 
     def renew_source(self, slot: ActorSlot) -> int:
-        """Give an actor a new source id, with which it continues, and return that id."""
+        """Give an actor a new source id, which it uses from now on, and return that id."""
         slot.former.append(slot.source)
         slot.source, self._sources = self._sources, self._sources + 1
         return slot.source
@@ -145,7 +145,7 @@ class Launcher:
             role: the host's role.
             name: the host's name.
             replaces: the dead host that it replaces; None if it is new.
-            fields: further fields for the host's plan.
+            fields: additional fields for the host's plan.
         """
         kind = getattr(self._hosts, host_role(role).placed_as).kind
         return await self._running.start(kind, replace(self._run.host_plan(role, name), **fields), replaces=replaces)

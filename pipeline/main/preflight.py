@@ -116,7 +116,7 @@ def _check_resumed(config: RunConfig) -> None:
 
 
 def _check_starts(config: RunConfig) -> None:
-    """Check that the policies with which a new run starts exist and are undamaged."""
+    """Check that the policies that a new run starts from exist and are undamaged."""
     if config.checkpoint_settings.resume or config.checkpoint_settings.inference:
         return
     for name, settings in config.behaviors.items():

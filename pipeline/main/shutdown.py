@@ -21,7 +21,8 @@ from headrace.pipeline.main.run_plan import RunPlan
 log = logging.getLogger(__name__)
 
 SOURCES_SHARE = 1 / 6
-"""Share of `grace_s` after which silent sources are abandoned, so that after Ctrl-C a user waits only for learners."""
+"""Fraction of `grace_s` after which silent sources are abandoned, so that after Ctrl-C, users wait only for learners.
+"""
 
 _LOOK_S = 1.0
 

@@ -50,13 +50,13 @@ def call_in_subprocess(
     imports: Sequence[str] = (),
     with_folder: bool = False,
 ) -> Any:
-    """Call a function with a configuration and further arguments; return its result or `NoAnswer`.
+    """Call a function with a configuration and additional arguments; return its result or `NoAnswer`.
 
     Args:
         function: `module:name`; the function's arguments and result are msgpack types.
         config: the function's first argument.
         timeout_s: time limit in seconds.
-        arguments: further arguments.
+        arguments: additional arguments.
         imports: modules to import before the time limit starts.
         with_folder: True to pass a folder for the function's files as the last argument; the folder is always removed.
     """
@@ -99,7 +99,7 @@ def _folder() -> Iterator[str]:
 
 
 def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
-    """Run the child and end all that it started; return its exit status (None if it took too long) and last words."""
+    """Run the child, and end everything that it started; return its exit status (None on timeout) and last words."""
     no_window = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}
     words, mark = LastWords(), new_mark("trial")
     child, lifeline, ticket = start_child(

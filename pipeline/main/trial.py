@@ -38,7 +38,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 
 def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
-    """Try a run; return errors, each with its place, and warnings, which also list what was not tried."""
+    """Try a run; return errors, each with its location, and warnings, which also list what was not tried."""
     try:
         config = for_viewers(config)
         if config.environment is not None:

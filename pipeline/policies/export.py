@@ -46,7 +46,7 @@ class Export:
     trainer_type: str = ""
     """Type of the trainer that wrote the file; empty if an older version of Headrace wrote it."""
     learner: Mapping[str, Any] | None = None
-    """Further state from which a trainer of this type can start (`Trainer.warm_state`); None if the file has none."""
+    """Additional state that a trainer of this type can start from (`Trainer.warm_state`); None if the file has none."""
 
 
 def export_policy(
@@ -68,7 +68,7 @@ def export_policy(
         settings: the behaviour's settings; its trainer and network settings describe how the tensors are used.
         label: replaces the step in the file name, such as `best`; the policy is then not written to `NEWEST`.
         files: file operations.
-        learner: further state for a trainer to start from: plain values and arrays of numbers, nested in dicts.
+        learner: additional state for a trainer to start from: plain values and arrays of numbers, nested in dicts.
         source_folder: the YAML's folder, where `trainer_type` may name a module.
 
     Raises:

@@ -119,7 +119,7 @@ def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
 
 
 def make_inference_policy(config: RunConfig, run_folder: Path, spec: BehaviorSpec, device: str = "cpu") -> ActingPolicy:
-    """Return the policy with which an actor plays a behaviour, from the file that `policy_file` returns.
+    """Return the policy that an actor uses to play a behaviour, from the file that `policy_file` returns.
 
     Raises:
         RunError: if there is no file.

@@ -33,7 +33,7 @@ def learners_in(run_folder: Path) -> dict[str, list[str]]:
 
 
 def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: str | None) -> str:
-    """Return the league learner that a behaviour name refers to; the first learner if the name is not a learner's.
+    """Return the league learner that a behaviour name refers to; the first learner if no learner has the name.
 
     Args:
         reference: the run's reference, for the message.

@@ -182,7 +182,7 @@ class MLAgentsCheckpoint:
             signals: names of the trainer's reward signals, in the trainer's order.
 
         Raises:
-            StageError: if the file's reward signals or parameters differ from the trainer's.
+            StageError: if the file's reward signals or parameters differ from those of the trainer.
         """
         self._check_signals(signals)
         normalizer = self._normalizer
@@ -201,7 +201,7 @@ class MLAgentsCheckpoint:
             signals: names of the trainer's reward signals, in the trainer's order.
 
         Raises:
-            StageError: if the file's reward signals or parameters differ from the trainer's.
+            StageError: if the file's reward signals or parameters differ from those of the trainer.
         """
         self._check_signals(signals)
         moments = {"first_moment": self._moments("exp_avg"), "second_moment": self._moments("exp_avg_sq")}

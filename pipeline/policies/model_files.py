@@ -220,8 +220,8 @@ def acting_policy(path: Path, design: PolicyDesign, device: str = "cpu") -> Acti
 def newest_policy(run_folder: Path, behavior: str) -> Path:
     """Return a run's newest policy for a behaviour: a `.pt` or `.onnx` file.
 
-    A `.pt` file wins over an `.onnx` file of the same step. An ML-Agents `.pt` file is played only if there is no
-    `.onnx` file, because Headrace can read only its MLPs.
+    A `.pt` file takes precedence over an `.onnx` file of the same step. An ML-Agents `.pt` file is played only if there
+    is no `.onnx` file, because Headrace can read only its MLPs.
 
     Raises:
         RunError: if there is no policy.

@@ -49,11 +49,12 @@ def nash_conv(
 
     Args:
         policy: a policy from `load_policy`, its argument (a run's folder or file), the result of `run`, or an OpenSpiel
-            policy; it plays for all players. A list is a mixture, like a league's: each player independently draws a
-            policy before each game. A map gives a policy or a list for each player 0, 1, ….
+            policy; it plays for all players. A list is a mixture, like that of a league: each player independently
+            draws a policy before each game. A map gives a policy or a list for each player 0, 1, ….
         game: the game's name, as in `environment.game`, or an OpenSpiel game.
         options: the game's parameters, as in `environment.options`.
-        weights: of a mixture's policies, with any sum; None for equal weights. A map gives the weights for each player.
+        weights: relative weights of a mixture's policies; None for equal weights. A map gives the weights for each
+            player.
         behavior: the behaviour to load from a run with several.
         checkpoint: "best", "last" or a step, if the policy is loaded from a run.
         max_states: maximum number of game states to visit, including chance nodes.
@@ -87,7 +88,7 @@ MOST_OF_A_LEAGUE = 20_000
 
 
 def nash_convs(run_folder: Path, behavior: str) -> list[str]:
-    """Return lines with the NashConv of a league's first learner and mixture; none if the game is not OpenSpiel's."""
+    """Return lines with the NashConv of a league's first learner and mixture; none for games not from OpenSpiel."""
     environment = read_configuration(run_folder).get("environment") or {}
     if environment.get("kind") != "open_spiel" or behavior not in (leagues := learners_in(run_folder)):
         return []
@@ -139,7 +140,7 @@ def _of_league(policy: Any, weights: Any) -> tuple[Any, Any]:
 
 
 def _joint(played: OpenSpielGame, tables: Sequence[Sequence[_Tables]], shares: Sequence[Sequence[float]]) -> Any:
-    """Return the joint policy, given each player's pool and its members' shares."""
+    """Return the joint policy, given each player's policies and their probabilities."""
     from open_spiel.python.algorithms import policy_aggregator
 
     if all(len(pool) == 1 for pool in tables):

@@ -45,7 +45,7 @@ class ObservationReader:
         """Return the columns [n, …] for one observation or a batch, and True if it is one observation (n = 1).
 
         Raises:
-            PredictError: if the value does not fit the space; the message names the place and what was expected.
+            PredictError: if the value does not fit the space; the message gives the location and what was expected.
         """
         if self._alone is not None:
             batch, single = _batch_of(self._alone, value, "")
@@ -256,7 +256,7 @@ _STACKED = (
 
 
 def _is_one_frame(space: OwnSpace, shape: tuple[int, ...]) -> bool:
-    """Return True if the space is for stacked byte frames, but the shape is an Atari screen's or a single frame's."""
+    """Return True if the space is for stacked byte frames, but the shape is one Atari screen or frame."""
     if not isinstance(space, BoxSpace) or len(space.shape) != 3 or space.dtype != np.uint8 or space.shape[2] <= 4:
         return False
     return shape[-2:] in (_ATARI, space.shape[1:])

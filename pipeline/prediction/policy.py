@@ -219,7 +219,7 @@ class LoadedMixture:
     Attributes:
         behavior: the name of the league's behaviour.
         members: the policies in the mixture.
-        probabilities: the probability with which each member is drawn.
+        probabilities: the probability of drawing each member.
         playing: the policy that plays now.
     """
 

@@ -38,7 +38,8 @@ class OwnTerms:
     parts: tuple[ObservationPart, ...]
     """For each column, its spec and the function that extracts it, in the order of the space's leaves."""
     held: int | None = 1
-    """Environment steps for which each action is held; the maximum if the policy chooses it; None if unknown."""
+    """Number of environment steps that each action lasts; the maximum if the policy chooses the number; None if
+    unknown."""
     chooses_held: bool = False
     """True if the policy chooses with each action how long it is held."""
 

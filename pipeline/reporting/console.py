@@ -84,7 +84,7 @@ def configure_logging(debug: bool = False, stream: TextIO | None = None, details
     A second call replaces the first. For commands only: a program that calls `run()` configures logging itself.
 
     Args:
-        debug: True to also write per-batch messages, each with its time and place in the code.
+        debug: True to also write per-batch messages, each with its time and its location in the code.
         stream: stream to write to; standard output by default.
         details: True to also write records marked as details, which are meant for the log file.
     """

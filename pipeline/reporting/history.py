@@ -84,7 +84,7 @@ class History:
         self._fresh_marks: list[tuple[str, Mark]] = []
         self._lessons: dict[tuple[str, str], float] = {}
         self.revision = 0
-        """Version of the content; increases with every change except additions, and readers must then reread all."""
+        """Version of the content. Increases with every change except additions; readers must then reread everything."""
 
     def add(self, category: str, name: str, point: Point) -> None:
         """Add a point to a curve; points of a new curve beyond the limit are ignored."""

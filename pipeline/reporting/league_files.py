@@ -34,7 +34,7 @@ def draw_leagues(run_folder: Path, notes: Callable[[str], Sequence[str]] = lambd
 
     Args:
         run_folder: the run's folder.
-        notes: returns further lines for the heading of a behaviour's image.
+        notes: returns additional lines for the heading of a behaviour's image.
 
     Raises:
         OSError: if an image can't be written.

@@ -20,11 +20,11 @@ from headrace.pipeline.reporting.writers import tracked_id
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 1000
-"""Maximum number of waiting jobs; further jobs are dropped."""
+"""Maximum number of waiting jobs; additional jobs are dropped."""
 
 
 class BackgroundJobs:
-    """Jobs that a thread runs in order. The thread stops at the first job that raises; `put` then raises that error.
+    """Jobs that a thread runs in order. The thread stops at the first job that raises, and `put` raises that error.
 
     Args:
         name: the writer's name in messages.
@@ -105,7 +105,7 @@ class MlflowWriter:
         experiment: name of the MLflow experiment, which is created if missing.
         tracking_uri: the server or database; by default the environment variable MLFLOW_TRACKING_URI, else the file
             `mlflow.db` next to the run's folder.
-        tags: further tags for the MLflow run.
+        tags: additional tags for the MLflow run.
     """
 
     def __init__(

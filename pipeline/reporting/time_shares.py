@@ -35,7 +35,7 @@ LATE_S = 2.0
 _EXACT_S = 1e-6
 """Tolerance for comparing sums of seconds."""
 ONE_OF_THEM = 0.8
-"""Minimum share of an event loop's work at which one of several learners alone keeps the loop busy."""
+"""Minimum fraction of an event loop's work that one of several learners does if it alone keeps the loop busy."""
 MAIN, ACTORS, LEARNERS, INFERENCE = "main", "actors", "learners", "inference"
 TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "trainer",
@@ -145,7 +145,7 @@ class TimeShares:
             span_s: seconds that the report covers, by the host's clock.
             role: the host's role.
             behavior: the learner's behaviour; empty for other roles.
-            loop: name of the host's event loop; `main` for main's.
+            loop: name of the host's event loop; `main` for main's event loop.
         """
         host = self._hosts.setdefault(name, _Host(role, behavior, loop))
         host.add(work, span_s)
@@ -243,7 +243,7 @@ def _of_actor(window: _Window, in_main: bool) -> dict[str, float]:
 
 
 def _of_main(window: _Window, behaviors: Sequence[str]) -> dict[str, float]:
-    """Sum the shares of main's stages over behaviours; a stage's name may end with its behaviour's."""
+    """Sum the shares of main's stages over behaviours; a stage's name may end with its behaviour's name."""
     found = {f"{BUSY}/{MAIN}/{PUBLISHER}": window.share(PUBLISHING)}
     for stage in window.stages():
         short = next((stage.removesuffix(f"-{name}") for name in behaviors if stage.endswith(f"-{name}")), stage)

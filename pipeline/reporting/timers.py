@@ -43,7 +43,7 @@ class _TimerNode:
         self.total = 0.0
         self.count = 0
         self.is_parallel = False
-        """True if the block ran in other processes: its total may then exceed its parent's."""
+        """True if the block ran in other processes: in this case, its total may exceed its parent's total."""
         self.children: dict[str, _TimerNode] = {}
 
     def child(self, name: str) -> _TimerNode:

@@ -25,7 +25,7 @@ _METHODS = ("write", "add_property", "close")
 
 
 def open_writers(config: RunConfig, run_folder: Path, timers: Timers, resume: bool) -> list[StatisticsWriter]:
-    """Create a training run's writers: TensorBoard's, the gauges of `timers.json`, and those listed in the YAML.
+    """Create a training run's writers: for TensorBoard, for gauges in `timers.json`, and those listed in the YAML.
 
     Args:
         config: the run's configuration.
@@ -77,7 +77,7 @@ def check_writers(config: RunConfig) -> list[LoadError]:
 
 
 class GuardedWriter:
-    """Wraps a writer so that its errors don't end the run: after an error, the writer gets no further calls.
+    """Wraps a writer so that its errors don't end the run: after an error, the writer gets no more calls.
 
     Args:
         writer: the writer.

@@ -183,7 +183,7 @@ class ActorHost(Host):
         return partial(make_group, request)
 
     def report(self) -> None:
-        """Let the parts send their reports, then send the host's."""
+        """Let the parts send their reports, then send the host's own report."""
         for part in self._parts:
             part.before_report()
         super().report()

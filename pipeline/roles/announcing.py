@@ -41,7 +41,7 @@ def picture_taken(number: int, shown: Shown, standings: Standings, recorded: int
 
 
 def keys_for(config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec) -> KeyMapSettings:
-    """Return the keys with which a person plays for a behaviour id: the YAML's, or else the game's own."""
+    """Return the keyboard keys for a person who plays for a behaviour id: those in the YAML, else the game's own."""
     assert config.environment is not None, "it is shown"
     display = None if film is None else film.display
     return keys_of(spec, config.environment.keys, {} if display is None else display.keys)

@@ -141,7 +141,7 @@ def _header(
 
 
 def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Return the columns that policies add to a behaviour's decisions; an imitator's decisions are its teacher's."""
+    """Return the columns that policies add to a behaviour's decisions; an imitator has its teacher's decisions."""
     actor = teacher_of(config, spec.name) or spec.name
     if config.behavior_settings(actor).demonstrations is not None:  # no Headrace policy acted
         return ()

@@ -145,7 +145,7 @@ async def _unrecorded_specs(host: Host) -> dict[str, BehaviorSpec]:
 def _steps_before(host: Host, behaviors: Iterable[str]) -> dict[str, int]:
     """Return the number of steps that a resumed run's trainers had received, from their own checkpoint parts.
 
-    The manifest's steps can't be used: a trainer that saves early reports further steps before the manifest is written.
+    The manifest's steps can't be used: a trainer that saves early reports more steps before the manifest is written.
     """
     if host.checkpoint is None:
         return {}

@@ -215,7 +215,7 @@ class FileGuard:
 
     @contextlib.contextmanager
     def writing(self, file: object, lost: str) -> Iterator[list[str]]:
-        """Turn a disk error in this context into a warning; the yielded list then contains the reason.
+        """Turn a disk error in this context into a warning, and add the reason to the yielded list.
 
         Args:
             file: the file's path or name.

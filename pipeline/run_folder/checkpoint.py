@@ -152,7 +152,7 @@ def write_manifest(
     """Commit checkpoint `number`, then remove all but the newest `keep`.
 
     Raises:
-        OSError: if the manifest can't be written; earlier checkpoints are then still complete.
+        OSError: if the manifest can't be written; earlier checkpoints remain complete.
     """
     content = {
         "format": FORMAT,

@@ -127,8 +127,8 @@ class CheckpointAssembler:
         """Commit the complete checkpoint and return its number.
 
         Raises:
-            OSError: if the manifest can't be written; the previous checkpoint then stays the newest. If another program
-                has a file open, the checkpoint stays in progress, and can be committed again.
+            OSError: if the manifest can't be written; in this case, the previous checkpoint remains the newest. If
+                another program has a file open, the checkpoint stays in progress, and can be committed again.
         """
         pending, self._pending = self._pending, None
         assert pending is not None, "commit follows add, when that says that the checkpoint is complete"

@@ -1,4 +1,4 @@
-"""Resuming a run: chooses its checkpoint, lists changed settings, and checks that the configuration is the run's."""
+"""Resumes a run: chooses its checkpoint, lists changed settings, and checks that the configuration fits the run."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def changed_settings(before: str, config: RunConfig) -> str:
 
     Args:
         before: the text of the run's `configuration.yaml`.
-        config: the configuration with which the run is resumed.
+        config: the configuration for the resumed run.
     """
     try:
         old = RunConfig.from_plain(yaml.safe_load(before)).to_plain()
@@ -131,12 +131,12 @@ def kept_configuration(run_folder: Path) -> RunConfig:
 
 
 def resumed_settings(config: RunConfig, run_folder: Path, steps: int | None) -> RunConfig:
-    """Return the configuration with which a run continues in its folder.
+    """Return the configuration that a run uses when it continues in its folder.
 
     Args:
         config: the run's configuration.
         run_folder: the run's current folder.
-        steps: number of further steps for each behaviour after its newest checkpoint; None to continue up to
+        steps: number of additional steps for each behaviour after its newest checkpoint; None to continue up to
             `max_steps`.
 
     Raises:
@@ -160,7 +160,7 @@ def other_run(before: str, config: RunConfig) -> str:
 
     Args:
         before: the text of the run's `configuration.yaml`.
-        config: the configuration with which the run would be resumed.
+        config: the configuration that the resumed run would use.
     """
     try:
         learned = yaml.safe_load(before).get("behaviors") or {}

@@ -94,7 +94,7 @@ def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
         plain: the received data: a mapping with `observations` and optionally other `KEYS`.
 
     Raises:
-        RequestRefused: if the data do not fit; the message names the place and what was expected.
+        RequestRefused: if the data do not fit; the message gives the location and what was expected.
     """
     if not isinstance(plain, Mapping):
         raise unfit(f"the body is {_kind(plain)}, expected an object with 'observations'")

@@ -29,7 +29,7 @@ class BatchLimits:
     """Limits of a batcher."""
 
     waiting: int = 256
-    """Maximum number of waiting requests; further requests are refused. There are rarely more callers."""
+    """Maximum number of waiting requests; additional requests are refused. There are rarely more callers than this."""
     agents: int = 4096
     """Maximum number of agents in one decision."""
     patience_s: float = 5.0

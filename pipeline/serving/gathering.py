@@ -10,7 +10,7 @@ apart; six turns take 0.03 ms."""
 CROWD, SLEEP_S = 16, 0.0005
 """Number of waiting calls at which the loop sleeps, and seconds of sleep: gRPC's thread also needs the core."""
 MOST_S = 0.1
-"""Seconds after which calls proceed even if further calls still arrive."""
+"""Seconds after which calls proceed even if more calls still arrive."""
 
 
 class Gathering:

@@ -132,7 +132,7 @@ class GrpcServer:
             await asyncio.sleep(_QUIET_S)
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no further calls, and end those not answered within `grace_s`; may be called more than once."""
+        """Accept no new calls, and end those not answered within `grace_s`; may be called more than once."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(grace_s)

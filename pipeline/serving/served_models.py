@@ -63,7 +63,7 @@ class LoadedModel:
 
 
 class ServedModel:
-    """A named model: the last loaded policy, and the place where newer policies appear.
+    """A named model: the last loaded policy, and where newer policies appear.
 
     Args:
         name: the model's name in requests.

@@ -50,7 +50,7 @@ class ServingOptions:
 
 
 def serve(options: ServingOptions, tell: Callable[[str], None], at_once: Callable[[str, int], None]) -> None:
-    """Serve models until the first request to end, then answer pending requests.
+    """Serve models until the first stop request, then answer pending requests.
 
     Args:
         options: the models and settings.

@@ -69,7 +69,7 @@ class PolicyService:
         self._none_under_way = asyncio.Event()
         self._none_under_way.set()
         self.ending = False
-        """True once the server shuts down and refuses further requests."""
+        """True once the server shuts down and refuses new requests."""
 
     async def run(self) -> None:
         """Answer requests, and look for newer models, until cancelled."""
@@ -79,7 +79,7 @@ class PolicyService:
                 group.create_task(desk.batcher.run())
 
     async def end(self) -> None:
-        """Refuse further requests, and wait until pending requests are answered."""
+        """Refuse new requests, and wait until pending requests are answered."""
         self.ending = True
         await self._none_under_way.wait()
 

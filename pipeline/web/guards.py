@@ -57,7 +57,7 @@ def check_host(listen: str, names: Collection[str] = ()) -> Guard:
 
     Args:
         listen: the server's `listen` value.
-        names: further names of the server.
+        names: additional names of the server.
     """
     wide = reaches_others(listen)
     known = {LOCALHOST, *(name.lower() for name in names), *([socket.gethostname().lower()] if wide else [])}
@@ -99,7 +99,7 @@ def check_origin(allowed: Collection[str] = ()) -> Guard:
     """Return a guard that refuses requests from other origins' pages. Only browsers send an Origin header.
 
     Args:
-        allowed: further origins whose pages may call the server; browsers first send a preflight without a token.
+        allowed: additional origins whose pages may call the server; browsers first send a preflight without a token.
     """
 
     def guard(request: web.Request) -> web.Response | None:

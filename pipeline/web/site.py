@@ -64,7 +64,7 @@ class SiteOptions:
     needs_token: Callable[[web.Request], bool] = lambda _: True
     """Function that returns True for requests that need the token."""
     names: Collection[str] = ()
-    """Further host names of the site."""
+    """Additional host names of the site."""
     most_body_bytes: int = 64 * 1024
     """Maximum size of a request body, in bytes."""
     most_connections: int = 256
@@ -76,7 +76,7 @@ class SiteOptions:
     on_refused: Callable[[], object] = lambda: None
     """Called for each request and connection that is refused because of these limits."""
     origins: Collection[str] = ()
-    """Further origins whose pages may call the site."""
+    """Additional origins whose pages may call the site."""
     drops_abandoned: bool = False
     """True to cancel handlers whose caller has disconnected."""
 
@@ -168,7 +168,7 @@ class Site:
                 raise OSError(error.errno, f"can't listen on {self._listen}:{port}: {reason}") from error
 
     def stop_listening(self) -> None:
-        """Accept no further connections; open connections stay open."""
+        """Accept no more connections; open connections stay open."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -204,7 +204,7 @@ class Site:
             return refusal(500, f"this is an error in the server: {describe_error(error)}")
 
     def _admitting(self, handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
-        """Wrap the handler of all requests so that it holds a connection's place while it answers.
+        """Wrap the handler of all requests so that a connection counts as in use while its request is answered.
 
         A connection in the reserve may only call health paths.
         """
@@ -350,7 +350,7 @@ def from_json(body: bytes) -> Any:
     """
     try:
         return orjson.loads(body)
-    except orjson.JSONDecodeError:  # orjson reads only UTF-8, and no NaN, which later checks report with its place
+    except orjson.JSONDecodeError:  # orjson reads only UTF-8, and no NaN, which later checks report with its location
         plain = json.loads(body)
     if b"\\u" in body:  # a lone surrogate can only be escaped; no response or log could encode it
         json.dumps(plain, ensure_ascii=False).encode()

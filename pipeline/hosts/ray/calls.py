@@ -15,7 +15,7 @@ from headrace.queues.errors import PeerLost
 from headrace.queues.messages import PolicyUpdate
 
 STORED_BYTES = 100_000
-"""Size in bytes from which Ray puts an argument into its object store anyway; we then do so once for all receivers."""
+"""Size in bytes from which Ray puts an argument into its object store anyway; we do so once for all receivers."""
 
 
 TURNS = 4

@@ -55,7 +55,7 @@ class RaySession:
 
     def __init__(self, config: RunConfig) -> None:
         self.own = config.pipeline.ray.address is None
-        """True if the instance is the run's own, on this machine."""
+        """True if the run starts the Ray instance, on this machine."""
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a late call must not start another Ray
         self.lost = False
         self._folder = ""

@@ -27,9 +27,8 @@ from headrace.stages.activity import ACTING
 from headrace.stages.inference import CentralDecider
 
 PATIENCE = 0.5
-"""How long the first request waits for others, as a share of the time that the last decision took. A decision is
-delayed by at most half its duration, and one decision serves all waiting requests.
-"""
+"""How long the first request waits for others, as a fraction of the time that the last decision took. A decision is
+delayed by at most half its duration, and one decision serves all waiting requests."""
 _SHORTEST_WAIT_S = 1e-3
 """Shortest wait of an event loop, in seconds; if less would remain, only requests that have arrived are served."""
 _TURNS = 4

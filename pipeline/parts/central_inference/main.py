@@ -1,7 +1,7 @@
 """Central inference in main: connects the inference host to all actors and sends policies to the host.
 
 Requests and answers pass through main, so that hosts of any kind can be connected and an actor can be replaced without
-the inference host's knowledge. Once the host has a policy, actors receive an update without weights; they then handle
+the inference host's knowledge. Once the host has a policy, actors receive an update without weights, and handle
 policies, assignments and versions as if they held the weights.
 """
 

@@ -23,7 +23,7 @@ class CurriculaPart(RunPart):
         self._curricula = curricula_of(run.plan)
 
     async def start(self) -> None:
-        """Log the lessons with which the run starts."""
+        """Log the lessons at which the run starts."""
         for text in self._curricula.describe():
             log.info("%s", text)
 

@@ -33,7 +33,7 @@ from headrace.stages.policy.design import design_of
 
 NAME = "evaluation"
 LAST_SHARE = 0.75
-"""Share of `grace_s` available for playing the last policies after training has ended."""
+"""Fraction of `grace_s` available for playing the last policies after training has ended."""
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ class Evaluation(RunPart):
         self._outlets: dict[str, Outlet[Any]] = {}
         self._newest: dict[str, PolicyUpdate] = {}
         self._done: set[str] = set()
-        """Behaviours whose trainers will send no further policies."""
+        """Behaviours whose trainers will send no more policies."""
         self._joining = asyncio.Lock()
         self._ended = self._at_once = False
         self._failure = ""

@@ -1,7 +1,7 @@
 """A learner's followers: hosts with the other replicas of its trainer, which the learner starts, feeds and supervises.
 
 A trainer's state depends only on its items and their order. So each item goes to all followers before the learner takes
-it, in the same order, and they do the same work without further messages; replicas exchange only sums over rows
+it, in the same order, and they do the same work without other messages; replicas exchange only sums over rows
 (`stages/trainer/protocol.py`). A lost follower counts as a lost learner; a follower that raises an exception fails the
 run.
 """
@@ -42,7 +42,7 @@ CAUSE_S = 5.0
 END_S = 10.0
 """Seconds that a follower has to end after its learner, before it is killed."""
 _PATIENCE = 0.9
-"""Share of the silence limit after which a follower counts as lost, so that main does not blame the learner first."""
+"""Fraction of the silence limit after which a follower counts as lost, before main can blame the learner."""
 
 T = TypeVar("T")
 

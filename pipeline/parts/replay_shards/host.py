@@ -61,7 +61,7 @@ class ReplayShardHost(Host):
                     self._inlet.set_result(await self.open_inlet(message))
 
     def _restore(self) -> None:
-        """Restore rows from a checkpoint: this shard's own rows, or its share if the number of shards has changed."""
+        """Restore a checkpoint's rows: this shard's own rows, or a part of all if the number of shards has changed."""
         checkpoint = self.checkpoint
         trainer = part_name(TRAINER, learner_name(self.plan.behavior))
         if checkpoint is None or trainer not in checkpoint.parts:
@@ -87,7 +87,7 @@ class ReplayShardHost(Host):
             log.info("%s has %d rows of a replay buffer that was %s.", self.plan.name, len(self._shard.memory), was)
 
     def _deal(self, checkpoint: Checkpoint, shards: int) -> None:
-        """Restore this shard's share of a buffer that had `shards` shards; 0 if the learner held the buffer."""
+        """Restore this shard's part of a buffer that had `shards` shards; 0 if the learner held the buffer."""
         memory, plan = self._shard.memory, self.plan
         names = saved_shards(checkpoint.parts, plan.behavior)
         for number in range(max(shards, 1)):

@@ -1,4 +1,4 @@
-"""The learner's queues to and from its replay shards; for a follower, its learner takes the shards' place."""
+"""The learner's queues to and from its replay shards; for a follower, the learner replaces the shards."""
 
 from __future__ import annotations
 
