@@ -34,9 +34,9 @@ def main_job(checkout: Path, seed: int, steps: int, wins: float) -> Measured:
 
 
 def reached(run: Finished, wins: float) -> tuple[float, float]:
-    """Return when the first policy with enough wins was written, and its share of wins.
+    """Return when the first policy with enough wins was written, and its win rate.
 
-    If no policy wins enough games, return the run's end and the best policy's share, and print a note.
+    If no policy wins enough games, return the run's end and the best policy's win rate, and print a note.
     """
     import torch
     from main_job import player

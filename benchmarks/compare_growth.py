@@ -29,8 +29,8 @@ class Size:
         values: values of the size.
         keys: `--set` arguments, in which `{}` stands for the value.
         steps: number of steps of a run.
-        cost: maximum exponent with which the CPU time per step of all processes may grow.
-        memory: maximum exponent with which memory may grow.
+        cost: maximum exponent for the growth of the CPU time per step of all processes.
+        memory: maximum exponent for the growth of memory.
     """
 
     example: str
@@ -106,7 +106,7 @@ def grown(name: str, value: int, seed: int, quick: bool) -> Measured:
 
 
 def exponent(points: Mapping[int, float]) -> float:
-    """Return the exponent of x with which values grow: the slope of the line through their logarithms."""
+    """Return the exponent p for which the values grow like x^p: the slope of the line through their logarithms."""
     xs, ys = [log(x) for x in points], [log(y) for y in points.values()]
     middle, height = sum(xs) / len(xs), sum(ys) / len(ys)
     return sum((x - middle) * (y - height) for x, y in zip(xs, ys, strict=True)) / sum((x - middle) ** 2 for x in xs)

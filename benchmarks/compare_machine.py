@@ -2,8 +2,8 @@
 
 The roofline is the time that a core needs for a workload's matrix products alone, at the rate of a 1024³ product by the
 fastest provider here: torch, oneDNN or NumPy's BLAS. Deciding takes one forward pass; each epoch takes a forward and a
-backward pass (three times the work). Further time goes to memory, dispatch, small shapes, environments and everything
-else.
+backward pass (three times the work). The remaining time goes to memory, dispatch, small shapes, environments and
+everything else.
 """
 
 from __future__ import annotations

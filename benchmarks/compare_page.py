@@ -58,7 +58,7 @@ def ratios(workload: Workload, found: Found) -> list[str]:
 
 
 def roofline(name: str, found: Found) -> list[str]:
-    """Return the time of the matrix products alone, and its share of the busiest process's time, as text."""
+    """Return the time of the matrix products alone, and its fraction of the busiest process's time, as text."""
     if name not in FLOP:
         return []
     lines = [f"Roofline: a step's matrix products are {FLOP[name] / 1e6:,.2f} million multiplications and additions."]

@@ -1,4 +1,4 @@
-"""A PettingZoo environment with any number of behaviours, with which `compare_growth.py` measures their cost.
+"""A PettingZoo environment with any number of behaviours, which `compare_growth.py` uses to measure their cost.
 
 Each behaviour has eight agents, which walk on a line for 50 steps and are rewarded for being near its middle;
 `walker3_5` is the sixth agent of the behaviour `walker3`.

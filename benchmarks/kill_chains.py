@@ -70,7 +70,7 @@ class Chain:
 
     @property
     def story(self) -> str:
-        """Text with what was done to the run so far."""
+        """Text that describes what was done to the run so far."""
         return "; ".join(self._story)
 
     def run(self, lives: int) -> None:

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def strategy(policy: LoadedPolicy) -> Floats:
-    """Return the probabilities with which a policy plays rock, paper and scissors."""
+    """Return a policy's probabilities of playing rock, paper and scissors."""
     found = policy.distribution(np.ones(1, np.float32)).probabilities[0].astype(np.float64)
     return np.asarray(found / found.sum())
 

@@ -41,12 +41,12 @@ class Tally(NamedTuple):
 
     @property
     def win_rate(self) -> float:
-        """Share of matches won."""
+        """Fraction of matches won."""
         return self.wins / sum(self)
 
     @property
     def score(self) -> float:
-        """Wins plus half the draws, as a share of the matches."""
+        """Wins plus half the draws, as a fraction of the matches."""
         return (self.wins + 0.5 * self.draws) / sum(self)
 
 

@@ -37,7 +37,7 @@ TICK_S = 0.01
 """Seconds per tick of the game: at this pace, other work on the machine hardly affects the rate."""
 SAMPLE_EVERY_S = 5.0
 WARM_UP = 0.2
-"""Share of the run that counts as warm-up."""
+"""Fraction of the run that counts as warm-up."""
 RUN: dict[str, Any] = {
     "environment": {"kind": "gymnasium", "factory": "benchmarks.soak:PacedVolley", "num_envs": 16},
     "env_settings": {"seed": 1, "max_lifetime_restarts": -1, "restarts_rate_limit_n": -1},
