@@ -1,4 +1,4 @@
-"""An environment group whose agents have the names of one learner of a league."""
+"""An environment group in which one behaviour's agents have the name of a league learner."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _LEFT = (
 
 
 class LeaguePart(RunPart):
-    """The leagues of a run; if several behaviours of a game have a league, they share one."""
+    """A run's leagues; if several behaviours have a league, their leagues are combined into one."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -62,7 +62,7 @@ class LeaguePart(RunPart):
         """Each learner's key in the settings, by the behaviour name under which it learns."""
         self._newest: dict[str, PolicyUpdate] = {}
         self._sent: dict[tuple[str, int], int] = {}
-        """Number of the last table sent, by learner and actor."""
+        """Per learner and actor: the number of the last match table sent to the actor."""
         self._late: dict[str, int] = {}
         """Per learner: the version of a policy whose report has arrived but which has not itself arrived yet."""
         self._resets: dict[str, dict[str, Any]] = {}
@@ -84,7 +84,7 @@ class LeaguePart(RunPart):
         self._waiting: dict[str, tuple[list[Columns], list[PolicyUpdate]]] = {}
         """Per learner: the games and policies that a deterministic run handles once all actors are idle."""
 
-    # The interface of self-play to a learner's route. -----------------------------------------------------------------
+    # The interface that self-play also has, for a learner's route. ----------------------------------------------------
 
     def add(self, behavior: str) -> None:
         """Add a learner that has just been opened."""
@@ -152,13 +152,13 @@ class LeaguePart(RunPart):
 
     @property
     def shared(self) -> SharedState:
-        """The state of all leagues."""
+        """The state that all learners' routes share, which is one part of a checkpoint."""
         if self._shared is None:
             self._shared = SharedState(LEAGUE, self.run.stages, self._state)
         return self._shared
 
     def checkpoint_begins(self) -> None:
-        """Expect a checkpoint barrier on the routes of all learners."""
+        """Expect a barrier on each learner's route, and hold back resets until the checkpoint has ended."""
         self.shared.begin_checkpoint()
         self._held_resets = []
 
@@ -172,7 +172,7 @@ class LeaguePart(RunPart):
         for behavior in held:
             self.learner_ready(behavior)
 
-    # Reports of the stages. -------------------------------------------------------------------------------------------
+    # Reports from the stages. -----------------------------------------------------------------------------------------
 
     def games_ended(self, behavior: str, games: Columns) -> list[tuple[str, str, float]]:
         """Count finished games; return a list of (behaviour, statistic, value)."""
@@ -214,7 +214,7 @@ class LeaguePart(RunPart):
             self._tell_all()
 
     def _look(self) -> None:
-        """Handle the pending events of a deterministic run, in the order of the learners."""
+        """Handle the pending events of a deterministic run, one learner after the other."""
         waiting, self._waiting = self._waiting, {}
         learners = () if self._game is None else self._game.learners.values()
         for behavior in filter(waiting.__contains__, learners):
@@ -288,7 +288,7 @@ class LeaguePart(RunPart):
         return f"step {freeze.update.step} of {behavior} into {folder}"
 
     def _frozen(self, freeze: Freeze, written: Member | OSError) -> None:
-        """Handle a written policy, and the reset that may follow."""
+        """Handle a policy that was written, or could not be written, and the reset that may follow."""
         reset = self.league.frozen(freeze, written)
         if reset is None:
             return
@@ -297,7 +297,7 @@ class LeaguePart(RunPart):
         weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
         whose = "its first" if weights is None else "another learner's"
         log.info("%s restarts at step %d with %s weights.", behavior, freeze.update.step, whose)
-        # In a resumed run, main's state may be older or newer than the learner's, so a plain count could fall behind.
+        # In a resumed run, main's state may be older or newer than the learner, so a plain count could fall behind.
         last = self._resets.get(behavior, {"number": 0})["number"]
         self._resets[behavior] = {"number": max(freeze.update.version, last + 1), "weights": weights}
         if self._held_resets is None:
@@ -374,7 +374,7 @@ class LeagueStage(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        """Yield the batch."""
+        """Count the batch's games, and yield the batch."""
         if item.games:
             for behavior, statistic, value in self._part.games_ended(self._behavior, item.games):
                 self._context.statistics.add(behavior, statistic, value)
@@ -382,13 +382,13 @@ class LeagueStage(Stage[TrajectoryBatch, TrajectoryBatch]):
 
 
 class LeaguePolicies(Stage[PolicyUpdate, PolicyUpdate]):
-    """Passes each policy of a learner to the league."""
+    """Passes each of a learner's new policies to the league."""
 
     def __init__(self, part: LeaguePart, behavior: str) -> None:
         self._part = part
         self._behavior = behavior
 
     def process(self, item: PolicyUpdate) -> Iterator[PolicyUpdate]:
-        """Yield the policy for the learner's own actors."""
+        """Yield the policy for the learner's own actors, then pass it to the league."""
         yield item
         self._part.policy_made(self._behavior, item)

@@ -18,11 +18,11 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.protocol import ActingPolicy
 
 OWN = -1
-"""The player code of the learner's own newest policy; -2 - k is the code of the league's k-th learner."""
+"""Player code of the learner's own newest policy; -2 - k is that of the newest policy of the league's k-th learner."""
 
 
 class LeagueMappings(PolicyMappings):
-    """The mappings for the running games.
+    """Assigns players to the teams in the running games.
 
     In each game, one team (the seat) belongs to the learner. Pool members or newest policies play the other teams. If
     several behaviours have a league, each belongs to one team. The other teams' steps stay in the actor, because their
@@ -56,8 +56,7 @@ class LeagueMappings(PolicyMappings):
         self._matches: Matches | None = None
         self._offered: Matches | None = None
         self._rows: dict[str, tuple[NDArray[np.intp], NDArray[np.float64]]] = {}
-        """Per behaviour in the environment: the rows of the matches with its players, and the rows' cumulative
-        probabilities."""
+        """By opponents' behaviour in the environment: indices of match rows, and the rows' cumulative probabilities."""
         self._teams: dict[int, list[str]] = {}
         """Per team: the behaviour ids for which a league has players."""
         self._newest: dict[int, MappedPlayer] = {}
@@ -182,7 +181,7 @@ class LeagueMappings(PolicyMappings):
             self._number_mappings()
 
     def rows_by_mapping(self, env_ids: NDArray[np.int32]) -> list[tuple[PolicyMapping, NDArray[np.intp] | None]]:
-        """Split a tick's rows by mapping."""
+        """Return the mappings of a tick's rows, each with the indices of its rows; None stands for all rows."""
         if self._slots is None or not self._begun:
             return [(self.current, None)]
         slots = self._slots[env_ids]
@@ -253,7 +252,7 @@ class LeagueMappings(PolicyMappings):
         )
 
     def _game(self, seat: int, *rows: int) -> PolicyMapping:
-        """Return a game's mapping, given a row of the matches per other team; the first row determines the seat."""
+        """Return a game's mapping, given a match row for each team but the seat; the first also has the seat player."""
         key = (seat, *rows)
         if key not in self._drawn_games:
             self._drawn_games[key] = self._mapped(seat, rows)

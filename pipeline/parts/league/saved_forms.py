@@ -1,4 +1,4 @@
-"""A league's part of checkpoints, as written by earlier versions of Headrace."""
+"""Converts a league's part of a checkpoint from the forms that earlier versions of Headrace wrote."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace.stages.plain_state import policy_from_state
 _OWN_KEYS = {"resets", "turns", "freezes"}
 """The part's keys, in addition to the league's behaviour."""
 _WITHOUT_RECENT, _WITHOUT_SQUARES = 7, 9
-"""Lengths of a row of payoffs in earlier versions."""
+"""Lengths of a payoff row in earlier versions, which lacked recent results, and later only sums of squares."""
 
 
 def in_present_form(saved: Mapping[str, Any], game: LeagueGame) -> dict[str, Any]:
     """Return a league's part of a checkpoint in the form that this version writes.
 
     Raises:
-        StageError: if it belongs to another behaviour, or to several leagues with separate pools.
+        StageError: if the part belongs to another behaviour, or to several leagues with separate pools.
     """
     found = sorted(saved.keys() - _OWN_KEYS)
     if found not in ([], [game.home]):
@@ -46,10 +46,10 @@ def in_present_form(saved: Mapping[str, Any], game: LeagueGame) -> dict[str, Any
 
 @contextmanager
 def refusing_other_forms() -> Iterator[None]:
-    """Raise an error for a part that has none of these forms.
+    """Report a part in an unknown form as a `StageError`.
 
     Raises:
-        StageError: instead of the error that reading the part causes.
+        StageError: if reading the part in this context fails.
     """
     try:
         yield
@@ -61,7 +61,7 @@ def refusing_other_forms() -> Iterator[None]:
 
 
 def _reset(weights: bytes | None, number: int | None = None, version: int | None = None) -> dict[str, Any]:
-    """Return the fields of `BeginAnew`; earlier versions called the number a version."""
+    """Return the fields of `BeginAnew`; earlier versions called `number` `version`."""
     return {"number": version if number is None else number, "weights": weights}
 
 
@@ -69,7 +69,7 @@ def _pair(row: Sequence[Any], largest: float | None) -> list[Any]:
     """Convert a pair's row of payoffs to the present form.
 
     Args:
-        row: the row.
+        row: the row, as any version wrote it.
         largest: the largest squared value of a game; None if values are 0, 0.5 or 1.
     """
     players, (games, weight, total, *others) = row[:2], row[2:]
