@@ -16,7 +16,11 @@ from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.stream_reader import StreamReader
 
 HOSTS = {"hosts": {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}}
-VOLLEY: dict[str, Any] = {"environment": {"kind": "builtin", "id": "Volley", "num_envs": 8}, "pipeline": HOSTS}
+VOLLEY: dict[str, Any] = {
+    "environment": {"kind": "builtin", "id": "Volley", "num_envs": 8, "options": {"points_to_win": 1}},
+    "pipeline": HOSTS,
+}
+"""Games are short, so that some end in a run of 2000 steps."""
 
 
 def recorded(result):
@@ -72,8 +76,8 @@ def test_opponents_in_self_play_are_brains_in_their_share_of_the_games(tmp_path)
         "brains": [{"use": "scripted", "weight": 0.5}],
     }
     small = {"batch_size": 64, "buffer_size": 512}
-    plain = volley(trainer_type="ppo", hyperparameters=small, self_play=self_play, max_steps=3000)
-    plain["evaluation"] = {"every": 1500, "episodes": 2, "opponents": "scripted"}
+    plain = volley(trainer_type="ppo", hyperparameters=small, self_play=self_play, max_steps=2000)
+    plain["evaluation"] = {"every": 1000, "episodes": 2, "opponents": "scripted"}
     result = run_here(plain, tmp_path, "run")
     league = json.loads((result.folder / "Volley" / "league.json").read_text())
     (scripted,) = league["brains"]
@@ -82,7 +86,7 @@ def test_opponents_in_self_play_are_brains_in_their_share_of_the_games(tmp_path)
     assert result.behaviors["Volley"].best_evaluation is not None
     model = {"use": str(result.folder), "with": {"deterministic": True}}
     played = run_here(
-        volley(brain=[{**model, "teams": [0]}, {"use": "random", "teams": [1]}], max_steps=3000), tmp_path, "played"
+        volley(brain=[{**model, "teams": [0]}, {"use": "random", "teams": [1]}], max_steps=2000), tmp_path, "played"
     )
     names = [each["brain"] for each in json.loads((played.folder / "Volley" / "league.json").read_text())["brains"]]
     assert names == [str(result.folder), "random"]
