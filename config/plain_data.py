@@ -44,7 +44,7 @@ def plain(value: object, path: KeyPath = ()) -> Any:
             "the class, or a function that makes the environment, because the run makes its environments itself; "
             f"{_GIVEN}"
         )
-    raise _refused(path, f"holds {value!r}; expected {expected}")
+    raise _refused(path, f"contains {value!r}; expected {expected}")
 
 
 def _key(key: object, path: KeyPath) -> str:

@@ -48,7 +48,7 @@ def section_warnings(config: Sections) -> list[Finding]:
         found += [Finding((*path, *each.path), each.message) for each in below]
         if settings.network_settings.deterministic and not _plays_only(config, settings):
             message = (
-                "the policy does not explore while it learns, which seldom works; this setting is meant for --inference"
+                "the policy does not explore while it learns, which rarely works; this setting is meant for --inference"
             )
             found.append(Finding((*path, "network_settings", "deterministic"), message))
     return found

@@ -113,7 +113,7 @@ def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Map
         how = ended if answer.status >= 0 else f"crashed with {signal.Signals(-answer.status).name}"
         text = (
             f"the environment {how} while it was tried{where}; expected an environment that raises an error instead: "
-            f"check what it calls there ({_SKIP})"
+            f"check what the environment calls there ({_SKIP})"
         )
     return {"text": text, "serious": True, "key": ("environment",)}
 

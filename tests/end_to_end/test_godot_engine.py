@@ -34,7 +34,7 @@ def test_several_builds_of_a_game_train_at_once_and_end_in_order(tmp_path):
     assert (result.folder / "Chase.onnx").exists()
     for build in (0, 1):
         log = (result.folder / "run_logs" / f"Godot-{build}.log").read_text()
-        assert "The trainer sent close; the game ends." in log
+        assert "The trainer has sent close; the game ends." in log
 
 
 @pytest.mark.slow

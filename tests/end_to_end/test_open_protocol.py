@@ -206,4 +206,4 @@ def test_a_game_in_gdscript_is_trained_in_a_real_engine(tmp_path, file):
     assert rewards[0] < 2 < 6 < rewards[-1]
     assert np.isfinite(rewards).all()
     for build in (0, 1):
-        assert "The trainer sent close" in (result.folder / "run_logs" / f"Game-{build}.log").read_text()
+        assert "The trainer has sent close" in (result.folder / "run_logs" / f"Game-{build}.log").read_text()

@@ -93,7 +93,9 @@ class _Shown:
         line = f"{self.spec.behavior_id}: {self.decisions:,} decisions, {len(self.returns):,} episodes"
         if self.returns:
             mean, length = np.mean(self.returns), np.mean(self.lengths)
-            line += f" of {length:.1f} decisions ({self.truncated:,} truncated), mean return {mean:.3f} at random"
+            line += (
+                f" of {length:.1f} decisions ({self.truncated:,} truncated), mean return {mean:.3f} with random actions"
+            )
         return line
 
 

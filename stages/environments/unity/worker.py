@@ -226,8 +226,8 @@ class UnityWorker(ProgramWorker):
     async def _answer(self, response: bytes) -> None:
         if len(response) > self._settings.max_message_mib * 2**20:
             raise UnityRefused(
-                f"{self.name}: the response to it (actions and side-channel messages) has {len(response):,} bytes, and "
-                f"the limit is {self._limit()}"
+                f"{self.name}: the response to this worker (actions and side-channel messages) has {len(response):,} "
+                f"bytes, and the limit is {self._limit()}"
             )
         try:
             self._listening().answer(response)

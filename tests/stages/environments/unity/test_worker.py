@@ -285,7 +285,7 @@ async def test_the_limit_holds_for_orders_too(tmp_path):
         def outgoing(self) -> bytes:
             return bytes(2**20)
 
-    words = r"the response to it .* has 1,048,\d+ bytes, and the limit is 1 MiB, set by"
+    words = r"the response to this worker .* has 1,048,\d+ bytes, and the limit is 1 MiB, set by"
     async with playing(tmp_path, channels=Talker(), max_message_mib=1) as worker:
         with pytest.raises(UnityRefused, match=words):
             await worker.reset()
