@@ -82,7 +82,7 @@ class Connections:
     address, the next connection takes the place of the one that has been idle longest. If none is idle, the next
     connection gets a reserve place, which serves only some requests, or else a 503 response before it is closed.
 
-    Excess requests get a 503 before any work, as each would otherwise take as long as an answer.
+    Excess requests get a 503 before any work, because each would otherwise take as long as an answer.
 
     Args:
         places: the limits.

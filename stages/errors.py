@@ -144,7 +144,7 @@ def innermost_of_user(calls: Iterable[FrameSummary]) -> FrameSummary | None:
 
 
 def frames(error: BaseException) -> list[FrameSummary]:
-    """Return the calls that led to an error, innermost last, without Headrace's own and those outside files."""
+    """Return the calls that led to an error, innermost last, without Headrace's own calls and calls outside files."""
     calls = traceback.extract_tb(error.__traceback__)
     return [call for call in calls if not call.filename.startswith((*CODE, "<"))]
 

@@ -46,8 +46,8 @@ class CreditGate:
     def look_ahead(self, used: Mapping[str, int], alive: Collection[str], news: bool = False) -> None:
         """Request more credits before they run out, so that in steady state the answer arrives in time.
 
-        Unused credits of behaviours that no longer have agents in this actor are returned, as other actors may need
-        them.
+        Unused credits of behaviours that no longer have agents in this actor are returned, because other actors may
+        need them.
 
         Args:
             used: see the class docstring.

@@ -27,10 +27,10 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
 
     For each agent, the stage keeps one open decision and the steps before it. If an agent has no open decision, its
     ending and the reward in its decision row are ignored. If an agent starts another episode without an ending row, its
-    open decision is dropped, as its reward and next observation are unknown. The steps before it are emitted as
+    open decision is dropped, because its reward and next observation are unknown. The steps before it are emitted as
     truncated, with that decision's observation as their next observation, and a warning is logged once. If only an
     agent's self-play stamp changes, its trajectory is cut: each step keeps its decision's stamp, and no step is lost.
-    An agent that vanishes without an ending row keeps its slot forever, as it may come back. Environments must
+    An agent that vanishes without an ending row keeps its slot forever, because it may come back. Environments must
     therefore end their agents, or the actor must call `drop_environments`.
 
     `finish` emits all completed steps. A checkpoint holds neither unfinished trajectories nor the environments' states,
@@ -159,8 +159,8 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         Open decisions are dropped, and the episodes do not count as ended.
 
         Args:
-            truncated: whether the trajectories are marked as truncated. By default they are, as no other trajectory
-                continues the episode.
+            truncated: whether the trajectories are marked as truncated. By default they are, because no other
+                trajectory continues the episode.
         """
         for assembler in self._assemblers.values():
             assembler.close(truncated=truncated)

@@ -58,7 +58,7 @@ class Memoryless:
     previous_action_size = 0
 
     def load(self, update: PolicyUpdate) -> None:
-        """Do nothing, as there are no weights."""
+        """Do nothing, because there are no weights."""
 
 
 class Unchanging:
@@ -73,4 +73,4 @@ class Unchanging:
         self.memory_size, self.previous_action_size = policy.memory_size, policy.previous_action_size
 
     def load(self, update: PolicyUpdate) -> None:
-        """Do nothing, as there are no weights to load."""
+        """Do nothing, because there are no weights to load."""

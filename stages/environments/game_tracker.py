@@ -53,7 +53,7 @@ class _Ending:
 
 
 class GameTracker:
-    """Tracks the games of an actor's instances, and starts each next game under the current mapping.
+    """Tracks the games of an actor's instances. When a game ends, the next one starts under the current mapping.
 
     Args:
         mappings: the mappings of the running games.

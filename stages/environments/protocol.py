@@ -111,7 +111,7 @@ class StepResult:
 
     @property
     def gone(self) -> list[NDArray[np.int32]]:
-        """Those of the arrays `lost` and `closed` that are not None."""
+        """The arrays `lost` and `closed`, except for those that are None."""
         return [env_ids for env_ids in (self.lost, self.closed) if env_ids is not None]
 
 

@@ -205,7 +205,7 @@ class OwnGame:
             self.set_parameters = group.set_parameters
 
     async def reset(self, seed: int | None = None) -> StepResult:
-        """Reset; the first `step` returns the rows that need a decision, as people may be absent."""
+        """Reset; the first `step` returns the rows that need a decision, because people may be absent."""
         result = await settled(self._group.reset(seed))
         self.behavior_specs = self._group.behavior_specs
         self._film.take()

@@ -112,7 +112,7 @@ class Cast:
         return [behavior_id for behavior_id in self._persons if self.person(behavior_id) is not None]
 
     def decide(self, spec: BehaviorSpec, steps: AgentSteps) -> ActionBatch | None:
-        """Decide for all agents of a behaviour id; return None if the game waits for a person's key.
+        """Decide for all agents of a behaviour id; return None if the game waits for a person to press a key.
 
         Raises:
             StageError: if a player can't play.

@@ -71,7 +71,7 @@ class RockPaperScissorsGroup:
         return self._result(np.stack([won, -won]))
 
     def close(self) -> None:
-        """Do nothing, as there are no resources to release."""
+        """Do nothing, because there are no resources to release."""
 
     def _result(self, rewards: NDArray[np.float32]) -> StepResult:
         """Return the rows of both teams: the final rows of all games [2, n], if any were played, then the new games."""

@@ -1,7 +1,7 @@
 """Which policy each behaviour id plays in self-play, and what a resumed run waits for before play continues.
 
 An assignment names a policy per behaviour id; opponents' policies are frozen until the next swap. After a resume,
-self-play continues once every participant of the saved run is present again, as the learning team and the matchups
+self-play continues once every participant of the saved run is present again, because the learning team and the matchups
 depend on all participants, but not on the order in which they arrive.
 """
 

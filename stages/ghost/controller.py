@@ -191,7 +191,7 @@ class GhostController:
     def rewind(self, behavior: str, step: int) -> None:
         """Reset a behaviour to an earlier step, from which its trainer continues.
 
-        Later snapshots are kept, as they are valid opponents.
+        Later snapshots are kept, because they are valid opponents.
         """
         self._last_versions.pop(behavior, None)
         self.histories[behavior].rewind(step)

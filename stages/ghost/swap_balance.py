@@ -60,10 +60,10 @@ class SwapBalance:
     ML-Agents' rule (in its self-play documentation, "Swap Steps") is: for x swaps during the other team's turn, a
     behaviour's `swap_steps` must be (its agents / their agents) × their `team_change` / x. With teams of unequal size,
     equal `swap_steps` let one side meet many opponents in a turn and the other few. In a team with several behaviours,
-    only the behaviour that has completed the largest fraction of its `team_change` counts, as it ends the turn.
+    only the behaviour that has completed the largest fraction of its `team_change` counts, because it ends the turn.
 
-    The comparison uses all steps since the run began, as counts for single turns depend on whose trajectories end in
-    them.
+    The comparison uses all steps since the run began, because counts for single turns depend on whose trajectories end
+    in them.
     """
 
     def __init__(self) -> None:
@@ -81,8 +81,8 @@ class SwapBalance:
 
         Args:
             ghosts: the behaviours of a team that does not learn now; empty if the team no longer takes part.
-            learners: the learning team's behaviours. If a behaviour is in both teams, no check is needed, as it has
-                only one `swap_steps`.
+            learners: the learning team's behaviours. If a behaviour is in both teams, no check is needed, because it
+                has only one `swap_steps`.
             learning_team: the team that learns.
         """
         if self.warned or not ghosts or not learners or any(ghost in learners for ghost in ghosts):
@@ -105,7 +105,8 @@ class SwapBalance:
         )
 
     def _fastest(self, team: Iterable[PolicyHistory], plays: Callable[[int], bool]) -> tuple[PolicyHistory, int, float]:
-        """Return the behaviour that has completed the most of its turn, its step count, and its steps in flight."""
+        """Return the behaviour that has completed the largest part of its turn, its step count, and its steps in
+        flight."""
 
         def steps(history: PolicyHistory) -> tuple[int, float]:
             known = [

@@ -32,7 +32,7 @@ TRAINER_EDGE = "trainer"
 class ReplaySource(Source[Message]):
     """Yields one edge's messages from stream files, file by file, in the order in which they were recorded.
 
-    Recorded checkpoint barriers are omitted, as they belong to the recorded run's checkpoints.
+    Recorded checkpoint barriers are omitted, because they belong to the recorded run's checkpoints.
 
     Args:
         streams: files, folders or glob patterns, replayed in this order; a folder's or pattern's files are sorted by

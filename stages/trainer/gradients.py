@@ -223,7 +223,7 @@ class _TensorAt(int):
 
 
 def graphs_for(context: TrainerContext) -> Graphs | None:
-    """Return the object that captures a behaviour's gradient steps; log why and return None if nothing can."""
+    """Return the object that captures a behaviour's gradient steps; if there is none, log why and return None."""
     graphs = graphs_on(context.device) if context.cuda_graphs else None
     if graphs is None:
         return None

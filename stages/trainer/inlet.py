@@ -163,7 +163,7 @@ class StopCriterion:
 
 
 SAMPLED_PER_UPDATE = 32
-"""Number of rows per update whose actions are sampled (fewer for small updates), as sampling all would cost too
+"""Number of rows per update whose actions are sampled (fewer for small updates), because sampling all would cost too
 much."""
 _SMALLEST_STRIDE = 32
 

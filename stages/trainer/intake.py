@@ -69,10 +69,10 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
 class Intake:
     """Encodes the batches of one behaviour.
 
-    Trainers that learn only from the task's rewards ignore the observation after a terminated episode, for which
-    diverged simulators may return NaN, so its vectors are set to zero. With `beyond_termination`, that observation is
-    kept, for values that continue past the end of episodes (`RewardSignal.ignores_termination`). If it is not finite,
-    the previous observation takes its place, as if nothing had changed.
+    Trainers that learn only from the task's rewards ignore the observation after a terminated episode. Its vectors are
+    set to zero, because diverged simulators may return NaN for it. With `beyond_termination`, that observation is kept,
+    for values that continue past the end of episodes (`RewardSignal.ignores_termination`). If it is not finite, the
+    previous observation takes its place, as if nothing had changed.
 
     Args:
         spec: observations and actions.

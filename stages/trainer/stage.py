@@ -366,7 +366,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         return unreported >= enough or (2 * unreported >= enough and 4 * self.held_rows < 3 * enough)
 
     def _report_arrivals(self) -> None:
-        """Report if steps by older versions have arrived, as other actors may wait for that."""
+        """Report if steps by older versions have arrived, because other actors may wait for them."""
         if self._unreported_age:
             self._report()
 

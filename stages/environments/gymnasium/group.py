@@ -84,7 +84,7 @@ class GymnasiumGroup:
 
         Args:
             seed: instance i is seeded with seed + i, unless a vectorised implementation seeds its instances itself;
-                None continues the random numbers.
+                None lets the random numbers continue.
 
         Raises:
             BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.

@@ -1,7 +1,7 @@
 """Steps single environments one after another, as a vector environment that names the source of an invalid value.
 
-`checks` has the messages. Results are only unpacked; if that or the batching fails, the environment's layers are
-called again, innermost first, to find the faulty wrapper.
+`checks` has the messages. Results are unpacked without checks; if unpacking or batching fails, the environment's layers
+are called again, innermost first, to find the faulty wrapper.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class PettingZooGroup:
 
         Args:
             seed: instance i's first episode is seeded with seed + i, its later episodes with numbers drawn from the
-                seed; None continues these draws.
+                seed; None lets these draws continue.
 
         Raises:
             BrokenEnvironmentError: if an environment raises, or returns values outside its spaces.
@@ -392,7 +392,7 @@ class PettingZooGroup:
         return {behavior: self._episode_infos.of_episodes(ended) for behavior, ended in infos.items()}
 
     def _game_results(self, tick: _Tick) -> GameResults | None:
-        """Return the games that ended; None without teams, as an agent's end need not be its game's end."""
+        """Return the games that ended; None without teams, because an agent's end need not be its game's end."""
         if self._teams == 1:
             return None
         check_scores(tick.scores, tick.over, self._name)

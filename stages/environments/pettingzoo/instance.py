@@ -95,7 +95,7 @@ def arguments(seed: int, options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def copied(time_step: TimeStep) -> TimeStep:
-    """Return a time step with its observation and info copied, as the environment advances before the row is made."""
+    """Return a time step with copies of its observation and info: the environment advances before the row is made."""
     return time_step._replace(observation=copy.deepcopy(time_step.observation), info=dict(time_step.info or {}))
 
 

@@ -24,6 +24,6 @@ class MessageError(Exception):
 
 
 def shown(value: Any) -> str:
-    """Format a value for messages; a long value is cut."""
+    """Format a value for messages; a long value is truncated."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -35,7 +35,7 @@ class PngError(Exception):
 
 
 def split_pngs(data: bytes) -> list[bytes]:
-    """Split concatenated PNG files, chunk by chunk, as compressed content may contain the signature by chance.
+    """Split concatenated PNG files, chunk by chunk: compressed content may contain the signature by chance.
 
     Raises:
         PngError: if the data is empty, or holds bytes outside PNG files, or the last file is cut off.

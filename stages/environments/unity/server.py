@@ -89,7 +89,7 @@ class ExchangeServer:
 
     Attributes:
         name: as above; may be changed.
-        greeting: the owner's greeting; before there is an owner, the last caller's; None if there was none.
+        greeting: the owner's greeting, or the last caller's greeting before there is an owner; None if there was none.
         refused: the last refusal, as a sentence; empty if there was none.
     """
 

@@ -128,7 +128,7 @@ class ConnectFourGroup:
         return screen.scene(self.stones[:1, env_id], self.stones[1:, env_id])
 
     def close(self) -> None:
-        """Do nothing, as there are no resources to release."""
+        """Do nothing, because there are no resources to release."""
 
     def _begin(self, boards: NDArray[np.int32]) -> None:
         """Start new games on some boards, with their openings."""

@@ -175,7 +175,7 @@ class PursuitGroup:
         return screen.scene((self.pursuer_id, self.evader_id), places, speeds, left, self._catch_distance)
 
     def close(self) -> None:
-        """Do nothing, as there are no resources to release."""
+        """Do nothing, because there are no resources to release."""
 
     def _begin_games(self, arenas: NDArray[np.int32]) -> None:
         self.arenas.place(arenas, self._random)

@@ -181,7 +181,7 @@ class VolleyGroup:
         return screen.scene(self.courts, self.score, self.behavior_ids, env_id)
 
     def close(self) -> None:
-        """Do nothing, as there are no resources to release."""
+        """Do nothing, because there are no resources to release."""
 
     def _play(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.int8]:
         """Advance the courts; return [C] the side where the ball first touched the ground, encoded as in `advance`."""

@@ -285,7 +285,7 @@ def encoded_as_seen(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute in one thread, then restore torch's setting, as an inline learner may share the process."""
+    """Compute in one thread, then restore torch's setting, because an inline learner may share the process."""
     threads = torch.get_num_threads()
     if threads == 1:
         yield

@@ -38,7 +38,7 @@ _MINUS_ONE = torch.tensor(-1.0)
 
 
 def _tanh(x: Tensor) -> Tensor:
-    """Return tanh(x); with a graph as 2·sigmoid(2x) - 1, as torch's tanh takes three times as long on some CPUs.
+    """Return tanh(x); with a graph, use 2·sigmoid(2x) - 1, because torch's tanh takes three times as long on some CPUs.
 
     Without a graph the result overwrites x, which is a layer's new output.
     """
@@ -132,7 +132,7 @@ class ActorCritic(FlatVectors):
         return torch.addmm(self._action[0], self._encoded(0, inputs), self._action[1])
 
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, None]:
-        """Return the values [B, S] for B rows, and None, as there is no memory."""
+        """Return the values [B, S] for B rows, and None, because there is no memory."""
         return torch.addmm(self._value[0], self._encoded(-1, inputs), self._value[1]), None
 
     @property
@@ -242,7 +242,7 @@ def orthogonal_weights(random: np.random.Generator, shape: tuple[int, ...], gain
 
 
 def orthogonalised(drawn: NDArray[np.float32], gain: float) -> NDArray[np.float32]:
-    """Convert normal draws to gain × matrices [..., out, in] with orthonormal rows (or columns, if these are fewer).
+    """Convert normal draws [..., out, in] to matrices with orthonormal rows (or columns, if fewer), scaled by `gain`.
 
     As in `torch.nn.init.orthogonal_`, the choice of signs makes the matrices uniformly distributed: Mezzadri (2007),
     "How to generate random matrices from the classical compact groups".

@@ -6,8 +6,8 @@ the libraries on the actual shapes. Their results agree up to float32 rounding. 
 
 **bfloat16.** A matmul's inputs are rounded; weights, gradients and results stay float32. bfloat16 has float32's range
 with 8 of its 24 bits, so nothing needs scaling. CPUs with AMX or AVX512-bf16 multiply it several times as fast and
-accumulate in float32. Small matmuls, first layers over observations, and heads stay float32, as rounding them costs
-accuracy and gains nothing.
+accumulate in float32. Small matmuls, first layers over observations, and heads stay float32, because rounding them
+costs accuracy and gains nothing.
 
 Axis letters: R rows, V inputs, U units, T parallel towers.
 """

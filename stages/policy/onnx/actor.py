@@ -253,8 +253,8 @@ class ActionHeads:
         self._design = design
         self._sigma = None if log_sigma is None else np.exp(array(log_sigma))
         self._draws = design.gsde is None
-        """Whether continuous actions can be sampled. With gSDE they are always the means, as a model can't keep the
-        noise matrix."""
+        """Whether continuous actions can be sampled. With gSDE they are always the means, because a model can't keep
+        the noise matrix."""
         self._branches = branch_slices(design.spec)
         choices = design.spec.actions.mask_size
         self._masks: list[tuple[str, str]] = []

@@ -253,7 +253,7 @@ class OnnxPolicy:
         return decided, found[-1].reshape(d, self.memory_size) if self.memory_size else memories
 
     def _run(self, names: list[str], inputs: dict[str, Floats]) -> list[Array]:
-        """Return outputs [d, …]; recurrent version 2 models run once per agent, as they were traced with one."""
+        """Return outputs [d, …]; recurrent version 2 models, which were traced with one agent, run once per agent."""
         if not self._alone:
             return self._runtime.run(names, inputs)
         d = len(inputs[contract.RECURRENT_IN])

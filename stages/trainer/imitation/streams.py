@@ -105,7 +105,7 @@ def _choose(header: StreamHeader, behavior: str, path: Path) -> BehaviorSpec:
 
 
 def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> None:
-    """Check that a batch has the columns needed, as any program may have written the file."""
+    """Check that a batch has the columns needed, because any program may have written the file."""
     needed = [
         column for column in row_columns(replace(spec, grouped=False, action_repeat=None)) if column.name != "log_probs"
     ]

@@ -147,7 +147,7 @@ class Limits:
     rho_bar: float = 1.0
     """ρ̄, the bound on ρ: a larger bound moves the targets' fixed point towards the learning policy's value."""
     c_bar: float = 1.0
-    """c̄, the bound on c: a smaller bound reduces variance, as off-policy rows pass back less of later rewards."""
+    """c̄, the bound on c: a smaller bound reduces variance, because off-policy rows pass back less of later rewards."""
     lambd: float = 1.0
     """λ, a factor on each c."""
 
@@ -211,7 +211,7 @@ def ratios_of(
 
 
 class ImpalaGradients(Protocol):
-    """Computes the gradients of `ImpalaUpdate`'s losses in two passes, as V-trace needs results of the first pass."""
+    """Computes the gradients of `ImpalaUpdate`'s losses in two passes, because V-trace needs results of the first."""
 
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return head outputs [N, H] with mask penalties added, values [N + K, S], log π [N] and the entropy."""

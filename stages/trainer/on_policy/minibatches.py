@@ -113,7 +113,7 @@ class Minibatch:
 
     @cached_property
     def arrays(self) -> MinibatchArrays:
-        """The columns as arrays. They are made only once, as a rollout reuses its minibatches in each epoch."""
+        """The columns as arrays. They are made only once, because each epoch reuses the minibatches."""
         columns = self.continuous, self.penalties, self.old_log_probs, self.advantages, self.returns
         made = MinibatchArrays([chosen.numpy()[:, 0] for chosen in self.choices], *(one.numpy().T for one in columns))
         return made if self.anchor is None else made._replace(anchor=self.anchor.numpy().T)

@@ -272,8 +272,8 @@ def advantages(
         values_t: [N, S] the critic's value of the row's observation.
         final_values: [K, S] the critic's value of the observation after the last row; ignored where `valueless`.
         lengths: [K] the number of rows of each trajectory, at least 1.
-        valueless: [K, S] true if no reward can follow the last row, as the episode terminated and the signal ends with
-            it.
+        valueless: [K, S] true if no reward can follow the last row, because the episode terminated and the signal ends
+            with it.
         gammas: [S] each signal's discount.
         lambd: λ.
 

@@ -28,7 +28,7 @@ from headrace.stages.trainer.trajectories import Chains
 _ROWS = 512
 """Number of rows per forward pass: limits memory, and fits the processor's cache."""
 _ELEMENTS = 2**22
-"""Number of elements of images and sets per forward pass, as their encoders need many times as much memory."""
+"""Number of elements of images and sets per forward pass, because their encoders need many times as much memory."""
 _FEWEST_ROWS = 16
 
 
@@ -139,7 +139,7 @@ def evaluate_sequences(
 ) -> CriticValues:
     """Evaluate with memory: one trajectory after another for each agent, with all agents in parallel.
 
-    Nothing is padded, as the memory after a sequence must be the memory after its last row. Instead, sequences are
+    Nothing is padded, because the memory after a sequence must be the memory after its last row. Instead, sequences are
     evaluated in pieces of 2^i rows, so a few passes are enough for sequences of all lengths.
 
     Args:
@@ -273,7 +273,7 @@ def measured(log_ratios: Sequence[Tensor], shares: Sequence[float], epsilon: flo
 
     Args:
         log_ratios: log-ratios [R, P] of each minibatch, without gradient; R may differ between minibatches.
-        shares: the weight of each minibatch's mean, as other replicas may have other rows of the same minibatch.
+        shares: the weight of each minibatch's mean, because other replicas may have other rows of the same minibatch.
         epsilon: the clip range.
         replicas: the replicas that have the other rows.
     """

@@ -55,8 +55,8 @@ class RewardSignal(ABC):
         strength: factor on the reward, applied by the trainer.
         context: the trainer's context, as passed to the constructor.
         where: the beginning of error messages.
-        ignores_termination: true if the signal's value continues past the end of an episode, as it does for novelty,
-            which does not depend on the task's rules; the trainer then also bootstraps where an episode terminates.
+        ignores_termination: true if the signal's value continues past the end of an episode, as for novelty, which does
+            not depend on the task's rules. The trainer then also bootstraps where an episode terminates.
     """
 
     ignores_termination: ClassVar[bool] = False

@@ -54,7 +54,7 @@ from headrace.stages.trainer.sac.update import SACSteps, SACUpdate
 Half = TypeVar("Half")
 
 _ROWS_AT_ONCE = 32
-"""Row counts are padded to multiples of this number, as oneDNN compiles kernels for each row count."""
+"""Row counts are padded to multiples of this number, because oneDNN compiles kernels for each row count."""
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 
 

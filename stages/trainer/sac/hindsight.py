@@ -92,7 +92,7 @@ class HindsightMemory(ReplayMemory):
         return self._taken - self._left
 
     def enough(self, count: int) -> bool:
-        """Return True if an episode has finished, which is enough, as rows are drawn with replacement."""
+        """Return True if an episode has finished, which is enough because rows are drawn with replacement."""
         return self.drawable > 0
 
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:

@@ -31,7 +31,8 @@ class ReplayMinibatch:
     actor_inputs: Inputs
     """Normalised observations; with memory, each sequence starts from the actor's recorded memory."""
     critic_inputs: Inputs
-    """The same observations; with memory, each sequence starts from zeros, as critics' memories are not recorded."""
+    """The same observations; with memory, each sequence starts from zeros, because critics' memories are not
+    recorded."""
     target_inputs: Inputs
     """The target network's observations. Without memory, these are the next observations [B]. With memory, each
     sequence has L + 1 rows: its observations, and the next observation of its last row. The memory starts from zeros,
@@ -246,7 +247,7 @@ def statistics_of(
 
 
 BLOCK = 1024
-"""Number of rows whose rewards are computed in one pass, as observations may be images."""
+"""Number of rows whose rewards are computed in one pass, because observations may be images."""
 
 
 class EpisodeRewards:

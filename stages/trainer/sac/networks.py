@@ -169,8 +169,8 @@ FEW = 32
 class Perceptron:
     """The hidden layers of a body, and a head; a `FlatParameters` has taken over their parameters.
 
-    At any time, only one pass of each kind (frozen or not) can await its backward pass, as the next pass of that kind
-    overwrites the buffers.
+    At any time, only one pass of each kind (frozen or not) can await its backward pass, because the next pass of that
+    kind overwrites the buffers.
 
     Args:
         design: a plain design.

@@ -110,7 +110,7 @@ class UpdatePace:
             self._tell_of_waiting(step)
 
     def postpone(self, step: int) -> None:
-        """Cancel the updates due up to this step, as the memory has too few rows. Rounds of episodes wait instead."""
+        """Cancel the updates due up to this step: the memory has too few rows. Rounds of episodes wait instead."""
         if not self._by_episodes and step > self._first_step:
             self._first_step = step
             self._count_from(step)

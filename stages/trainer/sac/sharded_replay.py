@@ -74,7 +74,7 @@ class ShardedReplay:
         return len(self._ready)
 
     def clear(self) -> None:
-        """Do nothing, as each shard restores its own part of a checkpoint."""
+        """Do nothing, because each shard restores its own part of a checkpoint."""
 
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
         """Send trajectories to the shards of their episodes."""
@@ -237,7 +237,7 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
 # A resumed run may have a different number of shards: the replay memory's rows are then redistributed among them.
 
 RUN = 16
-"""Number of consecutive rows that stay together, as each run of rows needs one additional observation."""
+"""Number of consecutive rows that stay together, because each run of rows needs one additional observation."""
 _AT_ONCE = 2**12
 
 

@@ -1,4 +1,4 @@
-"""The trainer stage for SAC with a sharded replay buffer, which awaits batches, as the trainer itself can't."""
+"""The trainer stage for SAC with a sharded replay buffer: it awaits batches, because the trainer itself can't."""
 
 from __future__ import annotations
 
