@@ -185,7 +185,7 @@ def carried(config: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def take_over(given: Mapping[str, bytes]) -> None:
-    """Store the result of the parent process's `carried`."""
+    """Store the environments that the parent process's `carried` returned."""
     for reference, data in given.items():
         _given.setdefault(reference, data)
 

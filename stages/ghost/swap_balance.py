@@ -105,8 +105,7 @@ class SwapBalance:
         )
 
     def _fastest(self, team: Iterable[PolicyHistory], plays: Callable[[int], bool]) -> tuple[PolicyHistory, int, float]:
-        """Return the behaviour that has completed the largest part of its turn, its step count, and its steps in
-        flight."""
+        """Return the behaviour that has completed the most of its turn, with its step count and its steps in flight."""
 
         def steps(history: PolicyHistory) -> tuple[int, float]:
             known = [

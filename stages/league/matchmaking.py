@@ -131,7 +131,7 @@ class Matchmaker:
         return learner_code(list(self.settings.learners).index(learner))
 
     def rivals(self, learner: str) -> list[str]:
-        """Return the sides that a learner plays against: all other sides, or its own if there is only one."""
+        """Return the sides that a learner plays against: all other sides, or its own side if there is only one."""
         own, found = self.sides[learner], [*dict.fromkeys(self.sides.values())]
         return [side for side in found if side != own] or [own]
 
@@ -210,8 +210,8 @@ class Matchmaker:
 
         The payoff of member i against the mixture x is the sum of x_j M_ij over its opponents j. The mean of a pair's n
         games, each with variance s², adds (x_i² + x_j²) s² / n to the variances of its two members' payoffs, and
-        another game reduces this sum by a fraction 1 / (n + 1) (Neyman 1934, stratified sampling, one game at a time).
-        Pairs that add less than `EXACT` squared need no more games.
+        another game reduces this sum by a fraction of 1 / (n + 1) (Neyman 1934, stratified sampling, one game at a
+        time). Pairs that add less than `EXACT` squared need no more games.
 
         Args:
             own: the side of the first member of each pair.

@@ -65,7 +65,7 @@ def winning_columns(stones: Stones, heights: NDArray[np.int8]) -> NDArray[np.boo
 
 
 def to_planes(own: Stones, other: Stones) -> NDArray[np.int8]:
-    """Return a player's observation [C, 84], PettingZoo's [6, 7, 2] flattened: own and the other's stones, by cell."""
+    """Return a player's observation [C, 84], PettingZoo's [6, 7, 2] flattened: own stones and the other player's."""
     stones = np.stack([own, other], axis=1)[:, None, :]
     bits = (stones >> _BIT_OF_PLACE[:, None]) & _ONE
     return bits.astype(np.int8).reshape(len(own), 2 * PLACES)

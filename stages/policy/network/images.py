@@ -93,7 +93,7 @@ class VisualEncoder(nn.Module):
 
 
 class ImageEncoders(nn.ModuleList):
-    """Encodes each of a behaviour's images as a vector [H], H being the first hidden layer's width.
+    """Encodes each of a behaviour's images as a vector [H], where H is the first hidden layer's width.
 
     See `body.KindEncoder`.
 

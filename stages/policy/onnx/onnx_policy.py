@@ -196,7 +196,7 @@ class OnnxPolicy:
         self.version = -1
 
     def load(self, update: PolicyUpdate) -> None:
-        """Set the version to the update's; the model keeps its own weights.
+        """Set the version to the update's version; the model keeps its own weights.
 
         Raises:
             StageError: if the update holds weights.

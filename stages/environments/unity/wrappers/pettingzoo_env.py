@@ -1,9 +1,9 @@
 """A Unity program with any number of agents as PettingZoo environments, under ML-Agents' names for these classes.
 
 An agent is called `<behaviour id>?agent_id=<its number in Unity>`. `agents` lists the agents that need a decision now;
-the others are absent meanwhile. Unity gives an agent a new number when its next episode begins: agents come and go, and
-`possible_agents` lists all agents since the last reset. If a program keeps an agent's number, the name continues with
-`&life=2`.
+the others are absent until they need one. Unity gives an agent a new number when its next episode begins: agents come
+and go, and `possible_agents` lists all agents since the last reset. If a program keeps an agent's number, the name
+continues with `&life=2`.
 """
 
 from __future__ import annotations
