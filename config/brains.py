@@ -1,8 +1,8 @@
 """Brains, which decide for agents: the table of kinds, and the settings that refer to a brain.
 
 A brain that does not learn can decide for a behaviour, for some of its teams, in a share of its games, or as an
-opponent in self-play and in evaluations. In all these places, the key `use` selects it. A new kind needs one entry here
-and the function named in the entry.
+opponent in self-play and in evaluations. In all these cases, the key `use` selects the brain. A new kind needs one
+entry here and the function named in the entry.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ _PLACE = "{value}"
 class GodotSettings(EnvironmentSettings):
     """A game made with Godot that uses the Godot RL Agents addon.
 
-    `env_settings` determines which build is started, or whether the editor plays.
+    `env_settings` determines which build is started, or whether the game runs in the editor.
     """
 
     kind: Literal["godot"]

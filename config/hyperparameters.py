@@ -23,7 +23,7 @@ def schedule_field(default: Schedule, description: str = _STAYS_OR_FALLS, extra:
 
 
 class Block(Protocol):
-    """The parts of a behaviour's block against which its hyperparameters are checked."""
+    """The parts of a behaviour's block that its hyperparameters are checked against."""
 
     @property
     def max_steps(self) -> int: ...  # noqa: D102 - a key of the YAML

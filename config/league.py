@@ -356,9 +356,9 @@ class LeagueSettings(Settings):
             )
 
     def _opponents(self) -> dict[str, bool]:
-        """Return the possible opponents among learners, with each one's `freeze.first`.
+        """Return the learners that may be opponents, each with its `freeze.first`.
 
-        They are the learners of the other behaviours if those have leagues.
+        If other behaviours have leagues, only those behaviours' learners may be opponents.
         """
         sides = [*self.rivals.values()] or [self._seen_by_rivals()]
         found: dict[str, bool] = {}
@@ -367,7 +367,7 @@ class LeagueSettings(Settings):
         return found
 
     def _brains(self) -> list[str]:
-        """Return the names of the possible opponents among brains."""
+        """Return the names of the brains that may be opponents."""
         sides = [*self.rivals.values()] or [self._seen_by_rivals()]
         return list(dict.fromkeys(name for side in sides for name in side["members"]))
 

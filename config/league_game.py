@@ -25,17 +25,17 @@ class LeagueGame:
     sides: Mapping[str, str]
     """Maps the key of a learner or brain to the environment's behaviour that it plays; empty with one league."""
     learners: Mapping[str, str]
-    """Maps a learner's key to the behaviour name under which it learns."""
+    """Maps a learner's key to the learner's behaviour name, `<behaviour>.<learner>`."""
     brains: Mapping[str, tuple[str, int]]
     """Maps a brain's key to the behaviour that lists the brain under `members`, and the brain's index there."""
 
     @property
     def keys(self) -> dict[str, str]:
-        """Maps the behaviour name under which a learner learns to the learner's key."""
+        """Maps a learner's behaviour name to the learner's key."""
         return {name: key for key, name in self.learners.items()}
 
     def learner_name(self, key: str) -> str:
-        """Return the behaviour name under which a learner learns, even for a learner that no longer exists."""
+        """Return a learner's behaviour name, even for a learner that no longer exists."""
         return key if self.sides else f"{self.home}.{key}"
 
 

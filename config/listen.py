@@ -1,4 +1,4 @@
-"""The addresses on which Headrace's servers listen: the values of `listen` settings. By default, this machine only."""
+"""The addresses that Headrace's servers listen on: the values of `listen` settings. By default, this machine only."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class QueuesSettings(Settings):
 # Custom stages.
 
 STAGE_GROUP = "headrace.stages"
-"""Entry-point group under which installed packages provide stages by a short name."""
+"""Entry-point group that gives short names to stages in installed packages."""
 
 _OFFERED_NAME = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 
@@ -184,7 +184,7 @@ stopped, and no silence counts."""
 
 
 class _Silence(Settings):
-    """For how many seconds a process may be silent."""
+    """How long a process may be silent, in seconds."""
 
     warn_s: Float
     end_s: Float | None

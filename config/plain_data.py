@@ -54,7 +54,7 @@ def _key(key: object, path: KeyPath) -> str:
 
 
 def named(value: Any, path: KeyPath) -> str:
-    """Return the name by which other processes can import a class or function; raise an error for other callables."""
+    """Return the name that other processes use to import a class or function; raise an error for other callables."""
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if module == "__main__":
         if _is_guarded(name):

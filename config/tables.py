@@ -62,7 +62,7 @@ def plugin_modules() -> list[str]:
 
 
 def main_module() -> str:
-    """Return the name by which other processes can import the main module; empty in a notebook."""
+    """Return the name that other processes can use to import the main module; empty in a notebook."""
     main = sys.modules["__main__"]
     if spec := getattr(main, "__spec__", None):  # set by `python -m package.module`
         return str(spec.name)

@@ -259,7 +259,7 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
 
 
 def _other_trainers(top: type[BaseModel], path: KeyPath, data: Any) -> list[str]:
-    """Return the trainer types for which a key of `hyperparameters` would be known."""
+    """Return the trainer types that would accept a key of `hyperparameters`."""
     return [
         trainer
         for parent in models_at(top, path[:-2], data)

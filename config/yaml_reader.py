@@ -178,7 +178,7 @@ def read_text(text: str, name: str, at: KeyPath = ()) -> Document:
     Args:
         text: the YAML.
         name: the text's name in mistakes.
-        at: the key path at which the text belongs in a file.
+        at: the key path where the text belongs in a file.
 
     Raises:
         ConfigError: if the text is not YAML.

@@ -290,7 +290,7 @@ def convert_self_play(self_play: OldValue, target: Target, *, flat: bool) -> Non
     Args:
         self_play: the old section.
         target: the block's new form.
-        flat: True in a flat block, for which `swap_steps` had another default.
+        flat: True in a flat block, where `swap_steps` had another default.
     """
     if not isinstance(self_play.value, dict):
         target.put("self_play", self_play.value, self_play)

@@ -30,7 +30,7 @@ def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Give
     Args:
         entry: the entry.
         writing: receives the result.
-        given: the entry's values, of which those about the environment are used.
+        given: the entry's values; only those about the environment are used.
     """
     wrappers = list(_classes(given.get("env_wrapper"), writing))
     options = writing.expression(given["env_kwargs"]) if "env_kwargs" in given else {}

@@ -30,7 +30,7 @@ class Given:
 
 
 class Writing:
-    """The run during construction.
+    """A run that is being built from an entry.
 
     Args:
         notes: receives warnings, mistakes, comments and origins.
