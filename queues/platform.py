@@ -247,7 +247,7 @@ _CHUNK = 1 << 16
 
 
 async def hand_over(sock: socket.socket, things: Sequence[socket.socket | Segment], data: bytes) -> None:
-    """Send data, and the sockets and segments whose tickets it contains. Waits while the system's buffer is full.
+    """Send data, and the sockets and segments whose tickets it contains. Wait while the system's buffer is full.
 
     Args:
         sock: a stream socket, to a process that calls `take_over` once for each call to this function.

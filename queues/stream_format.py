@@ -34,7 +34,9 @@ MAGIC = b"\x89HRACE\r\n"
 """The first bytes of every stream. They are not text, so programs that convert line endings visibly corrupt them."""
 VERSION = 1
 MAX_FRAME_BYTES = 1 << 30
-"""Maximum payload of a frame in bytes, compressed or not; writers refuse larger ones, readers treat them as damage."""
+"""Maximum payload of a frame in bytes, compressed or not; writers refuse larger frames, and readers treat them as
+damage.
+"""
 MAX_META_BYTES = 1 << 20
 """Maximum metadata of a frame in bytes; as Python objects up to 72 times as much, since one byte can be a map."""
 COMPRESSION_LEVEL = -1
