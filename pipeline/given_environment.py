@@ -135,7 +135,7 @@ def _loaded(config: Any, values: Mapping[tuple[str, ...], Any]) -> RunConfig:
 
 
 def _importable(maker: Any) -> str | None:
-    """Return the name by which every process can import the environment; None if there is no name."""
+    """Return the name that every process can use to import the environment; None if there is no name."""
     if isinstance(maker, str | ModuleType):
         return maker if isinstance(maker, str) else maker.__name__
     if _is_object(maker) or getattr(maker, "__module__", None) == "__main__":
@@ -228,7 +228,7 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
 
 
 def _id_of(spec: Any) -> str:
-    """Return the id by which Gymnasium makes the same environment in every process; empty if that is uncertain."""
+    """Return the id that Gymnasium needs to make the same environment in every process; empty if that is uncertain."""
     from gymnasium import registry
 
     known, fields = registry.get(spec.id), ("entry_point", "kwargs", "max_episode_steps", "additional_wrappers")

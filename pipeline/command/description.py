@@ -145,7 +145,7 @@ def _parameter(parameter: EnvironmentParameter) -> str:
 
 
 def _gradients(config: RunConfig, name: str) -> Sequence[str]:
-    """Describe how a trainer with two ways to compute gradients does it, as far as the configuration decides that."""
+    """Describe how a trainer that can compute gradients in two ways does so, as far as the configuration decides it."""
     settings = config.behavior_settings(name)
     kind = declared_kind(settings.trainer_type)
     if kind.without_autograd is None:

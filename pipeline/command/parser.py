@@ -20,7 +20,7 @@ OURS = "run-pipeline"
 ML_AGENTS = "mlagents-learn"
 GODOT_RL = "gdrl"
 COMMANDS = (OURS, ML_AGENTS)
-"""Names under which the command is installed; the commands differ only in that the second prints all settings."""
+"""The installed command's names; called by the second name, the command also prints all settings."""
 
 ATTACHED, LAST = "--monitor", "--env-args"
 """The option whose optional value is attached with '=', and the option after which all arguments go to Unity."""
@@ -46,7 +46,7 @@ Ctrl-C saves a checkpoint and ends; a second Ctrl-C ends immediately. Curves: te
 
 
 def program() -> str:
-    """Return the name by which the command was called."""
+    """Return the command's name, as the user called it."""
     called = Path(sys.argv[0]).stem
     return called if called in (*COMMANDS, GODOT_RL) else OURS
 

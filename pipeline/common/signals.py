@@ -40,7 +40,7 @@ def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[
 
     Args:
         answer: called in a new thread each time, so it may block.
-        name: on Windows, the name by which other processes notify this one that the console is closing.
+        name: on Windows, the name that other processes use to notify this one that the console is closing.
     """
     numbers = taken_requests()
     default_in_forks(numbers)

@@ -40,7 +40,7 @@ class LearnerReady:
 
 @dataclass(frozen=True, slots=True)
 class FollowerReady:
-    """To its learner: a follower is about to join the replicas."""
+    """To a follower's learner: the follower is about to join the replicas."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ MEASURED_UPDATES = 5
 MOST_COLLECTING = 3.0
 """Largest collecting-to-learning time ratio at which actors run ahead, where doing so saves a quarter of the time."""
 AHEAD = 1
-"""Number of updates by which actors run ahead if running ahead pays off."""
+"""Number of updates that actors run ahead if running ahead pays off."""
 
 
 @dataclass(frozen=True)

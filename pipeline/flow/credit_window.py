@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from headrace.queues.messages import FREE
 
 TRAINER = "trainer"
-"""Name under which a trainer, rather than another stage, returns credits."""
+"""Name that identifies a trainer, rather than another stage, when it returns credits."""
 
 
 @dataclass(slots=True)

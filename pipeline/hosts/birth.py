@@ -36,7 +36,7 @@ def start_child(
         words: main's end of the child's last words.
         arguments: additional arguments.
         environment: the child's environment variables.
-        mark: environment mark by which the sweeper recognises the child's own children.
+        mark: environment mark that lets the sweeper recognise the child's own children.
         options: as for `start_python`.
 
     Returns:

@@ -1,8 +1,8 @@
 """A child's end of its lifeline, taken before anything else, so that the child ends when main is gone.
 
-A thread waits for the lifeline to close, whatever else the child is doing. Until then, it answers main's requests for
-what the child is doing. Until the child runs the user's code, Linux kills the child together with main, even during an
-import in C. Afterwards, the user's code may have started programs, which the thread ends as well.
+A thread waits for the lifeline to close, whatever else the child is doing. Until then, it answers main's questions
+about what the child is doing. Until the child runs the user's code, Linux kills the child together with main, even
+during an import in C. Afterwards, the user's code may have started programs, which the thread ends as well.
 
 Import this module before anything slow; it defers its own later imports.
 """

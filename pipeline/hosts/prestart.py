@@ -67,7 +67,7 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
     Args:
         name: name of the host that the child will run.
         modules: modules that the child imports while it waits.
-        mark: environment mark by which the sweeper recognises the child's own children.
+        mark: environment mark that lets the sweeper recognise the child's own children.
     """
     (ours, theirs), words = socket_pair(), LastWords()
     with theirs:

@@ -76,7 +76,7 @@ class Launcher:
         return next((slot for slot in self.actors.values() if slot.handle is host), None)
 
     async def start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> ActorSlot:
-        """Start an actor; `old` is the dead one that it replaces."""
+        """Start an actor; `old` is the slot of the dead actor that it replaces, if any."""
         source, self._sources = self._sources, self._sources + 1
         edge = self._run.replay_edge
         plan = replace(

@@ -129,7 +129,7 @@ class RunPart:
         """Handle the start of a checkpoint, just before barriers are put into the streams."""
 
     def checkpoint_ended(self) -> None:
-        """Handle the end of a checkpoint, complete or not; one that the run's last checkpoint replaces does not end."""
+        """Handle the end of a checkpoint, complete or not, unless the run's last checkpoint has replaced it."""
 
     def host_failed(self, why: str) -> None:
         """Handle the failure of one of the part's own hosts, which is about to end."""

@@ -116,7 +116,7 @@ class RunPlan:
         return None if behavior in self._recorded_at_trainers else teacher_of(self.config, behavior)
 
     def students(self, behavior: str) -> list[str]:
-        """Return the behaviours to whose trainers main must copy this behaviour's trajectories."""
+        """Return the behaviours whose trainers must receive copies of this behaviour's trajectories from main."""
         return [name for name in students_of(self.config, behavior) if name not in self._recorded_at_trainers]
 
     def set_by_command(self, behavior: str) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[
 
 
 def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
-    """Return the share of time for which an edge waits for the bottleneck; 0 if the edge does not lead to it."""
+    """Return the share of time during which an edge waits for the bottleneck; 0 if the edge does not lead to it."""
     if cause is None or not cause.host or cause.behavior not in ("", edge["behavior"]):
         return 0.0
     kinds = ("trajectories", "learn") if cause.host == ACTORS else _WAITS_AT.get(cause.stage, ("trajectories", CREDITS))

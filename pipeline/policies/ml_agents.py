@@ -92,7 +92,7 @@ class MLAgentsCheckpoint:
         step: number of agent steps for which the policy was trained.
         trainer_type: `ppo`, `sac` or `poca`.
         squashed: True if continuous actions are squashed by tanh, as in sac.
-        unused: names of the networks that Headrace's trainers can't use: those of reward signals.
+        unused: names of the networks that Headrace's trainers can't use, which are those of reward signals.
 
     Raises:
         StageError: if the file can't be read, is not an ML-Agents checkpoint, or its actor is not an MLP.

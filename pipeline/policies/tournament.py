@@ -1,4 +1,4 @@
-"""`--tournament`: trained policies, models and scripts play each other; reports a rating table, a matrix and JSON."""
+"""`--tournament`: lets policies, models and scripts play each other; reports a rating table, a matrix and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warm starts: initializes a new run's trainers from policies given as `init_path` or `initialize_from`.
+"""Warm starts: initialises a new run's trainers from policies given as `init_path` or `initialize_from`.
 
 The policies are Headrace exports or ML-Agents checkpoints; a run can also resume from an ML-Agents checkpoint.
 """
@@ -67,14 +67,14 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
 
 
 def _trained_as(behavior: str, run_folder: Path) -> str:
-    """Return the name under which a run trained a behaviour: for a league, that of the first learner."""
+    """Return a behaviour's name in the run that trained it: for a league, the name of the first learner."""
     return learners_in(run_folder).get(behavior, [behavior])[0]
 
 
 def warm_start(
     trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None
 ) -> None:
-    """Initialize a trainer from an export or an ML-Agents checkpoint.
+    """Initialise a trainer from an export or an ML-Agents checkpoint.
 
     If a trainer of the same type wrote the file, all networks are used, else only the policy.
 

@@ -261,7 +261,7 @@ def _stable_baselines(env: Any, asked: _Asked) -> _Episodes:
 
 
 def _instances(env: Any, asked: _Asked, batch: Any, masks: Any, step: Any, resets_later: bool) -> _Episodes:
-    """Yield the episodes of the environment's instances, each of which plays its share."""
+    """Yield the episodes of the environment's instances; each instance plays an equal share."""
     from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
     n = env.num_envs

@@ -19,7 +19,7 @@ _HEADER = "r,l,t,episode"
 
 
 class EpisodeTable:
-    """A table with one row per training episode of a behaviour: return, length, seconds since the table began, number.
+    """A table with one row per training episode: return, length, seconds since the table began, episode number.
 
     A run that resumes from a checkpoint first removes the rows of later episodes.
 

@@ -74,9 +74,9 @@ class QueueProgress:
     high_water: int
     """The largest depth of the queue so far."""
     producers_wait: float
-    """Share of the last second (0 to 1) in which producers waited for room; a high share means slow consumers."""
+    """Fraction of the last second (0 to 1) in which producers waited for room; a high share means slow consumers."""
     consumers_wait: float
-    """Share of the last second (0 to 1) in which consumers waited for items; a high share means slow producers."""
+    """Fraction of the last second (0 to 1) in which consumers waited for items; a high share means slow producers."""
     items_per_s: float = 0.0
     """Items that passed through the queue in the last second."""
 

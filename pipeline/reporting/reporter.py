@@ -203,8 +203,8 @@ class Reporter:
     def finish(self) -> None:
         """Write a final summary for each behaviour that has made steps since its last summary.
 
-        A behaviour whose last summary is at `max_steps` gets no other one: the few steps beyond would only add a noisy
-        point to every curve.
+        A behaviour whose last summary is at `max_steps` gets no final summary: the few steps beyond would only add a
+        noisy point to every curve.
         """
         for behavior in self._behaviors.values() if self._waiting is None else ():
             steps = behavior.progress.steps

@@ -145,7 +145,7 @@ class RunFolder:
         """Continue in a new folder, `<run-id>-rescued`, next to the lost one or else in the folder for temporary files.
 
         Raises:
-            OSError: if no folder can be created; the run can't write anything then.
+            OSError: if no folder can be created, in which case the run can't write anything.
         """
         lost, self.waits = self.path, True
         for parent in (lost.parent, Path(tempfile.gettempdir())):

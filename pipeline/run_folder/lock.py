@@ -25,7 +25,7 @@ from headrace.surroundings import shown
 LOCK = ".lock"
 GUARD = ".lock.guard"
 _SCANNED_S = 0.5 if sys.platform == "win32" else 0
-"""Seconds for which a virus scanner may keep the lock file open; 0 except on Windows."""
+"""Seconds that a virus scanner may keep the lock file open; 0 except on Windows."""
 
 
 class HeldFolder:

@@ -25,11 +25,11 @@ RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, "curves.png", *OF_TRACKERS, ME
 _LONGEST_NAME = 255
 """Maximum length of a file name, in bytes, on most disks."""
 _WHILE_WRITTEN = 25
-"""Number of bytes by which a temporary file's name is longer than the final name."""
+"""How much longer a temporary file's name is than the final name, in bytes."""
 
 
 def check_behavior_name(name: str) -> None:
-    """Refuse a behaviour name under which a run can't save its progress.
+    """Refuse a behaviour name that a run can't use to save its progress.
 
     Raises:
         RunFolderError: if the name is unusable.

@@ -29,7 +29,7 @@ from headrace.surroundings import shown
 log = logging.getLogger(__name__)
 
 QUICK_PRODUCTS = 2**20
-"""Maximum multiplications for a decision in the event loop, a fraction of a millisecond; more would block requests."""
+"""Maximum number of multiplications for a decision in the event loop; a slower decision would block requests."""
 
 Signature = tuple[str, int, int, int]
 """Identity of a file: path, inode, modification time and size. The identity changes when the file is replaced."""

@@ -43,7 +43,7 @@ _WIDE = (
     "tunnel are safer."
 )
 KEPT_S = 75.0
-"""Seconds for which an idle connection is kept open."""
+"""Seconds that an idle connection is kept open."""
 HEALTH = "/healthz"
 HEALTH_PATHS = frozenset({HEALTH, "/v2/health/live", "/v2/health/ready"})
 """Paths that are answered even if all connections are in use."""

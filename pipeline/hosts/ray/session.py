@@ -208,7 +208,7 @@ def _requests(config: RunConfig) -> Iterator[HostResources]:
 
 
 def _askers(config: RunConfig, what: str) -> str:
-    """Return the YAML keys under which hosts request `gpus` or `memory`, as text."""
+    """Return the YAML keys that request `gpus` or `memory` for hosts, as text."""
     placed = {name: placement_of(config, name) for name in config.behaviors}
     asking = [
         name for name, each in placed.items() if any(getattr(part, what, None) for part in (each.actors, each.learners))

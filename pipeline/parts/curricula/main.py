@@ -48,7 +48,7 @@ class CurriculaPart(RunPart):
         self._advance()
 
     def progress(self) -> Mapping[str, Any]:
-        """Return the current lessons, and the returns by which they are judged."""
+        """Return the current lessons, and the returns that determine when the lessons end."""
         if self.run.plan.deterministic:
             self._advance()  # so that a run resumed from here begins them at the same point
         return {"curricula": self._curricula.state_dict()}

@@ -50,7 +50,7 @@ class Evaluation(RunPart):
         return self._best
 
     def progress(self) -> dict[str, Any]:
-        """Return the best scores, with the opponents against which they were achieved."""
+        """Return the best scores, and the opponents that they were achieved against."""
         settings = self.run.plan.config.evaluation
         assert settings is not None, "the part is there for its sake"
         return {"best": self._best, "best_against": settings.opponents}

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 CAUSE_S = 5.0
 """Seconds to wait for the cause of a failure: the learner's own error, or a follower's end."""
 END_S = 10.0
-"""Seconds that a follower has to end after its learner, before it is killed."""
+"""Seconds within which a follower must end after its learner has ended; after that, the follower is killed."""
 _PATIENCE = 0.9
 """Fraction of the silence limit after which a follower counts as lost, before main can blame the learner."""
 
@@ -320,7 +320,7 @@ def device_of_replica(device: str, rank: int, size: int) -> tuple[str, str]:
 
 
 def own_address(address: str, port: int) -> str:
-    """Return this machine's address in the network to which `address` belongs."""
+    """Return this machine's address in the network that `address` belongs to."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((address, port))  # sends nothing
         return str(sock.getsockname()[0])

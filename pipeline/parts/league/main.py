@@ -59,7 +59,7 @@ class LeaguePart(RunPart):
         self._league: LeagueController | None = None
         self._game: LeagueGame | None = None
         self._learners: dict[str, str] = {}
-        """Each learner's key in the settings, by the behaviour name under which it learns."""
+        """Maps each learner's behaviour name to the learner's key in the settings."""
         self._newest: dict[str, PolicyUpdate] = {}
         self._sent: dict[tuple[str, int], int] = {}
         """Per learner and actor: the number of the last match table sent to the actor."""
