@@ -99,7 +99,7 @@ def process(steps: Sequence[StepBatch], min_rows: int) -> tuple[float, int]:
 
 
 def copy(steps: Sequence[StepBatch]) -> float:
-    """Return the CPU seconds for copying the row columns of all steps once, to consecutive places."""
+    """Return the CPU seconds for copying the row columns of all steps once, into contiguous memory."""
     total = sum(len(step.agent_ids) for step in steps)
     first = steps[0]
     targets = [np.zeros((total, 4), np.float32), np.zeros(total, np.float32)]

@@ -166,7 +166,7 @@ def pong(asked: Asked) -> Workload:
 
 
 def by_hosts(example: str, behavior: str, steps: int, mark: float = float("inf"), lag: bool = False) -> dict[str, Run]:
-    """Return Headrace with actor and learner in separate processes, optionally also with lag 1, and both inline."""
+    """Return Headrace's contestants: actor and learner in separate processes, perhaps with lag 1, and both inline."""
 
     def ours(sets: Sequence[str]) -> Run:
         return lambda seed: pipeline(example, behavior, sets, seed, steps, steps // 5, mark=mark)
@@ -178,7 +178,7 @@ def by_hosts(example: str, behavior: str, steps: int, mark: float = float("inf")
 def by_precision(
     example: str, behavior: str, sets: Sequence[str], steps: int, first: int, warm_up: int = 0
 ) -> dict[str, Run]:
-    """Return Headrace in float32 and in bf16."""
+    """Return Headrace's contestants: in float32 and in bf16."""
 
     def ours(precision: str) -> Run:
         keys = [*sets, f"torch_settings.precision={precision}"]

@@ -3,10 +3,10 @@
     python benchmarks/connect_four.py                           at most 20 minutes on two cores
     python benchmarks/connect_four.py results/connect-four      only plays, with a finished run's policies
 
-Each bar takes 500 games, of which the policy begins every other one: against random play, and against a player that
-looks one move ahead (it wins if it can, otherwise blocks the opponent's win, otherwise plays at random). A rate counts
-only wins, not draws. Then the policy plays its own earlier snapshots, without a bar: if both players are perfect,
-neither can win more than half of the games, because the player that begins wins.
+Each bar is measured over 500 games, in which the policy begins every other game: against random play, and against a
+player that looks one move ahead (it wins if it can, otherwise blocks the opponent's win, otherwise plays at random). A
+rate counts only wins, not draws. Then the policy plays its own earlier snapshots, without a bar: if both players are
+perfect, neither can win more than half of the games, because the player that begins wins.
 
 The final policy takes its most likely moves, and the snapshots sample theirs as in training; with `--drawn`, all of
 them sample. Policies may be trained in PettingZoo's connect four or in the built-in game. The benchmark fails if a bar

@@ -3,8 +3,8 @@
 Small runs of many kinds (`kill_scenarios.py`) are killed and resumed repeatedly. Killing an actor, a learner, a
 follower or the sweeper does not end the run. Killing main, a shard, the central inference host or a Ray node ends it,
 and `--resume` continues it. `--serve` and `--validate` are killed too. The moments are the first 100 ms of a process,
-the seconds of start-up, the seconds of training, and the beginning and the end of a checkpoint, for which the benchmark
-watches.
+the seconds of start-up, the seconds of training, and the beginning and the end of a checkpoint, which the benchmark
+watches for.
 
 After each kill, the benchmark asserts that the exit status and the message are right, that no process and no temporary
 file remains, that each checkpoint is complete, and that nothing is behind the last checkpoint before the kill: steps,
@@ -40,7 +40,7 @@ from standing import Violation
 LIVES = 12
 """Maximum number of starts of a run before a new run begins."""
 MOST_WORDS = 2000
-"""Maximum characters of a violation's message; its folder has the rest."""
+"""Maximum number of characters in a violation's message; the violation's folder has the rest."""
 
 
 def work(args: argparse.Namespace, runs: Sequence[Scenario], counts: Counts, until_kills: int, deadline: float) -> None:

@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/replicas.py
 
 Each replica is a process with one torch thread, as in a run; the rows for an update are ready before it begins. PPO
-makes epochs over minibatches of random rows, `--trainer sac` updates from its replay memory, and `impala` gradient
-steps.
+runs epochs over minibatches of random rows, `--trainer sac` updates from its replay memory, and `--trainer impala`
+takes gradient steps.
 """
 
 from __future__ import annotations
