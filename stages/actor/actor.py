@@ -257,7 +257,7 @@ class Actor(Source[Item]):
         except NoDecisionError:
             self._catch_up()
             if self._state is not State.WAITING:
-                self._state = State.DECIDING  # commands are followed in it; the decisions before a reset are gone
+                self._state = State.DECIDING  # a state that follows commands; decisions from before a reset are gone
             await self._sleep()
             return False
         self._asleep = False

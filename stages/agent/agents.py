@@ -241,7 +241,7 @@ class TickAgents:
         capacity: the initial number of agents to make room for.
 
     Attributes:
-        slots: the slots of the agents.
+        slots: the agents' slots.
     """
 
     def __init__(self, capacity: int) -> None:

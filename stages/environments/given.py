@@ -106,7 +106,7 @@ class GivenEnvironment:
             StageError: if pickling fails; the message gives the reason.
         """
         try:
-            import cloudpickle  # Gymnasium depends on it too
+            import cloudpickle  # Gymnasium depends on cloudpickle too
 
             data = bytes(cloudpickle.dumps(self))
         except Exception as error:

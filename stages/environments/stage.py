@@ -145,7 +145,7 @@ class EnvironmentStage(Source[StepBatch]):
             seed: the seed of everything except parameters with their own seeds.
             spawn_key: makes these parameters differ between parts of the run.
         """
-        # Not only the seed: an environment that seeds its generator with it would draw the same numbers as its agents.
+        # More than the seed: an environment seeded with the same number would draw the same numbers as its agents.
         self._random = np.random.default_rng((seed, _ACTING))
         self.parameters.reseed(seed, self._context.replica, *spawn_key)
         self._result = await self._call("reset", lambda group: group.reset(seed))

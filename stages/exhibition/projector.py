@@ -65,9 +65,9 @@ COUNT_DOWN = 3
 COUNT_S = 0.6
 """Seconds per number in the countdown before a game that people play."""
 ROUND_S = 0.9
-"""Seconds of pause after a point; people get the same time again to prepare."""
+"""Length in seconds of the pause after a point; people get the same time again to prepare."""
 GAME_S = 2.0
-"""Seconds of pause at the end of a game."""
+"""Length in seconds of the pause at the end of a game."""
 _LATE_S = 0.3
 """Delay in seconds after which the schedule restarts instead of catching up."""
 

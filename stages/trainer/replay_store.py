@@ -263,7 +263,7 @@ def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
     if zlib.crc32(header) != struct.unpack("<I", _take(file, 4))[0]:
         raise ReplayFileError("the file's header is corrupt")
     saved = json.loads(header)
-    if saved.get("step", step) != step:  # older versions did not write it
+    if saved.get("step", step) != step:  # older versions wrote no step
         raise ReplayFileError(f"the file was saved at step {saved['step']}, but the trainer is at step {step}")
     for name, now in memory.sizes.items():
         then = saved["facts"][_FORMER_NAMES.get(name, name)]
@@ -295,7 +295,7 @@ def _described(memory: SavedMemory) -> list[list[Any]]:
 
 
 def _before(name: str, dtype: str, shape: list[int], rows: int) -> tuple[str, str, list[int], int]:
-    """Return the column as it was described when normalised vectors were still float32; they are float64 now."""
+    """Return the column's description in older files, in which normalised vectors are float32 instead of float64."""
     return name, "<f4" if dtype == "<f8" else dtype, shape, rows
 
 

@@ -278,7 +278,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         policy, current = state["policy"], self.trainer.policy()
         weights = np.asarray(policy["weights"], np.float32)
         (rest,) = dict(current.layout).get(NORMALIZER_REST, (0,))
-        if len(weights) + rest == len(current.weights):  # an earlier release's: the rest at the end was 0
+        if len(weights) + rest == len(current.weights):  # from an earlier release, in which the rest was 0
             weights = np.pad(weights, (0, rest))
         self._policy = replace(current, weights=weights, step=int(policy["step"]), version=int(policy["version"]))
         self._unlearned.clear()

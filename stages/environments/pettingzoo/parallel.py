@@ -168,7 +168,7 @@ class ParallelInstance(Instance):
             if observation is None and last is not None:  # without `last`, it has never decided, so it gets no row
                 if not terminated and agent in actions:
                     raise BrokenEnvironmentError(f"{self._name}: step() returned no observation for agent '{agent}'")
-                observation = last.observation  # training ignores this, or it is the last one before a pause
+                observation = last.observation  # training ignores it, or it is the last one before a pause
             reward, info = self._owed.pop(agent), infos.get(agent) or {}
             ending.append(copied(TimeStep(agent, observation, reward, info, bool(terminated), bool(truncated))))
         return ending

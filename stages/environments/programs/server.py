@@ -193,7 +193,7 @@ class TcpServer(GameServer):
         if self._connection is not None:
             self._warn_of_second()
             return False
-        if len(self._callers) >= _CALLERS:  # drop the oldest one, as a game sends data soon
+        if len(self._callers) >= _CALLERS:  # drop the oldest connection: a game sends data soon
             self._callers.pop(0).close()
         self._callers.append(connection)
         self._connected.set()

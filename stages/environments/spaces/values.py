@@ -49,7 +49,7 @@ class ChoiceCheck:
         if values.dtype.kind not in "iub":
             raise TypeError(f"expected whole numbers, got {values.dtype}")
         chosen: Array = values.reshape(len(values), len(self._sizes)).astype(np.int64) - self._start
-        outside = chosen.view(np.uint64) >= self._sizes  # negative ones wrap to larger numbers
+        outside = chosen.view(np.uint64) >= self._sizes  # negative numbers wrap to larger ones
         if np.count_nonzero(outside):
             row, index = np.argwhere(outside)[0].tolist()
             first = int(self._start[index])

@@ -13,7 +13,7 @@ _LOG_FLAG = "-logfile"
 
 @dataclass(frozen=True, slots=True)
 class Executable(Launch):
-    """A Unity executable; without a `log_file`, Unity writes its log to the default place."""
+    """A Unity executable; without a `log_file`, Unity writes its log to the default location."""
 
     no_graphics: bool = False
     """True to run without rendering, and so without camera observations."""

@@ -205,7 +205,7 @@ def _writable(encoded: EncodedObservations) -> EncodedObservations:
 
 BOTTLENECK_SIZE = 128
 KL_TARGET = 0.5
-"""Target for the information, in nats, that passes the bottleneck: for the sum in `bottleneck_divergence`."""
+"""Target, in nats, for the information that passes the bottleneck, which is the sum in `bottleneck_divergence`."""
 BETA_STEP = 0.0005
 _ESTIMATE_GAIN = 0.2
 _BOTTLENECK_GAIN = 0.1
