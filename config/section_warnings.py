@@ -108,7 +108,7 @@ def _about_start(config: Sections, settings: BehaviorSettings) -> Iterator[Findi
     if config.checkpoint_settings.resume:
         yield Finding(("init_path",), "has no effect, because 'resume: true' takes precedence")
     elif source is not None and any(sign in settings.init_path for sign in "/\\"):
-        message = f"takes precedence over initialize_from, so this behaviour takes nothing from run '{source}'"
+        message = f"takes precedence over initialize_from, so this behaviour loads nothing from run '{source}'"
         yield Finding(("init_path",), message)
 
 

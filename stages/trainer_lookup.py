@@ -91,5 +91,5 @@ def _names(value: Any, asker: str, path: KeyPath) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
         with blaming(*path, "trainer_type"):
-            raise LoadError(f"{asker}: its extra_columns must be a tuple of the names of columns, got {value!r}")
+            raise LoadError(f"{asker}: its extra_columns must be a tuple of column names, got {value!r}")
     return tuple(names)

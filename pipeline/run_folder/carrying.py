@@ -167,7 +167,7 @@ def _listing(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
     if content.get("checksum") != checksum_of(listing):
         raise ValueError(f"the checksum of {LISTING} does not match its content")
     if sorted(names) != sorted([*listing["files"], LISTING]):
-        raise ValueError(f"it does not hold the files that {LISTING} lists")
+        raise ValueError(f"it does not contain the files that {LISTING} lists")
     for each in archive.infolist():
         parts = PureWindowsPath(each.filename)
         if parts.anchor or ".." in parts.parts or ":" in each.filename or each.compress_type != zipfile.ZIP_STORED:

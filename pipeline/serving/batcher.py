@@ -224,6 +224,6 @@ def _refusal(loaded: LoadedModel, error: Exception) -> RequestRefused:
     if isinstance(error, NotFiniteError):  # the model has decided on zeros, so these observations are at fault
         return RequestRefused(ErrorKind.UNFIT, f"the model has no finite answer to these observations: {error}")
     reason = describe_error(error)
-    log.error("%s could not decide: %s", loaded.path, reason)
+    log.error("%s could not choose actions: %s", loaded.path, reason)
     log.debug("where it was raised:", exc_info=error)
     return RequestRefused(ErrorKind.FAULT, f"this is an error in the model or the server: {reason}")

@@ -261,7 +261,7 @@ def _array(raw: Any, what: str, who: Who) -> NDArray[Any]:
         return np.array(raw)
     except (TypeError, ValueError) as error:
         raise BrokenEnvironmentError(
-            f"{who(None)}: step() returned {what} which NumPy can't convert to an array: {short(raw)} ({error})"
+            f"{who(None)}: step() returned {what} that NumPy can't convert to an array: {short(raw)} ({error})"
         ) from error
 
 

@@ -70,7 +70,7 @@ class ObservationLayout:
         self._dtype = "float64" if self.exact else "float32"
         self._specs = spec.observations
         if not vectors and not others:
-            raise StageError(f"{spec.behavior_id}: a policy needs at least one observation, the spec has none")
+            raise StageError(f"{spec.behavior_id}: a policy needs at least one observation, but the spec has none")
 
     def encode(self, observations: Sequence[Array]) -> EncodedObservations:
         """Encode one array [n, *shape] per observation: copy vectors to a new matrix, pass the others on unchanged."""

@@ -232,7 +232,7 @@ def test_acting_deterministically_needs_no_warning_where_nothing_is_learned_from
         (
             "a/b.pt",
             "initialize_from: old",
-            "init_path: takes precedence over initialize_from, so this behaviour takes nothing from run 'old'",
+            "init_path: takes precedence over initialize_from, so this behaviour loads nothing from run 'old'",
         ),
     ],
 )

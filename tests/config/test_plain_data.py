@@ -121,11 +121,11 @@ def test_what_they_can_import_is_named_by_its_place(given, name):
     [
         (
             {**ONE, "environment": {"factory": SimpleNamespace(reset=None, step=None)}},
-            r"environment\.factory: holds namespace.*expected the class, or a function",
+            r"environment\.factory: contains namespace.*expected the class, or a function",
         ),
         (
             {**ONE, "env_settings": {"seed": object()}},
-            r"env_settings\.seed: holds <object .*expected a value that YAML can hold",
+            r"env_settings\.seed: contains <object .*expected a value that YAML can hold",
         ),
         ({"behaviors": {1: {}}}, r"behaviors: has the key 1; expected text"),
         (

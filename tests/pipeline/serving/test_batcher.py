@@ -112,7 +112,7 @@ async def test_only_the_request_that_has_no_answer_is_refused(caplog):
         found: list[Any] = await asyncio.gather(*(actions(made, n) for n in (1, 13, 99, 2)), return_exceptions=True)
         assert found[0::3] == [[2], [4]]
         assert [each.why for each in found[1:3]] == [ErrorKind.UNFIT, ErrorKind.FAULT]
-    assert "Ball.pt could not decide: ZeroDivisionError: 99" in caplog.text
+    assert "Ball.pt could not choose actions: ZeroDivisionError: 99" in caplog.text
 
 
 @pytest.mark.virtual_time

@@ -85,7 +85,7 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
             r"provides; extra_columns can name action_heads; .*log_probs.* always present; .* the trainer must compute "
             r"a baseline",
         ),
-        ("my_trainers:Careless", r"extra_columns must be a tuple of the names of columns, got <function"),
+        ("my_trainers:Careless", r"extra_columns must be a tuple of column names, got <function"),
         ("my_trainers:Missing", r"behaviors\.Walker\.trainer_type"),
         (
             "my_trainers:Raises",

@@ -289,7 +289,7 @@ OF_VECTORS = {
     "a reward is None": (lambda seen, r, *told: (seen, [1, 2, None], *told), "Env, instance 2: .* the reward None"),
     "rewards are ragged": (
         lambda seen, r, *told: (seen, [1, [2], 3], *told),
-        "Env: step.* returned rewards which NumPy",
+        "Env: step.* returned rewards that NumPy",
     ),
     "rewards are one": (lambda seen, r, *told: (seen, 1.0, *told), r"Env: step.* returned rewards of shape \(\); exp"),
     "ends are words": (lambda seen, r, e, *told: (seen, r, ["no"] * 3, *told), "Env, instance 0: .*as `terminated`"),

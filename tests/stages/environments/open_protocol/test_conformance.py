@@ -64,7 +64,10 @@ async def test_a_game_in_order_is_told_with_what_it_sends():
     lines = await checked(ScriptedGame(*[asking, asking, ending] * 400))
     assert noted(lines) == []
     assert "ok answers a reset: 2 agents request a decision" in lines
-    assert "ok Ball: 602 decisions, 100 episodes of 3.0 decisions (0 truncated), mean return 2.990 with random actions" in lines
+    assert (
+        "ok Ball: 602 decisions, 100 episodes of 3.0 decisions (0 truncated), mean return 2.990 with random actions"
+        in lines
+    )
     assert "ok sends the statistics Goals" in lines
 
 
