@@ -153,7 +153,7 @@ class SnapshotOpponents:
 
 
 class BrainOpponents:
-    """Opponents that play a brain that does not learn, a new one for each behaviour id and evaluation.
+    """Opponents controlled by a brain that does not learn; each behaviour id in each evaluation gets a new brain.
 
     Args:
         request: the request for the brain.

@@ -359,5 +359,5 @@ def _steps(rows: ProgramRows, spec: BehaviorSpec) -> tuple[DecisionSteps, Termin
 
 
 def _as_floats(column: NDArray[Any]) -> NDArray[np.float32]:
-    """Return observations as floats; bytes of images are scaled to 0 to 1."""
+    """Return observations as floats; image bytes are scaled to the range from 0 to 1."""
     return column.astype(np.float32) / np.float32(255) if column.dtype == np.uint8 else column
