@@ -231,9 +231,8 @@ class LeagueController:
     def mixture(self) -> dict[int, float]:
         """Return the members that represent the league, with their probabilities, which add up to 1 for each side.
 
-        With a meta-solver, this is its mixture of the whole pool. Otherwise it has all frozen policies of each side's
-        first learner, the n-th in proportion to n. Linear averaging, as in CFR+ (Tammelin 2014), gives early policies
-        little weight.
+        With a meta-solver, this is the solver's mixture of the whole pool. Otherwise the mixture has all frozen
+        policies of each side's first learner, the n-th weighted by n: linear averaging, as in CFR+ (Tammelin 2014).
         """
         self._solve()
         return self._known_mixture()
