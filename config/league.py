@@ -20,7 +20,7 @@ from headrace.config.league_presets import PRESETS
 UNKNOWN: Mapping[str, Any] = {"": {"learners": {}, "members": ()}}
 """Placeholder for `rivals` until the other leagues in a file have been read."""
 START = "start"
-"""Target of a reset to the initial weights."""
+"""Value of `reset.to` that means the initial weights."""
 _LEARNER = re.compile(r"[A-Za-z0-9_-]+")
 
 _KINDS = {

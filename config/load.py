@@ -314,7 +314,7 @@ def _set(argument: str) -> str:
 
 
 def _spelt_out(data: dict[str, Any], override: Override) -> list[Override]:
-    """Return one override per name that `EACH` stands for; none if it is optional and its section is missing."""
+    """Return one override per name that `EACH` stands for; empty if its section is optional and missing."""
     section, *below = override.path
     if override.optional and data.get(str(section)) is None:
         return []

@@ -24,7 +24,8 @@ class ObservationKind:
     box_ranks: tuple[int, ...] | None = None
     """Ranks of a Gymnasium Box that can be of this kind; None for all ranks."""
     pixels: bool = False
-    """True if bytes stand for 0 to 1 and channels may come last; models for Unity get floats with channels first."""
+    """True if uint8 values stand for 0 to 1 and channels may come last; models for Unity take floats, channels first.
+    """
     encoder: str | None = None
     """Torch module that encodes all observations of the kind (`headrace.stages.policy.network.body:KindEncoder`).
 

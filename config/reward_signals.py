@@ -172,5 +172,5 @@ class RewardSignals(Settings):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit signals that the behaviour does not have, as null would count as a mistake."""
+        """Omit signals that the behaviour does not have, because null would count as a mistake."""
         return {name: body for name, body in handler(self).items() if body is not None}
