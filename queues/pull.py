@@ -6,7 +6,8 @@ ends. `push` works in the other direction.
 
 A call may cost a millisecond, so there is only one kind: it reports how many earlier items were taken, waits for items,
 and returns all of them. The consumer calls again as soon as the last call returns, so that items arrive while the
-consumer computes. It does so only if its report gives the producer space; otherwise the call would return no items.
+consumer computes. The consumer does so only if its report gives the producer space; otherwise the call would return no
+items.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from headrace.queues.messages import Array, Columns, Message, TrajectoryBatch
 from headrace.queues.platform import Segment
 
 POISON = 0xA5
-"""The byte with which returned slabs are filled in debug mode."""
+"""Byte value that fills returned slabs in debug mode."""
 
 
 class TooLargeError(QueueError):

@@ -92,7 +92,7 @@ class StreamWriter:
         self._rows.append(rows_of(message))
 
     def announce(self, later: StreamHeader) -> None:
-        """Describe behaviours that are missing from the file's header, before their first messages.
+        """Append a description of behaviours that are not in the file's header; call this before their first messages.
 
         Args:
             later: the header of a hypothetical file with only these behaviours; its `config` may be empty.
