@@ -42,7 +42,7 @@ _VERSION = re.compile(r"[-_]v\d+$")
 
 @contextmanager
 def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
-    """Load a configuration for the caller's environment; the object is registered while this context lasts.
+    """Load a configuration for the caller's environment, which stays registered as long as this context lasts.
 
     Args:
         config: as for `run`; its `environment` section may have all keys except those that name the environment.

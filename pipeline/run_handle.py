@@ -35,7 +35,7 @@ class StopRequest:
             call()
 
     def is_set(self) -> bool:
-        """Return True if the stop was requested."""
+        """Return True if a stop was requested."""
         return self._requested.is_set()
 
     def event(self) -> asyncio.Event:

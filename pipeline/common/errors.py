@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class CommandError(Exception):
-    """A command can't run; the message has one line per reason, with what to write instead."""
+    """A command can't run; the message has one line per reason, which states what to write instead."""
 
 
 class RunError(Exception):

@@ -26,8 +26,8 @@ from headrace.stages.errors import innermost_of_user
 MOST_CALLS = 12
 """Maximum number of stack frames in a message, counted from the innermost."""
 _BELOW = (str(Path("stages") / "loop.py"), str(Path("asyncio") / "events.py"))
-"""Suffixes of the names of the files whose loops run stages and callbacks; messages show only the frames that they
-call.
+"""File name suffixes of the modules whose loops run stages and callbacks; messages show only frames that are called
+from these modules.
 """
 
 

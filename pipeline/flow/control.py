@@ -135,7 +135,7 @@ class StarvationWatch:
             trainer.kept.clear()
 
     def kept_back(self, by: str, behavior: str, steps: int) -> None:
-        """Record how many steps a stage has received but not passed on; negative if it now passes on earlier ones."""
+        """Record how many steps a stage has held back; negative if it has passed on steps that it held back earlier."""
         trainer = self._trainers.get(behavior)
         if trainer is None:
             return

@@ -105,7 +105,7 @@ def run_host_process(lifeline: HostLifeline) -> int:
 
 
 async def _live(start_message: dict[str, Any], channel: StartChannel, lifeline: HostLifeline) -> int:
-    """Run the host described by the first start message, and the hosts of any later ones."""
+    """Run the host described by the first start message, and the hosts described by any later messages."""
     lifeline.loop = asyncio.get_running_loop()
     if "number" in start_message:
         await serve_together(start_message, channel)

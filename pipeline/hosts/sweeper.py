@@ -1,4 +1,4 @@
-"""The sweeper: a small program that runs alongside main and ends processes left behind by dead ones.
+"""The sweeper: a small program that runs alongside main and ends processes left behind by dead processes.
 
 It runs as a script with only the standard library. Its argument is main's mark, which begins with main's process id.
 For each process to watch, main writes a line `pid mark`; the first line is about main itself. The descendants of a

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class SavedRun(Run, Protocol):
-    """The run's interface for this module: `Run`, extended with what checkpoints need."""
+    """The run's interface for this module: `Run`, extended with the members that checkpoints need."""
 
     starter: BehaviorStarter
     checkpointing: Checkpointing

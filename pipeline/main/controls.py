@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class NotNow(Exception):
-    """The run can't do this now, or can't do it at all; the message says why."""
+    """The run can't do what the user requests now, or at all; the message says why."""
 
 
 class Unconfirmed(Exception):

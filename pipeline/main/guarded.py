@@ -54,7 +54,7 @@ class GuardedTasks:
         self._runners.append(task)
 
     async def end_runners(self, patience_s: float) -> None:
-        """Wait for the runners to end after their queues have; cancel runners that await something else forever."""
+        """Wait for the runners to end after their queues have ended; cancel those that await something else forever."""
         _, left = await asyncio.wait(self._runners, timeout=patience_s) if self._runners else ((), ())
         for task in left:
             log.warning("%s did not end within %.0f s; cancelling it.", task.get_name(), patience_s)

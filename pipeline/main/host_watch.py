@@ -41,7 +41,7 @@ CAUSE_S = 5.0
 
 
 class WatchedRun(SavedRun, Protocol):
-    """The run's interface for this module: `SavedRun`, extended with what watching hosts needs."""
+    """The run's interface for this module: `SavedRun`, extended with the members needed to watch hosts."""
 
     shutdown: Shutdown
     early_end: EarlyEnd

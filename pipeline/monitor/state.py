@@ -58,7 +58,7 @@ class StagePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Edge:
-    """A queue between two stages; if a queue connects several hosts, one host's part of it."""
+    """A queue between two stages; if a queue connects several hosts, one host's part of that queue."""
 
     queue: str
     kind: str

@@ -66,7 +66,7 @@ def export_policy(
         policy: the policy.
         spec: the behaviour's observations and actions.
         settings: the behaviour's settings; its trainer and network settings describe how the tensors are used.
-        label: replaces the step in the file name, such as `best`; the policy is then not written to `NEWEST`.
+        label: replaces the step in the file name, such as `best`; with a label, the policy is not written to `NEWEST`.
         files: file operations.
         learner: additional state for a trainer to start from: plain values and arrays of numbers, nested in dicts.
         source_folder: the YAML's folder, where `trainer_type` may name a module.

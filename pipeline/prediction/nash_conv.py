@@ -88,7 +88,7 @@ MOST_OF_A_LEAGUE = 20_000
 
 
 def nash_convs(run_folder: Path, behavior: str) -> list[str]:
-    """Return lines with the NashConv of a league's first learner and mixture; none for games not from OpenSpiel."""
+    """Return lines with the NashConv of a league's first learner and mixture; empty if OpenSpiel lacks the game."""
     environment = read_configuration(run_folder).get("environment") or {}
     if environment.get("kind") != "open_spiel" or behavior not in (leagues := learners_in(run_folder)):
         return []
@@ -107,7 +107,7 @@ def nash_convs(run_folder: Path, behavior: str) -> list[str]:
 
 
 def _behaviors_by_player(environment: Mapping[str, Any]) -> dict[int, str]:
-    """Return each player's behaviour, by the first of the environment's patterns that fits the player's name."""
+    """Return each player's behaviour, from the environment's first pattern that matches the player's name."""
     players = find_game(environment["game"], environment.get("options") or {}).possible_agents
     roles = (environment.get("behaviors") or {}).items()
     found = (next(role["behavior"] for pattern, role in roles if fnmatchcase(name, pattern)) for name in players)

@@ -16,7 +16,7 @@ from headrace.stages.games.scene import Display
 
 
 def picture_taken(number: int, shown: Shown, standings: Standings, recorded: int = 0) -> PictureTaken:
-    """Return the message for one frame, with everything that the page shows next to it.
+    """Return the message for one frame, with everything that the page shows next to the frame.
 
     Args:
         number: the frame's number.

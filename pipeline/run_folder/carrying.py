@@ -141,7 +141,7 @@ def _copied(file: IO[bytes], write: Callable[[bytes], Any]) -> dict[str, Any]:
 
 
 def described_archive(path: Path) -> str:
-    """Return a description of an archive that is not a model, with what can read it; "" for any other file."""
+    """Return a description of an archive that is not a model, with a way to read it; "" for any other file."""
     if not zipfile.is_zipfile(path):
         return ""
     with zipfile.ZipFile(path) as archive:

@@ -1,4 +1,4 @@
-"""Names for a run's folder and the files in it that are valid on every operating system."""
+"""Names that are valid on every operating system, for a run's folder and the files in it."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def serve(options: ServingOptions, tell: Callable[[str], None], at_once: Callabl
 
     Args:
         options: the models and settings.
-        tell: called with a text that lists the models and addresses.
+        tell: called with text that lists the models and addresses.
         at_once: ends the process with a message and a status, at a second Ctrl-C or if requests can't be answered.
 
     Raises:
