@@ -337,7 +337,7 @@ def number_of(command: Command) -> int:
 
 
 def names_in(folder: Path) -> set[str]:
-    """Return the names in a folder; none if the folder does not exist."""
+    """Return the names in a folder; empty if the folder does not exist."""
     try:
         return set(os.listdir(folder))
     except FileNotFoundError:

@@ -47,9 +47,9 @@ class Scenario:
     name: str
     plain: Plain
     victims: Mapping[str, str]
-    """Hosts that the run replaces: host name by its label in the table. Main is always a victim too."""
+    """By label in the table: the names of hosts that the run replaces. Main is always a victim too."""
     fatal: Mapping[str, str]
-    """Hosts without which the run fails with an error that names the host: host name by its label in the table."""
+    """By label in the table: the names of hosts whose loss ends the run with an error that names the host."""
     beside: tuple[Path, ...] = ()
     arguments: tuple[str, ...] = ()
     on_ray: bool = False

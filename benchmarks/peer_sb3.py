@@ -32,7 +32,7 @@ SAC_FIRST, COMPILING = 1000, 50
 
 
 class VectorGames(VecEnv):
-    """Wraps a Gymnasium vector environment that restarts within the step as a VecEnv."""
+    """A VecEnv around a Gymnasium vector environment that restarts ended games within the step."""
 
     def __init__(self, games: Any, seed: int) -> None:
         super().__init__(games.num_envs, games.single_observation_space, games.single_action_space)

@@ -55,7 +55,9 @@ RUN: dict[str, Any] = {
     },
 }
 UNITS = {"MB": 4.0, "descriptors": 2.0, "threads": 1.0, "steps/s": 0.1, "µs": 0.1}
-"""By unit: the largest change over the measured time that counts as flat; for rates and costs, part of the median."""
+"""By unit: the largest change over the measured time that counts as flat; for rates and costs, a fraction of the
+median.
+"""
 CPU_TIME = "CPU time so far of "
 
 

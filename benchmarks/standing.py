@@ -87,7 +87,7 @@ class Standing:
             run_folder: `results/<run-id>`.
             behavior: the behaviour.
             earlier: the progress before the last start; the current progress must not be behind it.
-            went_on_from: the steps from which learners that replaced lost ones have continued since.
+            went_on_from: the steps from which replacements of lost learners have continued since.
 
         Raises:
             Violation: if something is broken or behind the earlier progress.

@@ -45,7 +45,7 @@ def batch(rows: int, noisy: bool) -> TrajectoryBatch:
 
 
 def write_s(path: Path, message: TrajectoryBatch, count: int) -> float:
-    """Return the seconds of the writes alone, which recording costs its edge; the final flush happens once per run."""
+    """Return the seconds of the writes alone, which is what recording costs; the final flush happens once per run."""
     path.unlink(missing_ok=True)
     with StreamWriter(path, HEADER) as writer:
         began = time.perf_counter()
