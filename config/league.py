@@ -82,7 +82,7 @@ class MatchSettings(Settings):
 
 
 class FreezeSettings(Settings):
-    """When a learner's newest policy is added to the pool as a member, which then never changes."""
+    """When a learner's newest policy is added to the pool as a member. A member never changes."""
 
     after: Int | None = Field(
         None,

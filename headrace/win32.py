@@ -110,7 +110,7 @@ class Job:
         _end_job(self._handle, 1)
 
     def end_others(self) -> None:
-        """End every process in the job except this one, which the job will then no longer end."""
+        """End every process in the job except this one, which the job will no longer end."""
         found = _ProcessIds()
         _query_job(self._handle, _PROCESS_IDS, ctypes.byref(found), ctypes.sizeof(found), None)
         for pid in found.ids[: found.count]:

@@ -96,8 +96,7 @@ def make_link(spec: LinkSpec) -> tuple[LinkEnd, LinkEnd]:
 
 
 class Channel(asyncio.Protocol):
-    """The socket of an opened end, which sends bytes immediately and has callbacks for received bytes and for closing.
-    """
+    """The socket of an opened end: sends bytes immediately, and has callbacks for received bytes and for closing."""
 
     def __init__(self, on_bytes: Callable[[bytes], None], on_lost: Callable[[], None]) -> None:
         self._on_bytes = on_bytes

@@ -3,7 +3,7 @@
 A part is one folder, `pipeline/parts/<name>/`, with one module per side: `main.py` for main's event loop, `host.py` for
 its own host, `actor.py` and `learner.py` for its additions to actor and learner hosts, `page.py` for the live page. A
 run without the part does not need its folder, so deleting the folder and its entry here leaves other runs intact. Only
-the part's messages (`control/messages.py`), YAML keys and stages then remain, without effect.
+the part's messages (`control/messages.py`), YAML keys and stages remain, without effect.
 
 The table names code as `module:Class` strings, and only the process that runs the code imports it: a learner needs no
 environment library, and an actor no torch.

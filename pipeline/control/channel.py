@@ -100,7 +100,7 @@ class LocalControl:
 
 
 def local_pair(name: str) -> tuple[LocalControl, LocalControl]:
-    """Return both ends of a channel within one event loop: main's end, then the host's."""
+    """Return both ends of a channel within one event loop: main's end, then the host's end."""
     down: AgentManagerQueue[ControlMessage] = AgentManagerQueue(f"control down {name}", CONTROL_BOUND)
     up: AgentManagerQueue[ControlMessage] = AgentManagerQueue(f"control up {name}", CONTROL_BOUND)
     return LocalControl(down, up), LocalControl(up, down)

@@ -94,7 +94,7 @@ class ProgressSnapshot:
     shares: Mapping[str, float] = field(default_factory=dict)
     """Share of time (0 to 1) in which each part works or waits, by statistic."""
     paused: bool = False
-    """True while a user has paused the run: speeds and the remaining time then have no meaning."""
+    """True while a user has paused the run: during a pause, speeds and the remaining time have no meaning."""
 
     @property
     def seconds_left(self) -> float | None:
@@ -263,7 +263,7 @@ def _queue_cells(queue: QueueProgress) -> tuple[str, ...]:
 
 
 SHORTEST_NAME = 10
-"""Minimum width of a name in characters, even if the numbers then do not fit."""
+"""Minimum width of a name in characters, even if that leaves too little space for the numbers."""
 
 
 def _append_table(text: Text, rows: list[tuple[str, ...]], width: int) -> None:

@@ -37,7 +37,7 @@ def archive(path: Path, files: FileOperations) -> None:
 
 
 def _moves(file: Path, files: FileOperations) -> bool:
-    """Return True if a file can be renamed to its own name: then no program has it open."""
+    """Return True if a file can be renamed to its own name, which means that no program has it open."""
     try:
         files.perform("replace", os.replace, file, file)
     except OSError:

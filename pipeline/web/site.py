@@ -230,7 +230,7 @@ class Site:
 # Refusals: always JSON, `{"error": "…"}`, on every path and from every source.
 
 _KEPT = {hdrs.ALLOW, hdrs.WWW_AUTHENTICATE}
-"""Headers of an aiohttp error that its refusal keeps."""
+"""Headers of an aiohttp error that are copied to the refusal."""
 
 
 def refusal(status: int, message: str) -> web.Response:
