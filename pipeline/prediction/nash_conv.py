@@ -53,8 +53,7 @@ def nash_conv(
             draws a policy before each game. A map gives a policy or a list for each player 0, 1, ….
         game: the game's name, as in `environment.game`, or an OpenSpiel game.
         options: the game's parameters, as in `environment.options`.
-        weights: relative weights of a mixture's policies; None for equal weights. A map gives the weights for each
-            player.
+        weights: relative weights of a mixture's policies, or a map of these by player; None for equal weights.
         behavior: the behaviour to load from a run with several.
         checkpoint: "best", "last" or a step, if the policy is loaded from a run.
         max_states: maximum number of game states to visit, including chance nodes.

@@ -75,7 +75,7 @@ def test_a_class_of_the_users_own_may_ask_for_columns(folder, name):
 
 def test_columns_that_are_asked_for_otherwise_than_by_name_are_refused(folder):
     with pytest.raises(
-        LoadError, match=r"behaviors\.P\.trainer_type: .*AskingInVain: .* a tuple of the names .* got 2"
+        LoadError, match=r"behaviors\.P\.trainer_type: .*AskingInVain: .* a tuple of column names, got 2"
     ):
         trainer_kind("kinds_of_trainers:AskingInVain", folder, PATH)
 
