@@ -71,7 +71,7 @@ OBSERVATION_KINDS: Table[ObservationKind] = Table(
         unity_dimensions=(4, 1),
     ),
 )
-"""The kinds by name, in encoding order: each encoder also gets the encodings made before it."""
+"""The kinds by name, in encoding order: each encoder also receives the earlier kinds' encodings."""
 
 
 def kind_of_rank(rank: int) -> str:

@@ -1,4 +1,4 @@
-"""Reads all paths that users write, in a file or on the command line."""
+"""Parses all paths that users give, in a file or on the command line."""
 
 from __future__ import annotations
 

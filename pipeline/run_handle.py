@@ -27,7 +27,7 @@ class StopRequest:
         self._lock = threading.Lock()
 
     def set(self) -> None:
-        """Request the stop; may be called before the run begins, and more than once."""
+        """Request a stop; may be called before the run begins, and more than once."""
         with self._lock:
             self._requested.set()
             calls, self._calls = self._calls, []

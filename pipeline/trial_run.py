@@ -158,7 +158,7 @@ class _Trial:
         return [Remark(words, serious=False) for words in self._missed(coordinator)]
 
     def _look(self, _: ProgressSnapshot) -> None:
-        """End the trial when its time is up or all trainers have learned, but not before there are behaviours."""
+        """End the trial when its time is up or all trainers have learned, but not before a behaviour has appeared."""
         behaviors = self._coordinator.starter.behaviors.values()
         passed_s = time.monotonic() - self._began_s
         learned = all(self._has_learned(state) for state in behaviors)

@@ -45,7 +45,8 @@ TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "policy_publisher",
 )
 BUSY, WAIT, DURATION = "Busy", "Wait", "Duration"
-"""Prefixes of the statistics' names. After a slash follow host and stage, what is awaited, or what is timed."""
+"""Prefixes of the statistics' names. The rest, after a slash, is the host and stage, what is awaited, or what is timed.
+"""
 
 Work = Mapping[str, tuple[float, int]]
 """By kind of work: the seconds spent on it, and how often it was done."""
