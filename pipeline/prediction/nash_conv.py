@@ -53,7 +53,7 @@ def nash_conv(
             draws a policy before each game. A map gives a policy or a list for each player 0, 1, ….
         game: the game's name, as in `environment.game`, or an OpenSpiel game.
         options: the game's parameters, as in `environment.options`.
-        weights: relative weights of a mixture's policies, or a map of these by player; None for equal weights.
+        weights: a mixture's relative weights; None for equal weights. A map gives the weights for each player.
         behavior: the behaviour to load from a run with several.
         checkpoint: "best", "last" or a step, if the policy is loaded from a run.
         max_states: maximum number of game states to visit, including chance nodes.
@@ -87,7 +87,7 @@ MOST_OF_A_LEAGUE = 20_000
 
 
 def nash_convs(run_folder: Path, behavior: str) -> list[str]:
-    """Return lines with the NashConv of a league's first learner and mixture; empty if OpenSpiel lacks the game."""
+    """Return lines with the NashConv of a league's first learner and mixture; none for games not from OpenSpiel."""
     environment = read_configuration(run_folder).get("environment") or {}
     if environment.get("kind") != "open_spiel" or behavior not in (leagues := learners_in(run_folder)):
         return []
@@ -106,7 +106,7 @@ def nash_convs(run_folder: Path, behavior: str) -> list[str]:
 
 
 def _behaviors_by_player(environment: Mapping[str, Any]) -> dict[int, str]:
-    """Return each player's behaviour, from the environment's first pattern that matches the player's name."""
+    """Return each player's behaviour, by the first of the environment's patterns that fits the player's name."""
     players = find_game(environment["game"], environment.get("options") or {}).possible_agents
     roles = (environment.get("behaviors") or {}).items()
     found = (next(role["behavior"] for pattern, role in roles if fnmatchcase(name, pattern)) for name in players)

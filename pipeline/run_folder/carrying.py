@@ -40,7 +40,7 @@ _DAMAGED = (
 """Errors for damaged archives and malformed listings; this module itself raises ValueError."""
 
 
-_OF_LEAGUES = ("*/league.json", "*/league/pool.json", "*/league/*.policy")
+_SCORES_AND_POOLS = ("*/*-best.json", "*/league.json", "*/league/pool.json", "*/league/*.policy")
 
 
 def carry(run_folder: Path, path: str | os.PathLike[str]) -> Path:
@@ -120,7 +120,7 @@ def _files(run_folder: Path) -> dict[str, Path]:
     for behavior in checkpoint.steps:
         folder = behavior_folder(run_folder, behavior)
         found += [each for each in folder.glob("*") if each.suffix in (".pt", ".onnx")]
-    for pattern in _OF_LEAGUES:
+    for pattern in _SCORES_AND_POOLS:
         found += run_folder.glob(pattern)
     files = {each.relative_to(run_folder).as_posix(): each for each in sorted(found)}
     return {**files, f"checkpoints/{MANIFEST}": checkpoint.manifest}

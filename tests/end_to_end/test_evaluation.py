@@ -63,12 +63,12 @@ def test_the_best_of_self_play_is_the_best_by_its_own_mean_of_one_evaluation_per
 def test_a_resumed_run_keeps_its_best_and_whom_it_plays_against(tmp_path, caplog):
     caplog.set_level("INFO")
     section = {"every": 500, "episodes": 8, "opponents": "snapshot"}
-    plain = volley(**INLINE, evaluation=section, behaviors__Volley__max_steps=2500)
+    plain = volley(**INLINE, evaluation=section, behaviors__Volley__max_steps=1500)
     folder = run_here(plain, tmp_path, "run").folder / "Volley"
     opponent, best = (read_export(folder / f"Volley-{label}.pt").update for label in ("opponent", "best"))
     top = max(mean for _, _, mean, _ in scores(caplog.text))
     caplog.clear()
-    plain["behaviors"]["Volley"]["max_steps"] = 4500
+    plain["behaviors"]["Volley"]["max_steps"] = 2500
     result = run_here(plain, tmp_path, "run", resume=True)
     found = scores(caplog.text)
     assert found

@@ -12,6 +12,7 @@ from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import Evaluated, OpenEdge, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
+from headrace.pipeline.parts.evaluation.best_scores import write_score
 from headrace.pipeline.policies.brains import lone_brain
 from headrace.pipeline.policies.export import export_policy, read_export
 from headrace.pipeline.policies.inference import policy_maker
@@ -102,7 +103,7 @@ class EvaluationHost(Host):
 
     def _report(self, result: EvaluationResult) -> bool:
         """Report a score to main, and write the best policy; return False if it could not be written."""
-        kept = not result.best or self._export(result.policy, result.spec, "best")
+        kept = not result.best or self._export(result.policy, result.spec, "best", result.mean)
         self.control.send(
             Evaluated(
                 result.spec.name,
@@ -121,14 +122,16 @@ class EvaluationHost(Host):
         return kept
 
     @preparing()  # importing the packages that write and run `.onnx` files is slow
-    def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str) -> bool:
-        """Write a policy; return False if a disk error prevented it."""
+    def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str, mean: float | None = None) -> bool:
+        """Write a policy, and the mean return of the best one; return False if a disk error prevented it."""
         settings, source_folder = self.config.behavior_settings(spec.name), self.config.source_folder
         try:
             self.stages.folder.check()
             path = export_policy(self.plan.folder, policy, spec, settings, label=label, source_folder=source_folder)
-            if label == "best":
+            if mean is not None:
                 self._onnx.write(path, design_of(spec, settings, source_folder), policy)
+                assert self.config.evaluation is not None, "there is no evaluation host without it"
+                write_score(path, spec.name, mean, self.config.evaluation.opponents)
         except OSError as error:
             log.warning("Evaluation: the %s policy of %s could not be written: %s", label, spec.name, error)
             return False

@@ -14,6 +14,7 @@ from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.parts.evaluation.best_scores import read_scores
 from headrace.queues.ends import Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate
@@ -153,13 +154,15 @@ class Evaluation(RunPart):
 def _remembered(plan: RunPlan) -> dict[str, float]:
     """Return the resumed run's best scores, if they were achieved against the same opponents.
 
+    A file beside the best policy has its score, also from after the checkpoint. Earlier versions wrote no such file.
     Versions without a choice of opponents stored scores by behaviour id, and other ids acted at random. Those scores
     are valid only if there were no other ids.
     """
     if plan.resumed is None or plan.config.evaluation is None:
         return {}
-    progress = plan.resumed.progress
+    progress, opponents = plan.resumed.progress, plan.config.evaluation.opponents
     best = {str(name): float(score) for name, score in progress.get("best", {}).items()}
     if "best_against" not in progress:
         return best if len(best) == 1 and not any("?" in name for name in best) else {}
-    return best if progress["best_against"] == plan.config.evaluation.opponents else {}
+    best = best if progress["best_against"] == opponents else {}
+    return best | read_scores(plan.folder.path, opponents)

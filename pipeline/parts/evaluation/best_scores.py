@@ -1,0 +1,34 @@
+"""The score of a behaviour's best policy, in a file beside the policy: it may be newer than the last checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from headrace.pipeline.run_folder.atomic_files import write_atomic
+
+log = logging.getLogger(__name__)
+
+
+def write_score(policy: Path, behavior: str, mean: float, opponents: object) -> None:
+    """Write the mean return of a policy file, and the opponents that it was achieved against.
+
+    Raises:
+        OSError: if the file can't be written.
+    """
+    score = {"behavior": behavior, "mean": mean, "opponents": opponents}
+    write_atomic(policy.with_suffix(".json"), json.dumps(score).encode())
+
+
+def read_scores(run_folder: Path, opponents: object) -> dict[str, float]:
+    """Return the scores that a run's best policies have achieved against these opponents, by behaviour name."""
+    scores = {}
+    for path in sorted(run_folder.glob("*/*-best.json")):
+        try:
+            score = json.loads(path.read_bytes())
+            if score["opponents"] == opponents:
+                scores[str(score["behavior"])] = float(score["mean"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            log.warning("%s can't be read (%r), so the best score in the checkpoint counts.", path, error)
+    return scores
