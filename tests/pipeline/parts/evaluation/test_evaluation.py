@@ -22,7 +22,7 @@ from headrace.pipeline.main.launcher import Launcher
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
-from headrace.pipeline.parts.evaluation.best_scores import write_score
+from headrace.pipeline.parts.evaluation.best_scores import read_scores, write_score
 from headrace.pipeline.parts.evaluation.main import Evaluation
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder
@@ -211,18 +211,13 @@ async def test_a_resumed_run_remembers_its_best_scores_if_they_mean_the_same(tmp
         assert evaluation.progress() == {"best": best, "best_against": "self"}
 
 
-async def test_the_score_beside_the_best_policy_counts_as_it_may_be_newer_than_the_checkpoint(tmp_path, caplog):
+def test_the_score_beside_a_best_policy_is_of_the_same_opponents_or_none(tmp_path, caplog):
     policy = tmp_path / "Ball" / "Ball-best.pt"
     policy.parent.mkdir()
-    progress = {"best": {"Ball": 3.0}, "best_against": "self"}
     write_score(policy, "Ball", 5.0, "self")
-    async with evaluation_of(tmp_path, progress) as evaluation:
-        assert evaluation.best == {"Ball": 5.0}
-    write_score(policy, "Ball", 7.0, "random")  # another measure
-    async with evaluation_of(tmp_path, progress) as evaluation:
-        assert evaluation.best == {"Ball": 3.0}
-    policy.with_suffix(".json").write_text("[]")
+    assert read_scores(tmp_path, "self") == {"Ball": 5.0}
+    assert read_scores(tmp_path, "random") == {}
     assert not caplog.text
-    async with evaluation_of(tmp_path, progress) as evaluation:
-        assert evaluation.best == {"Ball": 3.0}
+    policy.with_suffix(".json").write_text("[]")
+    assert read_scores(tmp_path, "self") == {}
     assert "Ball-best.json can't be read" in caplog.text
