@@ -1,4 +1,4 @@
-"""The score of a behaviour's best policy, in a file beside the policy: it may be newer than the last checkpoint."""
+"""The score of a behaviour's best policy, in a file next to the policy. It may be newer than the last checkpoint."""
 
 from __future__ import annotations
 

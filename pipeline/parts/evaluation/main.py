@@ -154,9 +154,9 @@ class Evaluation(RunPart):
 def _remembered(plan: RunPlan) -> dict[str, float]:
     """Return the resumed run's best scores, if they were achieved against the same opponents.
 
-    A file beside the best policy has its score, also from after the checkpoint. Earlier versions wrote no such file.
-    Versions without a choice of opponents stored scores by behaviour id, and other ids acted at random. Those scores
-    are valid only if there were no other ids.
+    A file next to the best policy has that policy's score, which may be newer than the checkpoint; earlier versions
+    wrote no such file. Versions without a choice of opponents stored scores by behaviour id, and other ids acted at
+    random. Those scores are valid only if there were no other ids.
     """
     if plan.resumed is None or plan.config.evaluation is None:
         return {}
