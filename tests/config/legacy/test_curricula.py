@@ -101,7 +101,7 @@ def test_lessons_as_the_upgrade_tool_of_ml_agents_writes_them_are_taken(take):
 def test_a_later_lesson_to_begin_with_leaves_out_those_before(take, write, lesson: int, names: list[str]):
     taken = take(TRAINER, curriculum=write(ONE, "lessons.yaml"), lesson=lesson)
     assert [name for name, _, _ in lessons(taken.config, "low")] == names
-    assert any(f"as --lesson {lesson} says" in note for note in taken.notes)
+    assert any(f"as --lesson {lesson} requests" in note for note in taken.notes)
 
 
 def test_a_later_lesson_of_a_file_of_today(take, write):

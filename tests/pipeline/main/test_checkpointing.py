@@ -237,7 +237,7 @@ def test_a_checkpoint_waits_for_a_program_that_has_a_file_of_it_open(tmp_path, c
     assert waited == (True, [])
     assert made.checkpointing.newest == (0 if tries == 30 else -1)
     assert made.ended == ([None] if tries == 30 else ["its hosts have ended, and another program has its files open"])
-    assert len([line for line in caplog.messages if "Checkpoint 0 waits" in line]) == 1
+    assert len([line for line in caplog.messages if "Checkpoint 0 is delayed" in line]) == 1
 
 
 needs_unix = pytest.mark.skipif(sys.platform == "win32", reason="Windows removes no folder in which a file is open")

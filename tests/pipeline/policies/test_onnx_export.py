@@ -80,7 +80,7 @@ def test_a_model_that_acts_otherwise_than_its_policy_is_reported(tmp_path, caplo
     for step in (100, 200):
         written(tmp_path, step, exporter=OnnxExporter())
     assert [
-        text.partition(" does not act like the policy that it was made from")[0] for text in warnings_of(caplog)
+        text.partition(" does not act like the policy that it was exported from")[0] for text in warnings_of(caplog)
     ] == [str(tmp_path / "Test" / f"Test-{step}.onnx") for step in (100, 200)]
     caplog.clear()
     exporter = OnnxExporter()

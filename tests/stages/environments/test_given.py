@@ -72,7 +72,7 @@ def test_what_cannot_be_pickled_is_named():
 def test_what_is_too_large_for_a_start_message_is_named(monkeypatch):
     monkeypatch.setattr(given, "MOST_BYTES", 2**20)
     large = bytes(2**21)
-    with pytest.raises(StageError, match=r"its contents take 0.0 GiB, and 0.000976562 can be sent"):
+    with pytest.raises(StageError, match=r"its contents take 0.0 GiB, but at most 0.000976562 GiB can be sent"):
         GivenEnvironment([lambda: large]).pickled()
 
 

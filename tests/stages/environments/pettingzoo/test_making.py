@@ -122,7 +122,7 @@ def test_a_name_with_a_slash_is_looked_up_in_pettingzoos_registry(monkeypatch):
     assert isinstance(maker("family/checkers-v1", None)(), Counting)
     with pytest.raises(LoadError, match="registered this environment; did you mean 'family/checkers-v1'"):
         maker("family/chequers-v1", None)
-    with pytest.raises(LoadError, match=r"this environment with environment.api: parallel; there are:"):
+    with pytest.raises(LoadError, match=r"this environment with environment.api: parallel; available:"):
         maker("family/checkers-v1", None, "parallel")
 
 

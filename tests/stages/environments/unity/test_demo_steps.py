@@ -168,7 +168,7 @@ def test_a_pair_without_an_action_within_an_episode_is_named(tmp_path, ahead):
 
 def test_a_pair_with_another_number_of_actions_is_named(tmp_path):
     path = unity_file(tmp_path / "a.demo", [*episode(3), pair([0.0], continuous=(0.1, 0.2))])
-    with pytest.raises(StageError, match=r"a\.demo: pair 5: 2 continuous and 0 discrete actions; expected 1 and 0"):
+    with pytest.raises(StageError, match=r"a\.demo: pair 5 has 2 continuous and 0 discrete actions; expected 1 and 0"):
         read_demo(path)
 
 
