@@ -176,7 +176,7 @@ class Actor(Source[Item]):
         await settled(self._environment.stop())
 
     def progress(self) -> int | None:
-        """Return the tick count; None while waiting for the host, or for environments with their own deadlines."""
+        """Return the tick count; None while waiting for either the host or environments with their own deadlines."""
         return None if self._asleep else self._environment.progress()
 
     async def produce(self) -> AsyncIterator[Item]:
@@ -271,7 +271,7 @@ class Actor(Source[Item]):
             receive()
 
     def _give_up(self) -> None:
-        """Interrupt any wait for another process's decisions, so that a command can be followed soon."""
+        """Interrupt any wait for another process's decisions, so a command can be followed soon."""
         if self._environment.oracle is not None:
             self._environment.oracle.give_up()
         self._wake.set()
@@ -367,7 +367,7 @@ class Actor(Source[Item]):
         yield Barrier(number, self._processor.source)
 
     def _begin_checkpoint(self) -> int:
-        """Take and return the number of the requested checkpoint; meanwhile, the host may request another one."""
+        """Return the number of the requested checkpoint, and clear the request, so the host may request a new one."""
         number, self._checkpoint = self._checkpoint, None
         assert number is not None
         return number

@@ -15,10 +15,10 @@ from headrace.stages.environments.stage import EnvironmentStage
 
 
 class CreditGate:
-    """Holds the caps on learning steps by behaviour name. The host sends its requests and passes in grants.
+    """Holds the caps on learning steps, keyed by behaviour name. The host sends its requests and passes in grants.
 
-    In all methods, `used` counts the steps emitted or held so far, by behaviour name, and `alive` names the behaviours
-    that currently have agents in this actor. Only these behaviours can close the gate.
+    In all methods, `used` counts the steps emitted or held so far, keyed by behaviour name, and `alive` names the
+    behaviours that currently have agents in this actor. Only these behaviours can close the gate.
 
     Args:
         request: called with (request number, `used`, behaviours that need credits, behaviours whose credits are
@@ -44,7 +44,7 @@ class CreditGate:
         return any(self._caps.get(name, 0) < FREE for name in alive)
 
     def look_ahead(self, used: Mapping[str, int], alive: Collection[str], news: bool = False) -> None:
-        """Request more credits before they run out, so that in steady state the answer arrives in time.
+        """Request more credits before they run out, so in steady state the answer arrives in time.
 
         Unused credits of behaviours that no longer have agents in this actor are returned, because other actors may
         need them.
@@ -116,7 +116,7 @@ class CreditGate:
 
 
 class CreditAccount:
-    """Counts an actor's learning steps against the gate's caps, by behaviour name.
+    """Counts an actor's learning steps against the gate's caps, separately for each behaviour name.
 
     Args:
         environment: the environment stage.
@@ -200,18 +200,18 @@ class CreditAccount:
         self._unreported = False
 
     def ask(self) -> None:
-        """Request credits while the actor waits; do nothing if the same behaviours learn as at the last request."""
+        """Request credits while waiting, if the set of learning behaviours has changed since the last request."""
         if self._learners != self._requested_for:
             self._requested_for = self._learners
             self._gate.wait(self._count_used(), self._learners)
 
     def ask_anew(self) -> None:
-        """Request credits again, even if the same behaviours learn as at the last request."""
+        """Request credits, even if the set of learning behaviours hasn't changed since the last request."""
         self.forget_request()
         self.ask()
 
     def ask_for(self, players: Iterable[str]) -> None:
-        """Request credits again, for those of the given behaviours that learn."""
+        """Request credits for those of the given behaviours that are learning."""
         self._learners = self._learning(players)
         self.ask_anew()
 
@@ -221,7 +221,7 @@ class CreditAccount:
         self.ask()
 
     def forget_request(self) -> None:
-        """Forget the last request, so that the next one is sent in any case."""
+        """Forget the last request, so the next one is sent even if nothing has changed."""
         self._requested_for = None
 
     def newest_versions(self) -> dict[str, int]:
@@ -240,10 +240,10 @@ class CreditAccount:
                 self.acting[name] = (self._processor.emitted(name) + self._processor.pending(name), version)
 
     def _count_used(self) -> dict[str, int]:
-        """Return the number of learning steps emitted or held, by behaviour name."""
+        """Return the number of learning steps emitted or held, keyed by behaviour name."""
         processor = self._processor
         return {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
 
     def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the given behaviours that learn now: only they need credits and their newest policies."""
+        """Return the given behaviours that are learning: only these need credits and their newest policies."""
         return tuple(name for name in names if self._environment.mappings.learns(name))

@@ -60,7 +60,7 @@ class Resets:
         self.adopt_parameters()
 
     def receive_parameters(self, parameters: EnvironmentParameters) -> None:
-        """Store parameters until they are adopted; a reset that earlier, unadopted parameters require stays due."""
+        """Store parameters until they are adopted; a reset required by earlier parameters remains due."""
         if self._received is not None and self._received.reset:
             parameters = replace(parameters, reset=True)
         self._received = parameters
@@ -73,7 +73,7 @@ class Resets:
         return newest is not None and newest.reset
 
     def due(self) -> bool:
-        """Return True if the environments must be reset now; adopts new parameters, which may be the reason."""
+        """Return True if the environments must be reset now. This adopts new parameters, which may require a reset."""
         if self.adopt_parameters():
             self._reset_to = (*self._stretch, self._environment.parameters.generation, _LESSON)
             return True
@@ -93,7 +93,7 @@ class Resets:
         await self._begin_anew(self._stretch)
 
     async def make(self) -> None:
-        """Perform the reset that is due for a lesson or a turn, with a seed different from those of restarts."""
+        """Perform the reset that is due for a lesson or a turn, with a seed that no restart uses."""
         try:
             await self._begin_anew(self._reset_to)
         except BrokenEnvironmentError as error:

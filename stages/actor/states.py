@@ -1,7 +1,7 @@
 """The actor's states and its transition table. The `actor` module implements the guards and actions.
 
 A *tick* is a decision of the policies (DECIDING) followed by a step of the environments (DECIDED). An actor without
-credits waits: it has emitted everything it held, and follows its host's commands immediately.
+credits waits: it has emitted all its trajectories, and follows its host's commands immediately.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Action(Enum):
     RESET = auto()  # close and emit all trajectories, reset the environments
     STEP = auto()  # emit closed trajectories if there are enough, step the environments
     STAND_STILL = auto()  # emit everything that is held, request credits, wait for the host
-    ASK = auto()  # request credits if other behaviours need them than before, wait for the host
+    ASK = auto()  # request credits if the behaviours that need them have changed, wait for the host
     RESUME = auto()  # let newer policies decide again, step the environments
     RENEW = auto()  # reset the environments with the checkpoint's seed
     CLOSE = auto()  # close and emit all trajectories, return all credits, wait for the host
@@ -68,7 +68,7 @@ class Work(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """The action that is taken if a guard holds, and the next state."""
+    """The action to take if a guard holds, and the next state."""
 
     guard: Guard
     action: Action

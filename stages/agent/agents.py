@@ -1,6 +1,6 @@
 """Per-slot data about one behaviour id's agents: which agents decide at a tick, their state, and their groups.
 
-If the same agents decide as at the last tick, a single comparison finds their slots.
+If the agents that decide have not changed since the last tick, a single comparison finds their slots.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Groups:
     ) -> Columns:
         """Return the group columns for episodes that have ended.
 
-        A group has ended when none of its agents is left. Of the agents whose episodes ended last, the one with the
-        longest episode has `episode_group_over` set, because its return counts as the group's return.
+        A group has ended when none of its agents is still playing. Of the agents whose episodes ended last, the one
+        with the longest episode has `episode_group_over` set, because its return counts as the group's return.
 
         Args:
             slots: [e] slots of the agents whose episodes have ended.
@@ -162,7 +162,7 @@ class AgentState:
         return stamps if self.mates is None else (*stamps, self.mates.ids[where])
 
     def living_in(self, slots: Numbers, env_ids: Numbers) -> Numbers:
-        """Return those of the given slots whose agents are in these environments."""
+        """Return the slots among `slots` whose agents are in these environments."""
         living: Numbers = slots[np.isin(self._env_ids[slots], env_ids)]
         return living
 
@@ -252,11 +252,12 @@ class TickAgents:
         """Find the slots of a tick's agents. New agents that decide get slots and are added to `agents`.
 
         Returns:
-            The slots of all agents [n]; the slots of the agents that have ended [ended]; whether some of these agents
-            are unknown (`NOBODY`); and the agents that decide.
+            The slots of all agents [n]; the slots of the agents whose episodes have ended [ended]; whether some of
+            these agents are unknown (`NOBODY`); and the agents that decide.
         """
         ended = step.ended
-        # Comparing bytes costs a tenth of `array_equal`; object identity would prove nothing, as arrays may be reused.
+        # Comparing bytes costs a tenth of `array_equal`; object identity would prove nothing, because arrays may be
+        # reused.
         key = step.agent_ids[ended:].tobytes()
         last = self._last
         if last is not None and last.agent_ids == key:
@@ -282,7 +283,7 @@ class TickAgents:
             self._last = None
 
     def forget_stamps(self) -> None:
-        """Forget the last tick's stamps, so that the next stamps are compared with those of the open decisions."""
+        """Forget the last tick's stamps, so the next stamps are compared with those of the open decisions."""
         self._last = None
 
 

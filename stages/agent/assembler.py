@@ -32,8 +32,8 @@ class Assembler:
     the pages, its stamps, and the episode's return so far.
 
     The trajectories of a group's agents close together: when one closes, its teammates' trajectories are cut at the
-    same tick. One batch therefore shows the trainer the whole group's actions at each tick, and which agents remained
-    when one ended.
+    same tick. A single batch therefore shows the trainer the entire group's actions at each tick, and which agents
+    remained when one ended.
 
     Attributes:
         pending: number of learning rows held: completed rows of unfinished trajectories, and closed rows not yet
@@ -123,7 +123,7 @@ class Assembler:
             self._cut_mates(self._mates)
 
     def end_learning(self) -> None:
-        """Exclude the open decisions from learning, so that the trainer learns only from completed steps."""
+        """Exclude the open decisions from learning, so the trainer learns only from completed steps."""
         slots = self._slots.used()
         slots = slots[self._agents.learning[slots]]
         self._cut(slots)
@@ -171,7 +171,7 @@ class Assembler:
         return lost
 
     def renew(self, source: int) -> None:
-        """Emit under a new source from now on."""
+        """Use a new source for everything emitted from now on."""
         self._source, self.emitted = source, 0
         self._outbox.renumber()
 
@@ -273,7 +273,7 @@ class Assembler:
             where: the slots of the agents that decide.
             at: [d] the rows after the agents' open decisions; set to the row after `nowhere` where a decision is
                 dropped.
-            turning: the indices of the agents whose page is full, or which have no page.
+            turning: the indices of the agents whose page is full, or that have no page.
             stamps: [d] the new decisions' stamps.
             expected: the same stamps, as bytes.
 
@@ -326,7 +326,7 @@ class Assembler:
         observations: list[tuple[PageColumn, Array]],
         ended: int,
     ) -> None:
-        """Begin pages for the agents at indices `turning`, `fresh` of which had none; write the first rows to `at`."""
+        """Begin new pages for the agents at `turning`, `fresh` of which had no page; write the first rows to `at`."""
         pages, ends = self._pages, at[turning]
         if fresh < len(turning):
             for column, records in observations:

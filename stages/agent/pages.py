@@ -1,9 +1,9 @@
 """Paged storage for unfinished trajectories, and the outbox for trajectories to emit as one batch.
 
-A page holds one trajectory. It has room for `horizon` rows, and two more. The row after the last row in use holds the
-next observation in its observation columns. The row before the next page's first row holds, in its action columns, the
-action before that page's trajectory. Each step is therefore written once, on arrival, and everything that a finished
-trajectory needs is read from its page.
+A page holds one trajectory. It has room for `horizon` rows and two extra rows. The row after the last row in use holds
+the next observation in its observation columns. The row before the next page's first row holds, in its action columns,
+the action before that page's trajectory. Each step is therefore written once, on arrival, and everything that a
+finished trajectory needs is read from its page.
 
 Page 0 belongs to no agent: agents without an open decision point to its last row, `nowhere`. Values written to that row
 are garbage, except for the actions, which are never written and stay 0: an episode's first row has 0 as its previous
@@ -99,7 +99,7 @@ class Pages:
         actions: the columns of `decisions` that are actions.
         rewards: [R] the reward received after the row's action.
         versions: [R] the version of the policy that made the decision.
-        of_groups: `columns.GROUP_ROW_COLUMNS` [R] by name; empty for a behaviour without groups.
+        of_groups: `columns.GROUP_ROW_COLUMNS` [R], keyed by name; empty for a behaviour without groups.
         env_frames: [R] the number of environment steps that the row's action lasted; None if it is always one.
     """
 
@@ -181,7 +181,7 @@ class Pages:
         self.keep_actions(source, target)
 
     def keep_actions(self, source: Numbers, target: Numbers) -> None:
-        """Copy the previous actions of rows `source` [n], so that they are also those of rows `target` [n]."""
+        """Make the previous actions of rows `source` [n] also the previous actions of rows `target` [n]."""
         for column in self.actions:
             column.records_before[target] = column.records_before[source]
 

@@ -38,7 +38,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     deterministic runs, `close_all` closes the trajectories at the checkpoint.
 
     Args:
-        horizons: `time_horizon` by behaviour name, as a mapping or a function.
+        horizons: `time_horizon` for each behaviour name, as a mapping or a function.
         source: id of the actor's incarnation, for flow credits.
         min_rows: the number of rows in closed trajectories at which `emit_full` emits them; with 1, it emits them
             immediately.

@@ -24,14 +24,14 @@ from headrace.stages.plain_state import generator_state, policy_from_state, poli
 class Assignments:
     """A run's current assignment, and the opponents chosen for the next one.
 
-    Learners always play their newest policy. An opponent keeps its assigned policy, even after that snapshot has left
-    the window or the trainer has sent a newer policy.
+    Learners always play their newest policy. An opponent keeps its assigned policy, even after the policy's snapshot
+    has left the window or the trainer has sent a newer policy.
 
     Attributes:
         generation: number of the current assignment; 0 before the first one.
 
     Args:
-        histories: policy histories by behaviour name.
+        histories: policy histories, keyed by behaviour name.
         random: the generator used to choose opponents.
     """
 
@@ -119,7 +119,7 @@ class Assignments:
 log = logging.getLogger(__name__)
 
 POLICY, REPORT = "policy", "report"
-"""The two kinds of message that state a trainer's position: its newest policy, and its report."""
+"""The two kinds of message that show a trainer's progress: its newest policy, and its report."""
 
 
 class ResumeWait:

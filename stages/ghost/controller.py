@@ -106,7 +106,7 @@ class GhostController:
             history.load_state_dict(saved)
 
     def add_behavior(self, behavior_id: str) -> Matchup | None:
-        """Add a behaviour id; return a matchup if it joins the players or was the last one missing."""
+        """Add a behaviour id. Return a matchup if the id joins the players or was the last one missing."""
         if self._resume_wait.announce(behavior_id):
             return self._resume_play()
         if behavior_id in self._ids:
@@ -197,7 +197,7 @@ class GhostController:
         self.histories[behavior].rewind(step)
 
     def learning_mask(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
-        """Return a mask [K], true for trajectories to learn from: by learning teams, and since the last team change."""
+        """Return a mask [K] of the trajectories to learn from: those of learning teams since the last team change."""
         columns = batch.trajectories
         if self._replayed:  # the recorded generations number that run's assignments
             return np.asarray(columns["learning"])
@@ -276,7 +276,7 @@ class GhostController:
         return self._end_turn() or self._assignments.matchup(players, self.learning_team)
 
     def _can_play(self) -> bool:
-        """Return True if all participants are present; initially, this means that each has a policy."""
+        """Return True if all participants are present; in a new run, this means that each has a policy."""
         if self._resume_wait or not self._players():
             return False
         return self.generation > 0 or len(self._players()) == len(self._ids)

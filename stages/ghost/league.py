@@ -2,8 +2,8 @@
 
 A league remembers the matches of past assignments. A game's result carries the generation of its assignment, which
 identifies all players, and the random draws that decide which opponents are played by brains. So each game is rated for
-its actual players, however late it ends. In runs without learners, brains play each other, and `BrainLeague` rates
-them.
+its actual players, no matter how late it ends. In runs without learners, brains play each other, and `BrainLeague`
+rates them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class League:
     """Rates the games of learning behaviours.
 
     Args:
-        histories: policy histories by behaviour name; the mapping may grow.
+        histories: policy histories, keyed by behaviour name; the mapping may grow.
     """
 
     def __init__(self, histories: Mapping[str, PolicyHistory]) -> None:
@@ -182,7 +182,7 @@ def _statistics(sides: list[_Side]) -> list[tuple[str, str, float]]:
 
 
 def _on_both(learner: _Side, side: _Side) -> set[str]:
-    """Return the behaviours whose newest policy plays on both sides: games against itself can't rate it."""
+    """Return the behaviours whose newest policy plays on both sides: games against itself can't rate a policy."""
     mine = {history.name for history, _ in learner.players}
     return {history.name for history, number in side.players if number == NEWEST and history.name in mine}
 

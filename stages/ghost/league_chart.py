@@ -21,12 +21,12 @@ def chart_of(report: Mapping[str, Any], most: int) -> dict[str, Any]:
 
     Args:
         report: the report of a league with learners.
-        most: the largest number of columns; with more players, neighbours share a column.
+        most: the maximum number of columns; with more players, neighbours share a column.
 
     Returns:
-        `columns`: the players' names, learners first, then frozen members by learner. `parts`: matrices, each with a
-        `title`, the names of its `rows`, and `cells`, a `Cell` or None by row and column. `descent`: pairs of columns,
-        the child's and its parent's. Also `behavior` and `heading`.
+        `columns`: the players' names, learners first, then frozen members grouped by learner. `parts`: matrices, each
+        with a `title`, the names of its `rows`, and `cells`, a `Cell` or None by row and column. `descent`: pairs of
+        columns, the child's and its parent's. Also `behavior` and `heading`.
     """
     learners, members = report["learners"], report["members"]
     order = sorted(range(len(members)), key=lambda i: (members[i]["learner"], members[i]["number"]))

@@ -1,7 +1,7 @@
 """Draws plots of leagues with Pillow, both for self-play and for several learners (`league_chart`).
 
 In self-play, each row covers the time from one of the learner's snapshots to the next, from top to bottom, and each
-column is an opponent's snapshot. Blue means mostly won, white even, orange mostly lost, and grey never met; the colours
+column is an opponent's snapshot. Blue means mostly won, white even, orange mostly lost, and grey no games; the colours
 are colour-blind safe.
 """
 
@@ -23,9 +23,9 @@ Opponent = tuple[str, int, int | str]
 _WON, _EVEN, _LOST = np.array([33, 102, 172]), np.array([247, 247, 247]), np.array([217, 95, 14])
 _NEVER, _INK, _PAPER = (214, 214, 214), (40, 40, 40), (255, 255, 255)
 _MOST_CELLS: Final = 300
-"""The largest number of rows or columns; in a longer league, neighbours are added up."""
+"""The maximum number of rows or columns; in a larger league, neighbouring rows and columns are added up."""
 _MOST_PLAYERS = 60
-"""The largest number of rows or columns in a league with several learners, whose cells contain text."""
+"""The maximum number of rows or columns in a league with several learners, whose cells contain text."""
 _LARGEST_CELL, _PICTURE = 44, 640
 """Largest size of a cell, and target size of the matrix, in pixels."""
 _TEXT_CELL = 30

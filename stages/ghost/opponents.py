@@ -43,7 +43,7 @@ class OpponentSampler(Protocol):
 
         Args:
             candidates: the snapshots in the window, oldest first; there is at least one.
-            random: the only generator that the sampler may use, so that equal seeds give equal runs.
+            random: the only generator that the sampler may use, so equal seeds give equal runs.
 
         Returns:
             The number of the chosen snapshot.

@@ -20,7 +20,7 @@ NEWEST = -1
 
 
 Player = int | str
-"""Who plays for a behaviour in a game: a snapshot's number, `NEWEST`, or the name of a brain."""
+"""A behaviour's player in a game: a snapshot's number, `NEWEST`, or the name of a brain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Record:
     losses: int = 0
     """Number of games that the learner lost against this player."""
     mu: float | None = None
-    """Mean of the skill rating, with deviation `sigma`, from games between more than two teams; None before the
-    first."""
+    """Mean of the skill rating, with deviation `sigma`, from games between more than two teams; None before the first
+    of these games."""
     sigma: float | None = None
 
     @property
@@ -99,8 +99,9 @@ class PolicyHistory:
 
     Attributes:
         newest: the newest policy; None before the first one.
-        records: records by snapshot number; the newest policy's record is under `NEWEST`.
-        brains: records, by name, of the brains that learners may meet in place of this behaviour's policies.
+        records: records, keyed by snapshot number; the newest policy's record is under `NEWEST`.
+        brains: records, keyed by name, of the brains that learners may play against instead of this behaviour's
+            policies.
         snapshots: the snapshots in the window, oldest first.
         counters: snapshot, turn and swap counters.
         results: (learner's newest snapshot at the time, opponent's behaviour, opponent's player) → games won, drawn and
@@ -119,7 +120,7 @@ class PolicyHistory:
         self.results: dict[tuple[int, str, Player], list[int]] = {}
         self.snapshots: list[Snapshot] = []
         self._sampler = sampler
-        # A swap can't coincide with the end of a first turn that lasts for the whole run.
+        # A swap can't coincide with the end of a first turn that lasts for the entire run.
         turns_end = settings.team_change < max_steps
         self.counters = Counters(next_swap=self._first_swap if turns_end else settings.swap_steps)
 
@@ -153,14 +154,14 @@ class PolicyHistory:
         counters.done = False
 
     def begin_turn(self, learns: bool) -> None:
-        """Begin another team's turn; `learns` is true if this behaviour is in that team."""
+        """Begin a new turn; `learns` is true if this behaviour is in the team that learns."""
         counters = self.counters
         counters.turn_steps, counters.turn_learned, counters.next_swap = 0, 0, self._first_swap
         if learns and self.newest is not None:
             counters.turn_began = self.newest.step
 
     def count_ghost_steps(self, steps: int, in_turn: int) -> bool:
-        """Count steps that no trainer learned from; return True if its policies as an opponent must now be swapped.
+        """Count steps that no trainer learned from; return True if a swap of opponents is now due.
 
         Args:
             steps: the total number of steps.
@@ -203,7 +204,7 @@ class PolicyHistory:
         return next((s.update for s in self.snapshots if s.number == number), self.newest)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole history, including its snapshots' weights."""
+        """Return the entire history, including its snapshots' weights."""
         return {
             "newest": policy_state(self.newest),
             "window": [{"number": s.number, "update": policy_state(s.update)} for s in self.snapshots],

@@ -93,8 +93,8 @@ class SkillRating:
         """Update the skills of the policies that played in one finished game.
 
         Args:
-            teams: the policies that played, by team. A policy that played several times in the game gets the mean of
-                its new ratings.
+            teams: the policies that played in each team. A policy that played several times in the game gets the mean
+                of its new ratings.
             outcomes: each team's result; higher is better, and equal results are a draw.
 
         Returns:

@@ -1,6 +1,6 @@
 """The ghost stages, which pass on the learning team's trajectories, and count and drop all others as ghost steps.
 
-The whole run has one self-play controller. Each behaviour has two stages that use it: `GhostStage` between actors and
+A run has a single self-play controller. Each behaviour has two stages that use it: `GhostStage` between actors and
 trainer, and `GhostPolicies` between trainer and publisher. The stages have no state; the controller's owner saves the
 controller's state once.
 """

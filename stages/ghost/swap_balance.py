@@ -25,7 +25,7 @@ _MOST_AGENTS = 4096
 
 @dataclass(slots=True)
 class _Pace:
-    """All steps by a behaviour id's agents that have arrived since the run began, whether learned from or not."""
+    """All steps of a behaviour id's agents that have arrived since the run began, including those not learned from."""
 
     steps: int = 0
     longest: int = 0
@@ -80,7 +80,7 @@ class SwapBalance:
         """Warn, once per run, if two teams' swaps are uneven even when all steps in flight are allowed for.
 
         Args:
-            ghosts: the behaviours of a team that does not learn now; empty if the team no longer takes part.
+            ghosts: the behaviours of a team that is not learning; empty if the team no longer takes part.
             learners: the learning team's behaviours. If a behaviour is in both teams, no check is needed, because it
                 has only one `swap_steps`.
             learning_team: the team that learns.

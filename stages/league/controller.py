@@ -1,6 +1,6 @@
 """The controller of a league: it keeps payoffs, freezes policies into the pool, resets learners, and assigns opponents.
 
-It does no I/O except through its pool: main passes in policies and results, and sends out the decisions.
+It does no I/O except through its pool: the main process passes in policies and results, and sends out the decisions.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from headrace.stages.plain_state import generator_state, restore_generator
 log = logging.getLogger(__name__)
 
 REFRESHED_AFTER, GAMES_A_MEMBER = 32, 8
-"""Number of games by a learner's actors after which its match table is recomputed: the minimum, and the number per
-member."""
+"""Games that a learner's actors play before its match table is recomputed: a minimum, and a number per member."""
 SOLVED_AGAIN = 1.5
-"""The factor by which the number of games between members must grow before their mixture is recomputed."""
+"""Factor by which the number of games between members must grow before the mixture is recomputed."""
 RARE = 1e-4
-"""Minimum probability in the mixture at which a member plays."""
+"""Members whose probability in the mixture is below this do not play."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +50,19 @@ class Reset:
 
     learner: str
     weights: PolicyUpdate | None
-    """The learner's initial weights; None for its own first weights."""
+    """The learner's initial weights; None to return to its first weights."""
 
 
 class LeagueController:
-    """Controls the league of one behaviour, or of several behaviours of a game, each of which is then a side.
+    """Controls the league of one behaviour, or of several behaviours in the same game, each of which is a side.
 
     Args:
         behavior: the behaviour's name in the environment; with several behaviours, the first one's.
         settings: the league's settings, with `freeze` in steps (`LeagueSettings.for_steps`).
-        pool: the frozen members; brains of the settings become members, too.
+        pool: the frozen members; the brains in the settings also become members.
         random: the generator for random resets.
-        sides: if several behaviours have a league, each learner's and each brain's behaviour, by name (`LeagueGame`).
+        sides: if several behaviours have a league, maps the name of each learner and brain to its behaviour
+            (`LeagueGame`).
 
     Raises:
         StageError: if the meta-solver needs a package that is not installed, or the file of a brain has changed.
@@ -91,9 +91,9 @@ class LeagueController:
         self._number = 0
         self._tables: dict[str, MatchTable] = {}
         self._fresh: dict[str, int] = {}
-        """Per learner: games by its actors since its table was computed; no entry if the table must be recomputed."""
+        """Per learner: games by its actors since its table was computed; no entry if the table is out of date."""
         self._member_games, self._solved_games = 0, -1
-        """Games between members since the newest was added, and at the last mixture; -1 before the first mixture."""
+        """Games between members since the newest was added: now, and when the mixture was last solved (-1: never)."""
         self._disk_refuses = self._resumed = False
         self.freezing: set[str] = set()
         """Learners with a policy that is being written to the pool."""
@@ -104,7 +104,7 @@ class LeagueController:
         """Record a learner's newest policy, and freeze it if the learner is due.
 
         Returns:
-            The learner's reset, which may follow a freeze, or None.
+            The learner's reset if a freeze triggers one, otherwise None.
 
         Raises:
             StageError: as for `Pool.add`.
@@ -116,7 +116,8 @@ class LeagueController:
         """Record a learner's newest policy.
 
         Returns:
-            The policy to freeze, or None. Until it is passed to `write` and `frozen`, this learner has no other.
+            The policy to freeze, or None. The learner gets no other policy to freeze until this one has been passed to
+            `write` and `frozen`.
         """
         settings, known = self.settings.learners[learner], self._progress.get(learner)
         if learner in self._sources:
@@ -185,7 +186,7 @@ class LeagueController:
         self._follow_pool()
 
     def rate(self, learner: str, games: Columns) -> list[tuple[str, str, float]]:
-        """Count finished games by a learner's actors.
+        """Count finished games that a learner's actors have played.
 
         Args:
             learner: the learner whose actors played the games.
@@ -231,8 +232,8 @@ class LeagueController:
     def mixture(self) -> dict[int, float]:
         """Return the members that represent the league, with their probabilities, which add up to 1 for each side.
 
-        With a meta-solver, this is the solver's mixture of the whole pool. Otherwise the mixture has all frozen
-        policies of each side's first learner, the n-th weighted by n: linear averaging, as in CFR+ (Tammelin 2014).
+        With a meta-solver, this is its mixture of the entire pool. Otherwise the mixture has all frozen policies of
+        each side's first learner, the n-th weighted by n: linear averaging, as in CFR+ (Tammelin 2014).
         """
         self._solve()
         return self._known_mixture()
@@ -254,7 +255,7 @@ class LeagueController:
 
         Returns:
             `learners`: each learner's progress, and its `opponents` with their probabilities in its next game.
-            `members`: by number. `players`: row and column names of the matrices `games` and `payoffs` (the row
+            `members`: keyed by number. `players`: row and column names of the matrices `games` and `payoffs` (the row
             player's payoff; null if unknown). `mixture`: pairs of a member's number and its probability.
         """
         codes = {self._matches.code(name): name for name in self.settings.learners}

@@ -15,7 +15,7 @@ class LearnerProgress:
     """A learner's progress since its last freeze."""
 
     step: int
-    """The newest step that the learner's trainer has reported."""
+    """Newest step reported by the learner's trainer."""
     version: int
     """Version of the learner's newest policy."""
     frozen: int
@@ -57,7 +57,7 @@ def is_due(freeze: FreezeSettings, steps: int, chances: Sequence[float]) -> bool
 
 
 def is_reset(reset: ResetSettings | None, random: np.random.Generator) -> bool:
-    """Draw whether a newly frozen learner is reset; no random number is drawn if the answer is certain."""
+    """Decide at random whether to reset a newly frozen learner; draw no random number if the answer is certain."""
     if reset is None or reset.probability in (0.0, 1.0):
         return reset is not None and reset.probability == 1.0
     return bool(random.random() < reset.probability)

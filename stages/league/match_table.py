@@ -13,15 +13,15 @@ class MatchTable:
     """The matches for a learner's games; one row is drawn for each game."""
 
     number: int
-    """Number of the table, which rises with each change."""
+    """The table's number, which increases with each change."""
     seats: tuple[int, ...]
-    """[n] player code of the seat: `OWN`, or a member in a game that is played only for ratings."""
+    """[n] player code in the learner's seat: `OWN`, or a member's code if the game is played only for ratings."""
     opponents: tuple[int, ...]
     """[n] player code of the opponent."""
     weights: tuple[float, ...]
     """[n] probability of the row; the probabilities of one behaviour's opponents add up to 1."""
     members: Mapping[int, Member]
-    """The members in the rows, by number."""
+    """The members in the rows, keyed by number."""
 
     @property
     def rows(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
@@ -36,6 +36,6 @@ def made_table(
     weights: Sequence[float],
     members: Mapping[int, Member],
 ) -> MatchTable:
-    """Make a table; `members` holds the whole pool, by number."""
+    """Make a table; `members` is the entire pool, keyed by number."""
     named = {player: members[player] for player in sorted({*seats, *opponents}) if player >= 0}
     return MatchTable(number, tuple(seats), tuple(opponents), tuple(weights), named)

@@ -20,15 +20,15 @@ Draw = dict[int, float]
 OWN = -1
 """The player code of the learner's own newest policy."""
 TINY = 1e-10
-"""If weights add up to less, all players are equally likely."""
+"""If the weights add up to less than this, all players are equally likely."""
 EXPLOITED, FORGOTTEN = 0.3, 0.7
-"""Win probabilities against exploiters, and against the learner's past policies, below which a `verify` match plays
-these."""
+"""Win probabilities against exploiters, and against the learner's past policies, below which a `verify` match picks
+them as opponents."""
 RATED_AT_ONCE, EXACT = 8, 0.002
 """Maximum number of pairs of members in a table, and the error of a payoff, as a fraction of the payoff range, below
 which a pair needs no more games."""
 UNLIKELY = 0.3
-"""Minimum probability that each member has when pairs to rate are chosen, as a fraction of the uniform probability.
+"""Minimum probability assumed for each member when choosing pairs to rate, as a fraction of the uniform probability.
 Even unlikely members are rated, because the mixture may still change."""
 
 
@@ -116,11 +116,11 @@ class Matchmaker:
     present: Collection[str] = ()
     """Learners that already have a policy."""
     mixture: Mapping[int, float] = field(default_factory=dict)
-    """The meta-solver's mixture: probabilities by member number."""
+    """The meta-solver's mixture: probabilities keyed by member number."""
     sides: Mapping[str, str] = field(default_factory=dict)
     """Maps each learner to its side."""
     qualities: dict[str, QualityScores] = field(init=False)
-    """The quality scores of each learner's opponents, by learner."""
+    """The quality scores of each learner's opponents, keyed by learner."""
 
     def __post_init__(self) -> None:
         self.sides = {name: self.sides.get(name, "") for name in self.settings.learners}
@@ -138,7 +138,7 @@ class Matchmaker:
     def draw(self, learner: str, side: str = "") -> Draw:
         """Return the opponents on `side`, with their probabilities, for a learner's next game.
 
-        If an entry of `matches` has no opponents, the other entries get its games.
+        If an entry of `matches` has no opponents, its games go to the other entries.
         """
         total: Draw = {}
         for share in self.settings.learners[learner].matches:
@@ -171,7 +171,7 @@ class Matchmaker:
         return [each.number for each in there if share.against is None or _of(each) in share.against]
 
     def counterpart(self, learner: str, side: str) -> str:
-        """Return a learner's counterpart on `side`: itself, the learner of the same name, `main`, or the first one."""
+        """Return a learner's counterpart on `side`: itself, the learner of that name, `main`, or the first learner."""
         if side == self.sides[learner]:
             return learner
         there = [name for name, its in self.sides.items() if its == side]
@@ -279,5 +279,5 @@ class Matchmaker:
 
 
 def _of(member: Member) -> str:
-    """Return the name that `against` uses for a member: its learner's name, or a brain's own name."""
+    """Return the name that `against` uses for a member: its learner's name, or the name of a brain."""
     return member.learner or member.name

@@ -19,7 +19,7 @@ STEP, TIME, LEAST = 0.05, 100.0, 1e-6
 """Settings of projected replicator dynamics: the step size, the total time, and a member's minimum probability."""
 
 _TOLERANCE = 1e-9
-"""Amount by which the second linear program may fall short of the first one's value."""
+"""How far the second linear program may fall short of the first one's value."""
 
 
 def require(solver: str | None) -> None:

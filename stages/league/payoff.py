@@ -14,7 +14,7 @@ from headrace.queues.messages import Columns
 Floats = NDArray[np.float64]
 
 SMOOTHING = 2.0
-"""Number of additional games, half of them won, that smooth a probability: a single loss must not make it 0."""
+"""Number of games, half of them won, added to smooth a probability, which a single loss would otherwise make 0."""
 INHERITED = 50.0
 """Maximum weight, in games, of the results that a member inherits from its learner, until its own games replace
 them."""
@@ -22,7 +22,7 @@ them."""
 
 @dataclass(slots=True)
 class _Pair:
-    """One player's games against another player, in which earlier games may have less weight."""
+    """The record of one player's games against another, in which earlier games may have less weight."""
 
     games: int = 0
     """Number of games."""
@@ -41,7 +41,7 @@ class _Pair:
 
     @property
     def known(self) -> tuple[float, float]:
-        """The effective weight and total, which include inherited games until the member's own games replace them."""
+        """The weight and total, including inherited games until the member's own games replace them."""
         if self.weight >= self.inherited_weight:
             return self.weight, self.total
         return self.inherited_weight, self.inherited_total
@@ -107,8 +107,8 @@ class PayoffTable:
     def variances(self, pairs: Sequence[tuple[int, int]]) -> Floats:
         """Return the variance [P] of one game's value for each of these pairs, relative to the squared range.
 
-        Each variance is smoothed by two additional games with the mean variance of all these pairs, and that mean by
-        two games with the maximum variance, 1/4: a few equal results do not prove that all results are equal.
+        Each variance is smoothed by two additional games with the mean variance of all these pairs. The mean is
+        smoothed by two games with the maximum variance, 1/4, because a few equal results prove little.
         """
         low, high = self._range if self._by_return else (0.0, 1.0)
         known = [self._pairs.get(pair, _NOBODY) for pair in pairs]
@@ -128,7 +128,7 @@ class PayoffTable:
         return total / weight if weight else None
 
     def chance(self, player: int, opponent: int) -> float:
-        """Return a payoff as a smoothed probability: the win rate, or the mean return's position in the range so far.
+        """Return a payoff as a smoothed probability: the win rate, or the mean return scaled to the range so far.
 
         The result is 0.5 if the payoff is unknown, and for a player against itself.
         """
@@ -181,7 +181,7 @@ class PayoffTable:
         self._pairs = {key: pair for key, pair in self._pairs.items() if player not in key}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole table as plain data."""
+        """Return the entire table as plain data."""
         columns = [field.name for field in fields(_Pair)]
         rows = [[*key, *(getattr(pair, name) for name in columns)] for key, pair in self._pairs.items()]
         return {"pairs": rows, "range": [*self._range]}
@@ -207,7 +207,7 @@ def duels(games: Columns, own: int, known: range) -> Iterator[tuple[int, int, Fl
 
     Args:
         games: as in `LeagueController.rate`.
-        own: the code of the learner whose actors have played; `games` contains -1 in its place.
+        own: the code of the learner whose actors have played; `games` contains -1 instead of this code.
         known: the codes of all players. Games with other players, for example from before a rewind, are omitted.
     """
     players = np.where(games["game_players"] == -1, own, games["game_players"])

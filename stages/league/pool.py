@@ -19,7 +19,7 @@ from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError
 
 FOLDER = "league"
-"""Name of the pool's folder, which is inside the behaviour's folder of a run."""
+"""Name of the pool's folder, inside the behaviour's folder of a run."""
 INDEX = "pool.json"
 SUFFIX = ".policy"
 
@@ -56,7 +56,7 @@ class Member:
 
 
 class Pool:
-    """A pool with write access, as main uses it.
+    """A pool with write access, for the main process.
 
     A member's file is flushed to disk before the index names it. If the process is killed between the two, the pool is
     unchanged except for an additional file, which `add` or `restore` adopts or removes. The pool keeps no weights in
@@ -77,11 +77,11 @@ class Pool:
 
     @property
     def members(self) -> Sequence[Member]:
-        """All members, by number."""
+        """All members, in order of their numbers."""
         return self._members
 
     def add(self, update: PolicyUpdate, learner: str, parent: int, behavior: str = "") -> Member:
-        """Freeze a policy: `write` it, and `enter` it."""
+        """Freeze a policy: call `write`, then `enter`."""
         member = self.write(update, learner, parent, behavior)
         self.enter(member)
         return member
@@ -96,7 +96,7 @@ class Pool:
         May be called in a thread, as long as nothing else changes the pool.
 
         Args:
-            update: the policy, which the pool does not keep.
+            update: the policy; the pool does not keep a reference to it.
             learner: the policy's learner.
             parent: number of the member that it descends from, -1 for none.
             behavior: the behaviour that it plays, if several have a league.
@@ -118,11 +118,12 @@ class Pool:
         return member
 
     def add_brains(self, brains: Iterable[MemberSettings], behaviors: Mapping[str, str]) -> None:
-        """Add brains to the members, unless they already are members.
+        """Add brains to the members, unless they are already members.
 
         Args:
             brains: the brains.
-            behaviors: the behaviour that each brain plays, by the brain's name, if several have a league.
+            behaviors: the behaviour that each brain plays, keyed by the brain's name, if several behaviours have a
+                league.
 
         Raises:
             StageError: if a brain's file has changed since it became a member.
@@ -149,7 +150,7 @@ class Pool:
         return [asdict(member) for member in self._members]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Return to the members in `state_dict()`, and remove the files of members that were frozen later.
+        """Restore the members from `state_dict()`, and remove the files of members that were frozen later.
 
         Raises:
             StageError: if a member's file is missing.

@@ -13,7 +13,7 @@ class Turns:
     updates are large, is followed by a shorter one, and all learners get the same number of turns.
 
     Args:
-        steps: the number of trainer steps in a turn, by learner.
+        steps: the number of trainer steps in a turn, keyed by learner.
     """
 
     def __init__(self, steps: Mapping[str, int]) -> None:
@@ -26,7 +26,7 @@ class Turns:
 
     @property
     def waiting(self) -> list[str]:
-        """The learners whose turn it is not."""
+        """The learners that are waiting for their turn."""
         return [name for name in self._length if name != self.learner]
 
     def reported(self, learner: str, step: int, done: bool) -> bool:
@@ -43,7 +43,7 @@ class Turns:
         return self.learner != before
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as plain data, without the finished learners, whose trainers report again."""
+        """Return the state as plain data, without the finished learners, because their trainers will report again."""
         return {"learner": self.learner, "end": self._end, "steps": dict(self._steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -46,8 +46,7 @@ class ActionDistributions(NamedTuple, Generic[Numbers]):
     means: Numbers
     """[.., C] means of the continuous actions."""
     log_sigmas: Numbers
-    """[.., C] log σ of the continuous actions; for squashed actions clamped to `sampling.LOG_SIGMA_LIMITS`, as in
-    sampling."""
+    """[.., C] log σ of the continuous actions; for squashed actions, clamped to `sampling.LOG_SIGMA_LIMITS`."""
     logits: tuple[Numbers, ...]
     """[.., choices] for each branch, the logits before forbidden choices are masked; see `action_masks`."""
 
@@ -102,7 +101,8 @@ def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
     """Check that a batch has these columns.
 
     Raises:
-        StageError: if a column is missing or has another dtype or shape; the message names the first of these columns.
+        StageError: if a column is missing or has the wrong dtype or shape; the message names the first of these
+            columns.
     """
     for column in columns:
         values = batch.rows.get(column.name)
@@ -222,7 +222,7 @@ class PolicyDesign:
         return self.gsde.clip_mean if self.gsde is not None and self.squashed else 0.0
 
     def log_sigma_shape(self, features: int) -> tuple[int, ...] | None:
-        """Return the shape of the parameter `log_sigma`, given the last hidden layer's width; None without it."""
+        """Return the shape of the parameter `log_sigma`, given the last hidden layer's width; None if there is none."""
         continuous = self.spec.actions.continuous_size
         if self.gsde is not None:
             return features, continuous if self.gsde.full_std else 1
@@ -235,7 +235,7 @@ class PolicyDesign:
 
     @property
     def added_columns(self) -> tuple[Column, ...]:
-        """The columns that a decision adds to the spec's columns: `extra_columns`, and `memories` with memory."""
+        """Columns that a decision adds to the spec's columns: `extra_columns`, and `memories` if there is a memory."""
         return (*self.asked_columns, *([memory_column(self.memory_size)] if self.memory_size else []))
 
 
@@ -255,7 +255,7 @@ def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | Non
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 
 MASK_PENALTY = np.float32(-1e8)
-"""Added to the logits of forbidden choices, so that their probability is exactly 0 and p·log p is 0 rather than NaN."""
+"""Added to the logits of forbidden choices: makes their probability exactly 0, and p·log p 0 rather than NaN."""
 
 ACTOR_TENSORS = "headrace.stages.policy.network.actor:actor_tensors"
 """Import path of the function that returns the tensors of designs that are not plain, so only those designs import
@@ -315,7 +315,7 @@ def consecutive_slices(sizes: Iterable[int]) -> tuple[slice, ...]:
 
 
 def check_layout(update: PolicyUpdate, expected: Layout) -> None:
-    """Raise an error if a policy was made for another network; the order of its tensors does not matter.
+    """Raise an error if a policy was made for a different network; the order of its tensors does not matter.
 
     Raises:
         StageError: if a tensor differs; the message names the first one, with the expected and the received shape.

@@ -15,7 +15,7 @@ from headrace.stages.policy.sampling import first_action_features
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 PATIENCE = 10_000
-"""Number of a behaviour id's ticks without a decision after which an agent's memory may be dropped."""
+"""An agent's memory may be dropped after this many of its behaviour id's ticks without a decision."""
 
 
 def nothing_recalled(policy: ActingPolicy, actions: ActionSpec, agents: int) -> Recall | None:
@@ -30,12 +30,12 @@ def nothing_recalled(policy: ActingPolicy, actions: ActionSpec, agents: int) -> 
 class AgentMemories:
     """The memories of one behaviour id's agents, stored as columns.
 
-    An agent that is unknown, or known from another episode, has an empty memory. `forget` drops an agent when its
+    An agent that is unknown, or known from a different episode, has an empty memory. `forget` drops an agent when its
     episode ends; `clear` drops all agents when all environments are reset. An agent that vanishes before its episode
     ends may return, so it keeps its slot. Before the store grows, however, it drops agents that have not decided for
-    `patience` ticks. The number of agents that decide within that time therefore bounds the store's size, whatever
-    environments do. An agent that returns after being dropped starts with an empty memory, as its `memories` column
-    shows.
+    `patience` ticks. The number of agents that decide within that time therefore bounds the store's size, regardless of
+    what environments do. An agent that returns after being dropped starts with an empty memory, as its `memories`
+    column shows.
 
     Args:
         memory_size: m, the size of an agent's memory.

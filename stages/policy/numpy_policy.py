@@ -1,6 +1,6 @@
 """The acting policy for plain designs, a NumPy forward pass over flat weights; and `make_policy`, for any design.
 
-For networks of the size that game agents have, the NumPy pass takes a third of torch's time and needs no thread pool.
+For small networks, which most game agents have, the NumPy pass takes a third of torch's time and needs no thread pool.
 The trained network is a torch module. Both follow `design.policy_layout`, and a test compares their outputs.
 """
 
@@ -198,8 +198,8 @@ def act_together(
 ) -> Decision:
     """Decide for the rows of several policies in one pass, in which only the matmuls are separate for each policy.
 
-    With few rows, the cost depends on the number of operations rather than their size. The head outputs are bit for bit
-    those that each policy would compute separately, and all actions are sampled together.
+    With few rows, the cost depends on the number of operations rather than their size. The head outputs are
+    bit-identical to those that each policy would compute separately. All actions are sampled together.
 
     Args:
         parts: each policy with its rows. All policies share a design (see `NumpyPolicy.joins`), and together they cover
@@ -292,7 +292,7 @@ _ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
 
 
 TORCH_POLICY = "headrace.stages.policy.network.actor:TorchPolicy"
-"""Import path of the policy class for designs that are not plain, so that only those designs import torch."""
+"""Import path of the policy class for designs that are not plain, so only those designs import torch."""
 
 
 @preparing()

@@ -2,7 +2,7 @@
 
 Only this module casts observation dtypes. All vectors are concatenated into one matrix, which the normaliser works on;
 images and sets keep their dtype and go to separate encoders. Networks take float32. The matrix is float64 if any vector
-is, so that values are normalised before they are rounded: in float32, a clock in seconds since 1970 has steps of 128.
+is, so values are normalised before they are rounded: in float32, a Unix timestamp has a resolution of 128 seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ObservationLayout:
         vectors: (index in the spec, slice of the V columns) for each vector.
         others: indices in the spec of images and sets, ascending.
         goals: slices of the V columns that hold a goal.
-        plain: true if all observations are vectors and none is a goal, so that a plain perceptron is enough.
+        plain: true if all observations are vectors and none is a goal, so a plain perceptron is enough.
         exact: true if any vector is float64; all vectors then stay float64 until they are normalised.
 
     Raises:
@@ -73,7 +73,7 @@ class ObservationLayout:
             raise StageError(f"{spec.behavior_id}: a policy needs at least one observation, but the spec has none")
 
     def encode(self, observations: Sequence[Array]) -> EncodedObservations:
-        """Encode one array [n, *shape] per observation: copy vectors to a new matrix, pass the others on unchanged."""
+        """Encode one array [n, *shape] per observation: copy vectors to a new matrix, and pass all others through."""
         matrix = np.empty((len(observations[0]), self.vector_size), self._dtype)
         self.write_vectors(observations, matrix)
         return EncodedObservations(matrix, tuple(observations[index] for index in self.others))
@@ -131,7 +131,8 @@ def _check(spec: BehaviorSpec, observation: ObservationSpec) -> None:
 
 NORMALIZED_LIMIT = 5.0
 LEAST_DEVIATION = 1e-10
-"""A standard deviation up to this value, or within float64 rounding of the mean, counts as a constant's."""
+"""A column with a standard deviation of at most this value, or within float64 rounding of the mean, counts as
+constant."""
 _LAST_DIGITS = 1e-13
 
 

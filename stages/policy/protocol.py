@@ -18,7 +18,7 @@ from headrace.queues.messages import ActionBatch, Array, PolicyUpdate
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What d agents remember before a decision; at an episode's start, this is zeros and `first_action_features`."""
+    """The memories of d agents before a decision; at an episode's start, zeros and `first_action_features`."""
 
     memories: NDArray[np.float32]
     """[d, m] memory of each agent."""
@@ -56,7 +56,7 @@ class ActingPolicy(Protocol):
         """Load the weights of an update, as copies.
 
         Raises:
-            StageError: if the update was made for another network; the message names the tensor.
+            StageError: if the update was made for a different network; the message names the tensor.
         """
         ...
 

@@ -1,8 +1,9 @@
 """Action sampling in NumPy: from a network's head outputs to a decision, and to the actions that environments receive.
 
-All randomness comes from the generator argument, whichever library computed the head outputs: the same generator state
-and head outputs give the same decision. `network.layers` implements the same distributions in torch, for trainers.
-Actions have two forms: as the policy drew them, which is how streams hold them, and as environments receive them.
+All randomness comes from the generator argument, no matter which library computed the head outputs: the same generator
+state and head outputs give the same decision. `network.layers` implements the same distributions in torch, for
+trainers. Actions have two forms: the form that the policy drew, in which streams store them, and the form that
+environments receive.
 """
 
 from __future__ import annotations
@@ -230,9 +231,9 @@ def sample_gaussian(
 ) -> Floats:
     """Draw raw actions [d, c] from N(μ, σ); write their log-probabilities to `log_probs` [d, c].
 
-    log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, evaluated for the action as stored, so that the trainer
-    computes the same number. `log_sigma` is [c] or [d, c]. `noise` [d, c] replaces the standard normals that the
-    function would otherwise draw.
+    log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, evaluated for the action as stored, so the trainer computes
+    the same number. `log_sigma` is [c] or [d, c]. `noise` [d, c] replaces the standard normals that the function would
+    otherwise draw.
     """
     sigma = np.exp(log_sigma)
     if deterministic:
@@ -298,7 +299,7 @@ def sample_categorical(
     """Draw from softmax(logits) [d, choices] by inverting the cumulative distribution.
 
     The random number is in (0, total], and the first choice whose cumulative weight reaches this number is drawn.
-    Choices with weight 0 are therefore never drawn, however numbers are rounded.
+    Choices with weight 0 are therefore never drawn, regardless of rounding.
 
     Returns:
         Choices [d] (the most likely ones if `deterministic`) and their log-probabilities [d].
@@ -320,8 +321,8 @@ def check_heads(behavior_id: str, version: int, heads: Floats, observations: Seq
     """Raise an error if head outputs [d, H] are NaN or infinite.
 
     Raises:
-        NotFiniteError: if a head output is NaN or infinite. The message names the policy, the first such row and its
-            observations; or the environment, if its observations are not finite.
+        NotFiniteError: if a head output is NaN or infinite. The message names the policy, the first of these rows and
+            its observations; or the environment, if its observations are not finite.
     """
     if np.isfinite(heads).all():
         return

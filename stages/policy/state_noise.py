@@ -2,9 +2,9 @@
 
 Raffin, Kober and Stulp (2021), "Smooth Exploration for Robotic Reinforcement Learning". An action's noise is z·θ, where
 z is the last hidden layer's output and θ [features, C] a matrix of independent draws from N(0, σ²). An agent keeps θ
-for several decisions, so that its noise varies only with its observations. Each single action has a Gaussian
-distribution with the variance z²·σ² (eq. 5), to which Stable-Baselines3 adds `EPSILON`. Trainers therefore see a
-Gaussian whose log σ depends on the state; `network.layers` implements the same in torch.
+for several decisions, so its noise varies only with its observations. Each single action has a Gaussian distribution
+with the variance z²·σ² (eq. 5), to which Stable-Baselines3 adds `EPSILON`. Trainers therefore see a Gaussian whose log
+σ depends on the state; `network.layers` implements the same in torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StateNoise:
     """The noise for one design's policies, scaled by the loaded log σ.
 
     Each agent has a row of `noise_size` numbers, all zero before its first decision. The matrix in that row holds
-    standard normals, so that a newer policy scales them by its own σ.
+    standard normals, so a newer policy scales them by its own σ.
     """
 
     def __init__(self, design: PolicyDesign) -> None:

@@ -1,6 +1,6 @@
 """Adam over one flat vector of parameters.
 
-A network's parameters form one vector (`FlatParameters.values`), so a whole step is one operation on any device. The
+A network's parameters form one vector (`FlatParameters.values`), so a step is one operation on any device. The
 optimizer's state is two vectors and a step count, which is exactly what a checkpoint must hold.
 """
 
@@ -79,10 +79,10 @@ class Adam:
         )
 
     def state_dict(self, named_views: Callable[[Tensor], Mapping[str, Tensor]]) -> dict[str, Any]:
-        """Return the step count, and host copies of the moments by parameter name.
+        """Return the step count, and host copies of the moments, keyed by parameter name.
 
         Args:
-            named_views: splits a vector of the same length as the parameters into views by name
+            named_views: splits a vector of the same length as the parameters into views, keyed by name
                 (`FlatParameters.named_views`).
         """
         moments = {moment: host_copies(named_views(vector)) for moment, vector in self._moments().items()}
@@ -144,7 +144,7 @@ class NetworkUpdate(ABC):
         self.replicas = replicas
 
     def state_dict(self) -> dict[str, Any]:
-        """Return Adam's moments by parameter name, and its step count."""
+        """Return Adam's step count, and its moments keyed by parameter name."""
         return self.adam.state_dict(self.network.named_views)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -184,7 +184,7 @@ class GradientParts:
     """Clips the norms of a gradient's parts separately.
 
     Args:
-        gradients: [n] the whole gradient; scaled in place.
+        gradients: [n] the full gradient; scaled in place.
         parts: [k, n] for each part, 1 for the elements in it, else 0; each element is in exactly one part.
         together: whether to clip all parts by their common norm instead.
     """

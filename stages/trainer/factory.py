@@ -44,7 +44,7 @@ _COMPUTES = ("add", "learn", "policy", "state_dict", "load_state_dict", "load_bu
 
 
 def _settled(kind: type[Trainer], context: TrainerContext) -> Trainer:
-    """Make a trainer. Built-in trainers and their subclasses get torch's own defaults, whatever other code has set.
+    """Make a trainer. Built-in trainers and their subclasses get torch's defaults, even if other code has changed them.
 
     For example, an environment in the same process may have set the default dtype or device, or disabled gradients.
     """

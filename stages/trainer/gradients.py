@@ -53,10 +53,10 @@ StepInputs = TypeVar("StepInputs")
 Found = TypeVar("Found")
 
 WARM_UP = 3
-"""Number of uncaptured steps per input form before its capture, during which libraries choose kernels and allocate
-memory."""
+"""Number of normal steps to take with each input form before capturing it; meanwhile, libraries choose kernels and
+allocate memory."""
 MOST_FORMS = 8
-"""The largest number of input forms to capture. Each has separate memory, so capturing more would gain nothing."""
+"""The maximum number of input forms to capture. Each has separate memory, so capturing more would gain nothing."""
 
 
 class Graphs(Protocol):
@@ -117,7 +117,7 @@ class CapturedStep(Generic[StepInputs, Found]):
             may overwrite the tensors that it returns.
         graphs: captures the step.
         tell: called once with the reason if steps are not captured.
-        most: the largest number of forms to capture; 1 if the step has buffers that another form would replace.
+        most: the maximum number of forms to capture; 1 if the step has buffers that a different form would replace.
     """
 
     def __init__(

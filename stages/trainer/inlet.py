@@ -30,7 +30,7 @@ class FinishedEpisodes:
     Args:
         behavior: the behaviour name.
         strength: strength of the extrinsic reward, for its statistic; 0 if the trainer does not learn from it.
-        kept_returns: the largest number of returns kept for the next report.
+        kept_returns: the maximum number of returns kept for the next report.
         judged: the number of returns that the stop criterion uses; 0 without a criterion.
         each: called with the ended episodes of each batch, if not None.
         reports: whether to report statistics; false for an imitator, whose episodes are reported by its teacher's
@@ -109,7 +109,7 @@ class FinishedEpisodes:
 
 
 class StopCriterion:
-    """Decides when to stop a trainer before `max_steps`: if its returns have reached a threshold, or no longer rise.
+    """Decides when to stop a trainer before `max_steps`: its returns have reached a threshold or stopped rising.
 
     The decision depends only on the sequence of returns, so a trainer's replicas all agree, and so do repeated
     deterministic runs.
@@ -133,7 +133,7 @@ class StopCriterion:
         return 0 if self._settings is None else self._settings.over
 
     def look(self, step: int, recent: Sequence[float]) -> None:
-        """Check the criterion, and set `met` if it is fulfilled.
+        """Check the criterion, and set `met` if it is satisfied.
 
         Args:
             step: the trainer's step.
@@ -246,7 +246,7 @@ class Deliveries:
 
     @classmethod
     def asked_for(cls) -> Deliveries | None:
-        """Make the check that the environment variable requests; return None if it requests none."""
+        """Make the checker that the environment variable requests; return None if it requests no check."""
         asked = os.environ.get(VARIABLE)
         return cls(complete=asked == "all") if asked in ("once", "all") else None
 

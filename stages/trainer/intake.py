@@ -135,7 +135,7 @@ class Intake:
         """Restore the state returned by `normalizer_state()`.
 
         Raises:
-            StageError: if only one of state and trainer normalises, or the state belongs to other observations.
+            StageError: if only one of state and trainer normalises, or the state belongs to different observations.
         """
         if (self.normalizer is None) != (state is None):
             raise StageError(self._mismatch("the saved state"))
@@ -146,7 +146,7 @@ class Intake:
         """Start from an exported policy's normaliser, whose tensors are named as in `PolicyUpdate.layout`.
 
         Raises:
-            StageError: if only one of policy and trainer normalises, or the policy belongs to other observations.
+            StageError: if only one of policy and trainer normalises, or the policy belongs to different observations.
         """
         if (self.normalizer is None) == (NORMALIZER_MEAN in tensors):
             raise StageError(self._mismatch("the policy"))

@@ -1,4 +1,4 @@
-"""How many steps actors send to a trainer at a time. Both sides compute it from the settings and the trainer type."""
+"""How many steps actors send to a trainer at a time, computed on both sides from the settings and the trainer type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from headrace.config import BehaviorSettings
 
 USUAL_BUFFER_SIZE = 1024
-"""`buffer_size` assumed for a custom trainer that has none; flow control also works if the trainer uses another
+"""`buffer_size` assumed for a custom trainer that has none; flow control also works if the trainer uses a different
 number."""
 
 _OFF_POLICY_ROWS = 8

@@ -98,7 +98,7 @@ class Replicas(ABC):
 
 class _SingleTrainer(Replicas):
     def add_up(self, *tensors: Tensor) -> None:
-        """Do nothing: with a single trainer, each tensor already is the sum."""
+        """Do nothing: with a single trainer, each tensor is already the sum."""
 
 
 SINGLE_TRAINER = _SingleTrainer()
@@ -114,7 +114,7 @@ class TrainerContext:
     settings: BehaviorSettings
     """The behaviour's block under `behaviors` in the YAML."""
     spec: BehaviorSpec
-    """Observations and actions of the first behaviour id with this name; the others must have the same."""
+    """Observations and actions of the first behaviour id with this name; all others must match them."""
     seed: int = 0
     """Seed for all random draws."""
     device: str = "cpu"
@@ -128,7 +128,7 @@ class TrainerContext:
     agents: int = 1
     """Number of agents that act concurrently, as far as the configuration determines it: environments × actors."""
     folder: Path | None = None
-    """The YAML's folder, which contains modules named in the settings, and which relative paths start from."""
+    """The YAML's folder, which contains modules named in the settings and is the base for relative paths."""
     teacher_squashed: bool = False
     """True if the trajectories come from a teacher that draws continuous actions as SAC does (with tanh)."""
     replay_shards: int = 0
@@ -155,10 +155,10 @@ class Trainer(ABC):
     squashed: bool = False
     """True if policies draw continuous actions like SAC's: tanh of a Gaussian with a state-dependent deviation."""
     off_policy: ClassVar[bool] = False
-    """True if the trainer can learn from steps of any age; actors then send a few steps at a time, not a whole
+    """True if the trainer can learn from steps of any age; actors then send a few steps at a time, not a full
     buffer."""
     imitates: ClassVar[bool] = False
-    """True if another policy made the trajectories, so their returns are not those of the learned policy."""
+    """True if a different policy made the trajectories, so their returns are not those of the learned policy."""
     threads_sleep = False
     """True if the trainer's second thread sleeps while it waits, so it can share a core with an actor."""
     extra_columns: ClassVar[tuple[str, ...]] = ()
@@ -184,7 +184,7 @@ class Trainer(ABC):
 
     @property
     def corrects_age(self) -> bool:
-        """True if learning works equally well with steps by policies one update old; see `max_policy_lag: auto`."""
+        """True if learning works equally well with steps from policies one update old; see `max_policy_lag: auto`."""
         return self.off_policy
 
     @abstractmethod
@@ -202,7 +202,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def learn(self) -> int:
-        """Learn from the added trajectories; return the number of rows used up, so that their credits can be returned.
+        """Learn from the added trajectories; return the number of rows used up, so their credits can be returned.
 
         Raises:
             NotFiniteError: if a loss is NaN or infinite; the weights from before the update are kept.
@@ -219,7 +219,7 @@ class Trainer(ABC):
         """Return the current policy, for acting; its behaviour id is the behaviour name."""
 
     def exported_policy(self) -> PolicyUpdate:
-        """Return the policy for files; by default the one for acting."""
+        """Return the policy to write to files; by default, the one used for acting."""
         return self.policy()
 
     @abstractmethod
@@ -231,7 +231,8 @@ class Trainer(ABC):
         """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: if the state belongs to another network, spec or set of signals; the message names the tensor.
+            StageError: if the state belongs to a different network, spec or set of signals; the message names the
+                tensor.
         """
 
     def set_hyperparameter(self, name: str, value: float) -> None:
@@ -256,7 +257,7 @@ class Trainer(ABC):
         """Read the files that `save_bulk` wrote. This method is called after `load_state_dict`.
 
         Returns:
-            A warning if a file is missing or broken, and training continues without it; otherwise None.
+            A warning if a file is missing or broken, in which case training continues without it; otherwise None.
         """
         return None
 
@@ -275,7 +276,8 @@ class Trainer(ABC):
         """Start from another run's `warm_state()`, at step 0 and with a new optimizer.
 
         Raises:
-            StageError: if the state belongs to another network, spec or set of signals; the message names the tensor.
+            StageError: if the state belongs to a different network, spec or set of signals; the message names the
+                tensor.
         """
         raise StageError(f"{type(self).__name__} can't start from another run (init_path, initialize_from)")
 
@@ -283,7 +285,8 @@ class Trainer(ABC):
         """Start from the acting part of an exported policy, whose tensors are named as in `policy().layout`.
 
         Raises:
-            StageError: if this trainer can't do that, or a tensor does not fit; the message names it.
+            StageError: if this trainer can't start from a policy, or a tensor does not fit; the message names the
+                tensor.
         """
         raise StageError(f"{type(self).__name__} can't start from an exported policy (init_path, initialize_from)")
 
@@ -307,9 +310,9 @@ class Schedule:
     start: float
     """Value at step 0."""
     floor: float
-    """Value of a linear schedule at `max_steps` and beyond; without effect if `start` is not above it."""
+    """Value of a linear schedule at `max_steps` and beyond; has no effect unless `start` is above it."""
     max_steps: int
-    """Number of agent steps in the whole run."""
+    """Number of agent steps in the entire run."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("linear", "constant"):
@@ -354,7 +357,7 @@ def restore_random(random: np.random.Generator, state: Mapping[str, Any]) -> Non
 @contextmanager
 def torch_defaults() -> Iterator[None]:
     """Use float32, the CPU and gradients by default in the `with` block or decorated function."""
-    import torch  # imported here, as code that looks up a trainer's name does not need torch
+    import torch  # imported here, because code that looks up a trainer's name does not need torch
 
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     if dtype is torch.float32 and device.type == "cpu" and torch.is_grad_enabled():

@@ -34,8 +34,8 @@ class LazyColumn:
 
     Args:
         column: name, dtype and shape of a row.
-        capacity: the largest number of rows.
-        block_bytes: the largest size of a block in bytes (but at least one row).
+        capacity: the maximum number of rows.
+        block_bytes: the maximum size of a block in bytes (but at least one row).
     """
 
     def __init__(self, column: Column, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
@@ -92,7 +92,7 @@ class ReusedSlots:
     Memory use grows with the largest number of slots in use at the same time, not with `capacity`.
 
     Args:
-        capacity: the largest number of slots that may be in use at the same time.
+        capacity: the maximum number of slots that may be in use at the same time.
 
     Attributes:
         touched: the number of slots that have ever been in use. These are the first ones, and only they take memory.
@@ -142,7 +142,7 @@ class ObservationStore(ReusedSlots):
 
     Args:
         layout: the columns of an observation.
-        capacity: the largest number of slots that may be in use at the same time.
+        capacity: the maximum number of slots that may be in use at the same time.
         block_bytes: see `LazyColumn`.
     """
 
@@ -167,7 +167,7 @@ class ObservationStore(ReusedSlots):
 
 
 # The file is written from, and read into, the memory's own arrays, so a large memory is never held twice. The file is
-# either complete or absent: it is written under another name, synced to disk, and renamed. Its layout is: `MAGIC`,
+# either complete or absent: it is written under a temporary name, synced to disk, and renamed. Its layout is: `MAGIC`,
 # length of the header (8 bytes), header (JSON), its CRC-32 (4 bytes), then each column's bytes and their CRC-32.
 # Numbers are little-endian, like all platforms that torch runs on.
 MAGIC = b"headrace replay 1\n"
@@ -209,7 +209,7 @@ class SavedMemory(Protocol):
 
 
 class ReplayFileError(Exception):
-    """Raised if a replay file can't be read or belongs to another memory; the message says why."""
+    """Raised if a replay file can't be read or belongs to a different memory; the message says why."""
 
 
 # msgpack cannot hold gigabytes, so the memory is a separate file (docs/decisions/046).
@@ -231,7 +231,7 @@ def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
     """Fill a memory from a file that `write_replay` wrote at the same step; after a failure, the memory is empty.
 
     Raises:
-        ReplayFileError: if the file is missing, truncated or modified, or belongs to another memory or step.
+        ReplayFileError: if the file is missing, truncated or modified, or belongs to a different memory or step.
     """
     try:
         with path.open("rb", buffering=0) as file:

@@ -38,7 +38,7 @@ class TrainerReport:
     learning_s: tuple[float, ...] = ()
     """For the same updates: their durations in seconds."""
     at: float = field(default_factory=time.monotonic)
-    """Monotonic time of the report, by the clock of the reporting process."""
+    """Monotonic time of the report, measured in the reporting process."""
 
 
 EpisodeSink = Callable[[int, Sequence[float], Sequence[int]], None]
@@ -51,6 +51,6 @@ class TrainerPort:
 
     report: Callable[[TrainerReport], None] = lambda report: None
     soon: Callable[[Callable[[], None]], object] = lambda call: None
-    """Calls a function a little later, so that one report can cover more."""
+    """Calls a function a little later, so one report can cover more."""
     each_episode: EpisodeSink | None = None
     """Called with the episodes that have just ended; None if nothing needs them."""

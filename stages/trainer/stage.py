@@ -36,16 +36,16 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     """Drives one trainer.
 
     Consumes TrajectoryBatches with one behaviour name; yields a PolicyUpdate after each update. Once `max_steps` is
-    reached, it stops learning, but continues to drain its input so that no upstream stage blocks.
+    reached, it stops learning, but continues to drain its input, so no upstream stage blocks.
 
     Args:
         trainer: the trainer.
         behavior: the behaviour name.
-        max_steps: the number of agent steps after which it stops learning.
+        max_steps: the number of agent steps after which the stage stops learning.
         strength: strength of the extrinsic reward, for its statistic; 0 if the trainer does not learn from it.
-        port: the connection to its host.
+        port: the connection to the stage's host.
         reports_each: whether to report after each batch, for a main process that waits until stages are idle.
-        kept_returns: the largest number of episodes' returns in a report.
+        kept_returns: the maximum number of episodes' returns in a report.
         clock: returns the time in seconds, for measuring updates.
         columns: the columns that the trainer requires from the policies, which all rows must have.
         actions: the behaviour's actions, for histograms; None for no histograms.
@@ -55,7 +55,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         make_trainer: makes a replacement for `trainer` that starts from scratch; None if the trainer is never replaced.
 
     Attributes:
-        ended_by: the reason, as readable text, why it stopped before `max_steps`; empty if it did not.
+        ended_by: the reason, as readable text, why the stage stopped before `max_steps`; empty if it did not.
         late_rows: the number of rows that arrived after the trainer was done.
     """
 
@@ -227,7 +227,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         return self.policy()
 
     def number_above(self, version: int) -> None:
-        """Give policies higher versions than this one, which another trainer used; actors use the highest version.
+        """Give policies higher versions than this one, which a different trainer used; actors use the highest version.
 
         The count of updates continues from there, as if none of the other trainer's updates had been lost.
         """
@@ -249,7 +249,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._report()
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return the trainer's whole state, the last policy emitted, and the number of rows not yet learned from."""
+        """Return the trainer's complete state, the last policy emitted, and the number of rows not yet learned from."""
         policy = self.policy()
         changed = {"hyperparameters": dict(self.changed)} if self.changed else {}
         threads = None if self._threads is None else self._threads.state
@@ -293,7 +293,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     def _learn(self) -> PolicyUpdate:
         if len(self._arrived) > 1:
-            self._report_arrivals()  # report now, so that waiting actors can continue during the update
+            self._report_arrivals()  # report now, so waiting actors can continue during the update
         began, version = self._clock(), self.version
         if self._threads is not None:
             self._threads.begin()
@@ -341,7 +341,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         return known, age
 
     def _give_back(self, source: int, amount: int) -> None:
-        if amount:  # a report is due, as actors may wait for these credits
+        if amount:  # a report is due, because actors may be waiting for these credits
             self._returned[source] = self._returned.get(source, 0) + amount
             self._unreported_rows = self.trainer.rows_per_update
 

@@ -31,8 +31,8 @@ class Takeover:
         """Number of the newest request, whether granted or pending."""
         self._weights: NDArray[np.float32] | None = None
         self._oldest = -1
-        """Version of the current trainer's first policy; steps by older versions belong to another trainer. -1 if this
-        is the first trainer."""
+        """Version of the current trainer's first policy; steps by older versions belong to a previous trainer. -1 if
+        this is the first trainer."""
         self.steps = 0
         self.versions = 0
 
@@ -71,7 +71,7 @@ class Takeover:
         return True
 
     def numbered(self, policy: PolicyUpdate) -> PolicyUpdate:
-        """Return a policy of the current trainer with the totals added to its version and step."""
+        """Return the current trainer's policy with the totals added to its version and step."""
         if not (self.versions or self.steps):
             return policy
         return replace(policy, version=policy.version + self.versions, step=policy.step + self.steps)

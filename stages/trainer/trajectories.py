@@ -28,7 +28,7 @@ _GOES_ON = {"terminated": False, "truncated": False, "group_left": True}
 
 
 def rows_within(lengths: NDArray[np.integer], room: int) -> Numbers:
-    """Return, for each of K trajectories, how many of its rows [K] are among the first `room` rows of all."""
+    """Return, for each of K trajectories, how many of its rows [K] are among the first `room` rows."""
     before = np.cumsum(lengths, dtype=np.int64) - lengths
     kept: Numbers = np.clip(room - before, 0, lengths)
     return kept
@@ -254,7 +254,7 @@ class AgentTable:
         """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: if the state's rows have another width.
+            StageError: if the state's rows have a different width.
         """
         got, expected = np.shape(state["values"])[1:], self._values.shape[1:]
         if got != expected:
@@ -301,7 +301,7 @@ def add_to_episodes(
 
 # Rewards are divided by the running standard deviation of discounted returns, which keeps value targets near 1, as in
 # `VecNormalize` of Stable-Baselines3 (and Engstrom et al. (2020), "Implementation Matters in Deep Policy Gradients",
-# section 3). Each agent's R = γ·R + r restarts with each episode; its variance over all steps so far is kept, and a
+# section 3). Each agent's R = γ·R + r restarts with each episode; its variance is computed over all steps so far, and a
 # reward becomes r / sqrt(variance + 1e-8), clipped to ±10. A buffer's rewards are divided by the deviation after its
 # last row. A replay memory keeps unscaled rewards, which are divided by the deviation when they are drawn. Scores and
 # statistics use the environment's unscaled rewards.

@@ -104,7 +104,7 @@ class ActorNetwork(nn.Module):
         """Load `acting_tensors()` from a policy update or a file; the normaliser's tensors are ignored.
 
         Raises:
-            StageError: if a tensor is missing, unknown or of another shape; the message names it, and nothing is
+            StageError: if a tensor is missing or unknown, or has the wrong shape; the message names it, and nothing is
                 changed.
         """
         write_named(self.acting_views(dict(self.named_parameters())), without_normalizer(tensors), "policy")
@@ -144,8 +144,8 @@ def without_normalizer(tensors: Mapping[str, Any]) -> dict[str, Any]:
 class TorchPolicy:
     """An `ActingPolicy` for one behaviour id with the weights of a `PolicyUpdate`.
 
-    On a CPU the policy computes in one thread, whatever torch's setting: actors' batches are small, and other processes
-    need cores.
+    On a CPU, the policy uses a single thread regardless of torch's setting, because actors' batches are small and other
+    processes need the cores.
 
     Args:
         design: the policy's design.

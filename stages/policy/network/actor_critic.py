@@ -68,14 +68,14 @@ class ActorCritic(FlatVectors):
     """An `ActorCriticNetwork` for vectors only, without memory.
 
     The critic has its own body, of the actor's shape, or shares the actor's. Bodies of equal shape form one stack of T
-    towers (T = 2: actor, critic; T = 1: shared), so that each layer takes one batched matmul. All parameters are views
-    into one flat vector, and so are their gradients; an optimizer step, a norm or a copy is then one operation. Both
+    towers (T = 2: actor, critic; T = 1: shared), so each layer takes one batched matmul. All parameters are views into
+    one flat vector, and so are their gradients; an optimizer step, a norm or a copy is then one operation. Both
     measures reduce dispatch, which dominates the cost of a small network.
 
     The arguments are those of `make_actor_critic`; the design must be plain, and not squashed.
 
     Raises:
-        StageError: if the design needs another network, or the activation is unknown.
+        StageError: if the design needs a different network, or the activation is unknown.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ActorCritic(FlatVectors):
         initial = _initial_parameters(design, signals, self._towers, random)
         super().__init__({name: array.shape for name, array in initial.items()}, device)
         self.parameters = self._leaves()
-        """Leaf tensors by name (`body.<layer>.weight` [T, in, out], …), views into `values`."""
+        """Leaf tensors keyed by name (`body.<layer>.weight` [T, in, out], …), views into `values`."""
         self.acting_views = self._acting_views(self.parameters)
         """See `TrainedActor.acting_views`."""
         self.load(initial)
@@ -150,7 +150,7 @@ class ActorCritic(FlatVectors):
         return torch.stack([acting, 1.0 - acting]) if self._towers > 1 else torch.ones_like(acting)[None]
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Return host copies of the actor's parameters, by their names in `design.policy_layout`."""
+        """Return host copies of the actor's parameters, keyed by their names in `design.policy_layout`."""
         return host_copies(self.acting_views)
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
@@ -288,7 +288,7 @@ class FlatActor(FlatParameters[Trained]):
 
     @property
     def acting_views(self) -> Mapping[str, Tensor]:
-        """The actor's parameters, by `ActorNetwork`'s names; see `TrainedActor.acting_views`."""
+        """The actor's parameters, keyed by their names in `ActorNetwork`; see `TrainedActor.acting_views`."""
         return self.module.actor.acting_views(dict(self.module.actor.named_parameters()))
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
@@ -351,7 +351,7 @@ def value_heads(width: int, signals: int) -> nn.Linear:
 
 
 class ActorTower:
-    """An actor alone, as `Perceptrons`; its tensors are views of the network's parameters.
+    """An actor without its critic, as `Perceptrons`; its tensors are views of the network's parameters.
 
     Args:
         network: a module with an actor and other parts.

@@ -60,7 +60,7 @@ class KindEncoder(Protocol):
 
 
 class Encoders(nn.Module):
-    """Encodes all observations: passes vectors through, and runs the encoder of each other kind.
+    """Encodes all observations: passes vectors through, and runs an encoder for every other kind.
 
     Observations that hold a goal are encoded like all others; for a hypernetwork they are also returned separately.
 
@@ -111,9 +111,8 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
 
 # The memory of a recurrent network: one LSTM layer (Hochreiter & Schmidhuber, 1997) after the hidden layers.
 
-# On CUDA, each call copies an LSTM's weights into cuDNN's own order, since they are in the flat vector of all
-# parameters. The copy is small. Following the advice in torch's warning would move the weights out of the optimizer's
-# vector.
+# On CUDA, each call copies an LSTM's weights into cuDNN's order, because they are in the flat vector of all parameters.
+# The copy is small. Following the advice in torch's warning would move the weights out of the optimizer's vector.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
 
 
@@ -243,8 +242,8 @@ class NetworkBody(nn.Module):
     def start_without_previous_actions(self) -> None:
         """Set the first layer's new weights to those of a network without previous actions as inputs.
 
-        The weights for previous actions become 0; the others are scaled to the size that they have without those
-        inputs.
+        The weights for previous actions become 0; the other weights are scaled to the size that they would have without
+        those inputs.
         """
         columns = self._previous.stop - self._previous.start
         if columns and len(self.layers):

@@ -20,7 +20,7 @@ from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import ObservationLayout
 
 _TRIED_ROWS = 3
-"""Number of rows in the trial run: more than one, so that a network that confuses its axes fails."""
+"""Number of rows in the trial run: more than one, so a network that confuses its axes fails."""
 
 
 def find_network(reference: str, folder: Path | None, path: KeyPath, label: str) -> type[nn.Module]:
@@ -117,7 +117,7 @@ class CustomNetwork(nn.Module):
         return size
 
     def _try(self) -> None:
-        """Run the module once on zeros, so that mistakes are reported before training."""
+        """Run the module once on zeros, so mistakes are reported before training."""
         zeros = Inputs(
             torch.zeros(_TRIED_ROWS, self._vector_size),
             tuple(torch.zeros(_TRIED_ROWS, *self._specs[index].shape) for index in self._others),

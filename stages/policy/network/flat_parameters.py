@@ -1,7 +1,7 @@
 """A torch module whose parameters form one flat vector, and whose gradients form another.
 
-An optimizer step, a norm, a soft update or a copy is then one operation per vector instead of one per tensor. In
-networks of the size that game agents have, dispatch dominates the cost, not arithmetic.
+An optimizer step, a norm, a soft update or a copy is then one operation per vector instead of one per tensor. In small
+networks, which most game agents have, dispatch dominates the cost, not arithmetic.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class FlatVectors:
     """Named parameters that are views into one flat vector; their gradients are views into another.
 
     Args:
-        shapes: the parameters' shapes, by name.
+        shapes: the parameters' shapes, keyed by name.
         device: the torch device that holds the parameters.
 
     Attributes:
-        parameters: leaf tensors by name, views into `values`.
+        parameters: leaf tensors keyed by name, views into `values`.
     """
 
     parameters: Mapping[str, Tensor]
@@ -44,20 +44,20 @@ class FlatVectors:
         self._shapes = shapes
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
-        """Return host copies of all parameters, by name."""
+        """Return host copies of all parameters, keyed by name."""
         return host_copies(self.parameters)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Load parameters by name.
+        """Load parameters, keyed by name.
 
         Raises:
-            StageError: if a tensor is missing, unknown or of another shape; the message names it, and nothing is
+            StageError: if a tensor is missing or unknown, or has the wrong shape; the message names it, and nothing is
                 changed.
         """
         write_named(self.parameters, state, "weights")
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
+        """Return views into a vector as long as `values`, such as Adam's moments, keyed by parameter name."""
         return split_named(flat, self._shapes)
 
 
@@ -99,7 +99,8 @@ def write_named(targets: Mapping[str, Tensor], state: Mapping[str, Any], what: s
     """Copy arrays into the tensors of the same names, after checking all of them.
 
     Raises:
-        StageError: if a tensor is missing, unknown or of another shape; the message names it, and nothing is changed.
+        StageError: if a tensor is missing or unknown, or has the wrong shape; the message names it, and nothing is
+            changed.
     """
     unknown = sorted(set(state) - set(targets))
     if unknown:

@@ -28,7 +28,7 @@ _RESNET_BLOCKS = 2
 
 
 def pixels(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Convert pixels to a float dtype; bytes are scaled to the range 0 to 1, other numbers stay as they are."""
+    """Convert pixels to a float dtype; bytes are scaled to the range 0 to 1, and other numbers do not change."""
     return image.to(dtype).div_(255.0) if image.dtype == torch.uint8 else image.to(dtype)
 
 

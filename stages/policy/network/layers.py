@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "leaky_relu": nn.LeakyReLU,
 }
-"""Activation modules by name, with torch's default parameters."""
+"""Activation modules keyed by name, with torch's default parameters."""
 _LEAK = 0.01
 
 
@@ -41,7 +41,7 @@ def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
 
 
 def hidden_linear(inputs: int, outputs: int, settings: ProductSettings, gain: float = 1.0) -> nn.Linear:
-    """Make a hidden layer with initial weights as in `linear`; a wide layer computes matmuls as the settings say."""
+    """Make a hidden layer with initial weights as in `linear`; a wide layer computes matmuls as configured."""
     if min(inputs, outputs) < FROM_UNITS or settings == TORCHS_OWN:
         return linear(inputs, outputs, gain)
     return _normal(HiddenLinear(inputs, outputs, HiddenProducts(settings)), gain / sqrt(inputs))
@@ -52,7 +52,7 @@ HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = sqrt(2.0), 0.01, 1.0
 
 
 def draw_weights(module: nn.Module, how: str, gain: float = HIDDEN_GAIN) -> None:
-    """Draw new weights for linear layers and convolutions, as `initial_weights` says; `default` keeps the current ones.
+    """Draw new weights for linear layers and convolutions, following `initial_weights`; `default` keeps the old ones.
 
     `torch` draws as torch does; `orthogonal` draws orthogonal matrices multiplied by the gain, with biases 0: Saxe,
     McClelland and Ganguli (2014), "Exact solutions to the nonlinear dynamics of learning in deep linear neural
@@ -98,7 +98,8 @@ WRITE_ACTIVATION: dict[str, Callable[[Tensor, Tensor], object]] = {
     "gelu": lambda z, out: _ATEN.gelu.out(z, out=out),
     "leaky_relu": lambda z, out: _ATEN.leaky_relu.out(z, _LEAK, out=out),
 }
-"""Functions, by name of an activation f, that write f(z) to `out`, which may be z unless f is in `SLOPE_OF_INPUT`."""
+"""Maps the name of an activation f to a function that writes f(z) to `out`, which may be z if f is not in
+`SLOPE_OF_INPUT`."""
 TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
     "relu": lambda gradient, kept: _ATEN.threshold_backward.grad_input(gradient, kept, 0, grad_input=gradient),
     "tanh": lambda gradient, kept: _ATEN.tanh_backward.grad_input(gradient, kept, grad_input=gradient),
@@ -111,7 +112,8 @@ TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
         gradient, kept, _LEAK, True, grad_input=gradient
     ),
 }
-"""Functions, by name of an activation f, that multiply a gradient by f' in place, given f's output or input."""
+"""Maps the name of an activation f to a function that multiplies a gradient by f' in place, given f's output or
+input."""
 SLOPE_OF_INPUT = frozenset({"swish", "gelu"})
 """Activations for which `TIMES_SLOPE` takes f's input; for all others it takes f's output."""
 
@@ -136,9 +138,9 @@ def _normal(layer: nn.Linear, std: float) -> nn.Linear:
     return layer
 
 
-# Log-probabilities and entropies of actions, as pure functions, without `torch.distributions`. In networks of the size
-# that game agents have, dispatching its checks and broadcasts costs more than the arithmetic.
-# `stages/policy/sampling.py` has the formulas that actors sample with.
+# Log-probabilities and entropies of actions, as pure functions, without `torch.distributions`. In small networks,
+# dispatching its checks and broadcasts costs more than the arithmetic. `stages/policy/sampling.py` has the formulas
+# that actors sample with.
 
 _LOG_TWO = log(2.0)
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
@@ -159,7 +161,7 @@ def gaussian_entropy(log_sigma: Tensor) -> Tensor:
 def heads_with_spreads(
     outputs: Tensor, encoding: Tensor, log_sigma: Tensor, continuous: int, expln: bool, mean_limit: float
 ) -> Tensor:
-    """Compute gSDE's head outputs [B, 2C + choices], the same as in `stages/policy/state_noise.py`.
+    """Compute gSDE's head outputs [B, 2C + choices], as `stages/policy/state_noise.py` does.
 
     Args:
         outputs: [B, C + choices] the action layer's outputs.
@@ -207,7 +209,7 @@ def gaussian_scores(
 
 
 def squashed_sample(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw tanh(u) with u = μ + σ·noise, so that gradients flow into μ and σ; σ is clamped as actors clamp it.
+    """Draw tanh(u) with u = μ + σ·noise, so gradients flow into μ and σ; σ is clamped as actors clamp it.
 
     Haarnoja et al. (2018), "Soft Actor-Critic", appendix C, here per dimension: log π(tanh u) = log N(u; μ, σ) - log(1
     - tanh² u).
@@ -271,7 +273,7 @@ def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor
     where = torch.device(device)
     if where.type != "cuda" or not tensor.numel():
         return _selected(tensor, rows).to(where)
-    # Gather directly into pinned memory, as images are too large to copy twice.
+    # Gather directly into pinned memory, because images are too large to copy twice.
     pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
     return lane_to(where).send(torch.index_select(tensor, 0, rows, out=pinned))
 
@@ -324,7 +326,7 @@ def fetched(views: Mapping[str, Tensor], fetch: Callable[[Tensor], Tensor]) -> d
     """Copy tensors, including the gaps between them, with one call to `fetch` per underlying storage.
 
     Args:
-        views: tensors by name.
+        views: tensors keyed by name.
         fetch: copies a vector to the host.
     """
     together: dict[int, list[str]] = {}

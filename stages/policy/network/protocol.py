@@ -16,8 +16,8 @@ from headrace.stages.policy.network.products import HiddenProducts
 class TrainedActor(Protocol):
     """An actor, and other parts that are trained with it.
 
-    All parameters are views into one flat vector, and their gradients into another, so that an optimizer step, a norm
-    or a copy is one operation.
+    All parameters are views into one flat vector, and their gradients are views into another. An optimizer step, a norm
+    or a copy is therefore one operation.
     """
 
     @property
@@ -42,7 +42,7 @@ class TrainedActor(Protocol):
 
     @property
     def parameters(self) -> Mapping[str, Tensor]:
-        """Leaf tensors by name, views into `values`."""
+        """Leaf tensors keyed by name, views into `values`."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class TrainedActor(Protocol):
 
     @property
     def acting_views(self) -> Mapping[str, Tensor]:
-        """Views of the actor's parameters, without the normaliser's, by their names in `PolicyUpdate.layout`."""
+        """Views of the actor's parameters, without the normaliser's, keyed by their names in `PolicyUpdate.layout`."""
         ...
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
@@ -68,26 +68,26 @@ class TrainedActor(Protocol):
         """Load only the acting part, as returned by `acting_tensors`; the normaliser's tensors are ignored.
 
         Raises:
-            StageError: if a tensor is missing, unknown or of another shape; the message names it, and nothing is
+            StageError: if a tensor is missing or unknown, or has the wrong shape; the message names it, and nothing is
                 changed.
         """
         ...
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
-        """Return host copies of all parameters, by name."""
+        """Return host copies of all parameters, keyed by name."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Load parameters by name.
+        """Load parameters, keyed by name.
 
         Raises:
-            StageError: if a tensor is missing, unknown or of another shape; the message names it, and nothing is
+            StageError: if a tensor is missing or unknown, or has the wrong shape; the message names it, and nothing is
                 changed.
         """
         ...
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
+        """Return views into a vector as long as `values`, such as Adam's moments, keyed by parameter name."""
         ...
 
 
@@ -111,7 +111,7 @@ class Perceptrons(Protocol):
 
     @property
     def parameters(self) -> Mapping[str, Tensor]:
-        """Leaf tensors or views by name.
+        """Leaf tensors or views, keyed by name.
 
         `body.<layer>.weight` [T, in, out] and `.bias` [T, 1, out] for T towers; `action.weight` [in, out] and `.bias`
         [out]; with a critic also `value.weight` and `value.bias`; with continuous actions `log_sigma` [C].

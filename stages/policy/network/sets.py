@@ -24,7 +24,8 @@ LEAST_OF_BLAS = 400
 """The smallest matmul, in multiplications, for which torch passes a batch to BLAS. Torch computes smaller matmuls
 element by element, for which `_attend_few` takes half the time."""
 _NEVER = torch.finfo(torch.float32).min
-"""A score that gets a softmax weight of exactly 0. Unlike -inf, this score gives no NaN if all entities are missing."""
+"""A score that gets a softmax weight of exactly 0. Unlike -inf, this score does not produce NaN if all entities are
+missing."""
 
 
 def residual_attention(
@@ -55,7 +56,7 @@ def residual_attention(
 
 
 def _attend(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
-    """Attend to the entities present [n, B], for each of n entities [n·B, W].
+    """Let each of n entities [n·B, W] attend to the entities that are present [n, B].
 
     Written out step by step because torch's fused attention has no second derivative, which gradient penalties need.
     """
@@ -68,7 +69,7 @@ def _attend(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: n
 
 
 def _attend_few(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
-    """Compute the same as `_attend`, for few entities: element by element, with the batch as the innermost axis."""
+    """Compute the same as `_attend` element by element, for few entities, with the batch as the innermost axis."""
     (n, batch), width = there.shape, x.shape[1]
     weight = torch.cat([query.weight, key.weight, value.weight])
     bias = torch.cat([query.bias, key.bias, value.bias])
@@ -80,7 +81,7 @@ def _attend_few(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, valu
 
 
 EMBEDDING = 128
-"""Width of the encoding, whatever the settings say, as in ML-Agents."""
+"""Width of the encoding, regardless of the settings, as in ML-Agents."""
 
 
 class SetEncoder(nn.Module):

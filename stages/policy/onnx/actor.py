@@ -169,7 +169,7 @@ def _writer(name: str) -> WriteEncoder:
 def write_images(
     graph: Graph, encoder: ImageEncoders, images: Sequence[str], shapes: Sequence[tuple[int, ...]], context: str | None
 ) -> list[str]:
-    """Encode images, whose pixels arrive as the encoder's layers need them: from 0 to 1, channels first."""
+    """Encode images. Pixels already have the form that the encoder's layers expect: from 0 to 1, channels first."""
     return [_image(graph, each, image) for each, image in zip(encoder, images, strict=True)]
 
 

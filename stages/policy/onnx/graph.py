@@ -1,12 +1,12 @@
 """Builds an ONNX graph node by node: values are names, and each operation returns the name of its output.
 
-Operations either mean the same in operator sets 9 to 17 or are written for the graph's set. Operations that Unity's
-runtimes have trouble with are avoided (`Split`, `Expand`, shapes computed at run time).
+Operations either have the same meaning in operator sets 9 to 17, or are written for the graph's set. Operations that
+Unity's runtimes have trouble with are avoided (`Split`, `Expand`, shapes computed at run time).
 
 ONNX's file format is protobuf messages. This module builds the message classes at run time, from the few fields that
 Headrace's models use, so writing a model needs neither the `onnx` package nor its pinned protobuf. Field numbers and
 types are those in ONNX's `onnx.proto`; fields that are not listed here are preserved as unknown fields. The classes are
-in a separate pool, so that the `onnx` package can be imported as well.
+in a separate pool, so the `onnx` package can be imported as well.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def is_damaged(model: bytes) -> bool:
     """Return True if a model was changed after it was sealed.
 
     A model without a seal comes from another program or an older version. If its length differs, a program that does
-    not know the seal has rewritten the model; that is not damage.
+    not know the seal has rewritten the model; that does not count as damage.
     """
     at = len(model) - 16
     body, seal, stated = model[: at - len(_SEAL)], model[at - len(_SEAL) : at], model[at:]
@@ -98,7 +98,7 @@ Attribute = int | float | Sequence[int]
 BATCH = "batch"
 """Name of the only axis with a dynamic size."""
 OPSET = 9
-"""The operator set that all Unity packages read, both Barracuda's and Sentis'."""
+"""The operator set that all versions of Unity's runtimes, Barracuda and Sentis, can read."""
 _IR_VERSIONS = {9: 4, 15: 8}
 """File format version (`ir_version`) for each operator set."""
 _PRODUCER = "headrace"
@@ -133,7 +133,7 @@ class Graph:
         _describe(self._graph.output.add(name=name), INT64 if integers else FLOAT, shape)
 
     def constant(self, array: object) -> str:
-        """Add a constant, float32 or (for integers) int64; equal constants are stored once. Return its name."""
+        """Add a constant, float32 or (for integers) int64; equal constants are stored once. Return the name."""
         numbers = np.asarray(array)
         kept: NDArray[Any] = np.ascontiguousarray(numbers, np.int64 if numbers.dtype.kind in "iu" else np.float32)
         raw = kept.astype(kept.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -210,7 +210,7 @@ class Graph:
 
         Args:
             about: a human-readable line to store in the file.
-            notes: machine-readable strings to store in the file, by key.
+            notes: machine-readable strings to store in the file, keyed by name.
         """
         self._model.doc_string = about
         for key, value in (notes or {}).items():

@@ -35,7 +35,7 @@ def apply(graph: Graph, module: nn.Module, x: str) -> str:
     """Apply a layer, or a sequence of layers, to `x`.
 
     Raises:
-        StageError: if Headrace's networks have no such layer.
+        StageError: if no Headrace network uses this kind of layer.
     """
     match module:
         case nn.Sequential():
@@ -152,7 +152,7 @@ def _convolution(graph: Graph, module: nn.Conv2d, x: str) -> str:
 
 
 _ROWS = 2
-"""Number of rows in the trial run: more than one, so that the exporter does not fix the batch axis at size 1."""
+"""Number of rows in the trial run: more than one, so the exporter does not fix the batch axis at size 1."""
 
 
 class _OfOne(nn.Module):

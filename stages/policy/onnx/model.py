@@ -51,7 +51,7 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
 
     Raises:
         StageError: if the update does not fit the design, a custom network can't be written to ONNX, or the policy
-            chooses for how long its actions repeat.
+            chooses how long its actions repeat.
         LoadError: if the design names a custom network that can't be loaded.
     """
     if design.spec.action_repeat == "learned":
@@ -167,8 +167,8 @@ _TICKS = 2
 def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str | None:
     """Describe how a model acts differently from its policy; return None if it acts the same.
 
-    Deterministic actions are compared. Masks are random, so that more than each branch's best choice must agree. One
-    agent may choose differently, because rounding decides between two equally good choices.
+    Deterministic actions are compared. Masks are random, so the comparison covers more than each branch's best choice.
+    One agent may choose differently, because rounding decides between two equally good choices.
 
     Raises:
         StageError: if onnxruntime is not installed.
@@ -202,7 +202,7 @@ def _compared(ours: ActionBatch, theirs: ActionBatch) -> str | None:
 def _difference_in_godot(
     design: PolicyDesign, live: ActingPolicy, model: bytes, random: np.random.Generator
 ) -> str | None:
-    """Compare the model with the policy as the Godot RL Agents addon runs it.
+    """Compare the policy with its model, run in the way that the Godot RL Agents addon does.
 
     Inputs are named by the game's keys; discrete observations are numbers.
     """

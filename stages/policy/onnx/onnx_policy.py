@@ -109,7 +109,7 @@ class ActionOutputs:
         return np.stack([sample_categorical(branch, random, deterministic)[0] for branch in branches], axis=1)
 
     def _choose(self, on_zeros: Mapping[str, Array]) -> None:
-        """Use the output `ACTION`, which holds all actions, if the newer output for its kind is missing.
+        """Use the output `ACTION`, which holds all actions, if the newer output for that kind of action is missing.
 
         With only discrete actions, `ACTION` takes precedence, because some exporters wrote only the last branch into
         the newer output.
@@ -293,7 +293,7 @@ class OnnxPolicy:
         return version
 
     def _read_memory_size(self, stated: Mapping[str, Array]) -> int:
-        """Return the memory size that the model states, or that of its memory input if a conversion dropped it."""
+        """Return the memory size that the model states; if a conversion dropped it, use the memory input's size."""
         size = whole_numbers(stated.get(contract.MEMORY_SIZE))[0]
         shapes, outputs = self._runtime.shapes, self._runtime.outputs
         if size <= 0 and contract.RECURRENT_IN in shapes and contract.RECURRENT_OUT in outputs:
@@ -343,7 +343,7 @@ def _shape(side_by_side: list[ObservationSpec]) -> tuple[int, ...]:
 
 
 def unity_input(spec: ObservationSpec, observation: Array) -> Floats:
-    """Convert an observation [n, *shape] to a model's input: float32, images from 0 to 1 with channels first."""
+    """Convert an observation [n, *shape] to a model's input: float32; images from 0 to 1, with channels first."""
     if not spec.shape:
         return observation.reshape(-1, 1).astype(np.float32)
     values: Floats = observation.astype(np.float32)

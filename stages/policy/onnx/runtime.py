@@ -34,9 +34,9 @@ class Runtime:
         model: the model's file, or its content.
 
     Attributes:
-        shapes: the shapes of the inputs by name, without the batch axis; None for a dynamic size.
+        shapes: the shapes of the inputs, keyed by name, without the batch axis; None for a dynamic size.
         outputs: the names of the outputs, in the model's order.
-        properties: the strings that the model's producer stored in it, by key.
+        properties: the strings that the model's producer stored in it, keyed by name.
 
     Raises:
         StageError: if onnxruntime is not installed or can't run the file, or an input is not float32.

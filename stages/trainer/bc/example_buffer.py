@@ -18,7 +18,7 @@ from headrace.stages.trainer.intake import drawn_actions
 
 
 class ExampleBuffer:
-    """Stores whole trajectories in order of arrival, oldest first.
+    """Stores complete trajectories in order of arrival, oldest first.
 
     Args:
         design: the learning policy's design.
@@ -95,7 +95,7 @@ class ExampleBuffer:
 
     def _append(self, rows: Mapping[str, Array], lengths: list[int]) -> None:
         at = 0
-        for length in lengths:  # one part per trajectory, so that old trajectories can be dropped
+        for length in lengths:  # one part per trajectory, so old trajectories can be dropped
             self._parts.append({name: rows[name][at : at + length].copy() for name in self._columns})
             at += length
         self._lengths += lengths

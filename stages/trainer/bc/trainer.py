@@ -1,6 +1,6 @@
 """Behavioural cloning as a `Trainer`: imitation without rewards or a critic.
 
-Trajectories may come from an expert's demonstrations, which are used repeatedly, or from another behaviour of the run,
+Trajectories may come from an expert's demonstrations, which are used repeatedly, or from another behaviour in the run,
 the teacher. A fraction of the episodes is held out. How well the policy predicts the actions in these episodes measures
 what it has learned.
 """
@@ -68,7 +68,7 @@ class BCTrainer(Trainer):
         self._layout = policy_layout(self._design)
         self._random = new_random(context.seed)
         say_uncaptured(context, "behavioral cloning does not support them")
-        # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
+        # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
         self._hyperparameters = BCHyperparameters.model_validate(settings.hyperparameters)
         design = self._design
         self._intake = Intake(spec, settings.network_settings.normalize)
@@ -79,7 +79,7 @@ class BCTrainer(Trainer):
         self._examples = ExampleBuffer(design, context.teacher_squashed)
         self._held_out = ExampleBuffer(design, context.teacher_squashed)
         self._waiting = 0
-        """Number of rows added since the last update, whether held out or not."""
+        """Number of rows added since the last update, including held-out rows."""
         self._warned = False
 
     @property
@@ -224,7 +224,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def held_out(
     agent_ids: NDArray[np.int64], episode_ids: NDArray[np.int64], seed: int, share: float
 ) -> NDArray[np.bool_]:
-    """Return whether each trajectory belongs to a held-out episode [K]; a repeated episode gets the same answer.
+    """Return flags [K], true for trajectories of held-out episodes; the result is the same for a repeated episode.
 
     An agent's successive episodes advance around a circle in steps of the golden ratio (Knuth, TAOCP 3, §6.4,
     "Fibonacci hashing"), starting at a point that depends on the agent and the seed. Episodes within a fraction `share`
@@ -337,7 +337,7 @@ class MaximumLikelihood:
 
     @torch.no_grad()
     def evaluate(self, examples: Examples, normalizer: Normalizer | None) -> PredictionQuality:
-        """Evaluate the policy's predictions on the examples, of which there must be at least one."""
+        """Evaluate the policy's predictions on the examples; at least one example is required."""
         at_a_time = max(1, _ROWS // examples.rows.shape[1])
         sums, steps = torch.zeros(3, dtype=torch.float64), 0
         for start in range(0, len(examples), at_a_time):
@@ -357,7 +357,7 @@ class MaximumLikelihood:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return Adam's moments by parameter name, and its step count."""
+        """Return Adam's step count, and its moments keyed by parameter name."""
         return self._adam.state_dict(self._actor.named_views)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

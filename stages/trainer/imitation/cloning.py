@@ -44,13 +44,13 @@ class ClonedActor:
 
     design: PolicyDesign
     forward: Callable[[Inputs], Tensor]
-    """Computes head outputs [B, H]. With memory, the inputs are sequences, with the memories that they start from."""
+    """Computes head outputs [B, H]. With memory, the inputs are sequences and their initial memories."""
     values: Tensor
     """All parameters as one vector, changed in place."""
     gradients: Tensor
     """Gradients of `values`. The backward pass adds to them, and cloning zeros them afterwards."""
     named_views: Callable[[Tensor], dict[str, Tensor]]
-    """Splits a vector of the same length as `values` into views by parameter name."""
+    """Splits a vector of the same length as `values` into views, keyed by parameter name."""
 
     @classmethod
     def from_actor(cls, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> ClonedActor:
@@ -97,7 +97,7 @@ class BehavioralCloning:
         self._adam = Adam(actor.values, actor.gradients)
 
     def update(self, step: int) -> Mapping[str, float]:
-        """Make the cloning passes of one trainer update, over all demonstrations or over `samples_per_update` of them.
+        """Run the cloning passes of one trainer update, over all demonstrations or over `samples_per_update` of them.
 
         Args:
             step: the run's agent steps so far, for the schedule.
@@ -131,7 +131,7 @@ class BehavioralCloning:
         return {"Losses/Pretraining Loss": float(history.mean())}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return Adam's moments by parameter name, and its step count."""
+        """Return Adam's step count, and its moments keyed by parameter name."""
         return self._adam.state_dict(self._actor.named_views)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -156,7 +156,7 @@ def make_cloning(
     intake: Intake,
     random: np.random.Generator,
 ) -> BehavioralCloning | None:
-    """Load the demonstrations and make the cloning that the settings request; return None if they request none.
+    """Load the demonstrations and set up cloning; return None if the settings don't request cloning.
 
     `context` contains the trainer's arguments; see `BehavioralCloning` for the others.
 
@@ -173,7 +173,7 @@ def make_cloning(
 
 # Examples are an expert's steps, from demonstrations or from a teacher's trajectories, as input to an update. Their
 # actions are in the form that the learning policy draws. Without memory an example is a step; with memory it is a
-# sequence of steps that starts with an empty memory, as the expert's memories are meaningless to the learner.
+# sequence of steps that starts with an empty memory, because the expert's memories are meaningless to the learner.
 
 
 class ImitationBatch(NamedTuple):

@@ -161,7 +161,7 @@ def _difference(found: BehaviorSpec, expected: BehaviorSpec) -> str | None:
 
 def _form(spec: ObservationSpec) -> tuple[object, ...]:
     kind = OBSERVATION_KINDS[spec.kind]
-    # Flat observations become float32 whatever their dtype; for images and sets, bytes and floats are scaled
+    # Flat observations become float32 regardless of their dtype; for images and sets, bytes and floats are scaled
     # differently.
     return spec.shape, None if kind.flat else np.dtype(spec.dtype).kind, kind.pixels and spec.channels_last
 

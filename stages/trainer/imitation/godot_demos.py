@@ -1,8 +1,8 @@
 """Reads demonstrations recorded by the Godot RL Agents addon (`expert_demos.json`, mode *Record Expert Demos*).
 
-A file is a list of episodes. Each is a pair: the observations (only those under the key `obs`), and the actions, of
-which there is one fewer. An action is a flat list of numbers in the order of the game's keys; a discrete action is one
-number. The file contains neither keys nor spaces, so the environment of the learning behaviour must provide them.
+A file is a list of episodes. Each is a pair: the observations (only those under the key `obs`), and the actions, one
+fewer than the observations. An action is a flat list of numbers in the order of the game's keys; a discrete action is
+one number. The file contains neither keys nor spaces, so the environment of the learning behaviour must provide them.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ were recorded with; None if there are no steps.
 
 Formats that store no spec use the learner's spec, which is the third argument (None without an environment).
 
-The caller checks spec and numbers. A reader raises StageError or StreamError if the file is broken or has another
+The caller checks spec and numbers. A reader raises StageError or StreamError if the file is broken or has a different
 format."""
 
 
@@ -39,7 +39,7 @@ def read_recording(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demo
 def read_demo_file(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
     """Read a Unity demo file, which contains its spec."""
     from headrace.stages.trainer.imitation.unity_demos import (
-        read_unity_demo,  # imported here, as few learners need Unity's formats
+        read_unity_demo,  # imported here, because few learners need Unity's formats
     )
 
     return read_unity_demo(path, behavior)

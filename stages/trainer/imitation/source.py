@@ -1,4 +1,4 @@
-"""The demonstration source, which takes the place of actors and sends demonstrations to trainers that only imitate."""
+"""The demonstration source, which replaces actors and sends demonstrations to trainers that only imitate."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class DemonstrationSource(Source[Message]):
     """Yields demonstrated episodes, repeating them until stopped and alternating between behaviours.
 
     Args:
-        paths: the `demo_path` of each behaviour, by behaviour name.
-        rows_per_batch: the largest number of steps in a batch.
-        folder: the YAML's folder, which relative paths start from.
+        paths: the `demo_path` of each behaviour, keyed by behaviour name.
+        rows_per_batch: the maximum number of steps in a batch.
+        folder: the YAML's folder, the base for relative paths.
         seen: per behaviour name, the number of steps that a resumed trainer has already received. The source therefore
             has no state to save.
 
@@ -50,7 +50,7 @@ class DemonstrationSource(Source[Message]):
         self._seed = 0
         self._stopping = False
         self.behavior_specs: dict[str, BehaviorSpec] = {}
-        """Specs by behaviour id; complete after `start`."""
+        """Specs keyed by behaviour id; complete after `start`."""
 
     def start(self, context: StageContext) -> None:
         """Read all demonstrations.
@@ -93,15 +93,15 @@ def demonstration_batches(
     """Yield batches endlessly, repeating all episodes; each round has a new random order.
 
     An episode has the same id in every round, so a trainer can hold it out. Only episodes longer than a batch are cut;
-    shorter ones share batches. Actions have the form of a plain Gaussian policy's (`squashed=False`).
+    shorter ones share batches. Actions are in the form that a plain Gaussian policy draws (`squashed=False`).
 
     A round's order depends only on the seed and the round's number, so the sequence can be resumed at any batch.
 
     Args:
         demonstrations: the episodes.
-        rows_per_batch: the largest number of steps in a batch.
+        rows_per_batch: the maximum number of steps in a batch.
         seed: the seed of the random orders.
-        seen: the number of steps, in whole batches, to skip at the beginning.
+        seen: the number of steps to skip at the beginning, in complete batches.
 
     Raises:
         ValueError: if `rows_per_batch` is less than 1.

@@ -1,7 +1,7 @@
 """Reads demonstrations from Headrace recordings, in which the policy that acted is the expert.
 
-Recordings of either edge can be read. A trajectory may be only a piece of an episode. Each episode's pieces are joined
-in order.
+Recordings made at either edge can be read. A trajectory may be only a piece of an episode. Each episode's pieces are
+joined in order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
     Raises:
         StreamError: if the file is not a stream.
         StageError: if the file has several behaviours but none with this name, or a message lacks a column. A file with
-            a single behaviour is read whatever its name.
+            a single behaviour is read regardless of the behaviour's name.
     """
     reader = StreamReader(path)
     spec = _choose(reader.header, behavior, path)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
-    """Read the steps in a file, whatever its behaviour is called; return None if there are no steps.
+    """Read the steps in a file, regardless of its behaviour's name; return None if there are no steps.
 
     A file is a series of (observation, action) pairs. Each pair except an episode's last becomes a step, with the
     reward from the agent's next pair. If no ending was recorded, an agent's very last pair only completes the pair

@@ -168,7 +168,7 @@ class Ratios:
     greatest: float
 
     def named(self) -> dict[str, float]:
-        """Return the statistics by name."""
+        """Return the statistics, keyed by name."""
         return {
             "Policy/Importance Ratio": self.rho,
             "Policy/Clipped Ratios": self.clipped,
@@ -267,7 +267,7 @@ class ImpalaAutograd:
         return heads, values, *log_probs_and_entropy(heads, self._network.log_sigma, *of_actions)
 
     def backward(self, unrolls: Unrolls, *of_losses: Any) -> None:
-        """See `ImpalaGradients`; only `share` and `total` are used, as `total` has the autograd graph."""
+        """See `ImpalaGradients`; only `share` and `total` are used, because `total` has the autograd graph."""
         *_, share, total = of_losses
         self.descend(share, total)
 

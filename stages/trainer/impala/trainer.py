@@ -221,7 +221,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     def _statistics(
         self, learned: Learned, unrolls: Unrolls, coefficients: Coefficients, pretraining: bool
     ) -> dict[str, float]:
-        """Return an update's statistics by name; `pretraining` is true if only the critic has learned."""
+        """Return an update's statistics, keyed by name; `pretraining` is true if only the critic has learned."""
         found = self._signals.value_statistics({"Value Estimate": learned.values}, learned.values, learned.targets)
         if learned.ratios is not None:
             found |= learned.ratios.named()
@@ -260,7 +260,7 @@ class UnrollReplay:
         rows: the row columns.
         trajectories: the trajectory columns, without lengths.
         unroll_length: T, the number of rows per unroll.
-        capacity: the largest number of unrolls to keep.
+        capacity: the maximum number of unrolls to keep.
         sampling: `fifo` keeps the newest unrolls; `reservoir` keeps a uniform sample of all unrolls ever added (Vitter
             1985, "Random Sampling with a Reservoir", algorithm R).
     """

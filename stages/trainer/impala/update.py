@@ -36,9 +36,9 @@ class Learned:
     """The results of one update."""
 
     losses: dict[str, float]
-    """The summed or averaged losses, by the names in `LOSSES`."""
+    """The summed or averaged losses, keyed by the names in `LOSSES`."""
     grad_norm: float
-    """Norm of the whole gradient before clipping."""
+    """Norm of the full gradient before clipping."""
     entropy: float
     """The joint distribution's entropy, averaged over rows."""
     ratios: Ratios | None
@@ -206,7 +206,7 @@ class ImpalaUpdate(NetworkUpdate):
         weight: float,
         only_critic: bool = False,
     ) -> tuple[float, dict[str, float]]:
-        """Take the gradient step; return the gradient norm and the losses by name.
+        """Take the gradient step; return the gradient norm, and the losses keyed by name.
 
         `backward` takes a factor and the total loss, and sets the gradients of the total loss times that factor.
 

@@ -79,15 +79,15 @@ class Anchor:
         return divergence(self._described(heads, batch), batch.anchor, self._actions.continuous_size)
 
     def follow(self, steps: float) -> None:
-        """Move the anchor towards the network by a number of agent steps, which must be scaled with the learning rate.
+        """Move the anchor towards the network; `steps` is a number of agent steps, scaled with the learning rate.
 
-        An anchor that follows a slowly learning policy too closely would let the policy cycle again.
+        An anchor that follows a slowly learning policy too closely would let the policy resume cycling.
         """
         assert self._values is not None, "an update needed it"
         self._values.lerp_(self._network.values, 1.0 - exp(-steps / self._steps))
 
     def average(self, steps: int, of_run: int) -> None:
-        """Add the network's weights to the average, for the last `steps` of the run's agent steps so far."""
+        """Add the network's weights to the average, for the last `steps` of the run's `of_run` agent steps so far."""
         if not self._share:
             return
         if self._average is None:
@@ -96,16 +96,16 @@ class Anchor:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within this context, the network has the average's weights, if there is an average."""
+        """Give the network the averaged weights within this context, if there is an average."""
         with self._in_place(self._network.values if self._average is None else self._average):
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """Return host copies of the weights by name; None for weights that have not been needed yet."""
+        """Return host copies of the weights, keyed by name; None for weights that have not been needed yet."""
         return {"anchor": self._copies(self._values), "average": self._copies(self._average)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`; weights that it lacks start from the network's.
+        """Restore the state from `state_dict()`; weights missing from it start as the network's.
 
         Raises:
             StageError: if a tensor does not fit; the message names it.
@@ -168,7 +168,7 @@ class DivergenceByHand:
     """Computes the divergence and its gradients, for arrays with rows last.
 
     Args:
-        network: the network with the standard deviations, to whose gradient the divergence's gradient is added.
+        network: the network with the standard deviations; the divergence's gradient is added to their gradient.
         actions: the behaviour's actions.
         coefficient: a factor on the gradients.
     """

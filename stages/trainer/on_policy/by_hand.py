@@ -122,7 +122,7 @@ class PerceptronsByHand:
 
 
 class _Head:
-    """A linear layer on top of a tower, made from parameters and gradients by name; its outputs have rows last."""
+    """A linear layer on top of a tower, made from named parameters and gradients; its outputs have rows last."""
 
     def __init__(self, name: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         self.weight, self._bias, self._of_weight, self._of_bias = (
@@ -376,7 +376,7 @@ def make_layers(
     products: HiddenProducts,
     rows: int,
 ) -> list[Any]:
-    """Make a body's layers, from first to last, given parameters and gradients by name.
+    """Make a body's layers, from first to last, given parameters and gradients keyed by name.
 
     The layers are chosen to be fast for minibatches of `rows` rows, but work for any size.
     """

@@ -2,8 +2,8 @@
 
 `Rollout` shuffles rows. Once per epoch, it gathers them into one block. Minibatches are fixed-shape views into that
 block, and are made once per update. Only images and sets, which may be large, are gathered per minibatch.
-`SequenceRollout` shuffles whole sequences, for a policy with memory. A sequence shorter than L is padded with copies of
-its last row. Padding never affects a loss.
+`SequenceRollout` shuffles complete sequences, for a policy with memory. A sequence shorter than L is padded with copies
+of its last row. Padding never affects a loss.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Minibatch:
     padded: Tensor | None = None
     """[B] the rollout row of each input, on the host; None if equal to `rows`."""
     share: float = 1.0
-    """Weight of means over these rows, which is below 1 if other replicas have other rows of the same minibatch."""
+    """Weight of means over these rows; below 1 if other replicas have different rows of the same minibatch."""
     together: Tensor | None = None
     """[…] indices of all replicas' rows, on the host; None if equal to `rows`."""
     block: PackedColumns | None = None

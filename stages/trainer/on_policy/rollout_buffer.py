@@ -36,7 +36,7 @@ class SequenceCuts:
     """
 
     length: int
-    """L, the largest number of rows per sequence."""
+    """L, the maximum number of rows per sequence."""
     starts: NDArray[np.int64]
     """[Q] the first row of each sequence."""
     sizes: NDArray[np.int64]
@@ -46,7 +46,7 @@ class SequenceCuts:
 
     @classmethod
     def of(cls, lengths: NDArray[np.integer], length: int) -> SequenceCuts:
-        """Cut consecutive trajectories of `lengths` [K] rows, each of them at least 1."""
+        """Cut consecutive trajectories of `lengths` [K] rows (at least 1 each)."""
         counts = -(-lengths.astype(np.int64) // length)
         first = np.cumsum(counts) - counts
         before = length * (np.arange(int(counts.sum())) - np.repeat(first, counts))
@@ -86,7 +86,7 @@ class ColumnTable:
         return self._arrays[name][: self._portions[0]]
 
     def columns(self) -> dict[str, Array]:
-        """Return views of all columns' rows in the first portion, by name."""
+        """Return views of all columns' rows in the first portion, keyed by column name."""
         return {name: self[name] for name in self._arrays}
 
     def append(self, columns: Mapping[str, Array]) -> None:
@@ -108,7 +108,7 @@ class ColumnTable:
         self._portions.append(0)
 
     def clear(self) -> None:
-        """Drop the first portion, so that readers see the next one, if any. Memory is not freed."""
+        """Drop the first portion, so readers see the next one, if any. Memory is not freed."""
         first, *others = self._portions
         rest = sum(others)
         for array in self._arrays.values() if rest else ():
@@ -309,7 +309,7 @@ class RolloutBuffer:
         return before, own[last]
 
     def clear(self) -> None:
-        """Drop the rows of one update, so that the next portion takes their place."""
+        """Drop the rows of one update, so the next portion takes their place."""
         for table in self._tables().values():
             table.clear()
 

@@ -76,7 +76,7 @@ class Signals:
             self.scale.see(extrinsic, lengths, agents, episodes, buffer.ended, update, chains)
 
     def observe(self, vectors: NDArray[np.float32]) -> None:
-        """Show the vector observations [n, V] of new steps to all signals except the environment's reward."""
+        """Pass the vector observations [n, V] of new steps to all signals except the environment's reward."""
         for at in self._others:
             self._signals[at].observe(vectors)
 
@@ -172,7 +172,7 @@ class Signals:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the signals' states by name, and the running sums."""
+        """Return the signals' states, keyed by name, and the running sums."""
         return {
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
             "sums": None if self.sums is None else self.sums.state_dict(),
@@ -319,7 +319,7 @@ def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> F
 
 
 def normalized(values: Floats) -> Floats:
-    """Standardise values [N] by their mean and standard deviation over a whole buffer, as ML-Agents does."""
+    """Standardise values [N] by their mean and standard deviation over a full buffer, as ML-Agents does."""
     centred: Floats = values - values.mean()
     deviation = float(values.std())
     return centred / (deviation + 1e-10)

@@ -57,7 +57,7 @@ class Outcome:
     rewards: Floats
     """[N, S] rewards of the buffer's rows, times the signals' strengths."""
     statistics: Mapping[str, float]
-    """The update's statistics by name."""
+    """The update's statistics, keyed by name."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Prepared:
     returns: Floats
     """[N, S] value targets of the rows."""
     estimates: Mapping[str, Floats]
-    """Estimates [N, S] by name; their means are reported under these names."""
+    """Estimates [N, S], keyed by name; their means are reported under these names."""
 
 
 class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
@@ -117,8 +117,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._buffer = self._make_buffer()
         self._rows_per_pass = rows_per_pass(spec)
         self._kept: dict[str, AgentTable | None] = {}
-        """Tables of values for agents in the middle of an episode, by name in checkpoints; None for a table not
-        kept."""
+        """Tables of values for agents in the middle of an episode, keyed by their names in checkpoints; None for an
+        unused table."""
 
     @property
     def rows_per_update(self) -> int:
@@ -136,7 +136,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         if not batch.num_rows:
             return
         batch = batch if self.follows_groups else with_group_rewards(batch)
-        if self._asked_columns:  # check again, as a derived class may have changed its settings
+        if self._asked_columns:  # check again, because a subclass may have changed its settings
             require_columns(batch, self._asked_columns)
         observations, finals = self._intake.encode(batch, self.step)
         self._signals.observe(observations.vectors)
@@ -246,7 +246,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
         Args:
             network: a network; only some kinds have gradients that can be computed by hand.
-            what: the reason to log if the network is of another kind.
+            what: the reason to log if the network is of a different kind.
         """
         device = self.context.device.partition(":")[0]
         if self.context.autograd:
@@ -265,7 +265,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     @abstractmethod
     def _make_update(self) -> Update:
-        """Make the network and the update that owns it. Design, signals and randomness exist when this is called."""
+        """Make the network and the update that owns it. The design, signals and random generator already exist."""
 
     @abstractmethod
     def _learn(self, chains: Chains | None) -> Outcome:
@@ -341,7 +341,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         ]
 
     def _clone(self) -> None:
-        """Make one update's cloning passes over the demonstrations, if there are any."""
+        """Run one update's cloning passes over the demonstrations, if there are any."""
         if self._cloning is None:
             return
         for name, loss in self._cloning.update(self.step).items():

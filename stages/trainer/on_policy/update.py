@@ -4,9 +4,9 @@ Schulman et al. (2017), "Proximal Policy Optimization Algorithms". `OnPolicyUpda
 algorithm 1, for any losses. `PPOUpdate` has PPO's losses, eq. 7 and 9. The advantages of eq. 11 are in `signals`, and
 the weights of rows that arrive late are in `values`.
 
-An update is a function of parameters, optimizer state and one rollout: no code inside reads a value, so nothing waits
-for a device (except for `target_kl`, once per epoch), and the inner step has fixed shapes. A step's gradients can
-therefore be computed in several ways (`headrace.stages.trainer.gradients`); see `find_gradients` and `advance`.
+An update is a function of parameters, optimizer state and one rollout: it reads no tensor's value, so nothing waits for
+a device (except for `target_kl`, once per epoch), and the inner step has fixed shapes. A step's gradients can therefore
+be computed in several ways (`headrace.stages.trainer.gradients`); see `find_gradients` and `advance`.
 
 Axis letters: R rows of a minibatch, P columns of log-probabilities (one for the joint action, or one per action
 dimension and branch), S reward signals, H head outputs.
@@ -59,12 +59,12 @@ class Losses:
     value: float
     entropy: float
     others: Mapping[str, float] = field(default_factory=dict)
-    """Other losses, by the names of their statistics."""
+    """Other losses, keyed by the names of their statistics."""
     measures: Mapping[str, float] = field(default_factory=dict)
-    """Results that are only reported and not minimised, by name."""
+    """Results that are only reported and not minimised, keyed by name."""
 
     def named(self, coefficients: Coefficients) -> dict[str, float]:
-        """Return the statistics by name, including the update's scheduled hyperparameters."""
+        """Return the statistics, keyed by name, including the update's scheduled hyperparameters."""
         found = {"Losses/Policy Loss": self.policy, "Losses/Value Loss": self.value}
         found |= {f"Losses/{name}": loss for name, loss in self.others.items()}
         found |= {f"Policy/{name}": measure for name, measure in self.measures.items()}
@@ -169,7 +169,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
                 results *= torch.tensor(steps.shares, device=results.device)[:, None]
                 self.replicas.add_up(results)
             sound = torch.isfinite(self.network.values).all()
-            results = results.cpu()  # a single copy, as reading each number from a GPU separately waits for the GPU
+            results = results.cpu()  # a single copy, because each separate read from a GPU waits for the GPU
             table = results[:, : len(self.names)]
             if not (bool(torch.isfinite(table).all()) and bool(sound)):
                 words = not_finite(self.names, table.numpy(), "learning_rate, max_grad_norm,")
@@ -227,7 +227,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         h, norms = self.settings, None
         self.replicas.add_up(self.network.gradients)
         if self._parts is not None and h.max_grad_norm is not None:
-            # Separately by default, as the value loss would dominate a norm shared by actor and critic.
+            # Separately by default, because the value loss would dominate a norm shared by actor and critic.
             norms = self._parts.clip(h.max_grad_norm)
         self.adam.step(learning_rate)
         return norms
@@ -294,7 +294,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         return log_probs
 
     def _of_steps(self, steps: _StepResults) -> dict[str, float]:
-        """Return, by name, the statistics of the gradient steps that all algorithms have."""
+        """Return the statistics of the gradient steps that all algorithms have, keyed by name."""
         norms = torch.stack(steps.norms).cpu()
         found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}
         if norms.shape[1] > 1:
@@ -325,7 +325,7 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
     def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
         """Return policy loss, value loss and entropy (the terms of eq. 9), and the divergence if there is an anchor."""
         heads, values = self.network(batch.inputs, batch.critic_memories)
-        if batch.real is not None:  # drop padding, so that plain means are masked means
+        if batch.real is not None:  # drop padding, so plain means are masked means
             heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
         log_probs, entropy = self.log_probs_and_entropy(heads, batch)
         log_ratios = log_probs - batch.old_log_probs

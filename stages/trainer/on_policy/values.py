@@ -1,4 +1,4 @@
-"""Computations over a whole rollout: the critic's values, the rows' weights, and statistics of probability ratios.
+"""Computations over an entire rollout: the critic's values, the rows' weights, and statistics of probability ratios.
 
 Values are computed in blocks of rows; with memory, each agent's trajectories are evaluated in order.
 
@@ -99,8 +99,8 @@ def evaluate_rows(
         finals: K final observations.
         block: the number of rows per forward pass.
         replicas: the replicas that evaluate the same rows.
-        heads: whether to return the actor's head outputs, too, which works only without replicas. A shared body runs
-            only once.
+        heads: whether to also return the actor's head outputs, which works only without replicas. A shared body is
+            evaluated only once.
     """
     n, values, of_actor = len(rows), [], []
     vectors = torch.cat([rows.vectors, finals.vectors])
@@ -149,7 +149,8 @@ def evaluate_sequences(
         lengths: [K] the number of rows of each trajectory.
         cuts: the positions of sequences.
         chains: which trajectory continues which.
-        initial: [K, m] the critic's memory before each trajectory; used if it does not continue another trajectory.
+        initial: [K, m] the critic's memory before each trajectory; used if the trajectory does not continue another
+            one.
         block: the number of rows per forward pass.
     """
     walk = _Walk(network, rows, cuts, initial.shape[1], block)
@@ -225,8 +226,8 @@ Floats = NDArray[np.float64]
 # for actions that another policy drew, which requires the policy that drew them. The two policies differ if rows arrive
 # late, or if the normaliser has changed since. With π_now the policy before the update and r = π / π_now, an advantage
 # A counts as min(π_now / π_acted, 1) · min(r A, clip(r, 1 - ε, 1 + ε) A). The paper truncates the weight at 100. Here
-# it is truncated at 1, so that a few rows can't outweigh the others. Rows by π_now itself have weight 1, as in plain
-# PPO. Axis letters: N rows; P columns of log-probabilities.
+# it is truncated at 1, so a few rows can't outweigh the others. Rows by π_now itself have weight 1, as in plain PPO.
+# Axis letters: N rows; P columns of log-probabilities.
 
 
 def importance_weights(current: NDArray[np.float32], acted: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -255,7 +256,7 @@ class PolicyChange:
     greatest_ratio: float
 
     def named(self) -> dict[str, float]:
-        """Return the statistics by name."""
+        """Return the statistics, keyed by name."""
         return {
             "Approximate KL": self.approximate_kl,
             "Clip Fraction": self.clip_fraction,
@@ -273,7 +274,8 @@ def measured(log_ratios: Sequence[Tensor], shares: Sequence[float], epsilon: flo
 
     Args:
         log_ratios: log-ratios [R, P] of each minibatch, without gradient; R may differ between minibatches.
-        shares: the weight of each minibatch's mean, because other replicas may have other rows of the same minibatch.
+        shares: the weight of each minibatch's mean, because other replicas may have different rows of the same
+            minibatch.
         epsilon: the clip range.
         replicas: the replicas that have the other rows.
     """

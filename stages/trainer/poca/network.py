@@ -1,4 +1,4 @@
-"""An actor like PPO's, and a critic that evaluates the whole group, with or without one member's action.
+"""An actor like PPO's, and a critic that evaluates the entire group, with or without one member's action.
 
 Cohen et al. (2021), "On the Use and Misuse of Absorbing States in Multi-agent Reinforcement Learning": attention over
 the members that are present replaces absorbing states for absent members. Axis letters: B agents, each at one moment; M

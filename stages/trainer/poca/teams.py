@@ -48,7 +48,7 @@ class TeamRows:
 
     @property
     def width(self) -> int:
-        """The number of members gathered for each team, whether present or not."""
+        """The number of members gathered for each team, including absent ones."""
         return int(self._members.shape[1])
 
     def teams(self, rows: NDArray[np.int64], memories: Tensor | None = None, length: int = 1) -> Teams:
@@ -140,7 +140,7 @@ class Mates:
     """The teammates of each of n members."""
 
     numbers: NDArray[np.int64]
-    """[n, M] indices of each member's teammates, filled up with the member's own index if it has fewer than M."""
+    """[n, M] indices of each member's teammates, padded with the member's own index if it has fewer than M."""
     present: NDArray[np.bool_]
     """[n, M] true where the teammate exists."""
 
@@ -170,7 +170,7 @@ def mates_of(sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: ND
     group = np.cumsum(begins) - 1
     first, sizes = first[group][:, None], sizes[group][:, None]
     steps = np.arange(1, int(sizes.max(initial=1)))
-    # The other members of a group are 1, 2, … places further on, cyclically.
+    # A group's other members follow at distances 1, 2, …, wrapping around.
     places = first + (np.arange(n)[:, None] - first + steps) % sizes
     mates = Mates(np.empty((n, len(steps)), np.int64), np.empty((n, len(steps)), np.bool_))
     mates.present[order] = steps < sizes

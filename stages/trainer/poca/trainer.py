@@ -55,7 +55,7 @@ Floats = NDArray[np.float64]
 
 
 class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
-    """Learns with a critic that evaluates agents by the observations and actions of their whole group."""
+    """Learns with a critic that evaluates agents by the observations and actions of their entire group."""
 
     hyperparameters = POCAHyperparameters
     follows_groups = True
@@ -211,7 +211,7 @@ BASELINE_COEFFICIENT = 0.5
 
 
 class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
-    """Trains an actor, and a critic for whole groups; takes the arguments of `OnPolicyUpdate`."""
+    """Trains an actor, and a critic that evaluates groups; takes the arguments of `OnPolicyUpdate`."""
 
     names = ("policy loss", "value loss", "baseline loss", "entropy")
     of_value = (1.0, BASELINE_COEFFICIENT)
@@ -225,7 +225,7 @@ class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
         """Return policy loss, value loss, baseline loss and entropy."""
         own = batch.own
         heads = self.network.heads(own.inputs)
-        if own.real is not None:  # drop padding, so that plain means are masked means
+        if own.real is not None:  # drop padding, so plain means are masked means
             heads = heads.index_select(0, own.real)
         log_probs, entropy = self.log_probs_and_entropy(heads, own)
         log_ratios = log_probs - own.old_log_probs

@@ -167,7 +167,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         return evaluate_sequences(self._critic, rows, finals, lengths, cuts, chains, initial, block)
 
 
-# The clip is centred on the policy before the update, so results depend only little on policy lag (docs/decisions/035).
+# The clip is centred on the policy before the update, so results depend little on policy lag (docs/decisions/035).
 def make_rollout(
     context: TrainerContext,
     update: OnPolicyUpdate[Any],
@@ -189,7 +189,7 @@ def make_rollout(
         per_signal: [N, S] advantages, not normalised.
         returns: [N, S] value targets.
         critic_memories: [Q, m] the critic's memory before each sequence; None if the critic has no separate memory.
-        block: the largest number of rows per forward pass.
+        block: the maximum number of rows per forward pass.
         heads: [N, H] the actor's head outputs, if known.
     """
     rows, h, cuts = buffer.rows, update.settings, buffer.cuts()
@@ -358,7 +358,7 @@ class CapturedPPOSteps:
     def __call__(
         self, minibatch: Minibatch, coefficients: Coefficients, weights: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Take a gradient step; replay its graph once there is one."""
+        """Take a gradient step, by replaying its graph if the graph has been captured."""
         assert minibatch.block is not None, "there is no memory"
         if weights is not self._weights:  # a new update: copy its scheduled hyperparameters to the device
             others = torch.tensor([coefficients.learning_rate, coefficients.epsilon])

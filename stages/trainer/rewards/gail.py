@@ -105,7 +105,7 @@ class GAIL(NetworkSignal):
         return loss, reported
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
-        """Take a gradient step on these and equally many demonstrated steps; return losses by their statistics' names.
+        """Take a gradient step on these and equally many demonstrated steps; return losses, keyed by statistic name.
 
         Raises:
             NotFiniteError: if a loss or gradient is NaN or infinite; network and β are then unchanged.
@@ -201,7 +201,7 @@ def _writable(encoded: EncodedObservations) -> EncodedObservations:
     return EncodedObservations(vectors, tuple(others))
 
 
-# The discriminator between demonstrated and own steps, its gradient penalty, and its bottleneck.
+# The discriminator between demonstrated steps and the agent's, its gradient penalty, and its bottleneck.
 
 BOTTLENECK_SIZE = 128
 KL_TARGET = 0.5
@@ -255,7 +255,7 @@ def blend(expert: Tensor, own: Tensor, share: Tensor) -> Tensor:
     """Return points [B, …] on the lines between pairs of rows; `share` [B] is the weight of the expert's rows.
 
     Gulrajani et al. (2017), "Improved Training of Wasserstein GANs", algorithm 1. Bytes, as in images, are first scaled
-    to the range from 0 to 1, as in encoders, so that intermediate values exist.
+    to the range from 0 to 1, as in encoders, so intermediate values exist.
     """
     a, b = pixels(expert, share.dtype), pixels(own, share.dtype)
     return torch.lerp(b, a, share.view(-1, *[1] * (a.ndim - 1)))

@@ -1,8 +1,8 @@
 """Random network distillation (RND): a reward for observations that are rare.
 
 Burda, Edwards, Storkey & Klimov (2018), "Exploration by Random Network Distillation". A fixed random network maps
-observations to features, and a second one learns to predict them; its error is large for observations that it has
-seldom seen.
+observations to features, and a second network learns to predict these features. Its error is large for observations
+that it has rarely seen.
 """
 
 from __future__ import annotations

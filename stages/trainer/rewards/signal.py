@@ -1,7 +1,7 @@
 """The base classes of reward signals, with and without a network, and the factory that makes all signals.
 
 A reward signal is a number per transition, to be maximised in addition to the environment's reward or instead of it.
-The environment's reward is a signal, too.
+The environment's reward is also a signal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.stages.trainer.protocol import TrainerContext, new_random, random_
 from headrace.stages.trainer.trajectories import RewardScale
 
 _ROWS = 2048
-"""Number of rows per forward pass when computing rewards, to limit memory for a whole buffer of images."""
+"""Number of rows per forward pass when computing rewards, to limit memory for a full buffer of images."""
 
 
 # The trainer computes rewards; in actors, every policy would have to include the signals' networks
@@ -116,7 +116,7 @@ class RewardSignal(ABC):
         """
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
-        """Take a gradient step of the signal's networks on a minibatch; return losses by their statistics' names.
+        """Take a gradient step for the signal's networks on a minibatch; return losses, keyed by statistic name.
 
         Raises:
             NotFiniteError: if a loss is NaN or infinite; the weights from before the step are kept.
@@ -131,7 +131,7 @@ class RewardSignal(ABC):
         """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: if the state belongs to other networks; the message names the tensor.
+            StageError: if the state belongs to different networks; the message names the tensor.
         """
 
 
@@ -233,7 +233,7 @@ class TrainedNetwork(Generic[Module]):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, and Adam's step count and moments by parameter name, as host copies."""
+        """Return host copies of the weights and Adam's moments, keyed by parameter name, and Adam's step count."""
         return {"weights": self._flat.state_dict(), **self._adam.state_dict(self._flat.named_views)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -263,7 +263,7 @@ class NetworkSignal(RewardSignal):
         self.random = new_random(seed)
         size = ObservationLayout(context.spec).vector_size
         self.normalizer = Normalizer(size) if self.design.settings.normalize and size else None
-        """The signal's own normaliser; None if inputs are not normalised."""
+        """The signal's normaliser; None if inputs are not normalised."""
         module = seeded(self.random, lambda: self.build(settings))
         self.network = TrainedNetwork(module, settings.learning_rate, context.device)
 
@@ -273,7 +273,7 @@ class NetworkSignal(RewardSignal):
 
     @abstractmethod
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the scalar loss to minimise, and scalars to report by their statistics' names."""
+        """Return the scalar loss to minimise, and the scalars to report, keyed by statistic name."""
 
     @property
     def remedy(self) -> str:
@@ -283,7 +283,7 @@ class NetworkSignal(RewardSignal):
         )
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
-        """Take a gradient step on a minibatch; return losses by their statistics' names.
+        """Take a gradient step on a minibatch; return losses, keyed by statistic name.
 
         Raises:
             NotFiniteError: if a loss or gradient is NaN or infinite; the network is then unchanged.
@@ -341,7 +341,7 @@ class NetworkSignal(RewardSignal):
 
 
 def design_of_signal(name: str, settings: LearnedSignalSettings, context: TrainerContext) -> PolicyDesign:
-    """Return the design, without memory, of a signal's network according to its settings.
+    """Return the design of a signal's network according to its settings; the network has no memory.
 
     If the settings have no `network_settings`, as in old ML-Agents files, `encoding_size` is used as `hidden_units`.
     """

@@ -1,4 +1,4 @@
-"""A whole perceptron and its gradients without autograd. The equations are in `gradients`.
+"""A perceptron and its gradients, computed without autograd. The equations are in `gradients`.
 
 Axis letters: R rows, U units of a layer, V inputs of a layer, K outputs. Arrays of outputs have rows last.
 """
@@ -92,7 +92,7 @@ class Room:
 
     Args:
         network: one of the networks that use the buffers.
-        rows: the largest number of rows, R.
+        rows: the maximum number of rows, R.
     """
 
     def __init__(self, network: HandPerceptron, rows: int) -> None:

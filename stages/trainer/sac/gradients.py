@@ -267,7 +267,7 @@ class CapturedSACSteps:
         learning_rate: float,
         share: float = 1.0,
     ) -> UpdateMeasures:
-        """Take a gradient step of all networks, replaying its graph once there is one; see `SACUpdate`."""
+        """Take a gradient step of all networks, by replaying its graph if that has been captured; see `SACUpdate`."""
         if learning_rate != self._rate:
             self._rate = learning_rate
             self._rate_there = to_device(torch.tensor(learning_rate), self._rate_there.device)
@@ -307,7 +307,7 @@ def make_update(
 
 
 def _followed_seldom(update: SACUpdate, advance: SACSteps, *arguments: Any) -> UpdateMeasures:
-    """Take a gradient step; then, outside the graph, which is the same for all steps, move the targets if due."""
+    """Take a gradient step, then move the targets if due. The graph, which never changes, can't include the move."""
     measures = advance(*arguments)
     if update.steps % update.target_update_interval == 0:
         update.follow()

@@ -1,4 +1,4 @@
-"""Hindsight experience replay: a replay memory that also draws steps with goals other than their own.
+"""Hindsight experience replay: a replay memory that also returns steps relabelled with different goals.
 
 Andrychowicz et al. (2017), "Hindsight Experience Replay". As in Stable-Baselines3's `HerReplayBuffer`, goals are
 replaced when a minibatch is drawn: in n of n + 1 rows, by goals that were achieved in the same episode. The rewards of

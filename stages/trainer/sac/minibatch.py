@@ -202,7 +202,7 @@ def measures_of_all(
 
 
 def spreads_of(measures: UpdateMeasures) -> tuple[dict[str, list[float]], list[float]]:
-    """Return each measurement's minimum, mean and maximum by name, and each signal's mean value, without padding."""
+    """Return the minimum, mean and maximum of each named measurement, and each signal's mean value, without padding."""
     q1, log_probs = measures.q1, measures.negentropies.sum(dim=1)
     of_rows = torch.stack([q1, measures.q2, measures.values, (q1 - measures.targets).abs_()])
     if measures.mask is not None:
@@ -221,7 +221,7 @@ def spreads_of(measures: UpdateMeasures) -> tuple[dict[str, list[float]], list[f
 def statistics_of(
     losses: NDArray[np.float32], norms: Sequence[float], measures: UpdateMeasures, signals: Sequence[str]
 ) -> dict[str, float]:
-    """Return the measurements by their statistics' names.
+    """Return the measurements, keyed by statistic name.
 
     Args:
         losses: [k, 4] the losses of k gradient steps.
@@ -266,7 +266,7 @@ class EpisodeRewards:
     def add(
         self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, update: int
     ) -> dict[str, list[float]]:
-        """Add trajectories; return the sums for the episodes that ended, by their statistics' names.
+        """Add trajectories; return the sums for the episodes that ended, keyed by statistic name.
 
         Args:
             batch: the trajectories.

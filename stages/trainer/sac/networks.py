@@ -33,7 +33,7 @@ class ValueNetwork(nn.Module):
         self._plain = Perceptron(design, self.body, self.head) if design.plain else None
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Return values [B, S] of B rows."""
+        """Return the values [B, S] for B rows."""
         if self._plain is not None:
             return self._plain(inputs.vectors)
         encoding, _ = self.body(inputs)
@@ -97,7 +97,7 @@ def drawn_for(actions: ActionSpec, network: Network) -> Network:
     """Draw new weights for a network, depending on the kinds of actions; its encoders and memory do not change.
 
     With only continuous actions, hidden layers and heads are drawn uniformly within ±1/sqrt(fan_in), as torch does.
-    ML-Agents' weights are 1.7 times as large, and even larger for value heads. Q's values of untried actions are then
+    ML-Agents' weights are 1.7 times as large, and even larger for value heads. Q's values for untried actions are then
     large compared with the first learned values, which delays learning (docs/learning.md). The values of discrete
     choices are outputs, and are learned sooner with ML-Agents' weights, which hidden layers already have. With both
     kinds of actions, value heads also get ML-Agents' weights (Xavier uniform, biases 0). With memory, previous actions,
@@ -155,11 +155,11 @@ def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | No
         )
 
 
-# A whole perceptron as one step of autograd: the same numbers as those of `NetworkBody` and a head, faster. Off-policy
-# learning makes an update every step or so, and each update runs networks seven times. For plain designs, these passes
-# consist of matrix products and their overhead: graphs of small operations, copied biases, and new memory for each
-# result. Here, a pass keeps its results in reused buffers, weight gradients are added in place to the vector of
-# `FlatParameters`, and matrix products with observations that have few columns are transposed if that is faster.
+# An entire perceptron as one step of autograd, which computes the same results as `NetworkBody` and a head, but faster.
+# Off-policy learning makes an update every step or so, and each update runs networks seven times. For plain designs,
+# these passes consist of matrix products and their overhead: graphs of small operations, copied biases, and new memory
+# for each result. Here, a pass keeps its results in reused buffers, weight gradients are added in place to the vector
+# of `FlatParameters`, and matrix products with observations that have few columns are transposed if that is faster.
 
 
 FEW = 32
@@ -373,8 +373,8 @@ def policy_loss(soft: Tensor, mask: Tensor | None) -> Tensor:
 def coefficient_gradients(negentropies: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
     """Return the gradients [G] of Σ log α·(H - H_target) with respect to log α; α falls if entropy is above its target.
 
-    This loss is eq. 18 of "Algorithms and Applications", but with log α in place of α, as in all common
-    implementations, so the step does not depend on the scale of α.
+    This loss is eq. 18 of "Algorithms and Applications", but with log α instead of α, as in all common implementations,
+    so the step does not depend on the scale of α.
 
     Args:
         negentropies: [B, G] -H, as in `soft_values`.

@@ -1,4 +1,4 @@
-"""How many updates are due, counted either per step that arrives, or in rounds of a number of steps or episodes.
+"""How many updates are due, counted either per step that arrives, or in rounds of several steps or episodes.
 
 Rounds work as in Stable-Baselines3 (`train_freq` and `gradient_steps`). They are counted from the run's first step, and
 a round that ends after `buffer_init_steps` makes all of its updates, even if it began earlier.
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class UpdateRatio:
-    """Keeps an exact ratio of updates to steps, however many steps arrive at a time.
+    """Keeps an exact ratio of updates to steps, no matter how many steps arrive at a time.
 
     Args:
         steps_per_update: agent steps per update; below 1 for several updates per step.
@@ -110,7 +110,10 @@ class UpdatePace:
             self._tell_of_waiting(step)
 
     def postpone(self, step: int) -> None:
-        """Cancel the updates due up to this step: the memory has too few rows. Rounds of episodes wait instead."""
+        """Cancel the updates due up to this step, because the memory has too few rows.
+
+        Rounds of episodes are only delayed, not cancelled.
+        """
         if not self._by_episodes and step > self._first_step:
             self._first_step = step
             self._count_from(step)
@@ -176,7 +179,7 @@ class UpdatePace:
         return ends[each - earlier - 1 :: each]
 
     def _tell_of_waiting(self, step: int) -> None:
-        """Warn once if no episode has ended by the time steps leave the buffer unused or a tenth of the run is over."""
+        """Warn once if no episode has ended within `buffer_size` steps or a tenth of the run, whichever is less."""
         waited = step - self._last_end
         if waited < min(self._hyperparameters.buffer_size, max(1, self._context.settings.max_steps // 10)):
             return

@@ -36,7 +36,7 @@ class ReplayedSequences:
     memories: NDArray[np.float32]
     """[S, m] the actor's memory before each sequence's first row."""
     previous: Mapping[str, Array]
-    """[S, ...] the action before the first row, by column name (`previous_continuous_actions`,
+    """[S, ...] the action before the first row, keyed by column name (`previous_continuous_actions`,
     `previous_discrete_actions`)."""
 
     def part(self, rows: slice) -> ReplayedSequences:
@@ -164,7 +164,7 @@ class ReplayMemory:
         return self._gather(random.integers(len(self), size=count))
 
     def sample_sequences(self, count: int, random: np.random.Generator) -> ReplayedRows:
-        """Draw sequences, which have `count` rows on average, uniformly with replacement; at least one must exist.
+        """Draw sequences uniformly with replacement, about `count` rows in total; the memory must not be empty.
 
         A sequence is a run of steps from one episode, and ends no later than its piece. All sequences are padded to the
         longest one drawn. Padding does not count as rows, so if episodes are much shorter than L, more sequences are
@@ -224,7 +224,7 @@ class ReplayMemory:
         return {"buffer_size": self.capacity, "sequence_length": self.sequence_length}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
-        """Return all columns, each with the number of leading rows in use. Not copied, as columns may be large."""
+        """Return all columns, each with its number of leading rows in use, without copying them."""
         begun = min(self._start_count, self.capacity)
         return [
             *((column, len(self)) for column in self._rows.values()),

@@ -1,7 +1,7 @@
 """A replay memory with its rows in shards, each in a separate host: the trainer's side, and the stage for a shard.
 
-Rows are assigned to shards by episode, so that an episode's pieces stay together. How many rows each shard contributes
-to a batch is drawn in proportion to the shards' sizes, so every stored row is equally likely. Before an update, `fetch`
+Rows are assigned to shards by episode, so an episode's pieces stay together. How many rows each shard contributes to a
+batch is drawn in proportion to the shards' sizes, so every stored row is equally likely. Before an update, `fetch`
 requests the batches that the update needs, a few at a time, and waits for them. Messages stay in order, so a batch that
 is requested after some rows were sent may contain these rows.
 """
@@ -24,7 +24,7 @@ from headrace.stages.trainer.protocol import new_random, random_state, restore_r
 from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory
 
 AT_ONCE = 64
-"""The largest number of batches in flight."""
+"""The maximum number of batches in flight."""
 
 ASKS_SIZE = np.array([-1], np.int64)
 """Sent in place of row counts to request a shard's size."""
@@ -55,7 +55,7 @@ class ShardedReplay:
         self._sizes = np.zeros(shards, np.int64)
         self._known = np.zeros(shards, np.bool_)
         self._asked: deque[NDArray[np.int64]] = deque()
-        """For each requested batch that has not been assembled yet, its number of rows by shard."""
+        """For each requested batch that has not been assembled yet, its number of rows from each shard."""
         self._answers: list[deque[ReplaySample]] = [deque() for _ in range(shards)]
         self._ready: deque[ReplayedRows] = deque()
         self._arrived = asyncio.Event()
@@ -242,7 +242,7 @@ _AT_ONCE = 2**12
 
 
 def deal(former: ReplayMemory, memory: ReplayMemory, place: int, shards: int) -> None:
-    """Add a shard's share of another memory's rows, oldest first, to its own memory.
+    """Add a shard's part of a former memory's rows, oldest first, to the shard's memory.
 
     Args:
         former: the memory with the rows; it has no sequences.

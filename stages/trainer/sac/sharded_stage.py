@@ -10,7 +10,7 @@ from headrace.stages.trainer.sac.trainer import SACTrainer
 from headrace.stages.trainer.stage import TrainerStage
 
 
-# The stage fetches the batches, so that `Trainer.learn` remains an ordinary function (docs/decisions/047).
+# The stage fetches the batches, so `Trainer.learn` remains an ordinary function (docs/decisions/047).
 class ShardedTrainerStage(TrainerStage):
     """Drives a `SACTrainer` that has a sharded replay buffer (`replay`)."""
 

@@ -293,7 +293,7 @@ class SACTrainer(Trainer):
         while self._owes(self._pace.of_policy):
             made.append(self._learn_minibatch(learning_rate))
             if len(made) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
-                norms = self._update.gradient_norms()  # measured now, as cloning overwrites the gradients
+                norms = self._update.gradient_norms()  # measured now, because cloning overwrites the gradients
             if self._cloning is not None:
                 cloned.append(self._cloning.update(self.step))
             self._pace.of_policy.count()
@@ -376,7 +376,7 @@ class SACTrainer(Trainer):
     ) -> None:
         """Report statistics of the updates, with the norms of the actor's and the critics' gradients if measured."""
         found = {"Policy/Learning Rate": learning_rate}
-        # Both coefficients, as in ML-Agents, whichever kinds of actions there are: one for absent actions is 0.
+        # Report both coefficients, as in ML-Agents; without actions of its kind, a coefficient is 0.
         discrete = self._update.coefficients.module.logs.detach().exp().tolist()
         found["Policy/Continuous Entropy Coeff"] = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
         found["Policy/Discrete Entropy Coeff"] = sum(discrete) / len(discrete) if discrete else 0.0

@@ -5,8 +5,8 @@ Actor" (with a value network), and "Soft Actor-Critic Algorithms and Application
 actions, Christodoulou (2019), "Soft Actor-Critic for Discrete Action Settings". If there are several branches, they are
 averaged, as in ML-Agents.
 
-An update is a function of parameters, optimizer states, one minibatch and noise. No code inside reads a value, so
-nothing waits for a device. The caller checks the losses from time to time.
+An update is a function of parameters, optimizer states, one minibatch and noise. It reads no tensor's value, so nothing
+waits for a device. The caller checks the losses from time to time.
 
 Axis letters: B rows, S reward signals, C continuous actions, K discrete branches with A choices in total (A = 1 if
 there are none), G entropy coefficients: one for all continuous actions together, if any, then one per branch. A mask
@@ -140,7 +140,7 @@ class SACUpdate:
             noise: [draws B, C] standard normal noise for drawing actions; the part for the next observations comes
                 last.
             learning_rate: the learning rate of all optimizers.
-            share: weight of the means over these rows, if other replicas have other rows of the same minibatch.
+            share: weight of the means over these rows, if other replicas have different rows of the same minibatch.
         """
         measures = self.find_gradients(batch, rewards, discounts, noise)
         self._move(measures.losses, share, learning_rate)
@@ -292,7 +292,7 @@ class SACUpdate:
 
     @staticmethod
     def _back(loss: Tensor, parameters: list[Tensor]) -> Tensor:
-        """Add the loss's gradients to those of these parameters only; return the loss, detached from its graph."""
+        """Add the loss's gradients to only these parameters' gradients; return the loss, detached from its graph."""
         torch.autograd.backward(loss, inputs=parameters)
         return loss.detach()
 

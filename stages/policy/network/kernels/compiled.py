@@ -22,7 +22,7 @@ except ImportError:
 ACTIVATIONS = {"tanh": 1, "relu": 2, "swish": 3}
 """The activations that are compiled, with their numbers in `kernels.c`."""
 UNITS = 16
-"""Compiled layers need a number of units that is a multiple of this."""
+"""The number of units in a compiled layer must be a multiple of this."""
 
 
 def compiles(activation: str, sizes: Sequence[int], dtype: torch.dtype) -> bool:
