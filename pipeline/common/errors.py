@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class CommandError(Exception):
-    """A command can't run; the message has one line per reason, which states what to write instead."""
+    """A command can't run; each line of the message gives one reason and what to write instead."""
 
 
 class RunError(Exception):
-    """A run can't start because its settings contradict each other or name something that is missing."""
+    """A run can't start because its settings conflict or name something that is missing."""
 
 
 class RunFailed(Exception):

@@ -29,7 +29,7 @@ _ERRORS = "headrace.alike"
 
 
 _own: dict[str, Any] = {}
-"""By name: the streams prepared for the running command; empty if no command runs."""
+"""Streams prepared for the running command, keyed by name; empty if no command is running."""
 
 
 def own_stream(name: str) -> Any:

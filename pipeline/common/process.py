@@ -19,7 +19,7 @@ from headrace.place import ROOT, on_linux
 from headrace.process_tree import ProcessTree
 
 if sys.platform != "win32":
-    import resource  # imported early: at the limit of open files, no module can be opened
+    import resource  # imported early: at the limit on open files, no module can be opened
 
 
 def describe_limit() -> str:
@@ -82,9 +82,9 @@ def interpreter_to_start(platform: str = sys.platform) -> tuple[str, dict[str, s
     """Return the interpreter for a child of this Python, and the environment variables that it needs.
 
     In a virtual environment on Windows, `python.exe` is a launcher that starts the interpreter as a child with another
-    process id. As `multiprocessing` does, we therefore start the interpreter itself and pass it the launcher's name,
-    from which it finds the environment. The interpreter removes that variable at once, so its own children don't see
-    it.
+    process id. As `multiprocessing` does, we therefore start the interpreter itself and set an environment variable to
+    the launcher's path, from which it finds the virtual environment. The interpreter removes that variable at once, so
+    its own children don't see it.
     """
     base: str = getattr(sys, "_base_executable", None) or sys.executable
     if platform != "win32" or os.path.normcase(base) == os.path.normcase(sys.executable):

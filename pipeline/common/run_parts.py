@@ -49,8 +49,8 @@ class RunPartKind:
     actor: str = ""
     """`module:Class` of a `pipeline.roles.actor.ActorPart`; empty if actors need no code."""
     learner: str = ""
-    """`module:Class` that `pipeline/roles/{training,learner}.py` create for a trainer with the part; empty if there is
-    none.
+    """`module:Class` of the object that `pipeline/roles/{training,learner}.py` create for a trainer with the part;
+    empty if there is none.
     """
     page: str = ""
     """`module:name` of a function that returns the game for the live page; empty if there is none. If several parts
@@ -131,7 +131,7 @@ def host_role(name: str) -> HostRole:
 
 
 def wanted_sides(config: RunConfig, side: Literal["main", "actor", "page"]) -> dict[str, Any]:
-    """Return, by part name, the class or function that each of the run's parts has for one side."""
+    """Return the class or function that each of the run's parts has for one side, keyed by part name."""
     found = {name: getattr(kind, side) for name, kind in RUN_PARTS.items() if kind.wanted(config)}
     return {name: load_attribute(path, None, "part of a run") for name, path in found.items() if path}
 

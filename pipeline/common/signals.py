@@ -29,8 +29,8 @@ else:
 repeat it. Nor does a closed terminal, which several processes notice and report to each other.
 """
 SAME_S = 1.0
-"""Seconds within which a repeated request counts as the same one: `timeout` and terminals signal a process and its
-group.
+"""Seconds within which a repeated request counts as the same one, because `timeout` and terminals signal both a process
+and its group.
 """
 
 

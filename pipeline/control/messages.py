@@ -35,7 +35,7 @@ class LearnerReady:
     step: int = 0
     """Trainer step from which training continues."""
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
-    """Values of the hyperparameters that were changed during the run, by name."""
+    """Values of the hyperparameters that were changed during the run, keyed by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,15 @@ class CreditRequest:
     number: int
     """Sequence number of the actor's request, repeated in the grant that answers it."""
     used: Mapping[str, int]
-    """Learning-team steps emitted and held so far, by behaviour name; cumulative."""
+    """Cumulative number of learning-team steps emitted or held so far, keyed by behaviour name."""
     wants: tuple[str, ...]
     """Behaviours for which the actor needs credits; it can step only once it has credits for all of them."""
     gives_back: tuple[str, ...] = ()
     """Behaviours whose unused credits the actor gives back; a waiting actor gives back all its unused credits."""
     acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By behaviour name: (steps, version), where all steps after the first `steps` come from `version` or newer."""
+    """(steps, version), keyed by behaviour name: all steps after the first `steps` come from `version` or a newer
+    version.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class SourceEnded:
-    """A source has stopped producing: its recording or environments ended normally, or main stopped it."""
+    """A source has stopped producing steps: its recording or environments ended normally, or main stopped it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class StatisticsReport:
     silent_s: float = 0.0
     """Seconds since the host's most silent stage last made progress; 0 if no stage is silent."""
     timings: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """By kind of work: (seconds, count) since the last report."""
+    """(seconds, count) since the last report, keyed by kind of work."""
     span_s: float = 0.0
     """Seconds since the last report, on the host's clock."""
     cpu_s: float = 0.0
@@ -176,7 +178,7 @@ class EpochEnded:
     step: int
     """Last trainer step of the epoch."""
     values: Mapping[str, float]
-    """Statistics over the whole epoch, by name."""
+    """Statistics over the entire epoch, keyed by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,7 @@ class DecideFor:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The ledger's answer to a request: new caps, and the lowest policy versions that may use them, by behaviour.
+    """The ledger's answer to a request: new caps, and the lowest policy versions that may use them, keyed by behaviour.
 
     An actor ignores the cap for a behaviour whose credits it has given back in a later request.
     """
@@ -318,7 +320,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class SetHyperparameter:
-    """To a learner: use another hyperparameter value, starting with the next update."""
+    """To a learner: use a new hyperparameter value, starting with the next update."""
 
     name: str
     value: float
@@ -326,7 +328,7 @@ class SetHyperparameter:
 
 @dataclass(frozen=True, slots=True)
 class BeginAnew:
-    """To a learner: restart from given or initial weights, with a fresh optimiser and fresh schedules."""
+    """To a learner: restart from these weights or the initial ones, with a fresh optimiser and fresh schedules."""
 
     number: int
     """Number that increases with each restart of the learner. The learner ignores a restart that it already knows."""
@@ -347,7 +349,7 @@ class DirectShow:
     """New settings for an exhibition; each message contains all settings, including unchanged ones."""
 
     parts: Mapping[str, Any]
-    """By behaviour id: the player's name, and whether a person takes over one of the agents."""
+    """The player's name, and whether a person takes over one of the agents, keyed by behaviour id."""
     paused: bool = False
     speed: float = 1.0
     recorded: str = ""

@@ -1,7 +1,7 @@
 """Flow control in main: the behaviours' windows, the actors' credits, and a warning if a trainer receives no steps.
 
 `pipeline/flow/credits.py` keeps the ledger, `PolicyLags` sizes its windows, and `StarvationWatch` warns. `FlowControl`
-updates all three from messages. An update may free credits, which go to the actors that wait for them.
+updates all three from messages. An update may free credits, which go to the actors that are waiting for them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FlowControl:
         self._grant(self.ledger.returned(*key, message.total))
 
     def trainer_reported(self, report: TrainerReport) -> None:
-        """Handle a trainer's report that it has learned or returns credits."""
+        """Handle a trainer's report, which may return credits."""
         self._starvation.fed(report.behavior, report.step, report.done)
         grants = self.ledger.learned(report.behavior, report.version, report.held, report.returned, report.arrived)
         lag = self._lags.measured(report.behavior, report.collecting_s, report.learning_s)
@@ -83,15 +83,15 @@ class FlowControl:
         self._grant(grants)
 
     def pause(self, why: str = "") -> None:
-        """Grant nothing until `resume` is called for the same reason."""
+        """Grant no credits until `resume` is called with the same reason."""
         self.ledger.pause(why)
 
     def resume(self, why: str = "") -> None:
-        """Grant again, unless there is another reason not to."""
+        """Resume granting credits, unless granting is paused for another reason."""
         self._grant(self.ledger.resume(why))
 
     def hold(self, behaviors: Collection[str]) -> None:
-        """Grant nothing for these behaviours, and nothing for others until these behaviours' trainers are idle."""
+        """Grant no credits for these behaviours, and none for others until these behaviours' trainers are idle."""
         self.ledger.hold(behaviors)
 
     def _grant(self, grants: list[Grant]) -> None:
@@ -106,7 +106,7 @@ class FlowControl:
 log = logging.getLogger(__name__)
 
 PATIENCE_UPDATES = 8
-"""Number of updates' worth of steps that stages may hold back, without passing any on, before the warning."""
+"""How many updates' worth of steps stages may hold back, without passing any on, before the warning is logged."""
 
 
 @dataclass
@@ -158,7 +158,7 @@ class StarvationWatch:
 # Collecting while the trainer learns saves time, at the price of steps from an older policy. If collecting an update's
 # steps takes much longer than learning from them, running ahead saves little, so actors wait for each policy. Both
 # times are measured in the first updates, during which actors wait. We compare medians, so that a single update delayed
-# by an actor's restart or a checkpoint has no effect. A resumed run measures again because it may run on another
+# by an actor's restart or a checkpoint has no effect. A resumed run measures again because it may run on a different
 # machine.
 
 MEASURED_UPDATES = 5

@@ -22,7 +22,7 @@ class _Account:
     arrived: int = 0
     """Number of steps that have reached the trainer."""
     returned: dict[str, int] = field(default_factory=dict)
-    """Number of credits returned, by stage."""
+    """Number of credits returned, keyed by stage."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     """(steps, version), both ascending: after its first `steps` steps, the source uses `version` or newer."""
 

@@ -53,9 +53,11 @@ class CreditLedger:
         self._retired: set[int] = set()
         self._firsts: dict[str, int] = {}
         self._requests: dict[int, CreditRequest] = {}
-        """Waiting requests by source, in order of arrival."""
+        """Waiting requests, keyed by source, in order of arrival."""
         self._early: dict[str, dict[tuple[str, int], int]] = {}
-        """For behaviours without a window: the credits that stages have returned, by stage and source."""
+        """For behaviours without a window: the credits that stages have returned, keyed by behaviour, then by stage and
+        source.
+        """
         self._wanted: Counter[tuple[str, ...]] = Counter()
         """Number of waiting requests for each combination of behaviours."""
         self._paused: set[str] = set()
@@ -150,7 +152,7 @@ class CreditLedger:
             by: the stage and replica that returned them; each replica has its own count.
             behavior: the behaviour name.
             source: the actor incarnation that emitted the steps.
-            total: number of credits that `by` has returned for this source so far, cumulative.
+            total: cumulative number of credits that `by` has returned for this source.
         """
         window = self._windows.get(behavior)
         if window is None:  # also if steps are dropped while a lost trainer has no successor yet
@@ -173,8 +175,8 @@ class CreditLedger:
             behavior: the behaviour name.
             version: version of the trainer's most recently published policy.
             held: number of credits that the trainer holds.
-            returned: number of credits that the trainer has returned so far, by source, cumulative.
-            arrived: number of credits that have reached the trainer so far, by source, cumulative.
+            returned: cumulative number of credits that the trainer has returned, keyed by source.
+            arrived: cumulative number of credits that have reached the trainer, keyed by source.
         """
         window = self._windows.get(behavior)
         if window is None:
@@ -186,16 +188,16 @@ class CreditLedger:
         return self._serve()
 
     def pause(self, why: str = "") -> None:
-        """Grant nothing until `resume` is called for the same reason."""
+        """Grant no credits until `resume` is called with the same reason."""
         self._paused.add(why)
 
     def resume(self, why: str = "") -> list[Grant]:
-        """Grant again, unless there is another reason not to."""
+        """Resume granting credits, unless granting is paused for another reason."""
         self._paused.discard(why)
         return self._serve()
 
     def hold(self, behaviors: Collection[str]) -> None:
-        """Grant nothing for these behaviours from now on, and nothing for the others until these are at rest."""
+        """Grant no credits for these behaviours from now on, and none for the others until these are at rest."""
         self._held = frozenset(behaviors)
 
     def outstanding(self, behavior: str) -> int:

@@ -27,13 +27,13 @@ def start_child(
     mark: str,
     **options: Any,
 ) -> tuple[ProcessTree, socket.socket, bytes]:
-    """Start one of Headrace's modules in a child process, which ends when its lifeline closes.
+    """Run one of Headrace's modules in a child process that ends when its lifeline closes.
 
     Args:
-        module: the module to run. It must take its lifeline before anything else (`held`). Its arguments are the name,
-            the arguments for its lifeline and for its last words, and `arguments`.
+        module: the module to run. It must take its lifeline before anything else (`held`). Its command-line arguments
+            are the name, one argument each for the lifeline and the last words, and then `arguments`.
         name: the child's name in a process list.
-        words: main's end of the child's last words.
+        words: main's end of the file for the child's last words.
         arguments: additional arguments.
         environment: the child's environment variables.
         mark: environment mark that lets the sweeper recognise the child's own children.
@@ -62,7 +62,7 @@ def start_child(
 
 
 def child_environment() -> dict[str, str]:
-    """Return a child's environment, in which it finds the same packages and numeric libraries use one thread."""
+    """Return the environment for a child that uses the same packages, and one thread in numeric libraries."""
     environment = dict(surroundings().variables)
     let_child_find_us(environment)
     use_one_thread(environment)

@@ -1,4 +1,4 @@
-"""The entry point of a process host: imports the host's modules, then runs the hosts that start messages describe."""
+"""The entry point of a process host: imports the hosts' modules, then runs the hosts that main assigns to it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def main(line: str, last_words: str, *modules: str) -> int:
             import_early(modules)
         let_loops_wait()
         return run_host_process(lifeline)
-    except BaseException:  # main shows the error, even SystemExit: no host may request an exit
+    except BaseException:  # even SystemExit is an error, because no host may request an exit
         write_last_words(descriptor, traceback.format_exc())
         return 1
 

@@ -1,9 +1,9 @@
 """Main's child processes: each imports its modules, then waits for a message that assigns its host.
 
 Imports take most of a child's start. Main therefore starts children before its own imports, as soon as the
-configuration says which ones it needs (`started_early`), and all processes import in parallel. An unforeseen host gets
-its child when the host starts. A child is always a new interpreter, never a fork of a process with threads or
-libraries, so its state does not depend on where and when it was started.
+configuration shows which ones are needed (`started_early`), and all processes import in parallel. If the need for a
+host could not be foreseen, its child starts together with the host. A child is always a new interpreter, never a fork
+of a process that has threads and loaded libraries, so its state does not depend on where and when it was started.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from headrace.queues.platform import Segment, hand_over
 log = logging.getLogger(__name__)
 
 _early: dict[str, ChildProcess] = {}
-"""Unassigned children, by the name of the intended host. A run takes children by name. If two runs in one process need
-the same name, either may take the child, because unassigned children are alike.
+"""Unassigned children, keyed by the name of the intended host. A run takes children by name. If two runs in one process
+need the same name, either may take the child, because unassigned children are interchangeable.
 """
 
 
 class ChildProcess:
-    """A child process of this process.
+    """A child process started by this process.
 
     Args:
         name: name of the host that the child will run.
@@ -50,7 +50,7 @@ class ChildProcess:
         started = take_prestarted(name) or spawn(name, modules, new_mark(name))
         self._name, self._process, self._start_socket = name, started.process, started.socket
         self.failure: HostFailed | None = None
-        """Error that the child raised outside its hosts; None if it raised none or has not ended."""
+        """Error that the child raised outside its hosts; None if it raised no error or has not ended."""
         self._words, self._said = started.words, ""
         self.lifeline = MainLifeline(started.lifeline, self.pid)
         watch_host(self._process.pid, started.mark)
@@ -74,13 +74,13 @@ class ChildProcess:
 
     @property
     def spoke(self) -> bool:
-        """True if the child has reported why it ends."""
+        """True if the child has written why it is ending."""
         return self._words.written
 
     async def be(
         self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment], *, more: bool = False
     ) -> None:
-        """Send the child its start message; if the child has died, its exit status shows that later.
+        """Send the child its start message; if the child has died, raise no error, because its exit status shows that.
 
         Args:
             start_message: plain data with tickets.
@@ -119,7 +119,7 @@ class ChildProcess:
         self._start_socket.close()
 
     async def wait(self) -> int:
-        """Wait for the child to end; return its exit status, which is negative for a signal."""
+        """Wait for the child to end; return its exit status, which is negative if a signal killed it."""
         status = await asyncio.shield(self.ended)
         words, self._said = self._said, ""
         if RAISED in words:
@@ -144,7 +144,7 @@ class ChildProcess:
             self._process.kill()
 
     def dismiss(self) -> int:
-        """End an unneeded child; return its exit status, which is negative for a signal."""
+        """End an unneeded child; return its exit status, which is negative if a signal killed it."""
         self._start_socket.close()
         self.lifeline.close()
         self._words.take()
@@ -153,7 +153,7 @@ class ChildProcess:
 
 
 def take_child(name: str) -> ChildProcess:
-    """Return the child started for a host, or a new one if there is none or it died without reporting a reason."""
+    """Return the child started early for a host; start a new one if none exists or it died without giving a reason."""
     child = _early.pop(name, None)
     if child is not None and not child.alive and not child.spoke:
         how = how_it_ended(child.dismiss())
@@ -164,9 +164,9 @@ def take_child(name: str) -> ChildProcess:
 
 @contextmanager
 def started_early(config: RunConfig) -> Iterator[None]:
-    """Start the children that a run is certain to need; at the end of the context, end those that it never took."""
+    """Start the children that a run is certain to need; at the end of the context, end those that were never used."""
     try:
-        with suppress(OSError):  # a limit of the system, which the host's own start will report
+        with suppress(OSError):  # at a system limit, which the host's own start will report
             for name, modules in _expected(config):
                 if name not in _early:
                     _early[name] = ChildProcess(name, modules)
@@ -196,14 +196,14 @@ def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
 
 
 def learner_processes(config: RunConfig) -> dict[str, str]:
-    """Return each listed behaviour's learner process, by behaviour; a process is named after its first learner."""
+    """Return the learner process's name for each listed behaviour; a process is named after its first learner."""
     behaviors = learners_of(config)
     count = most_learner_processes(config)
     return {behavior: learner_name(behaviors[number % count]) for number, behavior in enumerate(behaviors)}
 
 
 def most_learner_processes(config: RunConfig) -> int:
-    """Return the maximum number of processes for all learners; a learner with followers has its own process."""
+    """Return the maximum number of learner processes; a learner with followers does not share its process."""
     learners = config.pipeline.hosts.learners
     if learners.replicas > 1:
         return max(1, len(config.behaviors))

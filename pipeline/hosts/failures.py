@@ -67,7 +67,7 @@ _WINDOWS_CRASH = 0x8000_0000
 
 
 def how_it_ended(status: int) -> str:
-    """Describe how a process ended, given its exit status, which is negative for a signal."""
+    """Describe how a process ended, given its exit status, which is negative if a signal killed it."""
     return f"was killed by signal {-status}" if status < 0 else f"ended with status {describe_status(status)}"
 
 

@@ -1,10 +1,11 @@
-"""A child's end of its lifeline, taken before anything else, so that the child ends when main is gone.
+"""A child's end of its lifeline, which ends the child when main is gone.
 
-A thread waits for the lifeline to close, whatever else the child is doing. Until then, it answers main's questions
-about what the child is doing. Until the child runs the user's code, Linux kills the child together with main, even
-during an import in C. Afterwards, the user's code may have started programs, which the thread ends as well.
+A thread waits for the lifeline to close, whatever else the child is doing. Until then, the thread answers main's
+questions about what the child is doing. Until the child runs the user's code, Linux kills the child together with main,
+even while it imports a C extension. Afterwards, the user's code may have started programs, which the thread ends as
+well.
 
-Import this module before anything slow; it defers its own later imports.
+Import this module before anything slow; it postpones its own slow imports.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _die_by(number: int) -> None:
 
 
 def hold_lifeline(argument: str) -> HostLifeline:
-    """Take this process's lifeline.
+    """Open this process's end of the lifeline.
 
     Args:
         argument: main's process id and the lifeline's descriptor; on Windows, the lifeline instead arrives as a ticket
@@ -79,7 +80,9 @@ class HostLifeline:
 
     def __init__(self, sock: socket.socket) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The host's event loop, which runs in the thread that creates the lifeline; None until the host has one."""
+        """The host's event loop, which runs in the thread that creates the lifeline; None until the host has started
+        one.
+        """
         self._sock = sock
         self._watched = threading.get_ident()
         self._describe: Callable[[asyncio.AbstractEventLoop | None, int], str] = _describe_imports
@@ -88,7 +91,7 @@ class HostLifeline:
         threading.Thread(target=self._hold, name="lifeline", daemon=True).start()
 
     def let_users_code_run(self) -> None:
-        """Stop the OS from killing this process with main, so that it can first end the programs that it started."""
+        """Stop the OS from killing this process together with main; it must first end the programs it has started."""
         from headrace.pipeline.common.loop_watch import describe_holder  # before user code can hold an import lock
         from headrace.pipeline.hosts.process_cleanup import sweeps
 

@@ -1,8 +1,9 @@
-"""The process that runs a host: waits for a host's start message, or for several hosts' messages, one after another.
+"""The process that runs one or more hosts: waits for start messages, and starts a host for each.
 
-Hosts that share a process share its event loop: each waits only for its own queues, but while one computes, the others
-do not, as on a shared core. When a host ends, normally or by an exception, the others continue. The ended host's status
-goes to main over the socket that brought its start message. When the process ends, all its hosts end.
+Hosts that share a process share its event loop: each waits only for its own queues, but only one of them computes at a
+time, as on a shared core. When a host ends, normally or with an exception, the others continue. The process sends the
+ended host's exit status to main over the socket on which start messages arrive. When the process ends, all its hosts
+end.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ LINK = ("socket", "segment")
 
 
 class StartChannel:
-    """The child's end of the socket that brings start messages and carries back notices of ended hosts.
+    """The child's end of the socket that carries start messages to the child, and notices of ended hosts to main.
 
-    The socket is the standard input; on Windows, a ticket for the socket arrives on standard input.
+    The socket is standard input; on Windows, a ticket for the socket arrives on standard input.
 
     Raises:
         EOFError: if main died before it wrote the ticket.
@@ -67,7 +68,7 @@ class StartChannel:
         """Wait for the next start message, and return it with tickets that are valid in this process.
 
         Raises:
-            EOFError: if no more messages will come, or main died before it had sent a whole message.
+            EOFError: if no more messages will come, or main died before it had sent an entire message.
         """
         data, own = take_over(self._sock)
         start_message: dict[str, Any] = unpack(data)
@@ -149,9 +150,9 @@ async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
             start_message = await known.get()
 
 
-# The log of a host outside main: records go to main over the host's control channel. If several hosts share a process,
-# each has a channel: a record uses the channel of the host whose task logged it, and the first host's channel if a
-# thread without a host logged it.
+# Logging in a host outside main: records go to main over the host's control channel. If several hosts share a process,
+# each record uses the channel of the host whose task logged it. If a thread that belongs to no host logged the record,
+# it uses the first host's channel.
 
 _CHANNEL: ContextVar[ControlEnd | None] = ContextVar("channel of the host's log", default=None)
 
@@ -178,7 +179,7 @@ class ControlLogHandler(logging.Handler):
 
 
 def log_to_main(plan: HostPlan, control: ControlEnd) -> None:
-    """Send main all log records from this task, from tasks that it starts, and from threads without a host."""
+    """Send main all log records from this task, from tasks that it starts, and from threads that belong to no host."""
     _CHANNEL.set(control)
     root = logging.getLogger()
     if not any(isinstance(handler, ControlLogHandler) for handler in root.handlers):

@@ -18,7 +18,7 @@ from headrace.queues.ends import Inlet, Outlet
 
 
 class LocalEdges:
-    """Queue ends within main's event loop: main stores each end by name, and the host opens it once."""
+    """Queue ends within main's event loop: main stores each end under a name, and the host opens it once."""
 
     def __init__(self) -> None:
         self.ends: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class InlineHost:
         return 0 if not self._task.cancelled() and self._task.exception() is None and self._task.result() else 1
 
     async def describe(self) -> str:
-        """Describe the stage in this event loop that has been silent for longest, with its stack."""
+        """Describe the stage in this event loop that has been silent the longest, with its stack."""
         return describe_holder(None, threading.get_ident())
 
     def kill(self) -> None:
@@ -117,7 +117,7 @@ class InlineHosts:
         self._tasks = tasks
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> InlineHost:
-        """Start a host; the hosts that produce its feed may be of any kind."""
+        """Start a host; hosts of any kind may produce its feed."""
         from headrace.pipeline.hosts.host_process import serve
 
         inlet = await feed.open() if feed is not None else None

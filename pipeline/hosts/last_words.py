@@ -17,7 +17,7 @@ from typing import IO, Any
 RAISED = "Traceback (most recent call last)"
 """Text that occurs in a child's last words if the child has raised an exception."""
 _STDERR = 2
-"""Descriptor that replaces the file if the file can't be created."""
+"""Descriptor to use if the file can't be created."""
 
 
 # Standard error may be closed or belong to a service, so last words go to an unnamed file (docs/decisions/012).

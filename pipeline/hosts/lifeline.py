@@ -15,7 +15,7 @@ from headrace.pipeline.common.loop_watch import own_frames
 from headrace.pipeline.hosts.held import ASK, DUMP, END
 
 ANSWER_S = 2.0
-"""Seconds to wait for a host's answer, which comes in time unless the host is stopped or a C call holds the GIL."""
+"""Seconds to wait for a host's answer, which arrives in time unless the host is stopped or a C call holds the GIL."""
 DUMP_S = 0.5
 """Seconds to wait for a stack that the host writes on a signal; unlike an answer, a stack has no end mark."""
 _ENDED = "its process has just ended"
@@ -80,7 +80,7 @@ class MainLifeline:
         return bytes(answer)
 
     def close(self) -> None:
-        """Close the lifeline, which ends whatever is left of the host."""
+        """Close the lifeline, which ends any of the host's processes that are still running."""
         self._sock.close()
 
 

@@ -1,7 +1,7 @@
 """Links of process hosts: the sockets and shared memory that a host starts with, and how their ends are opened.
 
 A process host starts with several links before its behaviours are known, and main holds their other ends. Each queue to
-or from the host takes one link.
+or from the host uses one link.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ space.
 """
 
 COUNTED_SLAB = 16 * 2**20
-"""Slab size in bytes on Windows, where a link's whole memory counts as used after its first message."""
+"""Slab size in bytes on Windows, where all of a link's memory counts as used after its first message."""
 
 RESERVED_SLAB = 2 * 2**20
 """Slab size in bytes for files in the temporary folder, where every byte is allocated immediately, even for unused
@@ -38,7 +38,7 @@ links.
 
 
 def default_slab_bytes(platform: str = sys.platform) -> int:
-    """Return the slab size in bytes to use if the configuration sets none."""
+    """Return the default slab size in bytes."""
     if platform == "win32":
         return COUNTED_SLAB
     return UNTOUCHED_SLAB if on_linux() else RESERVED_SLAB
@@ -50,7 +50,7 @@ def trajectory_link(maxlen: int, slab_bytes: int | None) -> LinkSpec:
 
 
 def policy_link(slab_bytes: int | None) -> LinkSpec:
-    """Return the settings of a link for a policy queue, in which a new policy replaces one that still waits."""
+    """Return the settings of a link for a policy queue, in which a new policy replaces one that is still waiting."""
     return LinkSpec(1, slab_bytes or default_slab_bytes(), SPARE_SLABS, "replace_oldest")
 
 
@@ -105,9 +105,9 @@ class HostLinks:
     """The links of one process host, as seen by main."""
 
     given_at_start: dict[str, LinkEnd] = field(default_factory=dict)
-    """The host's own ends, by ticket name; main keeps copies as long as the host may be replaced."""
+    """The host's ends, keyed by ticket name; main keeps copies as long as the host may be replaced."""
     peers: dict[str, LinkEnd] = field(default_factory=dict)
-    """Main's ends that are not yet in use, by ticket name."""
+    """Main's ends that are not yet in use, keyed by ticket name."""
     taken_over: set[str] = field(default_factory=set)
     """Ticket names of the links taken over from a dead predecessor."""
 
@@ -122,7 +122,7 @@ class HostLinks:
         return links
 
     def add_lines(self, outgoing: LinkSpec, count: int) -> None:
-        """Add links for FIFO queues into which the host puts items."""
+        """Add links for the host's outgoing FIFO queues."""
         for i in range(count):
             self.given_at_start[f"line-{i}"], self.peers[f"line-{i}"] = make_link(outgoing)
 
@@ -138,14 +138,14 @@ class HostLinks:
         return name, self.peers.pop(name)
 
     def take_over(self, dead: HostLinks, which: str = "") -> None:
-        """Take over a dead host's links, used or not; `which` can restrict this to one direction."""
+        """Take over a dead host's links, whether used or not; `which` can restrict this to one direction."""
         for taken, left in ((self.given_at_start, dead.given_at_start), (self.peers, dead.peers)):
             for name in [name for name in left if name.startswith(which)]:
                 taken[name] = left.pop(name)
                 self.taken_over.add(name)
 
     def settle(self) -> None:
-        """Close main's copies of the host's ends, so that peers notice when the host ends; no replacement will come."""
+        """Close main's copies of the ends of a host that won't be replaced; peers then notice when the host ends."""
         for end in self.given_at_start.values():
             end.close()
         self.given_at_start.clear()

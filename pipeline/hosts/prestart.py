@@ -42,7 +42,7 @@ class PrestartedProcess:
     process: ProcessTree
     mark: str
     lifeline: socket.socket
-    """Main's end of the lifeline; the process ends when this socket closes, whatever it is doing."""
+    """Main's end of the lifeline; the process ends when this socket closes, whatever the process is doing."""
     socket: socket.socket
     """Carries the process's start message; the process ends when this socket closes."""
     words: LastWords
@@ -58,7 +58,7 @@ class PrestartedProcess:
 
 
 _prestarted: dict[str, PrestartedProcess] = {}
-"""Started children, by the name of the intended host."""
+"""Started children, keyed by the name of the intended host."""
 
 
 def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
@@ -87,7 +87,7 @@ def prestarted_learner(arguments: Sequence[str]) -> Iterator[None]:
     try:
         if guess is not None:
             name, modules = guess
-            with suppress(OSError):  # a limit of the system, which the host's own start will report
+            with suppress(OSError):  # at a system limit, which the host's own start will report
                 _prestarted[name] = spawn(name, modules, host_mark(name))
         yield
     finally:
@@ -107,7 +107,7 @@ def end_prestarted() -> None:
 
 # Imports take most of a start, so the first learner imports while main reads the configuration (docs/decisions/009).
 def guess_learner(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return the name of the first learner that a command will run, and the modules it imports; None if unclear."""
+    """Return the name of the first learner that a command will run, and the modules it imports; None if in doubt."""
     words = "\n".join(arguments)
     files = [argument for argument in arguments if argument.endswith((".yaml", ".yml"))]
     if usable_cores() == 1 or len(files) != 1 or any(map(_NO_RUN.match, arguments)) or _ELSEWHERE.search(words):

@@ -57,7 +57,7 @@ class ProcessControl(SocketControl):
         process.ended.add_done_callback(lambda _: loop.call_later(LAST_WORDS_S, leave))
 
     async def receive(self) -> AsyncIterator[ControlMessage]:
-        """Iterate over messages until the host ends; if it gave no reason, yield its process's error, if any."""
+        """Iterate over messages until the host ends; if it reported no reason, end with its process's error, if any."""
         said_goodbye = False
         async for message in super().receive():
             said_goodbye = isinstance(message, HostFinished | HostFailed)
@@ -86,9 +86,9 @@ class ProcessHost:
         self.links = links
         self._lifeline = lifeline
         self.edges: dict[str, dict[str, Any]] = {}
-        """Address of each queue's links, by queue name."""
+        """Addresses of the queues' links, keyed by queue name."""
         self.outlets: dict[str, SharedSender[Any]] = {}
-        """Main's ends of the queues to the host, by queue name."""
+        """Main's ends of the queues to the host, keyed by queue name."""
         self._process = process
 
     @property
@@ -103,7 +103,7 @@ class ProcessHost:
     async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
         """Open main's end of a queue to the host, on one of the host's links.
 
-        The host's role, and not `newest`, determines whether the queue keeps only its newest item.
+        The host's role, not `newest`, determines whether the queue keeps only its newest item.
         """
         self.outlets[name] = await SharedSender.open(name, self.take("in", name))
         return self.outlets[name]
@@ -133,7 +133,7 @@ class ProcessHost:
         self.links.settle()
 
     async def wait(self) -> int:
-        """Wait for the process to end; return its exit status, which is negative for a signal."""
+        """Wait for the process to end; return its exit status, which is negative if a signal killed it."""
         return await self._process.wait()
 
     async def describe(self) -> str:
@@ -186,7 +186,7 @@ class ProcessHosts:
         """Start a host; return when the host has received its plan.
 
         Raises:
-            RunError: if the limit of open files is reached.
+            RunError: if the limit on open files is reached.
         """
         try:
             return await self._start(plan, feed, replaces)
@@ -204,7 +204,7 @@ class ProcessHosts:
         try:
             host = await start_process(plan, links, self._shared_by(plan))
         except BaseException:
-            links.close()  # including the dead host's links: their peers wait for the end of its items
+            links.close()  # including the dead host's links, or their peers would wait forever
             raise
         if feed is not None:
             host.open_edge(feed.name, {"links": [*tickets]})
@@ -213,7 +213,7 @@ class ProcessHosts:
         return host
 
     def _shared_by(self, plan: HostPlan) -> SharedProcess | None:
-        """Return the process that a learner shares with others; None for other roles, or if learners don't share."""
+        """Return the process that a learner shares with others; None for other roles, or if no learners share."""
         if plan.role != "learner" or not self._learners_share:
             return None
         name = self.process_of(plan.behavior)
@@ -222,7 +222,7 @@ class ProcessHosts:
         return self._shared[name]
 
     def process_of(self, behavior: str) -> str:
-        """Return the name of a behaviour's learner process; an unlisted behaviour gets a new or the least used one."""
+        """Return the name of a behaviour's learner process; assign a new or the least used process if it has none."""
         if behavior not in self._process_of:
             learners = Counter(self._process_of.values())
             few = len(learners) < self._most_processes

@@ -1,4 +1,4 @@
-"""Cleanup after processes: however a process ends, `sweeper` ends the processes it leaves behind, above all games."""
+"""Cleanup after processes: however a process ends, `sweeper` ends the processes it leaves behind, especially games."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KILLED_S = 0.3
 """Seconds within which a live sweeper kills a child whose main is gone."""
 _running: ProcessTree | None = None
 _hosts: dict[int, str] = {}
-"""Marks of hosts' processes that may be running, by process id."""
+"""Marks of host processes that may be running, keyed by process id."""
 _folders: list[str] = []
 _telling = threading.Lock()
 """Held while writing to the sweeper; needed because the live page's server starts a host from another thread."""
@@ -62,7 +62,7 @@ def _has_pidfd() -> bool:
 
 
 def new_mark(host: str) -> str:
-    """Return the mark for a host that is about to start, and make sure that the sweeper runs."""
+    """Return the mark for a host that is about to start, and make sure that the sweeper is running."""
     if sweeps():
         _tell("")  # if main is killed after this, the sweeper ends all processes that carry its mark
     return host_mark(host)
@@ -74,7 +74,7 @@ def host_mark(host: str) -> str:
 
 
 def watch_host(pid: int, mark: str) -> None:
-    """Make the sweeper end whatever a host leaves running."""
+    """Make the sweeper end all processes that a host leaves running."""
     if sweeps():
         for ended in [each for each in _hosts if not Path(f"/proc/{each}").exists()]:
             del _hosts[ended]
@@ -83,7 +83,7 @@ def watch_host(pid: int, mark: str) -> None:
 
 
 def watch_this_process() -> None:
-    """Make the sweeper end whatever this process starts from now on and leaves running."""
+    """Make the sweeper end all processes that this process starts from now on and leaves running."""
     end_children_with_this_process()
     if sweeps():
         keep_variable(sweeper.VARIABLE, mark_of(os.getpid()))
@@ -98,7 +98,7 @@ def remove_folder_at_end(folder: str) -> None:
 
 
 def end_what_main_left() -> None:
-    """In a child whose main is gone, restart a missing sweeper; without sweeper support, end the process group."""
+    """Restart a missing sweeper in a child whose main is gone; without sweeper support, end the process group."""
     main = _OWN.partition("/")[0]
     if not sweeps():
         end_group()
@@ -110,7 +110,7 @@ def end_what_main_left() -> None:
 
 
 def end_group() -> None:
-    """Without sweeper support, kill this process and its group; on Windows, the job object does so."""
+    """Kill this process and its group if the platform has no sweeper; on Windows, the job object does this instead."""
     if not sweeps() and hasattr(os, "killpg"):
         with suppress(OSError):
             os.killpg(os.getpid(), signal.SIGKILL)
@@ -121,7 +121,7 @@ def _line(which: object, what: str) -> str:
 
 
 def _tell(line: str) -> None:
-    """Write a line to this process's sweeper; start the sweeper if it does not run yet or was killed."""
+    """Write a line to this process's sweeper; start the sweeper if it is not running yet or was killed."""
     global _running
     with _telling:
         if _running is not None and _running.poll() is None:
@@ -136,7 +136,7 @@ def _tell(line: str) -> None:
 
 
 def _replace(killed: ProcessTree) -> None:
-    """Restart the sweeper if it is killed; one that fails by itself would fail again."""
+    """Wait for the sweeper to end and restart it if it was killed; a sweeper that failed by itself would fail again."""
     if killed.wait() < 0 and killed is _running:
         with suppress(OSError):
             _tell("")

@@ -2,7 +2,7 @@
 
 Main requests its ends of queues by name. What an end is depends on the kind: an object in the same event loop, a link
 that a process received when it started, or a network address. Only the kind's own code and the host know the
-difference; the host reads the end's address from the message `OpenEdge`.
+difference; the host reads the end's address from the `OpenEdge` message.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ class HostHandle(Protocol):
 
     @property
     def may_hang(self) -> bool:
-        """True if the host can hang while main continues; main kills a host like this when it falls silent."""
+        """True if the host can hang while main continues; if so, main kills the host when it falls silent."""
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
         """Open main's end of a queue from this host, and let the host open the other end.
 
         Args:
             name: the queue's name.
-            newest: if True, a new item replaces one that waits; otherwise items queue up to the limit set in the YAML.
+            newest: if True, a new item replaces one that is waiting; otherwise items queue up to the limit set in the
+                YAML.
 
         Raises:
-            LookupError: if the host has no queue left.
+            LookupError: if the host can open no more queues.
         """
 
     async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
@@ -52,17 +53,18 @@ class HostHandle(Protocol):
 
         Args:
             name: the queue's name.
-            newest: if True, a new item replaces one that waits; otherwise items queue up to the limit set in the YAML.
+            newest: if True, a new item replaces one that is waiting; otherwise items queue up to the limit set in the
+                YAML.
 
         Raises:
-            LookupError: if the host has no queue left.
+            LookupError: if the host can open no more queues.
         """
 
     def settle(self) -> None:
         """Stop keeping queues open for a replacement, so that peers notice when this host ends."""
 
     async def wait(self) -> int:
-        """Wait for the host to end; return 0 for success, or a negative status for a signal."""
+        """Wait for the host to end; return its exit status: 0 for success, negative if a signal killed it."""
 
     async def describe(self) -> str:
         """Describe what the host is doing, with its stack, even if it hangs."""
@@ -75,7 +77,7 @@ class HostHandle(Protocol):
 
 
 class Feed(Protocol):
-    """The consuming end of a queue into which hosts of one kind put items; it is opened once, by main or a host."""
+    """The consuming end of a queue that hosts of one kind fill; it is opened once, by main or a host."""
 
     async def open(self) -> Inlet[Any]:
         """Open the queue's consuming end in main."""
@@ -91,13 +93,13 @@ class HostFactory(Protocol):
 
         Args:
             plan: the host's plan.
-            feed: queue from other hosts directly into this one; outside main, these must be hosts of the same kind.
+            feed: queue that other hosts fill directly; unless the new host runs in main, they must be of the same kind.
             replaces: a dead host of this kind and role, whose outgoing queues the new host takes over; a learner also
-                takes over the incoming ones.
+                takes over the incoming queues.
         """
 
     def gather(self, name: str, hosts: Sequence[Any]) -> Feed:
-        """Create one queue into which several hosts of this kind put items, and let the hosts open their ends."""
+        """Create one queue that several hosts of this kind fill, and let the hosts open their ends."""
 
     def close(self) -> None:
         """Release the factory's own resources; no method is called after this one."""
@@ -111,7 +113,7 @@ class HostWork(Protocol):
 
 
 class HostEdges(Protocol):
-    """The host's side: opens the queue ends that main names. The address format depends on the kind of host."""
+    """Opens, in the host, the queue ends that main names. The address format depends on the kind of host."""
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
         """Open the producing end of a queue."""
@@ -120,7 +122,7 @@ class HostEdges(Protocol):
         """Open the consuming end of a queue."""
 
     def renew(self, name: str) -> None:
-        """Restart a queue into which this host puts items, for the consumer that replaces a dead one."""
+        """Restart one of this host's outgoing queues for the consumer that replaces a dead one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +137,10 @@ class HostPlan:
     config_path: str | None
     run_folder: str
     seed: int
-    """The run's seed, from which the host derives its own."""
+    """The run's seed, from which the host derives its own seeds."""
     replica: int = 0
     source: int = 0
-    """For an actor: its source id, a number for each incarnation."""
+    """For an actor: its source id, which is different for each incarnation."""
     behavior: str = ""
     """For a learner, and its followers and shards: the behaviour name."""
     spec: Mapping[str, Any] | None = None
@@ -158,9 +160,9 @@ class HostPlan:
     """For a replay host: the edge at which its streams were recorded."""
     run_id: str = ""
     best: Mapping[str, float] = field(default_factory=dict)
-    """For the evaluation host: the best mean return so far, by behaviour name."""
+    """For the evaluation host: the best mean return so far, keyed by behaviour name."""
     host_class: str = ""
-    """`module:Class` of a `Host` that replaces the role's own class; used in tests of every kind of host."""
+    """`module:Class` of a `Host` that replaces the role's own class; used in tests."""
 
     plugins: Sequence[str] = field(default_factory=plugin_modules)
     """Modules that have added kinds to the configuration's tables; the host imports them."""
@@ -173,7 +175,7 @@ class HostPlan:
         return {**asdict(self), "given": carried(self.config) if makes_environments else {}}
 
     def _asks_for_rewards(self) -> bool:
-        """Return True if the trainer relabels goals in hindsight, for which the environment computes rewards."""
+        """Return True if the trainer relabels goals in hindsight, which requires the environment to compute rewards."""
         block = (self.config.get("behaviors") or {}).get(self.behavior) or self.config.get("default_settings") or {}
         return bool((block.get("hyperparameters") or {}).get("hindsight"))
 

@@ -20,11 +20,11 @@ LAST_WORDS_S = 1.0
 
 # A learner process costs 200 MB and a second of imports; more processes than cores gain nothing (docs/decisions/010).
 class SharedProcess:
-    """A process that accepts more hosts as long as at least one runs in it.
+    """A process that accepts more hosts as long as at least one is running in it.
 
     Args:
         child: a child without a host.
-        tasks: the group that owns the task which receives notices when hosts end.
+        tasks: the group for the task that receives notices of ended hosts.
     """
 
     def __init__(self, child: ChildProcess, tasks: asyncio.TaskGroup) -> None:
@@ -32,7 +32,7 @@ class SharedProcess:
         self._tasks = tasks
         self._numbers = itertools.count()
         self._ends: dict[int, asyncio.Future[int]] = {}
-        """Future for each host's exit status, by host number."""
+        """Futures for the hosts' exit statuses, keyed by host number."""
         self._taking_in = asyncio.Lock()
         self._begun = False
         self._over = False
@@ -44,7 +44,7 @@ class SharedProcess:
 
     @property
     def failure(self) -> HostFailed | None:
-        """Error that the process raised outside its hosts; None if it raised none or has not ended."""
+        """Error that the process raised outside its hosts; None if it raised no error or has not ended."""
         return self._child.failure
 
     @property
@@ -103,13 +103,13 @@ class SharedProcess:
                 self._child.let_end()
 
     def kill(self) -> None:
-        """Kill the process and with it all its hosts."""
+        """Kill the process and all its hosts."""
         self._over = True
         self._child.kill()
 
 
 class SharedProcessHost:
-    """One host in a shared process; replaces a `ChildProcess` and its lifeline."""
+    """One host in a shared process; used in place of a `ChildProcess` and its lifeline."""
 
     def __init__(self, process: SharedProcess, lifeline: MainLifeline, end: asyncio.Future[int]) -> None:
         self._process = process
@@ -124,11 +124,11 @@ class SharedProcessHost:
 
     @property
     def failure(self) -> HostFailed | None:
-        """Error that the process raised outside its hosts; None if it raised none or has not ended."""
+        """Error that the process raised outside its hosts; None if it raised no error or has not ended."""
         return self._process.failure
 
     async def wait(self) -> int:
-        """Wait for the host or the process to end; return the exit status, which is negative for a signal."""
+        """Wait for the host or the process to end; return the exit status, which is negative if a signal killed it."""
         return await asyncio.shield(self.ended)
 
     def kill(self) -> None:

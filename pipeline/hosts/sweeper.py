@@ -1,14 +1,14 @@
 """The sweeper: a small program that runs alongside main and ends processes left behind by dead processes.
 
 It runs as a script with only the standard library. Its argument is main's mark, which begins with main's process id.
-For each process to watch, main writes a line `pid mark`; the first line is about main itself. The descendants of a
+For each process to watch, main writes a `pid mark` line; the first line is about main itself. The descendants of a
 process carry its mark in their environment (`HEADRACE_HOST`), and most are in its session. A program that overwrites
-its environment with its title, as Ray's programs do, loses its mark. The sweeper recognises it by its process group and
-by its open files in a folder, which a line `folder path` names.
+its environment with its title, as Ray's programs do, loses its mark. The sweeper recognises this program by its process
+group and by its open files in a folder that a `folder path` line names.
 
 When a watched process has ended, in whatever way, the sweeper sends SIGTERM to the processes left behind and kills them
 after `GRACE_S`; when main has ended, it kills hosts immediately. At the end it removes the folders. All this works even
-after `kill -9` of main. If the sweeper is killed, main restarts it; if main is gone too, a host restarts it
+if main is killed with `kill -9`. If the sweeper is killed, main restarts it; if main is gone too, a host restarts it
 (`process_cleanup`). Linux only: it needs pidfd and /proc.
 """
 
@@ -43,7 +43,8 @@ class Sweep:
         mark: its mark.
         group: its process group; -1 if unknown.
         folders: folders; a process in the group with an open file in one of them also counts as left behind.
-        line: the pipe that the dead process wrote to; any other process that holds the pipe open is a fork of it.
+        line: the pipe that the dead process wrote to; any other process that holds the pipe open is a fork of the dead
+            process.
     """
 
     def __init__(self, pid: int, mark: str, group: int = -1, folders: Sequence[str] = (), line: str = "") -> None:
@@ -65,7 +66,7 @@ class Sweep:
         return not left or age > _GIVE_UP_S
 
     def _signal(self, pid: int, kill: bool) -> bool:
-        """Signal a process if the dead one left it behind; a handle identifies it, because ids are reused."""
+        """Signal a process if the dead process left it behind; identify it by a handle, because ids are reused."""
         if not self._is_left_behind(pid):
             return False
         try:
@@ -113,12 +114,12 @@ class Watch:
         self._poll.register(lines, select.POLLIN)
         self._listening = True
         self._watched: dict[int, tuple[int, str, int]] = {}
-        """(process id, mark, process group) for each watched process, by pidfd."""
+        """(process id, mark, process group) for each watched process, keyed by pidfd."""
         self._sweeps: list[Sweep] = []
         self._folders: list[str] = []
 
     def run(self) -> None:
-        """Watch until main and all other watched processes have ended and none of their processes remain."""
+        """Watch until main, all other watched processes and everything that they have left behind have ended."""
         while self._listening or self._watched or self._sweeps:
             for descriptor, _ in self._poll.poll(_LOOK_EVERY_S * 1000 if self._sweeps else None):
                 if descriptor == self._lines:

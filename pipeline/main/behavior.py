@@ -1,4 +1,4 @@
-"""One behaviour in main: its state, and the stages on its route: ghost stage, custom stages, publisher."""
+"""One behaviour in main: its state, and the stages on its route (ghost stage, custom stages, publisher)."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class TrajectoryPath:
         if shared is not None:
             shared.add(route.behavior)
         self.students: dict[str, Outlet[Any]] = {}
-        """Queues to the trainers that imitate this behaviour, by behaviour name; each receives everything that this
-        behaviour's trainer receives.
+        """Queues to the trainers that imitate this behaviour, keyed by the imitators' behaviour names; each receives
+        everything that this behaviour's trainer receives.
         """
         self._stages = self._build()
         self._failed_saving: set[str] = set()
@@ -212,10 +212,10 @@ class BehaviorState:
 
 
 class _Copies:
-    """Several sinks as one: each receives every item, and the slowest sets the pace.
+    """Combines several sinks into one: each receives every item, and the slowest sets the pace.
 
-    Imitators receive items under their own behaviour name, so that a recording of their input can be routed to them
-    again. The team number is unchanged, because each team numbers its own trajectories.
+    Each imitator receives items under its own behaviour name, so that a replay can route a recording of its input to
+    it. The team number is unchanged, because each team numbers its own trajectories.
     """
 
     def __init__(self, trainer: Outlet[Any], students: Mapping[str, Outlet[Any]]) -> None:
@@ -238,7 +238,7 @@ def _under(name: str, item: TrajectoryBatch) -> TrajectoryBatch:
 
 
 class _Seen:
-    """A policy queue that also shows each item to an observer."""
+    """A policy queue that also passes each item to an observer."""
 
     def __init__(self, inlet: ItemSource[PolicyUpdate], show: Callable[[PolicyUpdate | None], None]) -> None:
         self._inlet = inlet
@@ -256,7 +256,7 @@ class _Seen:
 
 
 class _Into:
-    """The publisher as a sink: publishing never waits, so it needs no queue."""
+    """Makes the publisher a sink: publishing never waits, so no queue is needed."""
 
     def __init__(self, publisher: PolicyPublisher, timings: Timings) -> None:
         self._publisher = publisher
@@ -277,7 +277,7 @@ class _Into:
 
 
 async def drain(inlet: Any) -> None:
-    """Consume trajectories from which no trainer learns."""
+    """Discard trajectories that no trainer learns from."""
     try:
         async for item in inlet:
             del item

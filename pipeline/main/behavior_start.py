@@ -47,10 +47,10 @@ class BehaviorStarter:
         report: receives the progress of brains that do not learn, as trainer reports.
 
     Attributes:
-        behaviors: the open behaviours, by name.
+        behaviors: the open behaviours, keyed by name.
         self_play: the run's self-play; None until a behaviour with self-play appears.
         brain_league: rates brains in a run without learners.
-        newest: copies of the newest policies, by behaviour name, for viewers of the live page.
+        newest: copies of the newest policies, keyed by behaviour name, for viewers of the live page.
     """
 
     def __init__(self, run: Run, report: Callable[[TrainerReport], None]) -> None:
@@ -74,7 +74,7 @@ class BehaviorStarter:
         self._unlearned: set[str] = set()
 
     async def agents_seen(self, host: HostHandle, spec: BehaviorSpec) -> None:
-        """Handle an actor's first agents with a behaviour id.
+        """Handle the first agents that an actor has with a behaviour id.
 
         Raises:
             ConfigError: if the configuration does not fit the behaviour.
@@ -129,15 +129,15 @@ class BehaviorStarter:
         return found | self._run.parts.merged(lambda part: part.league_reports())
 
     async def _drain_unlearned(self, name: str) -> None:
-        """Drain a behaviour that first appears as the run ends: actors wait for its queue before their last barrier."""
+        """Drain a behaviour that first appears while the run is ending, because actors wait for its queue to open."""
         if name not in self.behaviors and name not in self._unlearned:
             self._unlearned.add(name)
             self._start(drain(await self._launcher.gather(name)))
 
     def heartbeat(self, slot: ActorSlot) -> None:
-        """Handle an actor's sign of life, which comes only after the actor has announced all its initial behaviour ids.
+        """Handle an actor's sign of life, which arrives only after the actor has announced all its initial ids.
 
-        So if the actor has announced any, the environment lacks all ids that are still unannounced.
+        If the actor has announced any, the environment therefore does not have the ids that it has not announced.
         """
         if slot.source in self._announced:
             dismiss_early()  # learners for behaviours that the environment lacks
@@ -145,7 +145,7 @@ class BehaviorStarter:
                 self.self_play.all_announced()
 
     async def _open(self, spec: BehaviorSpec) -> None:
-        """Start a new behaviour's trainer, or whatever replaces the trainer."""
+        """Open a new behaviour's route, with a trainer if the behaviour learns in this run."""
         name = spec.name
         if self._plan.resumed is not None and self._plan.resumes:
             check_fixed_spec(self._plan.config, self._plan.resumed, spec)
@@ -242,7 +242,7 @@ class BehaviorStarter:
         self._start(self._publish_later(policy))
 
     async def _count(self, state: BehaviorState) -> None:
-        """Start the stage that counts steps of brains that do not learn, and that forwards broadcast steps."""
+        """Start the stage that counts the steps of brains that do not learn, and forwards steps to broadcast."""
         name, settings = state.behavior, state.settings
         end = math.inf if self._plan.playing else settings.max_steps
         counting = CountingStage(name, self._report, state.step, end, self.brain_league.rate)
@@ -269,6 +269,6 @@ class BehaviorStarter:
 
 
 def _deciders(settings: BehaviorSettings) -> str:
-    """Describe which brains control a behaviour."""
+    """Describe which brains control a behaviour's agents."""
     words = [f"{brain.name} plays {100 * brain.weight:g} % of the games" for brain in settings.brain]
     return f"{settings.brain[0].name} controls it" if len(words) == 1 else ", ".join(words)

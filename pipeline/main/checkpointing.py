@@ -1,4 +1,4 @@
-"""Main's side of saving: begins checkpoints, commits them, and keeps the run's status files.
+"""Main's side of saving: begins checkpoints, commits them, and writes the run's status files.
 
 `BehaviorState.receive_report` decides when a checkpoint is due.
 """
@@ -56,10 +56,10 @@ class Checkpointing:
         run: the run.
 
     Attributes:
-        ended: called when a checkpoint has ended: with None if it is complete, otherwise with the reason.
+        ended: called when a checkpoint ends, with None if it is complete and with the reason if it is not.
         written: called after `ended` if the checkpoint is complete.
         failed: called when the run's folder is lost or a final policy could not be written; returns False if the run
-            had failed before.
+            had already failed.
     """
 
     def __init__(self, run: SavedRun) -> None:
@@ -75,7 +75,7 @@ class Checkpointing:
         self._held = -1
         """Number of the last checkpoint that had to wait for another program; -1 if none did."""
         self._saved_at: dict[str, int] = {}
-        """Step of each trainer's state in the checkpoint in progress, by behaviour."""
+        """Steps of the trainers' states in the checkpoint in progress, keyed by behaviour name."""
         self._files = FileGuard(log)
         self._before = plan.folder.read_training_status().behaviors if plan.resumes else {}
         self._lost: set[str] = set()
@@ -167,10 +167,10 @@ class Checkpointing:
             learner.control.send(SaveNow(number))
 
     def save_now(self) -> None:
-        """Let trainers and main's stages save immediately, because barriers may no longer come.
+        """Let trainers and main's stages save immediately, because barriers may no longer arrive.
 
-        A checkpoint in progress continues and keeps the parts that its barriers produced; otherwise a new one begins.
-        The checkpoint omits missing parts of stages in actor hosts.
+        A checkpoint in progress continues and keeps the parts it already has; otherwise a new checkpoint begins. If
+        stages in actor hosts can't save their parts, the checkpoint is completed without them.
         """
         if self._folder.waits:
             return
@@ -187,7 +187,7 @@ class Checkpointing:
         self._commit_if_whole()
 
     def host_ended(self, name: str) -> None:
-        """Handle a host's final end: the checkpoint in progress can omit any stage's part except that of a trainer."""
+        """Handle the end of a host that won't be replaced; a checkpoint can omit its parts, except a trainer's."""
         number, missing = self._assembler.pending, self._missing_of(name)
         if number is None or not missing:
             return
@@ -198,7 +198,7 @@ class Checkpointing:
             self._failed(number, f"{name} ended before it delivered {', '.join(missing)}")
 
     def signs(self) -> object:
-        """Return signs of the current checkpoint's progress: trainers' steps, number of missing parts, disk usage."""
+        """Return values that change while a checkpoint progresses: trainers' steps, missing parts, disk usage."""
         trainers = [(state.step, state.version) for state in self._behaviors.values()]
         return trainers, len(self._assembler.missing), _bytes_in(self.folder)
 
@@ -305,7 +305,7 @@ class Checkpointing:
             return
         number = self._assembler.pending
         assert number is not None, "a checkpoint is whole"
-        self.write_status(final=False)  # before the manifest: if killed in between, the list is ahead of it, not behind
+        self.write_status(final=False)  # before the manifest, so a kill in between leaves the list newer, not older
         try:
             self._carry_over()
             steps = {name: self._saved_at.get(name, state.step) for name, state in self._behaviors.items()}
@@ -340,7 +340,7 @@ class Checkpointing:
         }
 
     def _fixed(self) -> dict[str, Any]:
-        """Return the settings that the checkpoint fixes, by behaviour."""
+        """Return the settings that the checkpoint fixes, keyed by behaviour name."""
         before = self._plan.resumed.progress.get(FIXED, {}) if self._plan.resumed is not None else {}
         learners = {name: state for name, state in self._behaviors.items() if state.settings.learns}
         return {name: each for name, each in before.items() if name in self._unseen()} | {

@@ -19,7 +19,7 @@ class NotNow(Exception):
 
 
 class Unconfirmed(Exception):
-    """The action needs a confirmation; the message says why."""
+    """The action requires confirmation; the message says why."""
 
 
 FAR = 10.0 + 1e-9
@@ -29,15 +29,15 @@ FAR = 10.0 + 1e-9
 class RunControls:
     """Controls a run. All calls come from main's event loop.
 
-    Pausing holds the sources: they emit all the steps that they hold and wait, as they do without credits. They still
-    follow all other commands, including checkpoints and the end. So no host falls silent, and trainers learn from the
-    steps in transit.
+    When a run is paused, its sources emit all the steps that they hold and then wait, as they do without credits. They
+    still follow all other commands, such as those to begin a checkpoint or to stop. No host falls silent, and trainers
+    still learn from the steps in transit.
 
     Args:
         run: the run, with its checkpoints.
 
     Attributes:
-        paused: True while the sources are held.
+        paused: True while the run is paused.
     """
 
     def __init__(self, run: SavedRun) -> None:
@@ -46,7 +46,7 @@ class RunControls:
         self._changed: dict[str, dict[str, float]] = {}
 
     def pause(self, paused: bool = True) -> None:
-        """Hold the sources or let them continue; do nothing if the run is already in that state.
+        """Pause the sources or let them continue; do nothing if the run is already in that state.
 
         Raises:
             NotNow: if the run is ending.
@@ -58,7 +58,7 @@ class RunControls:
             self._run.broadcaster.send_to_sources(Hold(paused))
 
     def source_started(self, source: HostHandle) -> None:
-        """Hold a new source if the others are held."""
+        """Pause a new source if the others are paused."""
         if self.paused:
             source.control.send(Hold(True))
 

@@ -1,8 +1,8 @@
 """Main: handles messages from hosts, and starts and ends the run.
 
-This module decides nothing about learning. The modules next to it serve every run: `launcher` starts and connects hosts
-and sends messages to actors, `behavior_start` starts a behaviour when it first appears, `pipeline/flow/` grants
-credits, `checkpointing` assembles checkpoints, `shutdown` ends the run, `behavior` holds the stages in main, and
+This module decides nothing about learning. The other modules in this folder serve every run: `launcher` starts and
+connects hosts and sends messages to actors, `behavior_start` starts a behaviour when it first appears, `pipeline/flow/`
+grants credits, `checkpointing` assembles checkpoints, `shutdown` ends the run, `behavior` holds the stages in main, and
 `host_watch` starts actors, listens to hosts, and handles hosts that end or fall silent. Features that only some runs
 have are parts (`common/run_parts.py`). This module wires all of them and dispatches each message.
 """
@@ -222,7 +222,7 @@ class Coordinator:
         elif isinstance(message, control.PartSaved | control.PartFailed):
             self.checkpointing.receive(message)
 
-    # The clock. ----------------------------------------------------------------------------------------------------
+    # Periodic checks. ----------------------------------------------------------------------------------------------
 
     async def _watch_clock(self, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
         cpu_s = time.thread_time()

@@ -1,4 +1,4 @@
-"""The only way to run tasks in main: an exception in any of them ends the run with a named failure."""
+"""Runs all of main's tasks: an exception in any of them ends the run with a named failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class GuardedTasks:
-    """Main's tasks, including the runners, which carry items through main until its queues end.
+    """Main's tasks, including runners: tasks that carry items through main until their queues end.
 
     Args:
         fail: called with a failure, which ends the run.
@@ -54,7 +54,7 @@ class GuardedTasks:
         self._runners.append(task)
 
     async def end_runners(self, patience_s: float) -> None:
-        """Wait for the runners to end after their queues have ended; cancel those that await something else forever."""
+        """Wait for the runners, whose queues have ended, to end; cancel those that take longer than `patience_s`."""
         _, left = await asyncio.wait(self._runners, timeout=patience_s) if self._runners else ((), ())
         for task in left:
             log.warning("%s did not end within %.0f s; cancelling it.", task.get_name(), patience_s)

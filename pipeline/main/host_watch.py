@@ -1,4 +1,4 @@
-"""Listens to each host until it ends or falls silent, and decides: replace it, fail the run, or do nothing."""
+"""Listens to each host until it ends or falls silent, then replaces the host, fails the run, or does nothing."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class HostWatch:
         self._actors = Actors(run)
         self._run = run
         self._reasons: dict[str, str] = {}
-        """Reason why a host that is not at fault was ended, by host name."""
+        """Reasons why hosts that are not at fault were ended, keyed by host name."""
 
     async def start(self) -> None:
         """Start the parts' own hosts and all actors."""
@@ -78,7 +78,7 @@ class HostWatch:
     def listen_to(self, host: HostHandle) -> None:
         """Listen to a started host until it ends, and handle its end."""
         self.silence.started(host)
-        apart = Context()  # this task's time must not count for the context that started it
+        apart = Context()  # this task's time must not be attributed to the code that started it
         listening = self._listen(host)
         self._run.tasks.group.create_task(listening, name=f"listening to {host.plan.name}", context=apart)
 
@@ -124,7 +124,7 @@ class HostWatch:
             self._run.shutdown.host_ended(host.plan.name, "was not replaced", in_order=False)
 
     def may_replace(self, host: HostHandle) -> bool:
-        """Return True if this host is replaced when it dies, within the restart limits."""
+        """Return True if this host will be replaced when it dies, within the restart limits."""
         return host.plan.role == "actor" or (host.plan.role == "learner" and self._run.plan.replaces_learners)
 
     def failed(self, host: HostHandle, message: HostFailed) -> None:
@@ -141,7 +141,7 @@ class HostWatch:
         host.kill()
 
     def _fewer_hosts(self) -> None:
-        """Handle a host's final end: notify the parts, whose own hosts may have nothing left to do."""
+        """Notify the parts that a host won't be replaced; a part's own hosts may now have nothing left to do."""
         at_once = bool(self._run.early_end.ended_by) or self._run.shutdown.failure is not None
         self._run.parts.tell(lambda part: part.fewer_hosts(at_once))
 
@@ -170,7 +170,7 @@ class HostWatch:
                     asyncio.get_running_loop().call_later(CAUSE_S, self._blame, name)
             elif await self._replace(host, how):
                 return False
-        host.settle()  # otherwise consumers would wait forever on an actor's ends, which were kept for a replacement
+        host.settle()  # otherwise consumers would wait forever on queue ends kept open for a replacement
         self._run.running.mark_ended(name)
         if self._run.shutdown.begun:
             in_order = said_goodbye or (status == 0 and self._run.running.was_dismissed(name))
@@ -234,7 +234,7 @@ class Actors:
             with run.tasks.failing():
                 await self._start(replica, name)
                 continue
-            run.running.mark_ended(name)  # if this was the first host, nothing else marks it
+            run.running.mark_ended(name)  # nothing else marks it if it was the first host
             return False
         return True
 
@@ -269,7 +269,7 @@ class Learners:
     def __init__(self, run: WatchedRun) -> None:
         self._run = run
         self._lost: dict[str, int] = {}
-        """Step at which each learner that is being replaced was lost, by behaviour."""
+        """Steps at which the learners that are being replaced were lost, keyed by behaviour name."""
 
     async def replace(self, lost: HostHandle) -> None:
         """Start a learner that replaces a lost one; the actors continue, with credits counted from 0."""
@@ -277,7 +277,7 @@ class Learners:
         name = state.behavior
         self._lost[name] = max(state.step, self._lost.get(name, 0))
         state.ready = state.done = False
-        self._run.checkpointing.host_ended(learner_name(name))  # its missing parts can no longer come
+        self._run.checkpointing.host_ended(learner_name(name))  # its missing parts can no longer arrive
         self._run.flow.ledger.close_window(name)
         checkpoint = newest_checkpoint(self._run.checkpointing.folder)
         step = checkpoint.steps.get(name) if checkpoint is not None else None
@@ -312,7 +312,7 @@ class Learners:
         )
 
 
-# The response to silence: a warning with the stack, then the end of the silent host or of main's silent stage.
+# The response to silence: a warning with the stack, after which the silent host, or main's silent stage, is ended.
 
 
 class SilenceWatch:
@@ -322,7 +322,7 @@ class SilenceWatch:
 
     Args:
         run: the run.
-        may_replace: returns True if a given host is replaced when it dies.
+        may_replace: returns True if a given host will be replaced when it dies.
     """
 
     def __init__(self, run: WatchedRun, may_replace: Callable[[HostHandle], bool]) -> None:

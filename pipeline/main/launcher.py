@@ -1,4 +1,4 @@
-"""Starts and connects hosts: first actors, then each learner when its behaviour appears, and the hosts of parts.
+"""Starts and connects hosts: first actors, then each learner when its behaviour appears, and parts' own hosts.
 
 `Broadcaster` sends messages to the actors.
 """
@@ -34,9 +34,9 @@ class ActorSlot:
     handle: HostHandle
     source: int
     former: list[int] = field(default_factory=list)
-    """The actor's earlier source ids; each was replaced when a learner was replaced."""
+    """The actor's earlier source ids; the actor receives a new id whenever a learner is replaced."""
     policies: dict[str, Outlet[Any]] = field(default_factory=dict)
-    """Main's ends of the actor's policy queues, by behaviour id."""
+    """Main's ends of the actor's policy queues, keyed by behaviour id."""
 
 
 async def _nothing(state: BehaviorState, learner: HostHandle) -> list[Runner]:
@@ -67,9 +67,9 @@ class Launcher:
         self._starting = asyncio.Lock()
         """Lock held while a learner starts and connects; a learner that dies in the meantime is replaced afterwards."""
         self.actors: dict[int, ActorSlot] = {}
-        """Actor slots, by replica number."""
+        """Actor slots, keyed by replica number."""
         self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
-        """Main's ends of queues, by name."""
+        """Main's ends of queues, keyed by queue name."""
 
     def slot_of(self, host: HostHandle) -> ActorSlot | None:
         """Return a host's slot; None if the host is not an actor or was replaced."""
@@ -103,7 +103,7 @@ class Launcher:
             return [*runners, *state.path.trajectories(await self.gather(behavior), outlet)]
 
     async def replace_learner(self, state: BehaviorState, resume: bool) -> None:
-        """Start a learner that replaces a lost one; queues and main's runners stay."""
+        """Start a learner that replaces a lost one; the queues and main's runners remain in use."""
         lost = state.learner
         assert lost is not None, "it was there to be lost"
         version = max(state.version, state.sent) + 1  # one policy may be in transit
@@ -118,7 +118,7 @@ class Launcher:
         return slot.source
 
     async def start_student(self, state: BehaviorState) -> list[Runner]:
-        """Start a learner that imitates another behaviour; main feeds this learner, and actors don't."""
+        """Start a learner that imitates another behaviour; main, not the actors, feeds this learner."""
         async with self._starting:
             host, runners = await self._start_trainer(state)
             self.ends[f"learn/{state.behavior}"] = await host.outlet(f"learn/{state.behavior}")
@@ -151,12 +151,12 @@ class Launcher:
         return await self._running.start(kind, replace(self._run.host_plan(role, name), **fields), replaces=replaces)
 
     def close_ends(self) -> None:
-        """After all hosts have ended, close the queues that failed hosts have left open, so that main's stages end."""
+        """Once all hosts have ended, close the queues that failed hosts have left open, so that main's stages end."""
         for end in self.ends.values():
             end.close()
 
     def _gather(self, behavior: str) -> Feed:
-        # Actors of other learners in the league have no agents for this one; their barriers would come too early.
+        # Actors of other learners in the league have no agents for this one; their barriers would arrive too early.
         strangers = {replica for replica, learner in enumerate(self._seats) if learner != behavior}
         actors = [slot.handle for replica, slot in self.actors.items() if replica not in strangers]
         return self._running.factory(self._hosts.actors.kind).gather(f"trajectories/{behavior}", actors)
@@ -179,7 +179,7 @@ class PolicyRelay(Protocol):
     """A host that receives policies in place of the actors."""
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
-        """Handle an actor's first agents with a behaviour id; `newest_for` returns the policies for that id."""
+        """Handle an actor's first agents with a behaviour id; `newest_for` returns the newest policies for an id."""
 
     def send(self, update: PolicyUpdate) -> None:
         """Send a policy to the host."""

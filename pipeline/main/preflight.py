@@ -50,7 +50,7 @@ def check_run(config: RunConfig) -> None:
 
 
 def missing_parts(config: RunConfig) -> list[str]:
-    """Find what a run lacks apart from its environment (files, runs, packages, people), each with a remedy."""
+    """Return the files, runs, packages and people that a run needs but does not have, each with a remedy."""
     return _mistakes(config, (_check_resumed, *_PARTS))
 
 
@@ -80,7 +80,7 @@ def _check_environment(config: RunConfig) -> None:
 
 
 def _check_demonstrations(config: RunConfig) -> None:
-    """Check that the demonstrations to imitate exist, so that no engine is started for nothing."""
+    """Check that the demonstrations to imitate exist, before any engine is started."""
     if config.checkpoint_settings.inference:
         return
     for name, settings in config.behaviors.items():

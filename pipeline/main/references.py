@@ -26,7 +26,7 @@ from headrace.stages.evaluation.opponents import check_opponents
 
 
 def names_of_main(config: RunConfig) -> list[str]:
-    """Find the mistakes in the names that a run may use in the main process; each message begins with a location."""
+    """Return error messages about the names that a run may use in the main process; each begins with a location."""
     mistakes: list[StageError] = [*check_writers(config), *check_samplers(config), *check_opponents(config)]
     if config.replay is None:  # a recording goes straight to the trainers
         mistakes += [*check_stages(config), *check_brains(config)]
@@ -34,7 +34,7 @@ def names_of_main(config: RunConfig) -> list[str]:
 
 
 def all_names(config: RunConfig) -> list[str]:
-    """Find the mistakes in all names of modules, classes and functions; each message begins with a location."""
+    """Return error messages about all names of modules, classes and functions; each begins with a location."""
     found = []
     for find in (*_of_environment(config), *_of_learners(config)):
         try:

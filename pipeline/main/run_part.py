@@ -70,7 +70,7 @@ class Run(Protocol):
 
     @property
     def behaviors(self) -> Mapping[str, BehaviorState]:
-        """The open behaviours, by name."""
+        """The open behaviours, keyed by name."""
 
     def end_host(self, host: HostHandle, why: str) -> None:
         """End a host that is not at fault, so that a new one can replace it."""
@@ -92,7 +92,7 @@ class RunPart:
         self.run = run
 
     async def start(self) -> None:
-        """Start whatever must exist before the actors."""
+        """Start everything that must exist before the actors start."""
 
     async def actor_started(self, slot: ActorSlot) -> None:
         """Handle a started actor, which may replace a dead one."""
@@ -108,10 +108,10 @@ class RunPart:
         """Handle a learner that can now receive messages; it may replace a lost one."""
 
     async def learns(self, behavior: str, slot: ActorSlot) -> None:
-        """Handle an actor's agents with a learning behaviour; called for each actor and team, even if already known."""
+        """Handle an actor that has agents with a learning behaviour; may be called again for the same team."""
 
     def policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
-        """Handle a policy from a trainer, or None after its last one."""
+        """Handle a policy from a trainer, or None after the trainer's last policy."""
 
     def receive(self, host: HostHandle, message: Any) -> None:
         """Handle a message of a type in `receives`."""
@@ -123,7 +123,7 @@ class RunPart:
         """Add statistics that belong to a trainer's report, just before the report is shown."""
 
     def at_rest(self) -> None:
-        """Act while all actors of a deterministic run are idle."""
+        """Do what must wait until all actors of a deterministic run are idle."""
 
     def checkpoint_begins(self) -> None:
         """Handle the start of a checkpoint, just before barriers are put into the streams."""
@@ -145,14 +145,14 @@ class RunPart:
         return False
 
     def fewer_hosts(self, at_once: bool) -> None:
-        """Handle the final end of any host.
+        """Handle the end of any host that won't be replaced.
 
         Args:
             at_once: True if the run is ending before it is done.
         """
 
     def progress(self) -> Mapping[str, Any]:
-        """Return the part's state for checkpoints, by names that are unique among all parts."""
+        """Return the part's state for checkpoints, keyed by names that are unique among all parts."""
         return {}
 
     def lessons(self) -> Mapping[str, int]:
@@ -160,7 +160,7 @@ class RunPart:
         return {}
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:
-        """Return each league's report, by behaviour, for `league.json`, its chart and the live page."""
+        """Return each league's report, keyed by behaviour name, for `league.json`, its chart and the live page."""
         return {}
 
     async def settle(self) -> None:
@@ -179,7 +179,7 @@ class RunPart:
 
 
 class RunParts:
-    """The parts of one run, in the order of the table `RUN_PARTS`.
+    """The parts of one run, in the order of the `RUN_PARTS` table.
 
     Args:
         run: the run.
@@ -198,7 +198,7 @@ class RunParts:
         return self._parts.get(name)
 
     def of_role(self, role: str) -> RunPart | None:
-        """Return the part that handles the ends of hosts with this role; None if main does."""
+        """Return the part that handles the end of hosts with this role; None if main handles it."""
         part = next((self._parts.get(name) for name, kind in RUN_PARTS.items() if role in kind.roles), None)
         return part if part is not None and type(part).host_ended is not RunPart.host_ended else None
 

@@ -29,7 +29,7 @@ class RunPlan:
     resumed: Checkpoint | None
     """The checkpoint that the run resumes from or whose policies it plays; None for a new run."""
     left: Mapping[str, int] = field(default_factory=dict)
-    """Steps of the ML-Agents checkpoints from which behaviours resume, by folder name."""
+    """Steps of the ML-Agents checkpoints that behaviours resume from, keyed by folder name."""
 
     @property
     def playing(self) -> bool:
@@ -43,7 +43,7 @@ class RunPlan:
 
     @property
     def replaces_learners(self) -> bool:
-        """True if a lost learner is restarted; False if it is in main, or if its stream can't resume at any point.
+        """True if a lost learner is restarted; False if it runs in main, or if its input can't resume at any point.
 
         A recording would continue after the steps that the lost learner had received, and a deterministic run is
         reproducible only if it is resumed as a whole.
@@ -53,7 +53,7 @@ class RunPlan:
 
     @cached_property
     def replay_edge(self) -> str:
-        """The edge at which the streams that replace the actors were recorded; empty if environments run.
+        """The edge at which the streams that replace the actors were recorded; empty if the run steps environments.
 
         Demonstrations go straight to the trainers.
         """

@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 TICK_S = 2e-4
 """Seconds per tick for decisions, rows and messages, in addition to the time for stepping the environments."""
 WORTH = 1.25
-"""Minimum expected speed-up, in steps per second, for using more actors."""
+"""Minimum factor by which more actors must be expected to raise the steps per second."""
 GROWTH = 1.1
-"""Minimum speed-up, in steps per second, for doubling the number of instances."""
+"""Minimum factor by which doubling the number of instances must raise the steps per second."""
 MOST_INSTANCES = 64
 ROWS_OF_EACH = 32
 """Minimum number of an update's rows from each instance, because shorter rollouts give worse estimates of returns."""
@@ -185,7 +185,7 @@ def _has_player(config: RunConfig) -> bool:
 
 
 def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
-    """Return seconds per tick by number of instances; empty if the measurement failed, which the run reports."""
+    """Return seconds per tick, keyed by number of instances; empty if the measurement failed, which the run reports."""
     function = "headrace.stages.environments.stepping_time:measure_stepping"
     answer = call_in_subprocess(function, config, config.env_settings.timeout_wait, counts, gain, _BUDGET_S)
     if isinstance(answer, NoAnswer):
@@ -195,7 +195,7 @@ def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, fl
 
 
 def _most_instances(config: RunConfig) -> int:
-    """Return the maximum number of instances, so that each provides enough rows for an update."""
+    """Return the maximum number of instances at which each still provides enough rows for an update."""
     most = MOST_INSTANCES
     for name, settings in config.behaviors.items():
         if settings.learns:
@@ -232,7 +232,7 @@ def _is_auto_section(config: RunConfig) -> bool:
 
 
 def with_hosts(config: RunConfig, which: str, **changes: Any) -> RunConfig:
-    """Return the configuration with changes to one kind of hosts; evaluation defaults to the actors' host kind."""
+    """Return the configuration with changes to a section of `pipeline.hosts`; evaluation also gets the actors' kind."""
     hosts = config.pipeline.hosts
     changed = {which: getattr(hosts, which).model_copy(update=changes)}
     if which == "actors" and "kind" in changes and not hosts.evaluation._is_set("kind"):

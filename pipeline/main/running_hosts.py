@@ -157,6 +157,6 @@ class RunningHosts:
             host.close()
 
     def leave(self) -> None:
-        """Release the host kinds' own resources, after all hosts and their connections to main are closed."""
+        """Release the host factories' resources, after all hosts and their connections to main are closed."""
         for factory in self._factories.values():
             factory.close()

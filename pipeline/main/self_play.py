@@ -1,4 +1,4 @@
-"""Self-play in main: the run's single controller, its part in checkpoints, and the league's report."""
+"""Self-play in main: the run's single controller, its part in checkpoints, and the league reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPPONENTS = ("self_play", "opponents")
 
 
 class SelfPlay:
-    """A run's self-play: creates the ghost stages on each behaviour's route and publishes the controller's matchups.
+    """A run's self-play: creates the ghost stages for each behaviour's route and publishes the controller's matchups.
 
     Args:
         config: the run's configuration.
@@ -35,7 +35,7 @@ class SelfPlay:
         publisher: sends matchups to the actors.
         seed: seed for choosing opponents.
         bystanders: behaviour ids that take no part in self-play; the collection may grow.
-        ratings: initial ratings that replace `initial_elo`, by behaviour.
+        ratings: initial ratings that replace `initial_elo`, keyed by behaviour name.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SelfPlay:
         self.shared = SharedState(GHOST, stages, self.controller.state_dict)
 
     def add(self, behavior: str) -> None:
-        """Add a behaviour with self-play, which now starts to train.
+        """Add a behaviour with self-play that is about to start training.
 
         Raises:
             LoadError: if its opponent sampler can't be created.
@@ -114,7 +114,7 @@ def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:
     """Check that all behaviours that took part in self-play when a checkpoint was saved still have `self_play`.
 
     Raises:
-        RunError: if one no longer has it, because its trainer, games and turns would be missing.
+        RunError: if a behaviour no longer has it, because its trainer, games and turns would be missing.
     """
     state = checkpoint.read(part_name(GHOST, MAIN))
     ids: list[str] = state["ids"] if state is not None else []
@@ -148,7 +148,7 @@ def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:
 
 
 def check_samplers(config: RunConfig) -> list[LoadError]:
-    """Find mistakes in the behaviours' opponent samplers that are detectable without creating the samplers."""
+    """Return the mistakes in the behaviours' opponent samplers that can be found without creating the samplers."""
     mistakes = []
     for path, settings in config.blocks():
         if settings.self_play is not None:

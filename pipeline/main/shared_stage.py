@@ -12,7 +12,7 @@ from headrace.stages.trainer.report import TrainerReport
 
 
 class SharedState:
-    """The stage's state, one part of a checkpoint, written when the barrier has passed the routes of all behaviours.
+    """The stage's state: one part of a checkpoint, written once the barrier has passed through every behaviour's route.
 
     The part therefore includes the effects of all items before the barrier on each route.
 
@@ -51,20 +51,20 @@ class SharedState:
         return StageHooks(self._stages.hooks(stage).return_credits, reach)
 
     def save_now(self, behavior: str, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
-        """Pass the state to `save` without waiting for a barrier; do so only once, for the first behaviour."""
+        """Pass the state to `save` without waiting for a barrier, but only once, for the first behaviour."""
         if behavior == self._behaviors[0]:
             save(self.name, self._state())
 
 
 class SharedPlay(Protocol):
-    """A controller for the games of several behaviours, as one behaviour's route uses it."""
+    """The controller for several behaviours' games: the interface that each behaviour's route uses."""
 
     @property
     def shared(self) -> SharedState:
         """The state that all routes share."""
 
     def add(self, behavior: str) -> None:
-        """Add a behaviour, which now starts to train."""
+        """Add a behaviour that is about to start training."""
 
     def add_behavior(self, behavior_id: str) -> None:
         """Add a behaviour id, i.e. a new team."""

@@ -1,4 +1,4 @@
-"""The end of a run: clean if the run is done or the user requests it, or after a failure.
+"""Ends a run: cleanly if the run is done or a user requests it, or after a failure.
 
 In a clean end, sources put a last barrier into their streams and stop after it, and everything else drains. The last
 checkpoint does not wait for a dead or silent source: trainers and main's stages then save their current state.
@@ -21,8 +21,7 @@ from headrace.pipeline.main.run_plan import RunPlan
 log = logging.getLogger(__name__)
 
 SOURCES_SHARE = 1 / 6
-"""Fraction of `grace_s` after which silent sources are abandoned, so that after Ctrl-C, users wait only for learners.
-"""
+"""Fraction of `grace_s` after which silent sources are abandoned; after Ctrl-C, users then wait only for learners."""
 
 _LOOK_S = 1.0
 
@@ -33,7 +32,7 @@ _NOTHING_SEEN = (
 
 
 class Shutdown:
-    """Ends the run once, for the first cause.
+    """Ends the run once, for the first reason that arises.
 
     Args:
         run: the run, with its checkpoints.
@@ -51,7 +50,7 @@ class Shutdown:
         self._checkpointing = run.checkpointing
         self._checkpointing.ended, self._checkpointing.failed = self.checkpoint_ended, self.fail
         self._sources = frozenset(actor_names(run.plan.config))
-        """Names of all sources that the run has, or will have once they have started."""
+        """Names of all the run's sources, including those that have not started yet."""
         self._grace_s = grace_s = run.plan.config.pipeline.supervision.grace_s
         # In a deterministic run, sources follow commands only while idle.
         self._sources_s = grace_s if run.plan.deterministic else grace_s * SOURCES_SHARE
@@ -90,7 +89,7 @@ class Shutdown:
             self._checkpointing.begin(then_stop=True)
 
     def fail(self, failure: HostFailed) -> bool:
-        """Handle a failure: save what can be saved, and end the run; return False if the run had failed before."""
+        """Handle a failure: save what can be saved, and end the run; return False if the run had already failed."""
         if self.failure is not None:
             log.debug("another failure: %s", failure.message)
             return False
@@ -126,11 +125,11 @@ class Shutdown:
             self.fail(HostFailed(_NOTHING_SEEN, "", name))
 
     def source_replaced(self, name: str) -> None:
-        """Record that a source replaces a dead one: it produces, even if its predecessor had stopped."""
+        """Record that a source replaces a dead one; the new source produces steps even if the dead one had stopped."""
         self._exhausted.discard(name)
 
     def host_ended(self, name: str, how: str, in_order: bool) -> None:
-        """Handle a host's end while the run ends; `how` describes an abnormal end for a warning."""
+        """Handle a host's end while the run is ending; `how` describes an abnormal end for a warning."""
         if not in_order and self.failure is None and not self._running.was_killed(name):
             log.warning("The process of %s %s as the run ended.", name, how)
         owed = name in self._owing
@@ -140,7 +139,7 @@ class Shutdown:
             self._leave_barriers()  # no host is left to send one
 
     def checkpoint_ended(self, problem: str | None) -> None:
-        """Handle a checkpoint's end; if the last one failed, the run fails, because nothing else keeps its state."""
+        """Handle a checkpoint's end; if the last one failed, the run fails, because its state is saved nowhere else."""
         if not self.begun:
             return
         if problem is not None and self.failure is None:
@@ -214,7 +213,7 @@ def _and(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-# Early ends, before the trainers have reached all their steps: by the caller, the time limit or ratings.
+# Early ends, before the trainers have completed their steps: on request, at the time limit or at a target rating.
 
 
 STOPPED, OUT_OF_TIME = "stop", "max_wall_time_s"
@@ -259,7 +258,7 @@ class EarlyEnd:
             self._end(OUT_OF_TIME, words % self._limit_s)
 
     def check_rating(self, state: BehaviorState) -> None:
-        """Stop training a behaviour if its rating is high enough."""
+        """Stop training a behaviour if it has reached its target rating."""
         wanted = state.settings.stop_when.elo if state.settings.stop_when is not None else None
         if wanted is None or state.elo is None or state.elo < wanted or state.done or state.learner is None:
             return

@@ -35,7 +35,7 @@ class NoAnswer:
     """The result of a call whose process gave no answer."""
 
     status: int | None
-    """Exit status of the process, negative for a signal; None if the call took too long."""
+    """Exit status of the process, negative if a signal killed it; None if the call took too long."""
     stacks: str = ""
     """Stack dump at the time limit, as written by `faulthandler`; may be empty."""
     error: str = ""

@@ -59,7 +59,7 @@ class Supervisor:
         self._heard[host] = _Heard(role, now_s, role != "main", share)
 
     def alive(self, host: str, now_s: float, silent_s: float = 0.0) -> None:
-        """Record a host's sign of life, although one of its stages may have been silent for `silent_s` seconds."""
+        """Record a host's sign of life; its most silent stage last made progress `silent_s` seconds ago."""
         heard = self._heard.get(host)
         if heard is None:
             return
@@ -80,7 +80,7 @@ class Supervisor:
         self._heard.pop(host, None)
 
     def silent(self, now_s: float) -> list[Silence]:
-        """Return the hosts that have been silent for too long; each silence causes at most one warning and one end."""
+        """Return the hosts that have been silent for too long; warn about each silence only once, then end the host."""
         pause = now_s - self._looked if self._looked is not None else 0.0
         self._looked = now_s
         found = []
@@ -114,7 +114,7 @@ class Supervisor:
         return None
 
     def refusal(self, host: str, now_s: float) -> str | None:
-        """Return why a dead host must not be restarted; None if it may be, in which case the restart is counted."""
+        """Return why a dead host must not be restarted; if it may be restarted, count the restart and return None."""
         limits = self._settings
         budget = self._budgets.setdefault(
             host,

@@ -29,11 +29,12 @@ from headrace.stages.loading import users_folders
 
 _CHILD = "headrace.pipeline.trial_run:try_run"
 _FOR_PROGRAMS = 2
-"""Multiple of `env_settings.timeout_wait` for trying a program, because its start alone may take that long."""
+"""Trying a program may take this multiple of `env_settings.timeout_wait`, because its start alone may take that long.
+"""
 _SKIP = "--no-env-check skips this check"
 _ROOM = re.compile(r"\bstages[/\\\\](\w+)[/\\\\]")
 _COMPUTING = ("policy", "trainer")
-"""Folders of stages whose code may be slow for a good reason."""
+"""Folders in `stages/` whose code may be slow for a good reason."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 

@@ -124,7 +124,7 @@ PAGE = {
         )
     },
 }
-"""Names of the page's files, by URL path."""
+"""Names of the page's files, keyed by URL path."""
 STATISTICS = "statistics.md"
 """Name of the file that explains the statistics: in `docs`, or next to the page's files if Headrace is installed."""
 OPEN = frozenset({*PAGE, f"/{STATISTICS}", "/healthz"})
@@ -142,7 +142,7 @@ def run_routes(runs: Mapping[str, ShownRun], options: Mapping[str, Any]) -> list
     """Return the routes that read runs.
 
     Args:
-        runs: runs, by the id in their paths.
+        runs: the runs, keyed by the id in their URL paths.
         options: the permissions to report to the page.
     """
 
@@ -195,7 +195,7 @@ class ShownRun(Protocol):
         """Return the newest state; see `state.state_of`."""
 
     def curves(self) -> dict[str, Any]:
-        """Return all curves, by category and name."""
+        """Return all curves, keyed by category and name."""
 
     def leagues(self) -> list[dict[str, Any]]:
         """Return the leagues, in the form of `league_for_page`."""

@@ -22,7 +22,7 @@ Action = Callable[[web.Request], Awaitable[Callable[[], None]]]
 
 
 class HyperparameterChange(BaseModel):
-    """A new value of a scheduled hyperparameter, effective at the next update and kept in checkpoints."""
+    """A new value of a scheduled hyperparameter, effective at the next update and saved in checkpoints."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 

@@ -47,7 +47,7 @@ class LiveRun:
         self._last_line = 0
 
     def receive(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
-        """Store a state from main, and the leagues' reports unless None."""
+        """Store a state from main, and the leagues' reports if given."""
         state["hosts"], state["usage_lacks"] = self._processes.look(state["hosts"]), usage_lacks()
         self._state, self._at = state, time.monotonic()
         if leagues is not None:

@@ -1,4 +1,4 @@
-"""A run's monitor: connects main to the live page, whose server is a thread with its own event loop.
+"""A run's monitor: connects main to the live page, whose server runs in a thread with its own event loop.
 
 A long update in main therefore does not stop the server. An error in the server never reaches the run: it is logged,
 and training continues.
@@ -39,7 +39,7 @@ from headrace.pipeline.web.site import Site, SiteOptions
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
-"""Seconds that the server has for disconnecting its viewers."""
+"""Seconds within which the server must disconnect its viewers when it stops."""
 
 
 class PageServer:

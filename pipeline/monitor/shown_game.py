@@ -18,12 +18,12 @@ _HEADER = struct.Struct("<I")
 
 @dataclass
 class ShowOrder:
-    """The settings that viewers have requested for the show."""
+    """The settings that viewers have requested for the game."""
 
     players: dict[str, str] = field(default_factory=dict)
     """Name of the player for each behaviour id; `newest` if not set."""
     persons: dict[str, object] = field(default_factory=dict)
-    """The viewer who plays, for each behaviour id that a viewer has taken."""
+    """The viewer who plays for each behaviour id that a viewer has taken over."""
     paused: bool = False
     speed: float = 1.0
     recorded: str = ""
@@ -84,7 +84,7 @@ class ShownGame(ABC):
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Count a viewer in this context; start the show if it is off."""
+        """Count a viewer in this context; start the game if it is off."""
         self._viewers += 1
         try:
             if self.status == "off":
@@ -110,13 +110,13 @@ class ShownGame(ABC):
         self._wake()
 
     async def close(self) -> None:
-        """End the show for good, and close the viewers' sockets."""
+        """End the game for good, and close the viewers' sockets."""
         self._closed = True
         self._wake()
 
     @property
     def closed(self) -> bool:
-        """True if the show has ended for good."""
+        """True if the game has ended for good."""
         return self._closed
 
     def _see(self, message: PictureTaken | ShowAnnounced) -> None:

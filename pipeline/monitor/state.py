@@ -36,7 +36,8 @@ RELAY = "requests"
 """Name of main's stage that forwards decision requests to the inference host."""
 
 CREDITS = "credits"
-"""Kind of the edges for credits, which are not queues: steps that actors may still make, returned by a learner."""
+"""Kind of the edges for credits. They are not queues: they lead from learners to actors and show outstanding credits.
+"""
 _WAITS_AT = {
     TRAINER: ("trajectories", "learn", CREDITS),
     PUBLISHER: ("updates", "policies", CREDITS),
@@ -116,7 +117,7 @@ def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[
 
 
 def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
-    """Return the share of time during which an edge waits for the bottleneck; 0 if the edge does not lead to it."""
+    """Return the fraction of time that an edge spends waiting for the bottleneck; 0 if the edge does not lead to it."""
     if cause is None or not cause.host or cause.behavior not in ("", edge["behavior"]):
         return 0.0
     kinds = ("trajectories", "learn") if cause.host == ACTORS else _WAITS_AT.get(cause.stage, ("trajectories", CREDITS))

@@ -1,7 +1,7 @@
-"""Watching and playing over a WebSocket: frames and the show's state go out; requests for players and keys come in.
+"""Watching and playing over a WebSocket: frames and the game's state go out; requests for players and keys come in.
 
-Outgoing binary messages are frames (`ShownGame.picture`). Outgoing texts are JSON: the show's state, or an object with
-an `error`. Incoming texts are JSON: one of the `Wish` models.
+Outgoing binary messages are frames (`ShownGame.picture`). Outgoing text messages are JSON: the game's state, or an
+object with an `error`. Incoming text messages are JSON: one of the `Wish` models.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RecordPlay(_Wish):
 
 
 class Start(_Wish):
-    """Restart the show after a failure."""
+    """Restart the game after a failure."""
 
     do: Literal["start"]
 

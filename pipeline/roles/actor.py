@@ -1,4 +1,4 @@
-"""The actor host: environments, policies, agent processor, custom stages after it, and the route to the trainers."""
+"""The actor host: environments, policies, the agent processor, later custom stages, and the route to the trainers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from headrace.surroundings import absolute
 BRAINS = "brains"
 """Name from which the brains' seed is derived."""
 AGENT_ID_RANGE = 2**40
-"""Number of agent ids reserved for each actor; replica r uses the ids from r × AGENT_ID_RANGE."""
+"""Number of agent ids reserved for each actor; the ids of replica r start at r × AGENT_ID_RANGE."""
 
 
 class ActorPart:
@@ -74,7 +74,7 @@ class ActorPart:
 
     Attributes:
         oracle: makes decisions in place of the actor's own policies, unless None.
-        audience: sees every step that is played, unless None.
+        audience: receives every step that is played, unless None.
         make_group: creates the environments; None for the default.
         make_policy: creates the acting policies; None for the default.
         make_mappings: creates the object that assigns players to games, with the arguments of `PolicyMappings`; None
@@ -116,7 +116,7 @@ class ActorHost(Host):
 
     Args:
         plan, control, edges: as for every host.
-        make_policy: creates the acting policies; None to follow the trainers' designs or, in inference mode, to use the
+        make_policy: creates the acting policies; None to use policies like the trainers' or, in inference mode, the
             saved policies.
     """
 
@@ -167,7 +167,7 @@ class ActorHost(Host):
         )
 
     def _of_parts(self, name: str) -> Any:
-        """Return this attribute of the first part in which it is not None; None if there is no such part."""
+        """Look this attribute up in each part, in order; return the first value that is not None, or None."""
         return next((found for part in self._parts if (found := getattr(part, name)) is not None), None)
 
     def _maker(self, request: EnvironmentRequest) -> Callable[[], EnvironmentGroup]:

@@ -41,7 +41,7 @@ def picture_taken(number: int, shown: Shown, standings: Standings, recorded: int
 
 
 def keys_for(config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec) -> KeyMapSettings:
-    """Return the keyboard keys for a person who plays for a behaviour id: those in the YAML, else the game's own."""
+    """Return a person's keyboard controls for a behaviour id: from the YAML if set there, otherwise from the game."""
     assert config.environment is not None, "it is shown"
     display = None if film is None else film.display
     return keys_of(spec, config.environment.keys, {} if display is None else display.keys)
@@ -65,7 +65,7 @@ def described_side(
 
 
 def unknown_names(config: RunConfig, film: FilmedGroup | None, specs: Mapping[str, BehaviorSpec]) -> str:
-    """Return a message about names in `environment.sides` or `environment.keys` that match no player; empty if none."""
+    """Return a message about names in `environment.sides` or `environment.keys` that match no player, or ""."""
     environment = config.environment
     assert environment is not None, "it is shown"
     agents = () if film is None else [agent for each in film.agents.values() for agent in each]

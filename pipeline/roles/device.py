@@ -1,4 +1,4 @@
-"""The torch device for trainers, and how trainers compute matmuls of wide layers on that device."""
+"""The torch device for trainers, and how trainers compute matmuls in wide layers on that device."""
 
 from __future__ import annotations
 

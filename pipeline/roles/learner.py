@@ -269,7 +269,7 @@ class LearnerHost(TrainerHost):
         self.control.send(EpochEnded(self.plan.behavior, step, dict(values)))
 
 
-# Statistics over whole epochs of `evaluation.every` steps: minimum, mean and maximum of what a trainer reports.
+# Statistics over entire epochs of `evaluation.every` steps: minimum, mean and maximum of what a trainer reports.
 
 _MEASURES = {
     "Policy/Q1": "Q1",
@@ -277,7 +277,9 @@ _MEASURES = {
     "Policy/Value": "V",
     "Policy/Log Probability": "LogPi",
 }
-"""Short names in epoch statistics, by the name of a statistic that is reported with `Min`, `Mean` and `Max`."""
+"""Short names for epoch statistics, keyed by the full name of each statistic that is reported with `Min`, `Mean` and
+`Max`.
+"""
 _RETURNS = "Environment/Cumulative Reward"
 
 

@@ -141,7 +141,7 @@ def _header(
 
 
 def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Return the columns that policies add to a behaviour's decisions; an imitator has its teacher's decisions."""
+    """Return the columns that policies add to a behaviour's decisions; for an imitator, its teacher's columns."""
     actor = teacher_of(config, spec.name) or spec.name
     if config.behavior_settings(actor).demonstrations is not None:  # no Headrace policy acted
         return ()
@@ -193,7 +193,7 @@ class Router:
 
 
 class BrainSteps:
-    """The agent processor's output, where brains' steps that are not broadcast skip recorder and custom stages.
+    """The agent processor's output, where brains' steps that are not broadcast skip the recorder and custom stages.
 
     Steps of a behaviour that never learns go straight to main, which counts them. Brains' steps of a behaviour that
     also learns are dropped.
@@ -224,7 +224,7 @@ class BrainSteps:
 
 
 class LearnedStepsOnly:
-    """The last filter in an actor or recording: forwards only those steps of a learning behaviour to learn from.
+    """The last filter in an actor or recording: forwards only the steps that trainers learn from.
 
     It drops steps from games in which brains decide and, in a recording, steps of self-play opponents. In a run with
     self-play, the ghost stage removes the opponents' steps.
@@ -234,8 +234,8 @@ class LearnedStepsOnly:
         config: the run's configuration.
 
     Attributes:
-        rows: number of steps received, by behaviour.
-        left_out: number of steps dropped, by behaviour.
+        rows: number of steps received, keyed by behaviour name.
+        left_out: number of steps dropped, keyed by behaviour name.
     """
 
     def __init__(self, sink: ItemSink[Any], config: RunConfig) -> None:

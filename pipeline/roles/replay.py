@@ -1,7 +1,8 @@
 """The replay host: plays a recording or demonstrations in place of an actor.
 
-A recording of the agent processor's output takes the whole route again: custom stages in the actor host, main's stages,
-trainer. A recording of a trainer's input has already passed through these stages and goes straight to the trainer.
+A recording of the agent processor's output takes the entire route again: custom stages in the actor host, main's
+stages, trainer. A recording of a trainer's input has already passed through these stages and goes straight to the
+trainer.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> Replay
 
 
 async def _unrecorded_specs(host: Host) -> dict[str, BehaviorSpec]:
-    """Return the environment's specs, by behaviour, if some demonstrations lack a spec; otherwise an empty dict."""
+    """Return the environment's specs, keyed by behaviour name; empty if all demonstrations contain a spec."""
     config = host.config
     paths = offline_demonstrations(config)
     if not any(needs_spec(path, name, config.source_folder) for name, path in paths.items()):

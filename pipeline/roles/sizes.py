@@ -32,7 +32,7 @@ def agents_of(config: RunConfig) -> int:
 
 
 def rows_per_batch(config: RunConfig) -> int:
-    """Return the rows that an agent processor collects before it emits: a quarter of what its actor adds to an update.
+    """Return how many rows an agent processor collects before emitting: a quarter of its actor's part of an update.
 
     With fewer rows, there would be too many messages; with more, the trainer would wait for the last ones.
     """

@@ -211,7 +211,7 @@ def build_stages(placements: Sequence[StagePlacement], config: RunConfig) -> lis
 
 
 def check_stages(config: RunConfig) -> list[LoadError]:
-    """Find mistakes in custom stages that are detectable without creating the stages."""
+    """Return the mistakes in custom stages that can be found without creating the stages."""
     mistakes = []
     for placement in config.pipeline.stages:
         try:

@@ -54,7 +54,7 @@ class TrainerHost(Host):
         self._spec = BehaviorSpec.from_plain(dict(plan.spec))
         self._settings = self.config.behavior_settings(plan.behavior)
         self._given_up: dict[str, float] = {}
-        """Values of the checkpoint's hyperparameters that the command line overrides, by name."""
+        """Hyperparameter values in the checkpoint that the command line overrides, keyed by name."""
         self._goal_rewards = _goal_rewards(self.config, self._settings)
         shards = len(shard_names(self.config, plan.behavior))
         self._shards: Any = learner_side("replay_shards")(shards) if shards else None

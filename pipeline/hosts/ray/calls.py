@@ -1,4 +1,4 @@
-"""Calls between the Ray actors that hold hosts, through which the two ends of a queue reach each other."""
+"""Calls between the Ray actors that run hosts; they connect the two ends of each queue."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from headrace.queues.errors import PeerLost
 from headrace.queues.messages import PolicyUpdate
 
 STORED_BYTES = 100_000
-"""Size in bytes from which Ray puts an argument into its object store anyway; we do so once for all receivers."""
+"""Minimum size in bytes at which Ray stores a call's argument in its object store; we store it once for all receivers.
+"""
 
 
 TURNS = 4
-"""Turns of the event loop for which a call waits so that others can join it. The effects of one message follow within a
-few turns, which take less time than a second call.
+"""Number of event-loop turns that a call waits for others to join it. The effects of one message follow within a few
+turns, which take less time than a second call.
 """
 
 
 class RaySource:
-    """A host on Ray from which others fetch items; one call fetches from several of its queues.
+    """A host on Ray from which others fetch items; one call can fetch from several of its queues.
 
     Args:
         actor: handle of the host's `RayWorker`.
@@ -99,8 +100,8 @@ class RayDeliveries:
     async def deliver(self, name: str, number: int, item: Any) -> bool:
         """Deliver an item like `Deliver`, but in one call with other items put at the same time.
 
-        The call returns when all its items are taken. This suits items that are taken immediately: control messages and
-        the newest policies.
+        The call returns when all its items have been taken, so it suits items that are taken immediately: control
+            messages and the newest policies.
         """
         if self._call is None:
             self._call = asyncio.get_running_loop().create_task(self._deliver(), name="delivering")

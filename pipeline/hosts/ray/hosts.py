@@ -45,7 +45,7 @@ VERDICT_S = 60.0
 
 
 class Consumer(Protocol):
-    """A reader of a host's queue, to notify when the host is replaced."""
+    """A reader of a host's queue; it is notified when the host is replaced."""
 
     def replace(self, key: str, actor: Any) -> None:
         """Switch to the actor that now runs the host named `key`; None if the host has no successor."""
@@ -78,14 +78,14 @@ class RayHost:
         self.actor = actor
         self.source = RaySource(actor)
         self.consumers: dict[str, Consumer] = {}
-        """Readers of this host's outgoing queues, by queue name."""
+        """Readers of this host's outgoing queues, keyed by queue name."""
         self.feeders: list[RayHost] = []
         """Hosts that put items directly into this host's queue `feed_name`."""
         self.feed_name = ""
         self.served: dict[str, dict[str, Any]] = {}
-        """Arguments of `serve` for this host's outgoing queues, by queue name."""
+        """Arguments of `serve` for this host's outgoing queues, keyed by queue name."""
         self.outlets: dict[str, PushOutlet[Any]] = {}
-        """Main's ends of the queues to this host that a successor may take over, by queue name."""
+        """Main's ends of the queues to this host that a successor may take over, keyed by queue name."""
         self._session = session
         self._deliveries = RayDeliveries(actor, stored)
         self._maxlen = maxlen
@@ -204,11 +204,11 @@ class RayHost:
         except RayError as error:
             if not self._closed:
                 log.warning("%s: %s", self.plan.name, " ".join(str(await self._verdict(error)).split()))
-            self.kill()  # its node may only be unreachable, and no host may exist twice
+            self.kill()  # the node may only be unreachable, and no host may run twice
             return -9
 
     async def _verdict(self, error: RayError) -> RayError:
-        """Wait until Ray knows why a host is unreachable; until then, it might start a replacement on a dead node."""
+        """Wait until Ray knows why a host is unreachable; until then, Ray might start a replacement on a dead node."""
         with suppress(TimeoutError):
             async with asyncio.timeout(VERDICT_S):
                 while isinstance(error, ActorUnavailableError):
@@ -250,7 +250,7 @@ class HostConsumer:
 
 @dataclass(frozen=True)
 class RayFeed:
-    """A queue into which several hosts on Ray put items."""
+    """A queue that several hosts on Ray fill."""
 
     name: str
     maxlen: int
@@ -340,7 +340,7 @@ class RayHosts:
         return resources
 
     async def _watch_head(self, session: RaySession) -> None:
-        """Watch the head node; when it is lost, treat the actors as ended: main can't replace them, which ends the run.
+        """Watch the head node; when it is lost, treat the actors as ended. Main can't replace them, so the run ends.
 
         Learners may still save. A learner that has not begun yet never will, so it is treated as ended too.
         """

@@ -141,7 +141,7 @@ class RaySession:
 
 
 def _end_processes() -> None:
-    """End the remaining processes of this run's Ray; unlike an orderly shutdown, don't wait for the head node."""
+    """End this run's remaining Ray processes; unlike an orderly shutdown, don't wait for the head node."""
     from ray._private import worker
 
     if worker._global_node is not None:
@@ -243,10 +243,10 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _loopback_allowed() -> Iterator[None]:
-    """Let a Ray started in this context keep the loopback address instead of switching to the machine's address.
+    """Let a Ray instance started in this context keep the loopback address instead of the machine's address.
 
-    By default, Ray does so only on systems where it can't form clusters. It reads the variable that controls this at
-    import, which may already have happened, so this context sets Ray's constant.
+    By default, Ray keeps it only on systems where it can't form clusters. Ray reads the environment variable for this
+    when it is imported, which may already have happened, so this context sets Ray's constant instead.
     """
     from ray._private import ray_constants
 

@@ -1,8 +1,8 @@
-"""The Ray actor that holds a host: the host's queue ends, and the calls through which others reach them.
+"""The Ray actor that runs a host: the host's queue ends, and the calls through which others reach them.
 
-Ray can call actors, but main is not an actor. Main therefore fetches the items that a host puts, and delivers its own
-items with calls; the same holds for control messages. Arrays stay in Ray's object store, and readers use them without a
-copy.
+Ray can call actors, but main is not an actor. Main therefore fetches the items that a host produces, and delivers its
+own items with calls; control messages work in the same way. Arrays stay in Ray's object store, and readers use them
+without a copy.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UP, DOWN = "control up", "control down"
 
 
 class RayEdges:
-    """The host's queue ends by name; a call for an end waits until that end is open.
+    """The host's queue ends, keyed by name; a call waits until the end that it needs is open.
 
     The host opens and closes ends in its own event loop; calls arrive in Ray's event loop.
 
@@ -82,7 +82,7 @@ class RayEdges:
         return await asyncio.shield(self._end(name))
 
     async def fetch(self, reader: str, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """Return items for a reader's queues, by name; `counts` gives the number of items already taken from each."""
+        """Return items for a reader's queues, keyed by name; `counts` is how many were already taken from each."""
         if reader not in self._readers:
             self._readers[reader] = Reader(self)
         return await self._readers[reader].fetch(counts)
@@ -201,7 +201,7 @@ class RayWorker:
         (await self._edges.end(name)).finish()
 
     async def replace(self, name: str, key: str, actor: Any) -> None:
-        """Replace a queue's source (see `PullInlet.replace`), or settle it if there is no new actor."""
+        """Replace a queue's source (see `PullInlet.replace`), or settle the queue if there is no new actor."""
         inlet = await self._edges.end(name)
         assert self._loop is not None, "the host has opened this end"
         if actor is None:

@@ -21,7 +21,9 @@ from headrace.stages.policy.design import policy_layout
 from headrace.stages.policy.state_noise import noise_size
 
 _NUMBERS_OF_ONE = 2**40
-"""Number of request numbers for each incarnation, so that an answer to a dead incarnation matches no later request."""
+"""Number of request numbers reserved for each incarnation, so that an answer to a dead incarnation matches no later
+request.
+"""
 
 
 class CentralActor(ActorPart):
@@ -47,7 +49,7 @@ class CentralDecisions:
     """Sends one request at a time; see `headrace.stages.environments.remote_policy.DecisionClient`.
 
     Args:
-        source: the actor's source id, a number for each incarnation.
+        source: the actor's source id, which is different for each incarnation.
     """
 
     def __init__(self, source: int) -> None:
@@ -91,7 +93,7 @@ class CentralDecisions:
 
 
 def _remote_policies(config: RunConfig, run_folder: Path) -> RemotePolicies:
-    """Return the factory for an actor's policies, whose decisions the inference host makes."""
+    """Return the factory for an actor's policies; the inference host makes their decisions."""
 
     def sizes(spec: BehaviorSpec) -> tuple[int, int]:
         if config.checkpoint_settings.inference:  # an exported model may have other sizes

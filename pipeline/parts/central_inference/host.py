@@ -30,7 +30,9 @@ PATIENCE = 0.5
 """How long the first request waits for others, as a fraction of the time that the last decision took. A decision is
 delayed by at most half its duration, and one decision serves all waiting requests."""
 _SHORTEST_WAIT_S = 1e-3
-"""Shortest wait of an event loop, in seconds; if less would remain, only requests that have arrived are served."""
+"""Shortest time in seconds that an event loop can wait; if less remains, the host serves only the requests that have
+already arrived.
+"""
 _TURNS = 4
 """Number of event-loop turns within which data at a socket reaches this host."""
 

@@ -37,9 +37,9 @@ class CentralInference(RunPart):
         self._policies: dict[str, Outlet[Any]] = {}
         self._requests: dict[int, Outlet[Any]] = {}
         self._answers: dict[int, Outlet[Any]] = {}
-        """Main's end of the answer queue to each current actor, by replica number."""
+        """Main's ends of the answer queues to the current actors, keyed by replica number."""
         self._kept: dict[str, PolicyUpdate] = {}
-        """Announcement of the newest policy that the host holds, by behaviour id."""
+        """Announcements of the newest policies that the host holds, keyed by behaviour id."""
 
     async def start(self) -> None:
         """Start the host, which receives the policies from now on."""
@@ -62,7 +62,7 @@ class CentralInference(RunPart):
         self.run.tasks.run(_carry_requests(inlet, self._requests[slot.replica]))
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
-        """Handle an actor's agents with a behaviour id; notify the host of a new id and send the newest policy.
+        """Handle the first agents that an actor has with a behaviour id: send the host a new id and its newest policy.
 
         Args:
             spec: the behaviour id's spec.

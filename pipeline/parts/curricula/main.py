@@ -1,4 +1,4 @@
-"""Curricula in main: trainers' reports come in, and new lessons go out to the environments."""
+"""Curricula in main: receives trainers' reports, and sends new lessons to the environments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class CurriculaPart(RunPart):
-    """Begins lessons; in a deterministic run, only while all actors are idle, so that timing has no effect."""
+    """Begins lessons; in a deterministic run, this happens only while all actors are idle, so timing has no effect."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

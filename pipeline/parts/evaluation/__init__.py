@@ -1,1 +1,1 @@
-"""Evaluation: a host that plays each new policy deterministically, and keeps the best policy."""
+"""Evaluation: a host that plays each new policy deterministically, and saves the best one."""

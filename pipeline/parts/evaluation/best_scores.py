@@ -1,4 +1,4 @@
-"""The score of a behaviour's best policy, in a file next to the policy. It may be newer than the last checkpoint."""
+"""Files with the scores of best policies; a score may be newer than the last checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def write_score(policy: Path, behavior: str, mean: float, opponents: object) -> None:
-    """Write the mean return of a policy file, and the opponents that it was achieved against.
+    """Write a policy's mean return, and the opponents it was achieved against, to a file next to the policy.
 
     Raises:
         OSError: if the file can't be written.
@@ -22,7 +22,7 @@ def write_score(policy: Path, behavior: str, mean: float, opponents: object) -> 
 
 
 def read_scores(run_folder: Path, opponents: object) -> dict[str, float]:
-    """Return the scores that a run's best policies have achieved against these opponents, by behaviour name."""
+    """Return the scores that a run's best policies have achieved against these opponents, keyed by behaviour name."""
     scores = {}
     for path in sorted(run_folder.glob("*/*-best.json")):
         try:

@@ -1,4 +1,4 @@
-"""The evaluation host: plays published policies deterministically in its own environments, and keeps the best."""
+"""The evaluation host: plays published policies deterministically in its own environments, and saves the best one."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class WaitingPolicies:
         self._open += 1
         try:
             async for policy in inlet:
-                self._waiting[policy.behavior_id] = policy.copy()  # replaces a policy that still waits
+                self._waiting[policy.behavior_id] = policy.copy()  # replaces a policy that is still waiting
                 del policy  # its slab is released with the last reference
                 self._changed.set()
         finally:

@@ -47,7 +47,7 @@ class Evaluation(RunPart):
 
     @property
     def best(self) -> Mapping[str, float]:
-        """The best mean return so far, by behaviour name."""
+        """The best mean return so far, keyed by behaviour name."""
         return self._best
 
     def progress(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Evaluation(RunPart):
                 self._give_up(describe_error(error))
 
     def policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
-        """Send the host a trainer's new policy, which replaces one that still waits; None closes the queue."""
+        """Send the host a trainer's new policy, which replaces one that is still waiting; None closes the queue."""
         if self._lost:
             return
         outlet = self._outlets.get(behavior)

@@ -1,1 +1,1 @@
-"""The exhibition: one game on the live page that runs at its own pace, to watch or take part in."""
+"""The exhibition: one game on the live page that runs at its own pace, for viewers to watch or join."""

@@ -1,6 +1,6 @@
 """A run's exhibition: one game for all viewers, in a process that runs only while there are viewers.
 
-The page's server starts the process in the server's thread, so neither the process nor main waits for the other. Frames
+The page's server starts the process from its own thread, so neither the process nor main waits for the other. Frames
 are not queued: each viewer gets the newest frame when it has read the last one.
 """
 
@@ -51,7 +51,7 @@ class Exhibition(ShownGame):
 
     Args:
         start: starts the exhibition's process.
-        newest: returns the newest policies, by behaviour name; the policies are never modified.
+        newest: returns the newest policies, keyed by behaviour name; the policies are never modified.
         refused: reason why nothing can be shown; empty if the game can be shown.
     """
 

@@ -34,8 +34,8 @@ class RunPlayers:
     Args:
         config: the run's configuration.
         folder: the run's folder.
-        sent: the newest policies, by behaviour name, which the caller updates; not used in inference mode, where the
-            newest policy is read from a file.
+        sent: the newest policies, keyed by behaviour name; the caller updates this mapping. Not used in inference mode,
+            where the newest policy is read from a file.
     """
 
     def __init__(self, config: RunConfig, folder: Path, sent: Mapping[str, PolicyUpdate]) -> None:
@@ -80,7 +80,7 @@ class RunPlayers:
         return _Follower(GreedyPlayer(policy, spec), self._sent, spec.name)
 
     def _brains(self, spec: BehaviorSpec) -> dict[str, BrainRequest]:
-        """Return requests for players that do not learn, by name; exported policies come newest first."""
+        """Return requests for players that do not learn, keyed by player name; exported policies come newest first."""
         config, request = self._config, BrainRequest("random", folder=self._config.source_folder, seed=SEED, spec=spec)
         request = replace(request, key=("monitor",), game=config.builtin_game)
         found = {"scripted": replace(request, use="scripted")} if config.builtin_game in SCRIPTED_PLAYERS else {}

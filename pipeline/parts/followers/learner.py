@@ -94,8 +94,8 @@ class Followers:
         """Train as the first replica, and end together with the followers.
 
         Returns:
-            Which follower is lost, and how; empty if there was nothing left to do. After a loss, the learner's queues
-            stay open for its replacement, as if the learner had been killed.
+            A text that says which follower is lost, and how; empty if there was nothing left to do. After a loss, the
+            learner's queues stay open for its replacement, as if the learner had been killed.
 
         Raises:
             StageError: if a follower fails, or is lost while the learner is in main; the message names the follower.
@@ -194,7 +194,7 @@ class Followers:
     def join(
         self, stage: TrainerStage, inlet: ItemSource[Any], outlet: ItemSink[Any]
     ) -> tuple[ItemSource[Any], ItemSink[Any]]:
-        """Wrap the learner's queues: each input item goes to the followers first, and closing either has no effect.
+        """Wrap the learner's queues: each input item goes to the followers first, and the stage can close neither.
 
         However the stage ends, both queues stay open; `beside` and the host close them if no follower is lost.
         """

@@ -1,4 +1,4 @@
-"""A league in an actor: the agents have one learner's name, and the players are drawn for each game."""
+"""The actor's side of a league: gives agents one learner's name, and draws the players of each game."""
 
 from __future__ import annotations
 

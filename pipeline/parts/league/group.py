@@ -13,7 +13,7 @@ from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, 
 
 
 class LearnersGroup(WrappedGroup):
-    """Gives a behaviour of the environments a learner's name, in specs, steps and statistics.
+    """Gives one of the environments' behaviours a learner's name, in specs, steps and statistics.
 
     Args:
         group: the environments.

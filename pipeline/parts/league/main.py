@@ -1,4 +1,4 @@
-"""A league in main: its controller, the stages of its learners' routes, and its messages to actors and learners.
+"""A league in main: its controller, the stages on its learners' routes, and its messages to actors and learners.
 
 Main acts immediately on each policy and each result. In a deterministic run, it waits until all actors are idle, and
 then handles one learner after another, so that timing has no effect.
@@ -87,7 +87,7 @@ class LeaguePart(RunPart):
     # The interface that self-play also has, for a learner's route. ----------------------------------------------------
 
     def add(self, behavior: str) -> None:
-        """Add a learner that has just been opened."""
+        """Add a learner whose route is being opened."""
         if self._game is None:
             self._game = league_game(self._config)
             self._open(self._game)
@@ -128,7 +128,7 @@ class LeaguePart(RunPart):
 
     @property
     def league(self) -> LeagueController:
-        """The controller; it exists once a learner has been opened."""
+        """The league's controller, which exists once the first learner has been added."""
         assert self._league is not None, "a learner is opened"
         return self._league
 
@@ -228,7 +228,7 @@ class LeaguePart(RunPart):
     # Actors and learners. ---------------------------------------------------------------------------------------------
 
     async def learns(self, behavior: str, slot: ActorSlot) -> None:
-        """Give an actor with a learner's agents the match table, and the newest policies of the other learners."""
+        """Send an actor that has a learner's agents the match table and the other learners' newest policies."""
         if behavior not in self._learners or self._game is None:
             return
         for name in self._game.learners.values():
@@ -288,7 +288,7 @@ class LeaguePart(RunPart):
         return f"step {freeze.update.step} of {behavior} into {folder}"
 
     def _frozen(self, freeze: Freeze, written: Member | OSError) -> None:
-        """Handle a policy that was written, or could not be written, and the reset that may follow."""
+        """Handle the outcome of writing a policy, and the reset that may follow."""
         reset = self.league.frozen(freeze, written)
         if reset is None:
             return

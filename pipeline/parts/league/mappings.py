@@ -18,7 +18,9 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.protocol import ActingPolicy
 
 OWN = -1
-"""Player code of the learner's own newest policy; -2 - k is that of the newest policy of the league's k-th learner."""
+"""Player code for the learner's own newest policy; -2 - k is the code for the newest policy of the league's k-th
+learner.
+"""
 
 
 class LeagueMappings(PolicyMappings):
@@ -56,16 +58,18 @@ class LeagueMappings(PolicyMappings):
         self._matches: Matches | None = None
         self._offered: Matches | None = None
         self._rows: dict[str, tuple[NDArray[np.intp], NDArray[np.float64]]] = {}
-        """By opponents' behaviour in the environment: indices of match rows, and the rows' cumulative probabilities."""
+        """Indices of match rows, and the rows' cumulative probabilities, keyed by the opponents' behaviour in the
+        environment.
+        """
         self._teams: dict[int, list[str]] = {}
         """Per team: the behaviour ids for which a league has players."""
         self._newest: dict[int, MappedPlayer] = {}
-        """The newest policies by player code, including the learner's own."""
+        """The newest policies, including the learner's own, keyed by player code."""
         self._members: OrderedDict[int, MappedPlayer] = OrderedDict()
         """Members in memory, from the least to the most recently drawn."""
         self._drawn_games: dict[tuple[int, ...], PolicyMapping] = {}
         self._numbers: dict[int, int] = {}
-        """Slot of each mapping, by the mapping's `id`."""
+        """Slots of the mappings, keyed by the mappings' `id()`."""
         self._begun = False
 
     @property
@@ -115,7 +119,7 @@ class LeagueMappings(PolicyMappings):
     def update(self, update: PolicyUpdate) -> None:
         """Use a policy that was published for a behaviour id.
 
-        Another learner's policy has only the behaviour name.
+        Another learner's policy is published under only its behaviour name.
         """
         code = self._codes.get(behavior_name(update.behavior_id))
         if code is None:
@@ -252,7 +256,7 @@ class LeagueMappings(PolicyMappings):
         )
 
     def _game(self, seat: int, *rows: int) -> PolicyMapping:
-        """Return a game's mapping, given a match row for each team but the seat; the first also has the seat player."""
+        """Return a game's mapping, given a match row for each team except the seat; the first also names its player."""
         key = (seat, *rows)
         if key not in self._drawn_games:
             self._drawn_games[key] = self._mapped(seat, rows)

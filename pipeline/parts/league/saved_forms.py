@@ -15,7 +15,8 @@ from headrace.stages.plain_state import policy_from_state
 _OWN_KEYS = {"resets", "turns", "freezes"}
 """The part's keys, in addition to the league's behaviour."""
 _WITHOUT_RECENT, _WITHOUT_SQUARES = 7, 9
-"""Lengths of a payoff row in earlier versions, which lacked recent results, and later only sums of squares."""
+"""Lengths of a payoff row in earlier versions: 7 without recent results and sums of squares, 9 without sums of squares.
+"""
 
 
 def in_present_form(saved: Mapping[str, Any], game: LeagueGame) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class ReplayShardHost(Host):
                     self._inlet.set_result(await self.open_inlet(message))
 
     def _restore(self) -> None:
-        """Restore a checkpoint's rows: this shard's own rows, or a part of all if the number of shards has changed."""
+        """Restore this shard's rows from a checkpoint, or its portion of all rows if the number of shards differs."""
         checkpoint = self.checkpoint
         trainer = part_name(TRAINER, learner_name(self.plan.behavior))
         if checkpoint is None or trainer not in checkpoint.parts:

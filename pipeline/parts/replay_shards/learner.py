@@ -1,4 +1,4 @@
-"""The learner's queues to and from its replay shards; for a follower, the learner replaces the shards."""
+"""The learner's queues to and from its replay shards; for a follower, the learner stands in for the shards."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from headrace.stages.evaluation.scores import ScoreKeeper
 
 
 class ActorScores(ActorPart):
-    """Keeps one actor's score."""
+    """Counts one actor's scores."""
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)

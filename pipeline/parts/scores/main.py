@@ -52,7 +52,7 @@ class ScoreBoard(RunPart):
             self.run.shutdown.finish()
 
     def actor_replaced(self, name: str) -> None:
-        """Discard an actor's score, because its replacement plays that share again."""
+        """Discard an actor's score, because its replacement plays the actor's share of the episodes again."""
         if self._wanted is not None:
             self._sums.pop(name, None)
             self._missing.add(name)
@@ -64,9 +64,9 @@ class ScoreBoard(RunPart):
         return {"scores": scores}
 
     def _scores(self) -> dict[str, Score]:
-        """Return the scores by behaviour id, without ids that have completed no episode.
+        """Return the scores, keyed by behaviour id, without ids that have completed no episode.
 
-        A rating belongs to the trained policy, so a behaviour id played by brains has none.
+        A rating belongs to the trained policy, so a behaviour id played by brains has no rating.
         """
         together: dict[str, ScoreSums] = {}
         for sums in self._sums.values():
@@ -89,7 +89,7 @@ class ScoreBoard(RunPart):
         return scores
 
     def _publish(self, scores: Mapping[str, Score]) -> None:
-        """Log the scores as a table and write them to a file; if a disk error occurs, only the file is missing."""
+        """Log the scores as a table and write them to a file; a disk error causes only a warning."""
         if not self._sums:
             return
         if not scores:
