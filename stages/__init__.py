@@ -1,7 +1,7 @@
 """Stages: the base class, and one folder per pipeline stage. A custom stage needs only the names exported here.
 
-This package imports neither torch nor an environment library, so it loads fast. Trainers are in `stages/trainer/`,
-policies in `headrace.stages.policy`, environments in `headrace.stages.environments`.
+This package imports neither torch nor an environment library, so importing it is fast. Trainers are in
+`stages/trainer/`, policies in `headrace.stages.policy`, environments in `headrace.stages.environments`.
 """
 
 from headrace.queues.messages import TrajectoryBatch
@@ -26,5 +26,5 @@ __all__ = [
     "run_source",
 ]
 
-if __name__ != "headrace.stages":  # a checkout is on `sys.path`, and the caller wants another package named `stages`
+if __name__ != "headrace.stages":  # a checkout is on `sys.path`, and the caller wants another project's `stages`
     raise ModuleNotFoundError("No module named 'stages'; Headrace's own is headrace.stages", name=__name__)

@@ -1,7 +1,8 @@
-"""The current work of this process's stages, as marked by their loops, and the time that each kind of work takes.
+"""Tracks what this process's stages are doing, and how long each kind of work takes.
 
-Supervision reads the marks. A mark costs a few assignments per item and nothing per step. The reader may run in another
-thread, because the observed stage may block the event loop. Main collects the times in `timers.json`.
+Each stage's loop updates the stage's record, and supervision reads it. An update costs a few assignments per item and
+nothing per step. Supervision may run in a separate thread, because a stage may block the event loop. Main collects the
+times in `timers.json`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 
 class Operation(Protocol):
-    """A stage's work, which can describe itself."""
+    """A piece of a stage's work that can describe itself."""
 
     def describe(self) -> str:
         """Describe the work, such as `on item 3: TrajectoryBatch of …`."""
@@ -64,9 +65,9 @@ class Activity:
                 _RUNNING[self.task] = outer
 
     def silent_s(self, now_s: float) -> float:
-        """Return the seconds without progress on the current work; 0 while the stage has no work or waits legitimately.
+        """Return how many seconds ago the current work last made progress; 0 while idle or waiting for a good reason.
 
-        Supervision calls this about once a second, and compares the counters between two calls.
+        Supervision calls this about once a second; each call compares the counters with those at the previous call.
         """
         progress = None if self.operation is None or self.waiting else self.progress()
         seen = None if progress is None else (self.operations, self.passed, progress)
@@ -92,21 +93,21 @@ _RUNNING: dict[asyncio.Task[Any], Activity] = {}
 
 
 def _nobody(begins: bool) -> None:
-    """Ignore the notice."""
+    """Do nothing."""
 
 
 PREPARES: ContextVar[Callable[[bool], None]] = ContextVar("the callback for a host's preparations")
-"""Callback for a host's preparations, called with True before the work and with False after it."""
+"""Callback that is called with True when a host begins preparations, and with False when they are done."""
 
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Mark work of the process itself, such as importing torch, so that the environment does not count as silent.
+    """Report that the process itself is busy, for example importing torch, so its stages don't count as silent.
 
-    The work may block the event loop, because the notice is sent before it starts.
+    The work may block the event loop, because the callback is called before the work starts.
     """
     tell = PREPARES.get(_nobody)
-    token = PREPARES.set(_nobody)  # nested work needs no notice
+    token = PREPARES.set(_nobody)  # nested blocks do not report again
     tell(True)
     try:
         yield
@@ -118,17 +119,17 @@ def preparing() -> Iterator[None]:
 
 
 def activity_in(task: asyncio.Task[Any] | None) -> Activity | None:
-    """Return the stage that runs in a task, or None if there is none."""
+    """Return the activity of the stage that a task runs, or None if it runs no stage."""
     return _RUNNING.get(task) if task is not None else None
 
 
 def activities() -> list[Activity]:
-    """Return the stages running in this process."""
+    """Return the activities of all stages running in this process."""
     return list(_RUNNING.values())
 
 
 def most_silent(among: list[Activity], now_s: float) -> Activity | None:
-    """Return the stage that has been silent longest, or None if all make progress."""
+    """Return the activity that has been silent longest, or None if all are making progress."""
     longest = max(among, key=lambda each: each.silent_s(now_s), default=None)
     return longest if longest is not None and longest.silent_s(now_s) > 0 else None
 
@@ -148,28 +149,31 @@ def _awaiting(waiter: object) -> list[FrameType]:
 
 
 ACTING = "acting"
-"""Name of the time during which policies decide, once per tick."""
+"""Name of the timer that measures how long policies take to decide, once per tick."""
 ASKING = "asking"
-"""Name of the time during which an actor waits for decisions from another process."""
+"""Name of the timer that measures how long an actor waits for decisions from another process."""
 STEPPING = "stepping"
-"""Name of the time that the environments take in each tick, including waits for them."""
+"""Name of the timer that measures how long the environments take in each tick, including time spent waiting for
+them."""
 LEARNING = "learning"
-"""Name of the time during which a trainer performs an update."""
+"""Name of the timer that measures how long a trainer's updates take."""
 RECORDING = "recording"
-"""Name of the time during which the recorder writes an edge's items to a stream."""
+"""Name of the timer that measures how long the recorder takes to write an edge's items to a stream."""
 COMPUTING = "computing"
-"""Name of the time during which the event loop's thread occupies a core, for any work."""
+"""Name of the timer that measures how long the event loop's thread occupies a core, whatever the work."""
 PUBLISHING = "publishing"
-"""Name of the time during which the publisher sends a policy to the actors."""
+"""Name of the timer that measures how long the publisher takes to send policies to the actors."""
 RESTING = "resting"
-"""Name of the time during which an actor is blocked, for any reason."""
+"""Name of the timer that measures how long an actor is blocked, for any reason."""
 WAITING = "waiting"
-"""Name of the time during which an actor waits for learners; for a single learner, followed by a slash and its
-behaviour name."""
+"""Name of the timer that measures how long an actor waits for learners. For a single learner, a slash and the behaviour
+name are appended."""
 WORKING = "working"
-"""Prefix, followed by a slash and a stage name, for the time during which the stage handles or produces items."""
+"""Prefix of the timer that measures how long a stage spends handling or producing items; a slash and the stage's name
+are appended."""
 BLOCKED = "blocked"
-"""Prefix, followed by a slash and a stage name, for the time during which the stage waits for space or a reply."""
+"""Prefix of the timer that measures how long a stage waits for space or a reply; a slash and the stage's name are
+appended."""
 
 
 class Timings:
@@ -196,7 +200,7 @@ class Timings:
     def lasting(self, *names: str) -> Iterator[None]:
         """Measure the time spent within the context.
 
-        `drain` may collect a part of that time early; the count rises when the context ends.
+        `drain` may collect a part of that time early; the count increases when the context exits.
         """
         self._lasting.update(dict.fromkeys(names, self._clock()))
         try:
@@ -207,7 +211,7 @@ class Timings:
                 self.add(name, now - self._lasting.pop(name))
 
     def drain(self) -> tuple[Mapping[str, tuple[float, int]], float]:
-        """Return seconds and count for each kind of work, and the length of the period; then start a new period."""
+        """Return the time and count of each kind of work, and the length of the period; start a new period."""
         now = self._clock()
         for name, since in self._lasting.items():
             self._seconds[name] = self._seconds.get(name, 0.0) + now - since

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 
 AIM_S = 0.025
-"""Target in seconds within which nine of ten admitted requests are answered. A client's p99 is about twice that,
+"""Time in seconds within which nine of ten admitted requests should be answered. A client's p99 is about twice that,
 because a request also waits in the socket before it is admitted."""
 LEAST = 16
 _RISE, _FALL = 0.05, 0.5
-"""Changes to the limit for each timely and each late answer, which cancel out if one answer in eleven is late."""
+"""Increase of the limit for each timely answer, and decrease for each late one; they cancel out if one in eleven is
+late."""
 
 
 class Admission:
@@ -23,10 +24,10 @@ class Admission:
     Args:
         most: the highest value of the limit; if infinite, every request is admitted.
         clock: returns the time in seconds.
-        aim_s: returns the target in seconds within which nine of ten requests are answered.
+        aim_s: returns the time in seconds within which nine of ten requests should be answered.
 
     Attributes:
-        under_way: number of requests that are admitted and not yet answered.
+        under_way: number of requests that have been admitted but not yet answered.
     """
 
     def __init__(self, most: float, clock: Callable[[], float], aim_s: Callable[[], float] = lambda: AIM_S) -> None:
@@ -39,12 +40,12 @@ class Admission:
 
     @property
     def bound(self) -> float:
-        """The maximum number of requests in progress, above which no request is admitted."""
+        """The current limit on the number of requests in progress."""
         return self._bound if math.isinf(self._bound) else int(self._bound)
 
     @property
     def full(self) -> bool:
-        """True if no more requests are admitted."""
+        """True while no more requests are admitted."""
         return self.under_way >= self.bound
 
     def begin(self) -> float:

@@ -1,7 +1,7 @@
-"""Connections to Headrace's HTTP servers: how many there may be, and how long an idle connection may keep its place.
+"""Connections to Headrace's HTTP servers: limits on their number and on how long an idle connection stays open.
 
-aiohttp's handler waits without limit for a request, and for the caller to read its answer. Each handler is therefore
-behind a `_Seat`, which passes on all events and closes a connection that holds its place without needing it.
+aiohttp's handler waits indefinitely for a request, and for the caller to read the answer. So a `_Seat` stands in front
+of each handler: it passes on all events, and closes a connection that occupies a slot without using it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ READ_S = 30.0
 READ_BYTES = 32 * 1024
 """Bytes that the caller must read within `READ_S`, unless the whole answer is smaller."""
 REFUSED_S = 0.1
-"""Delay in seconds before an excess request is refused. Callers retry immediately, and immediate refusals would take up
-the time in which the server answers others."""
+"""Delay in seconds before an excess request is refused. Callers retry immediately, and refusing them immediately would
+take time from answering other requests."""
 RESERVE = 64
-"""Number of additional places for requests that the server answers even when all other places are taken."""
+"""Number of additional slots for requests that the server answers even when all other slots are taken."""
 
 
 def _refusal(message: str, more: str = "") -> bytes:
@@ -49,14 +49,14 @@ def allow_open_files(wanted: int) -> None:
     if sys.platform != "win32":
         limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if resource.RLIM_INFINITY != limit < wanted:
-            with suppress(ValueError, OSError):  # macOS has another limit
+            with suppress(ValueError, OSError):  # macOS has an additional limit
                 resource.setrlimit(
                     resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
                 )
 
 
 def within_open_files(wanted: int) -> int:
-    """Return `wanted`, or less, so that connections use at most a third of the files this process may open."""
+    """Return `wanted`, capped at a third of the number of files that this process may open."""
     if sys.platform == "win32":
         return wanted
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -72,22 +72,24 @@ class Places:
     most_of_one: int
     """Maximum number of connections from one address (for IPv6, from one network)."""
     admission: Admission | None = None
-    """Admits requests with a body that arrive in one piece; None admits all of them."""
+    """Limits the requests with a body that arrive in one piece; None to admit all of them."""
 
 
 class Connections:
     """All of a server's connections.
 
-    A connection needs its place while a request is being answered. If all places are taken, or all places for one
-    address, the next connection takes the place of the one that has been idle longest. If none is idle, the next
-    connection gets a reserve place, which serves only some requests, or else a 503 response before it is closed.
+    A connection needs a slot only while a request is being answered. If all slots are taken, or all slots for one
+    address, a new connection replaces the one that has been idle longest. If none is idle, the new connection gets a
+    reserve slot, in which only some requests are answered. If no reserve slot is free either, it gets a 503 response
+    and is closed.
 
-    Excess requests get a 503 before any work, because each would otherwise take as long as an answer.
+    Excess requests get a 503 before they are processed, because refusing them later would take as long as answering
+    them.
 
     Args:
         places: the limits.
         make: makes a connection's handler.
-        refused: called for each request and connection that is refused unread.
+        refused: called for each request and connection that is refused without being read.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Connections:
         self.refused = refused
         self._make = make
         self._by_handler: dict[asyncio.Protocol, _Seat] = {}
-        """Seats by handler, ordered by when they arrived or finished their last request."""
+        """Seats by handler, ordered by when each was opened or last finished a request."""
         self._turned_away: set[asyncio.Transport] = set()
         self.admission = places.admission or Admission(math.inf, time.monotonic)
 
@@ -107,13 +109,13 @@ class Connections:
 
     @contextmanager
     def answering(self, handler: Any) -> Iterator[bool]:
-        """Keep a connection's place while a request is being answered.
+        """Reserve a connection's slot while a request is being answered.
 
         Args:
             handler: the connection's handler, made by `make`.
 
         Yields:
-            True if the connection has a reserve place.
+            True if the connection has a reserve slot.
         """
         connection = self._by_handler.get(handler)
         if connection is None:  # the connection was lost before its request was read
@@ -128,7 +130,7 @@ class Connections:
                 self._by_handler[handler] = connection
 
     def admit(self, connection: _Seat) -> bool:
-        """Give a new connection a place; return False if no place is free."""
+        """Give a new connection a slot; return False if none is free."""
         taken = [each for each in self._by_handler.values() if not each.reserved]
         own = [each for each in taken if each.address == connection.address]
         full = own if len(own) >= self._places.most_of_one else taken if len(taken) >= self._places.most else []
@@ -141,8 +143,8 @@ class Connections:
         return True
 
     def turn_away(self, transport: asyncio.Transport) -> None:
-        """Refuse a connection. It is closed after a delay, because its caller will reconnect immediately."""
-        late = len(self._turned_away) < self._places.most  # each refused connection holds a file open until then
+        """Refuse a connection. It is closed after a delay, because callers reconnect immediately."""
+        late = len(self._turned_away) < self._places.most  # each refused connection uses a file descriptor until then
 
         def close() -> None:
             self._turned_away.discard(transport)
@@ -180,7 +182,7 @@ class _Seat(asyncio.Protocol):
 
     Attributes:
         address: the peer's address.
-        reserved: True if the connection has a reserve place.
+        reserved: True if the connection has a reserve slot.
     """
 
     def __init__(self, connections: Connections, handler: asyncio.Protocol) -> None:
@@ -198,7 +200,8 @@ class _Seat(asyncio.Protocol):
         """Time at which a request that came in one piece was admitted; None once it is answered."""
         self._late: asyncio.TimerHandle | None = None
         self._waits_since: float | None = None
-        """Time at which the wait for a request began, which the timer `_late` limits; None during an answer."""
+        """Time at which the connection began to wait for a request, for the timer `_late`; None while a request is
+        being answered."""
         self._slow: asyncio.TimerHandle | None = None
         self._refusal: asyncio.TimerHandle | None = None
 
@@ -208,12 +211,12 @@ class _Seat(asyncio.Protocol):
         return not (self._requests or self._admitted is not None or self._slow or self._refusal)
 
     def begin(self) -> None:
-        """Record that the answer to a request begins."""
+        """Record that a request is now being answered."""
         self._requests += 1
         self._waits_since, self._in_parts = None, False
 
     def end(self) -> None:
-        """Record that a request is answered, although its caller may not have read everything yet."""
+        """Record that a request has been answered, although the caller may still be reading the answer."""
         self._requests -= 1
         self._release()
 
@@ -223,7 +226,7 @@ class _Seat(asyncio.Protocol):
             self._admitted = None
 
     def drop(self) -> None:
-        """Close the connection immediately, so that another one can take its place."""
+        """Close the connection immediately, to free its slot."""
         self._connections.forget(self)
         if self._transport is not None and self.reserved:
             self._transport.write(_NO_PLACE)
@@ -232,7 +235,7 @@ class _Seat(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a place, and wait for the first request."""
+        """Take a slot, and wait for the first request."""
         assert isinstance(transport, asyncio.Transport)
         self.address = _network(transport.get_extra_info("peername"))
         if not self._connections.admit(self):
@@ -244,10 +247,10 @@ class _Seat(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass on data, which may start a request; refuse the request if there are too many."""
-        if self._transport is None:  # the connection has no place
+        if self._transport is None:  # the connection has no slot
             return
         if self._requests:
-            self._pipelines = True  # answers keep their order, so a refusal here would come too early
+            self._pipelines = True  # answers must stay in order, and a refusal here would come too early
         elif not self._in_parts:
             if not self._pipelines and _is_whole(data):
                 if self._connections.admission.full and not self.reserved:
@@ -288,7 +291,7 @@ class _Seat(asyncio.Protocol):
         self.handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free the connection's place, and pass on the event."""
+        """Free the connection's slot, and pass on the event."""
         _stop(self._late)
         _stop(self._slow)
         _stop(self._refusal)
@@ -301,7 +304,7 @@ class _Seat(asyncio.Protocol):
 
     def _await_header(self) -> None:
         self._waits_since = self._loop.time()
-        if self._late is None:  # an existing timer is reused, as most requests come in time
+        if self._late is None:  # an existing timer is reused, because most requests come in time
             self._late = self._loop.call_later(HEADER_S, self._check_header)
 
     def _check_header(self) -> None:
@@ -323,7 +326,7 @@ class _Seat(asyncio.Protocol):
 
 
 def _is_whole(data: bytes) -> bool:
-    """Return True only if `data` is exactly one request with its whole body, on a connection that stays open."""
+    """Return True only if `data` is exactly one complete request, on a connection that stays open."""
     head, _, body = data.partition(b"\r\n\r\n")
     head = head.lower()
     parts = head.split(b"\r\ncontent-length:")
@@ -334,8 +337,8 @@ def _is_whole(data: bytes) -> bool:
 
 
 _OTHERWISE = (b"\r\ntransfer-encoding", b"\r\nexpect", b"\r\nupgrade", b"\r\nconnection: close", b" http/1.0")
-"""Header parts that mean that the request's length does not determine its end, or that the connection closes after the
-answer."""
+"""Parts of a header that show that the request does not end after its stated length, or that the connection closes
+after the answer."""
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:

@@ -31,7 +31,7 @@ class StageError(Exception):
 
     Args:
         message: the error's text.
-        key: the YAML key at fault, if any; a caller that knows the file prefixes the message with the key's position.
+        key: the YAML key at fault, if any; a caller that knows the file prefixes the message with the key's location.
     """
 
     def __init__(self, message: object = "", key: KeyPath = ()) -> None:
@@ -144,7 +144,7 @@ def innermost_of_user(calls: Iterable[FrameSummary]) -> FrameSummary | None:
 
 
 def frames(error: BaseException) -> list[FrameSummary]:
-    """Return the calls that led to an error, innermost last, without Headrace's own calls and calls outside files."""
+    """Return the calls that led to an error, innermost last, without calls inside Headrace or outside files."""
     calls = traceback.extract_tb(error.__traceback__)
     return [call for call in calls if not call.filename.startswith((*CODE, "<"))]
 

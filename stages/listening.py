@@ -1,4 +1,4 @@
-"""The addresses and port of a server. All of Headrace's servers use this module, so that the same rules apply."""
+"""The addresses and port of a server. All of Headrace's servers use this module, so the same rules apply to all."""
 
 from __future__ import annotations
 

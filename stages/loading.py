@@ -5,7 +5,7 @@ A user's modules are next to the YAML, as a script's are next to the script, or 
 
 - The module named in the YAML is looked up in these folders first, except for names of the standard library and of
   modules already imported. It is loaded explicitly, because an installed module may have the same name.
-- The folders stay on `sys.path`, so that a user's module finds its neighbours later too. They come before installed
+- The folders stay on `sys.path`, so a user's module can import its neighbours later too. They come before installed
   packages, as for a script, but after the standard library, which a folder's `random.py` never replaces.
 
 A name that matches neither a user's module nor an installed one may be an earlier name of a Headrace module
@@ -44,13 +44,13 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
     """Import the object referred to by `module:attribute`.
 
     Args:
-        what: `module:attribute`; both parts may have dots (`my_package.stages:Filters.Short`).
+        what: `module:attribute`; both parts may contain dots (`my_package.stages:Filters.Short`).
         folder: the YAML's folder; its modules are importable, and those in the working directory too. None allows only
             installed modules.
         kind: the object's role, for messages: `stage`, `trainer`, `environment factory`.
 
     Raises:
-        LoadError: if the text does not have that form, the module can't be found or raises during its import, or has no
+        LoadError: if `what` does not have that form, the module can't be found or raises during its import, or has no
             such attribute.
     """
     module_name, _, path = what.partition(":")

@@ -1,7 +1,7 @@
 """The loop that runs a stage: it handles all waiting, closing, credits and checkpoint barriers for the stage.
 
-A stage has an input queue (inlet) and an output queue (outlet), but knows neither. `StageRunner` passes items from the
-inlet to `process` and puts the results into the outlet. Backpressure is the wait in `await outlet.put`.
+A stage has an input queue (inlet) and an output queue (outlet), but has no reference to either. `StageRunner` passes
+items from the inlet to `process` and puts the results into the outlet. Backpressure is the wait in `await outlet.put`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class FreeNumbers:
 
     @property
     def in_use(self) -> int:
-        """Number of allocated numbers."""
+        """How many numbers are allocated."""
         return self._top
 
     def allocate(self, count: int) -> Numbers:

@@ -98,7 +98,8 @@ class Stage(Generic[In, Out]):
         raise NotImplementedError(f"{type(self).__name__} needs a process() method")
 
     def progress(self) -> int | None:
-        """Return a number that changes while the stage makes progress with one item; None while it waits legitimately.
+        """Return a number that changes while the stage makes progress with one item; None while it has a reason to
+        wait.
 
         Supervision (`pipeline.supervision`) calls this about once a second, to find stages that wait forever. Only a
         stage that works on one item for a long time, and awaits during that work, needs to override it.
@@ -129,5 +130,5 @@ class Source(Stage[None, Out]):
         raise NotImplementedError(f"{type(self).__name__} needs a produce() method")
 
     def request_stop(self) -> None:
-        """Make `produce` end soon, so that the pipeline drains."""
+        """Make `produce` end soon, so the pipeline drains."""
         raise NotImplementedError(f"{type(self).__name__} needs a request_stop() method")

@@ -68,7 +68,7 @@ def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath
     """Return the names of the decision columns that a behaviour's trainer needs, always or with these settings.
 
     A user's class receives its hyperparameters as a plain mapping. If it derives from a trainer whose hyperparameters
-    have a model, such as `impala`, that model reads the keys of the base class.
+    have a model, such as `impala`, that model parses the keys of the base class.
 
     The arguments and errors are those of `trainer_kind`.
     """

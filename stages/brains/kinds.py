@@ -1,6 +1,6 @@
 """Brains that do not learn (scripts and random choice), and a stand-in that lets a brain act in place of a policy.
 
-The table in `headrace.config.brains` names their constructors, which a check before the run tries out.
+The table in `headrace.config.brains` names their constructors. A check before the run tries them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def make_brain(request: BrainRequest) -> ActingPolicy:
 
 
 def check_brain(request: BrainRequest) -> list[LoadError]:
-    """Find mistakes that would prevent making a brain, as far as possible without making it."""
+    """Find mistakes that would prevent the brain from being made, as far as possible without making it."""
     try:
         _maker(request)(request)
     except LoadError as error:
@@ -82,7 +82,7 @@ class ScriptBrain(Memoryless):
         """Return the script's actions for d agents.
 
         Raises:
-            StageError: if the script raises, or returns anything but actions for these agents.
+            StageError: if the script raises, or does not return actions for these agents.
         """
         count, actions = len(observations[0]), self._spec.actions
         repeats = self._spec.action_repeat == "learned"
@@ -141,7 +141,7 @@ def make_script(request: BrainRequest) -> ScriptBrain | None:
 
 
 def _references(request: BrainRequest) -> list[tuple[str, Path | None]]:
-    """Return the `module:Class` of the script, or of each team's script, and the folder where its module may be."""
+    """Return each script's `module:Class` (one, or one per team), and the folder to search for its module."""
     if request.use != SCRIPTED:
         return [(request.use, request.folder)]
     if request.game is None or request.game not in SCRIPTED_PLAYERS:
@@ -177,7 +177,7 @@ def uniform_actions(
     continuous = random.uniform(-1, 1, (count, actions.continuous_size)).astype(np.float32)
     scores = random.random((count, actions.mask_size))
     if masks is not None:
-        scores[~masks] = -1.0  # never the highest score, as each branch has an allowed choice
+        scores[~masks] = -1.0  # never the highest score, because each branch has an allowed choice
     branches = np.split(scores, np.cumsum(actions.discrete_branches)[:-1], axis=1)
     discrete = np.stack([branch.argmax(axis=1) for branch in branches], axis=1) if actions.mask_size else scores
     return ActionBatch(continuous, discrete.astype(np.int32))
@@ -189,9 +189,9 @@ def make_uniform(request: BrainRequest) -> UniformBrain | None:
 
 
 class StandIn(Unchanging):
-    """An `ActingPolicy` that lets a brain decide in place of a policy, whose design may differ.
+    """An `ActingPolicy` that lets a brain of any design decide in place of a policy.
 
-    Columns that only a learner's own policy has (log-probabilities, memories) are zeros: no trainer learns from them,
+    Columns that only a learning policy produces (log-probabilities, memories) are zeros: no trainer learns from them,
     but a stage, a recorder or a student may read the actions.
 
     Args:

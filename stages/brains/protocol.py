@@ -26,7 +26,7 @@ class BrainRequest:
     given_key: KeyPath = ()
     """Path of the key that holds the keyword arguments, for messages."""
     folder: Path | None = None
-    """The YAML's folder, which may contain modules and models; None without a file."""
+    """The YAML's folder, which may contain modules and models; None if the YAML is not a file."""
     game: str | None = None
     """The built-in game in use; None for other environments."""
     seed: int = 0
@@ -44,7 +44,7 @@ class BrainRequest:
 
 @dataclass(frozen=True)
 class BrainShare:
-    """A brain, and its share of the games."""
+    """A brain, and the fraction of games in which it decides."""
 
     name: str
     weight: float

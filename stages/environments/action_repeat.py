@@ -5,8 +5,8 @@ hold their actions independently. An agent decides again after that many environ
 when an action mask forbids the held action. A step counts only if the environment requests the agent's action: in a
 turn-based game, only the agent's own turns count.
 
-`RepeatingGroup` wraps groups of any kind; `HeldActions` does the arithmetic on whole columns, without a Python loop
-over agents.
+`RepeatingGroup` wraps groups of any kind; `HeldActions` computes with entire columns, without a Python loop over
+agents.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec
     """Return the spec with action repeat added.
 
     Raises:
-        StageError: if the environment already repeats actions, or a learned repeat needs a name that is already used.
+        StageError: if the environment already repeats actions, or a learned repeat needs a name that is already taken.
     """
     actions = spec.actions
     if spec.action_repeat is not None:
@@ -126,7 +126,8 @@ class HeldActions:
     """Holds each agent's action for that agent's number of environment steps.
 
     Sums accumulate the rewards since an agent's last decision: its own reward and, if there are groups, its group's. If
-    rewards are discounted, undiscounted sums are kept too. Slot `NOBODY` stands for agents that have never decided.
+    rewards are discounted, undiscounted sums are accumulated too. Slot `NOBODY` stands for agents that have never
+    decided.
 
     Axis letters: n rows of an environment step, a agents whose actions the environment requests, s sums.
 
@@ -160,7 +161,7 @@ class HeldActions:
         ended."""
 
     def begin(self, decided: ActionBatch) -> None:
-        """Start to hold the new actions: one for each agent that had to decide, in the order of those agents' rows."""
+        """Start holding the new actions: one for each agent that had to decide, in the order of those agents' rows."""
         slots, branches = self._deciding, self._discrete.shape[1]
         self._continuous[slots] = decided.continuous
         self._discrete[slots] = decided.discrete[:, :branches]

@@ -22,7 +22,7 @@ def words_of(check: Callable[[], Any], checker: str, name: str) -> Iterator[str]
         try:
             check()
         except AssertionError as error:
-            if str(error):  # a bare assertion has no text
+            if str(error):  # a bare assertion has no message
                 yield f"{name}: {checker} says: {' '.join(str(error).split())}"
         except Exception as error:
             yield f"{name}: {checker} failed with {describe_error(error)}"

@@ -1,4 +1,4 @@
-"""Describes invalid values that environments return, in the same words for all groups, in a run and in `--validate`.
+"""Describes invalid values that environments return, with the same wording for all groups, in runs and in `--validate`.
 
 A `…_problem` function describes what is wrong with one instance's or agent's value; it returns None for a valid value.
 Valid values cost nothing extra: groups convert whole columns with `stack`, `rewards_column` and `FlagsColumn`, and
@@ -25,11 +25,11 @@ _PLAIN = Box, Discrete, MultiBinary, MultiDiscrete
 """Space types whose values are arrays of a fixed shape."""
 _LARGE = 3e38
 """A number just below the largest float32."""
-_FLOAT32 = np.dtype(np.float32)  # faster than the type as an argument
+_FLOAT32 = np.dtype(np.float32)  # faster to pass than the type
 
 
 def raise_broken(error: Exception, who: str, call: str) -> NoReturn:
-    """Reraise an error from an environment's method: Headrace's own unchanged, others with the method's name."""
+    """Reraise an error from an environment's method: Headrace's errors unchanged, all others with the method's name."""
     if isinstance(error, StageError):
         raise error
     raise BrokenEnvironmentError(f"{who}: its {call}() raised {describe_fault(error)}") from error

@@ -1,6 +1,6 @@
 """Makes one tick's decisions for one behaviour id: each policy decides for its games' rows, and each row is stamped.
 
-`PlayerMemories` keeps agents' memories between decisions, by behaviour id and by player.
+`PlayerMemories` keeps agents' memories between decisions, separately for each behaviour id and player.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def decide_rows(
     greedy: bool,
     recalls: Sequence[Recall | None],
 ) -> tuple[Decision, list[Recall | None]]:
-    """Decide for all `count` rows; each policy decides for its own rows.
+    """Decide for all `count` rows; each policy decides for its rows.
 
     Policies that are multilayer perceptrons decide together; every other policy needs its own call to `act()`.
 
@@ -114,7 +114,7 @@ def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDAr
 
 
 class DecisionStamp:
-    """Each decision's policy version and self-play stamp in a tick; defaults replace a missing stamp."""
+    """The policy version and self-play stamp of each decision in a tick; defaults replace missing stamps."""
 
     __slots__ = ("generations", "learning", "opponents", "versions")
 
@@ -133,7 +133,8 @@ class DecisionStamp:
                 self.opponents[rows] = mapping.opponent
 
 
-# A memory is stored only after its decision's step, as a newer policy may decide again before it (docs/decisions/032).
+# A memory is stored only after its decision's step, because a newer policy may repeat the decision before that
+# (docs/decisions/032).
 class PlayerMemories:
     """Keeps agents' memories between decisions, for policies with memory.
 
@@ -150,11 +151,11 @@ class PlayerMemories:
         self._stores, self._pending = {}, []
 
     def begin_tick(self) -> None:
-        """Drop the memories noted for decisions that are made again."""
+        """Drop the memories recorded for decisions that will be repeated."""
         self._pending = []
 
     def of(self, behavior_id: str, brain: str = "") -> AgentMemories | None:
-        """Return the memories of a behaviour id's trainer policies, or of `brain` if given; None if not made yet."""
+        """Return the memories of a behaviour id's trainer policies, or of `brain` if given; None if none exist."""
         return self._stores.get((behavior_id, brain))
 
     def forget(self, behavior_id: str, agent_ids: Numbers) -> None:
@@ -191,14 +192,14 @@ class PlayerMemories:
         rows: NDArray[np.intp] | None,
         recall: Recall | None,
     ) -> None:
-        """Record the memories after a decision, for the agents in `rows`, until `keep` stores them."""
+        """Record the memories that a decision produced for the agents in `rows`; `keep` stores them."""
         store = self.of(behavior_id, player.brain)
         at: Any = slice(None) if rows is None else rows
         if store is not None and recall is not None:
             self._pending.append((store, agent_ids[at], episode_ids[at], recall))
 
     def keep(self) -> None:
-        """Store the noted memories."""
+        """Store the recorded memories."""
         for store, agent_ids, episode_ids, recall in self._pending:
             store.keep(agent_ids, episode_ids, recall)
         self._pending = []

@@ -1,7 +1,7 @@
 """Makes a run's environment group, with the maker that `headrace.config.environment_kinds` names for its kind.
 
-Each maker is in the folder of its kind, and is imported only when it is called: planning and validating a run make no
-environment. This module has the parts that several makers share.
+Each maker is in the folder of its kind, and is imported only when it is called, because planning or validating a run
+makes no environment. This module contains what several makers share.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def make_group(
 
     Raises:
         LoadError: if a module or attribute can't be found, or does not make an environment.
-        StageError: if the environment does not exist, does not take the options, or needs a display that is missing.
+        StageError: if the environment does not exist, does not take the options, or needs a display and there is none.
         BrokenEnvironmentError: if the environment fails while it is made.
     """
     if request.config.environment is not None:
@@ -113,7 +113,7 @@ def make_group(
 
 
 async def announced_specs(request: EnvironmentRequest) -> dict[str, BehaviorSpec]:
-    """Return the specs of a run's environment, by behaviour name.
+    """Return the specs of a run's environment, keyed by behaviour name.
 
     Raises:
         StageError: if the environment can't be made or started.
@@ -180,7 +180,7 @@ def call_factory(request: EnvironmentRequest, name: str) -> tuple[Any, Callable[
     """Call `environment.factory` with the options, and with `num_envs` and `behavior` if it takes them.
 
     Returns:
-        the environment or a whole group; and a function that makes another environment.
+        the environment or an entire group, and a function that makes another environment.
     """
     settings = request.settings
     assert settings.factory is not None, "the schema asks for an id or a factory"
@@ -267,7 +267,7 @@ def call(make: Callable[[], Any], name: str) -> Any:
     """Call a function that makes an environment.
 
     Raises:
-        BrokenEnvironmentError: if the callable raises anything but a StageError.
+        BrokenEnvironmentError: if the callable raises an error other than a StageError.
     """
     try:
         return make()

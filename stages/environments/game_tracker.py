@@ -2,8 +2,8 @@
 
 An environment that knows its games declares their results (`GameResults`). Otherwise games are inferred from the
 learning team's episodes, as in ML-Agents, and the sign of the last reward is the result. If no team learns in turns, a
-game is over when no agent of its instance continues. It then has a result only if brains that do not learn play each
-other: the result of the team with the lowest id.
+game is over when the episodes of all agents in its instance have ended. It then has a result only if brains that do not
+learn play each other: the result of the team with the lowest id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from headrace.stages.environments.protocol import AgentSteps, GameResults, StepR
 from headrace.stages.errors import StageError
 
 _MANY_TEAMS = "game_outcomes"
-"""Name of the additional column [G, T] for games of more than two teams: each team's outcome, by team id."""
+"""Name of the additional column [G, T] for games of more than two teams: each team's outcome, in the order of team
+ids."""
 _ROUNDING = 1e-3
 """Allowed rounding error of an outcome."""
 _DUELS = frozenset({(1.0, 0.0), (0.5, 0.5), (0.0, 1.0)})
@@ -83,7 +84,7 @@ class GameTracker:
             self._take_returns(env_id)
 
     def finish(self, result: StepResult, environment: str) -> dict[str, Columns]:
-        """Return columns [G] for the games that ended in a tick, by the behaviour id whose batch carries them.
+        """Return columns [G] for the games that ended in a tick, keyed by the behaviour id whose batch carries them.
 
         Args:
             result: the tick's result.
@@ -199,7 +200,7 @@ class GameTracker:
         return {behavior_id: _columns(carried, teams) for behavior_id, carried in by_carrier.items()}
 
     def _rated_team(self, mapping: PolicyMapping, playing: Collection[int]) -> int | None:
-        """Return the team whose result measures a player's strength; None if no result does."""
+        """Return the team whose result measures a player's strength; None if no team's result does."""
         if mapping.learning_team is not None:
             return mapping.learning_team
         return min(playing) if self._mappings.rates_brains and len(playing) > 1 else None

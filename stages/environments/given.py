@@ -27,7 +27,8 @@ AGAIN = (
 MOST_BYTES = 2**31
 """Maximum size in bytes of a pickled environment in a start message."""
 _given: dict[str, GivenEnvironment | bytes] = {}
-"""This process's environments by reference; an environment from another process stays pickled until its first use."""
+"""This process's environments, keyed by reference string; an environment from another process stays pickled until its
+first use."""
 
 
 def offers(environment: object, *names: str) -> bool:
@@ -137,10 +138,10 @@ def is_given(reference: object) -> TypeGuard[str]:
 
 
 def find_given(reference: str) -> GivenEnvironment:
-    """Return the environment that a reference stands for in this process.
+    """Return the environment that a reference refers to in this process.
 
     Raises:
-        LoadError: if there is none, or if the environment came from another process and can't be used here.
+        LoadError: if it refers to none, or if the environment came from another process and can't be used here.
     """
     found = _given.get(reference)
     if found is None:
@@ -161,7 +162,7 @@ def find_given(reference: str) -> GivenEnvironment:
 
 
 def given_object(reference: object) -> Any:
-    """Return the caller's object for a factory reference (the first object if there are several); None for others."""
+    """Return the caller's object (the first of several) that a factory reference refers to, or None."""
     found = find_given(reference).makers[0] if is_given(reference) else None
     return found.shared if isinstance(found, GivenObject) else None
 
@@ -178,7 +179,7 @@ def why_not_elsewhere(reference: object) -> str:
 
 
 def carried(config: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the pickled environment that a child process needs for a configuration, by reference; empty if none."""
+    """Return the pickled environment that a child process needs, keyed by reference string; empty if it needs none."""
     reference = str((config.get("environment") or {}).get("factory"))
     found = _given.get(reference)
     return {reference: found.pickled()} if isinstance(found, GivenEnvironment) else {}

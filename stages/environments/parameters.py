@@ -1,8 +1,8 @@
 """Draws environment parameters for each episode of each instance.
 
 Main decides which value or sampler each parameter has (`pipeline/parts/curricula/`) and sends all of them to the actors
-(`EnvironmentParameters`). This module draws from the samplers, close to the environments, so that values differ between
-instances and episodes.
+(`EnvironmentParameters`). This module draws from the samplers in each actor, so values differ between instances and
+episodes.
 
 A `Parameterised` environment group receives an `EpisodeParameters` once, and gets values from it whenever episodes
 begin. An adapter for single environments (Gymnasium, PettingZoo) calls `options`, and passes the result to the
@@ -40,7 +40,7 @@ class EnvironmentParameters:
     generation: int
     """Increases with every change; main uses it to attribute episodes' returns to lessons."""
     parameters: Mapping[str, Any]
-    """Each parameter's value by name: a number, or a sampler in the YAML's form."""
+    """Each parameter's value, keyed by name: a number, or a sampler in the YAML's form."""
     reset: bool = False
     """True to reset all environments; otherwise each instance uses the new values when its next episode begins."""
 
@@ -95,7 +95,7 @@ class EpisodeParameters:
             env_ids: [k] instances whose episodes begin.
 
         Returns:
-            The values [k], by name.
+            The values [k], keyed by name.
         """
         self.begin(env_ids)
         count = len(env_ids)
@@ -162,7 +162,7 @@ def check_parameter_names(parameters: EpisodeParameters, known: Mapping[str, str
 
     Args:
         parameters: the run's parameters.
-        known: descriptions of the environment's parameters, by name.
+        known: descriptions of the environment's parameters, keyed by name.
         name: the environment's name, used in messages.
 
     Raises:

@@ -124,7 +124,7 @@ class PolicyMappings:
 
     @property
     def rates_brains(self) -> bool:
-        """True if only brains that do not learn play, so that results measure their strength."""
+        """True if only brains that do not learn play, so the results measure their strength."""
         return bool(self._fixed) and len(self._fixed) == len(self._specs)
 
     def begin_games(self, num_envs: int, random: np.random.Generator | None = None) -> None:
@@ -357,7 +357,7 @@ class BrainDraws:
 
     The first brain decides if the number is below its share, the second if the number is below the sum of both shares,
     and so on. So if a team's behaviours have equal shares, they get brains of the same index: with shares of one fifth,
-    a script controls a whole team in a fifth of its games, rather than each member in a different fifth.
+    a script controls an entire team in a fifth of its games, rather than each member in a different fifth.
 
     Attributes:
         random: the source of randomness.
@@ -380,7 +380,7 @@ class BrainDraws:
 
     def draw(self, count: int) -> Iterator[dict[int, float]]:
         """Yield a number for each team, for each of `count` games."""
-        # In the precision of the results' column, so that a number read from the column has the same meaning.
+        # In the precision of the results' column, so a number read from the column has the same meaning.
         numbers = self.random.random((count, len(self._teams)), np.float32)
         for row in numbers.tolist():
             yield dict(zip(self._teams, row, strict=True))

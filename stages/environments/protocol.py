@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class AgentSteps:
-    """The rows of one behaviour id's agents at one tick. The first `ended` rows are endings, the rest await a decision.
+    """The rows of one behaviour id's agents at one tick. The first `ended` rows are endings; the rest need a decision.
 
     There are n rows, d = n - ended of them decisions. The environment may reuse the arrays only after the next `step`
     has returned; before that, the pipeline copies the data that it keeps.
@@ -52,7 +52,7 @@ class AgentSteps:
     group_rewards: NDArray[np.float32] | None = None
     """[n] the group's reward since the agent's previous decision, without the agent's own reward; 0 in the first row of
     an episode. It includes the rewards of members that never decide, and is the same for all members that decide at the
-    same ticks; POCA adds each member's own reward. None for no reward."""
+    same ticks; POCA adds each member's own reward. None if there are no group rewards."""
     parameters: NDArray[np.int32] | None = None
     """[ended] generation of the environment parameters at each ended episode's start, if episodes of one instance may
     begin at different times; None to use the instance's generation (`EpisodeParameters.begun`)."""
@@ -66,13 +66,13 @@ class AgentSteps:
 
 @dataclass(frozen=True, slots=True)
 class GameResults:
-    """Games (one instance's match between teams) that ended at this tick."""
+    """Games (matches between teams in one instance) that ended at this tick."""
 
     env_ids: NDArray[np.int32]
     """[g] numbers of the instances whose games ended, without duplicates."""
     outcomes: NDArray[np.float32]
-    """[g, teams] each team's outcome, by team id: 1 won, 0.5 drawn, 0 lost, so that two teams' outcomes add up to 1;
-    for more than two teams, any numbers that rank the teams."""
+    """[g, teams] each team's outcome, in the order of team ids: 1 won, 0.5 drawn, 0 lost, so that two teams' outcomes
+    add up to 1; for more than two teams, any numbers that rank the teams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class StepResult:
     """
 
     steps: Mapping[str, AgentSteps]
-    """The agents' rows, by behaviour id."""
+    """The agents' rows, keyed by behaviour id."""
     games: GameResults | None = None
     """The games that ended; None if no game has ended. An environment whose agents may leave a game before its end
     returns an empty `GameResults` from `reset`, to announce that it declares games; otherwise results are inferred from
@@ -100,7 +100,7 @@ class StepResult:
     statistics: Mapping[str, float | Measured] = field(default_factory=dict)
     """The environment's own statistics, for TensorBoard."""
     behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
-    """Statistics of individual behaviours, by behaviour name; those in `statistics` apply to all behaviours."""
+    """Statistics of individual behaviours, keyed by behaviour name; those in `statistics` apply to all behaviours."""
     lost: NDArray[np.int32] | None = None
     """Instances that broke and that the group itself restarts: their agents' episodes never end. New episodes may begin
     in this tick or a later one. None if there are none."""
@@ -121,7 +121,7 @@ class EnvironmentGroup(Protocol):
 
     Attributes:
         num_envs: number of instances.
-        behavior_specs: the specs by behaviour id; `reset` and `step` may add some, but never change one.
+        behavior_specs: the specs, keyed by behaviour id; `reset` and `step` may add some, but never change one.
     """
 
     num_envs: int
@@ -135,7 +135,7 @@ class EnvironmentGroup(Protocol):
         """Apply the actions and advance one tick. Instances restart automatically within the tick in which they end.
 
         Raises:
-            BrokenEnvironmentError: if the whole group must be rebuilt.
+            BrokenEnvironmentError: if the entire group must be rebuilt.
             EnvironmentEnded: if the environment has ended normally.
             StageError: if rebuilding would not help.
         """
@@ -153,7 +153,7 @@ async def settled(result: _Result | Awaitable[_Result]) -> _Result:
 
 @runtime_checkable
 class Punctual(Protocol):
-    """An environment group that reports delays itself, so that no supervisor needs to."""
+    """An environment group that reports delays itself, so supervision does not need to."""
 
     has_deadlines: bool
     """True if every reset and step ends within a time limit, with an error if necessary."""
@@ -164,7 +164,7 @@ class Stoppable(Protocol):
     """An environment group whose resets and steps may hang, but can be interrupted."""
 
     def request_stop(self) -> None:
-        """Make a running `reset` or `step` raise `EnvironmentEnded` soon, because the run ends."""
+        """Make a running `reset` or `step` raise `EnvironmentEnded` soon, because the run is ending."""
         ...
 
 
@@ -191,7 +191,7 @@ class GoalRewards(Protocol):
             desired: [n, g] the goals that determine the rewards.
 
         Raises:
-            BrokenEnvironmentError: if the function raises, or returns anything but n numbers.
+            BrokenEnvironmentError: if the function raises, or does not return n numbers.
             NotFiniteError: if a reward is NaN or infinite.
         """
         ...
@@ -202,7 +202,7 @@ class GoalRewards(Protocol):
 
 
 class WrappedGroup:
-    """An environment group around another one; a derived class defines `behavior_specs`, `reset` and `step`.
+    """An environment group that wraps another one; a derived class defines `behavior_specs`, `reset` and `step`.
 
     Args:
         group: the environments; the wrapper closes them.

@@ -1,6 +1,6 @@
 """Policies outside the actor: another process (`stages/inference/`) makes their decisions, tick by tick.
 
-The environment stage then decides in two parts: it requests the decisions of all these policies together, and waits
+The environment stage then decides in two steps: it requests the decisions of all these policies together, and waits
 (`EnvironmentStage.consult`); then it decides as usual, and each of these policies returns its answer. So memories,
 stamps and trajectories are made in the same way for local and remote policies, and local decisions cost nothing extra.
 """
@@ -44,8 +44,8 @@ class RemotePolicy:
 
     Args:
         behavior_id: the policy's behaviour id.
-        memory_size, previous_action_size: the sizes of the policy that decides.
-        alive: the policies of the behaviour id that play games, including this one while it is used.
+        memory_size, previous_action_size: the memory size and previous-action size of the policy that decides.
+        alive: the policies of the behaviour id that play games, including this one while it is in use.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ _ARGUMENTS = ("seed", "options")
 def accept_any_reset(layers: Sequence[Any], name: str, seeded: Callable[..., Any] | None = None) -> None:
     """Make the `reset` of an environment and of each of its wrappers accept `seed` and `options`.
 
-    A wrapper passes the seed to the wrapped environment; the environment's old method `seed`, if any, receives it.
+    A wrapper passes the seed to the wrapped environment; the environment's old `seed()` method, if any, receives it.
 
     Args:
         layers: the environment and its wrappers, the outermost first.
@@ -66,7 +66,7 @@ class _Reset:
 
 
 def taken_by(reset: Callable[..., Any]) -> Sequence[str]:
-    """Return which of the two arguments a `reset` takes; both if it has no signature, or takes any arguments."""
+    """Return which of `seed` and `options` a `reset` takes; both if it has no signature, or takes any arguments."""
     try:
         parameters = inspect.signature(reset).parameters
     except (TypeError, ValueError):

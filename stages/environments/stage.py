@@ -51,7 +51,7 @@ _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 
 
 class Audience(Protocol):
-    """An observer of a stage's environments, for example to keep a score."""
+    """Observes a stage's environments, for example to keep a score."""
 
     def begin(self, num_envs: int, result: StepResult) -> None:
         """Handle a reset of all instances."""
@@ -65,8 +65,8 @@ class Audience(Protocol):
 class EnvironmentStage(Source[StepBatch]):
     """Steps one group of environments.
 
-    For policies with memory, it keeps each agent's memories between the decisions of an episode; a repeated decision
-    starts from the same memories.
+    For policies with memory, the stage stores each agent's memories between the decisions of an episode; a repeated
+    decision starts from the same memories.
 
     Args:
         make_group: builds the group; called again for a restart.
@@ -111,7 +111,7 @@ class EnvironmentStage(Source[StepBatch]):
 
     @property
     def specs(self) -> Mapping[str, BehaviorSpec]:
-        """The behaviours seen so far whose steps leave the actor, by behaviour id."""
+        """The behaviours seen so far whose steps leave the actor, keyed by behaviour id."""
         return self.mappings.emitted(self._specs)
 
     @property
@@ -175,7 +175,7 @@ class EnvironmentStage(Source[StepBatch]):
         """Get the decisions that other processes make; call `decide` or `decide_again` next.
 
         Returns:
-            The versions of the trainer policies that decided, by behaviour id; only those that have changed.
+            The versions of the trainer policies that decided, keyed by behaviour id; only those that have changed.
 
         Raises:
             NoDecisionError: if no answer arrives.
@@ -202,7 +202,7 @@ class EnvironmentStage(Source[StepBatch]):
         return others
 
     def decide(self) -> list[StepBatch]:
-        """Get the policies' actions for the last step's rows; one StepBatch per behaviour id."""
+        """Return the policies' actions for the last step's rows, as one StepBatch per behaviour id."""
         self._random_state = self._random.bit_generator.state
         return self._decide()
 
@@ -253,7 +253,7 @@ class EnvironmentStage(Source[StepBatch]):
         self.mappings.update(update)
 
     def _lose(self, env_ids: NDArray[np.int32]) -> None:
-        """Begin new games in instances that broke or closed. Memories need no change: they are kept by episode."""
+        """Begin new games in instances that broke or closed. Memories are unaffected: they belong to episodes."""
         self._tracker.forget(env_ids)
         self.mappings.restart_games(env_ids)
 

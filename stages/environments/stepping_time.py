@@ -19,10 +19,10 @@ from headrace.stages.environments.factory import HUMAN, EnvironmentRequest, make
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
 
 _WARM_TICKS = 3
-"""Number of first ticks that do not count, because libraries load and caches fill in them."""
+"""Number of initial ticks that are not measured, because libraries load and caches fill during them."""
 _LEAST_TICKS = 5
 _COUNT_S = 0.15
-"""Minimum seconds of ticks with each number of instances."""
+"""Minimum seconds for which each number of instances is measured."""
 
 
 def measure_stepping(config: RunConfig, counts: list[int], gain: float, budget_s: float) -> list[tuple[int, float]]:

@@ -21,7 +21,7 @@ from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, 
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 _CUTS = 2**20
-"""Factor for the environment's episode ids; each truncation adds 1, so that ids still increase."""
+"""Factor for the environment's episode ids; each truncation adds 1, so ids still increase."""
 
 
 @runtime_checkable

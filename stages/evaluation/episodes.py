@@ -82,7 +82,7 @@ class CountedEpisodes:
         self._tick += 1
         if closed is not None:
             self._share_anew({int(env_id) for env_id in closed})
-        if lost is not None:  # before the rows are added, as the rows belong to the next episodes
+        if lost is not None:  # before the rows are added, because they belong to the next episodes
             self.forget({int(env_id) for env_id in lost})
         if steps is not None:
             self._add_rows(steps)
@@ -90,7 +90,7 @@ class CountedEpisodes:
             self._forget_vanished()
 
     def forget(self, lost: set[int]) -> None:
-        """Drop these instances' running episodes, for which the instances will play replacements."""
+        """Drop these instances' running episodes; the instances will play replacements."""
         for agent, slot in [*self._slots.items()]:
             env_id = int(self._env_ids[slot])
             if env_id in lost:

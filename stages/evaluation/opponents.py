@@ -1,4 +1,4 @@
-"""Players in an evaluation, and opponents, which are the players that an evaluated policy meets.
+"""Players in an evaluation, and opponents: the players that an evaluated policy plays against.
 
 A player decides for the agents of one behaviour id, given the rows that need a decision. Opponents are the agents of
 other teams or, in an environment with only one team, those of other behaviours. The agents of an evaluated policy's
@@ -29,7 +29,7 @@ from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.protocol import ActingPolicy
 
 SEED = 20_261
-"""Seed of every evaluation: all policies play the same episodes, so that their scores are comparable."""
+"""Seed of every evaluation: all policies play the same episodes, so their scores are comparable."""
 
 Player = Callable[[AgentSteps], ActionBatch]
 """Function that returns actions for the d agents that need a decision."""
@@ -105,7 +105,7 @@ class EvaluationOpponents(Protocol):
 
 
 class SnapshotStore(Protocol):
-    """Stores the opponents' policies, which survive a resume."""
+    """Stores the opponents' policies across resumes."""
 
     def read(self, behavior: str) -> PolicyUpdate | None:
         """Return the policy stored for a behaviour name; None if there is none."""
@@ -127,7 +127,7 @@ class NewestOpponents:
 
 
 class SnapshotOpponents:
-    """Opponents that always play the policies of the first evaluation, so that scores are comparable.
+    """Opponents that always play the policies of the first evaluation, so scores are comparable.
 
     Args:
         store: stores the policies.
@@ -195,7 +195,7 @@ def make_opponents(config: RunConfig, store: SnapshotStore) -> EvaluationOpponen
 
 
 def check_opponents(config: RunConfig) -> list[LoadError]:
-    """Find mistakes that would prevent making the opponents, as far as possible without making any."""
+    """Find mistakes that would prevent the opponents from being made, as far as possible without making any."""
     settings = config.evaluation
     if settings is None or settings.opponents in EVALUATION_OPPONENTS:
         return []
@@ -220,8 +220,8 @@ class Seating:
     Args:
         policy: the evaluated policy, under its behaviour name.
         own: the behaviour ids that the evaluated policy plays, in one team or in all teams.
-        specs: the environments' specs by behaviour id; entries may be added later.
-        newest: the newest policies by behaviour name.
+        specs: the environments' specs, keyed by behaviour id; entries may be added later.
+        newest: the newest policies, keyed by behaviour name.
         opponents: the opponents.
         make_policy: builds an acting policy.
         on_unknown: called with each behaviour name that has no policy yet; its agents act at random.

@@ -87,7 +87,7 @@ class ScoreKeeper:
             self._on_complete()
 
     def drain(self) -> dict[str, Played]:
-        """Return the episodes and games added since the last call, by behaviour id."""
+        """Return the episodes and games added since the last call, keyed by behaviour id."""
         drained = {}
         for behavior_id, counted in self._counted.items():
             results = self._results[behavior_id]

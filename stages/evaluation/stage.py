@@ -58,7 +58,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         episodes: episodes per evaluation.
         report: called with each result; returns False if a best policy could not be saved, in which case it does not
             count as the best.
-        best: in a resumed run, the best scores so far by behaviour name.
+        best: in a resumed run, the best scores so far, keyed by behaviour name.
         before_reset: called with the seed before the environments are reset.
         brain_of: returns the brain that always decides for a behaviour id, or None if the behaviour learns.
     """
@@ -104,7 +104,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         return self._group.close() if self._group is not None else None
 
     def progress(self) -> int | None:
-        """Return the number of ticks; None if the group itself watches deadlines."""
+        """Return the number of ticks; None if the group itself enforces deadlines."""
         return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._ticks
 
     async def process(self, item: PolicyUpdate) -> AsyncIterator[None]:
@@ -117,7 +117,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         yield
 
     async def finish(self) -> AsyncIterator[None]:
-        """Play the last policies that have not been played, so that even a short run has a best policy."""
+        """Play the last policies that have not been played, so even a short run has a best policy."""
         for name, policy in self._newest.items():
             if policy.version and policy.step != self._played.get(name):
                 await self._evaluate(name)
@@ -153,7 +153,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             self._best[name] = mean
 
     async def play(self, policy: PolicyUpdate) -> tuple[list[CountedEpisodes], BehaviorSpec]:
-        """Play a policy; return its episodes by behaviour id, and the spec of the first of these ids."""
+        """Play a policy; return its episodes, keyed by behaviour id, and the first id's spec."""
         group, name = self._group, policy.behavior_id
         assert group is not None, "the stage was not started"
         result = await self._reset(group)

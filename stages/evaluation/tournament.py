@@ -44,7 +44,7 @@ class Tournament:
         entrants: number of entrants.
         games: games per pair; in half of them, and in any odd one, the earlier entrant is on the lower team.
         make: makes the players.
-        seed: the environments' seed for each pair and side, so that all pairs play from the same starts.
+        seed: the environments' seed for each pair and side, so all pairs play from the same starts.
         before_reset: called with the seed before the environments are reset.
         report: called with the result of each pair and side.
         stop: if set, the tournament ends after the current pair's games.

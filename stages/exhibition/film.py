@@ -22,7 +22,7 @@ USUAL_FPS = 30.0
 _QUALITY = 88
 """JPEG quality; lower values blur the edges of the flat colours that games use."""
 _MOST_WAITING = 64
-"""Maximum number of frames kept until the next `take`."""
+"""Maximum number of frames stored until the next `take`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Picture:
     pixels: NDArray[np.uint8] | None = None
     """The uncompressed image, RGB [height, width, 3]; None unless the video is uncompressed."""
     score: Mapping[str, int] = field(default_factory=dict)
-    """Points in the running game, by behaviour id."""
+    """Points in the running game, keyed by behaviour id."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Coordinates, by behaviour id, of the top of the agent that a person plays."""
+    """Coordinates of the top of the agent that a person plays, keyed by behaviour id."""
 
 
 @runtime_checkable
@@ -120,7 +120,7 @@ class FilmedGroup(WatchedGroup):
 
     @property
     def score(self) -> Mapping[str, int]:
-        """Points in the running game, by behaviour id; empty for games without points."""
+        """Points in the running game, keyed by behaviour id; empty for games without points."""
         score: Mapping[str, int] = {} if self.display is None else self._group.scene(0).score
         return score
 
@@ -215,7 +215,7 @@ class ObservationPictures(WatchedGroup):
 
 
 def to_rgb(image: NDArray[np.generic], spec: ObservationSpec) -> NDArray[np.uint8]:
-    """Return an observed image as RGB [height, width, 3]; unless it has 3 channels, show its last one in grey.
+    """Return an observed image as RGB [height, width, 3]; unless it has 3 channels, show the last channel in grey.
 
     Args:
         image: an image of the spec's shape; floats range from 0 to 1.

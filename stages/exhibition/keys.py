@@ -1,4 +1,4 @@
-"""The keys that a person holds, and their translation to an agent's action."""
+"""The keys that a person is holding down, and their translation to an agent's action."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def keys_of(
     Args:
         spec: the behaviour id's spec.
         configured: the keys in `environment.keys`.
-        usual: the game's own keys, by behaviour id.
+        usual: the game's default keys, keyed by behaviour id.
 
     Raises:
         StageError: if the YAML's keys do not fit the behaviour's actions.
@@ -136,7 +136,7 @@ def _may(actions: ActionSpec, branch: int, choice: int, allowed: NDArray[np.bool
     return allowed is None or bool(allowed[sum(actions.discrete_branches[:branch]) + choice])
 
 
-# The keys that a person holds, as far as known: messages may be late, duplicated or lost.
+# The keys that a person is holding down, as far as known: messages may be late, duplicated or lost.
 
 LATE_S = 1.5
 """Seconds without a message after which no key counts as pressed; the page sends several messages a second."""
@@ -146,7 +146,7 @@ MOST_KEYS = 16
 
 
 class HeldKeys:
-    """The keys that one person holds.
+    """The keys that one person is holding down.
 
     Args:
         clock: seconds on a monotonic clock.
@@ -167,7 +167,7 @@ class HeldKeys:
         Args:
             number: sequence number that increases with each of a person's messages; older or repeated messages are
                 ignored.
-            held: all keys that the person holds now.
+            held: all keys that the person is holding down.
         """
         if number <= self._number:
             return
@@ -189,7 +189,7 @@ class HeldKeys:
 
     @property
     def pressed(self) -> frozenset[str]:
-        """The keys that count: those held now, and those tapped since the last decision."""
+        """The keys that count: those being held down, and those tapped since the last decision."""
         return frozenset() if self.late else self._held | self._tapped
 
     @property
@@ -198,6 +198,6 @@ class HeldKeys:
         return frozenset(self._tapped) if self.pressed else frozenset()
 
     def decided(self) -> None:
-        """Record that a decision has used the keys, so that a tap counts only once."""
+        """Record that a decision has used the keys, so a tap counts only once."""
         self._tapped.clear()
         self.changed.clear()

@@ -155,7 +155,7 @@ _SINGLE_ONLY = {"obs_type", "mode", "difficulty", "sound_obs"}
 
 
 def _plays_stacked_frames(config: RunConfig) -> bool:
-    """Return True if the run uses Atari's own vectorised implementation, which returns other observations."""
+    """Return True if the run uses Atari's own vectorised implementation, which returns different observations."""
     settings = config.environment
     if settings is None or not _STACKED.fullmatch((settings.id or "").rpartition(":")[2]):
         return False

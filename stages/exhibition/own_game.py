@@ -61,13 +61,13 @@ class Seats:
         self.changed.set()
 
     def hear(self, behavior_id: str, number: int, held: Collection[str]) -> None:
-        """Receive the keys that a person holds; see `HeldKeys.hear`."""
+        """Receive the keys that a person is holding down; see `HeldKeys.hear`."""
         if behavior_id in self._hands:
             self._hands[behavior_id].hear(number, held)
             self.changed.set()
 
     def decided(self) -> None:
-        """Record that the game has used the decisions, so that a tap counts only once."""
+        """Record that the game has used the decisions, so a tap counts only once."""
         for hands in self._hands.values():
             hands.decided()
 
@@ -165,8 +165,8 @@ KEY = "key"
 class OwnGame:
     """A group that withholds its rows until everyone who must decide on them is present.
 
-    While rows are withheld, ticks are empty: there is one whenever `Seats.changed` is set, so that the actor can handle
-    messages between ticks even while it waits for people.
+    While rows are withheld, ticks are empty, and each ends when `Seats.changed` is set, so the actor can handle
+    messages between ticks even while the game waits for people.
 
     Args:
         group: the group to step, with one instance; it is closed together with this one.
@@ -192,7 +192,8 @@ class OwnGame:
         self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
         self.projector = Projector(film, show, clock, self._wait)
         self.has_deadlines = False
-        """True while the game waits for people or the next frame's time, so that supervision expects no progress."""
+        """True while the game waits for people or for the time of the next frame, during which no progress is
+        expected."""
         self._group = group
         self._film = film
         self._seats = seats

@@ -20,11 +20,11 @@ class Standings:
 
     def __init__(self) -> None:
         self.wins: dict[str, int] = {}
-        """Number of games won, by behaviour id, if teams play each other."""
+        """Number of games won, keyed by behaviour id, if teams play each other."""
         self.games = 0
         """Number of games, or episodes, that have ended."""
         self.returns: dict[str, float] = {}
-        """The last episode's return, averaged over agents, by behaviour id."""
+        """The last episode's return, averaged over agents, keyed by behaviour id."""
         self._running: dict[int, float] = {}
 
     def add(self, result: StepResult, ids: Mapping[str, Any]) -> tuple[bool, str]:
@@ -111,7 +111,7 @@ class Projector:
         self._shown_at = -1.0
 
     def begin(self) -> None:
-        """Restart the schedule now, so that the time before does not count as game time."""
+        """Restart the schedule now, so the time before it does not count as game time."""
         self._due = self._clock()
 
     async def follow(
@@ -140,7 +140,7 @@ class Projector:
         return over
 
     async def count_down(self) -> None:
-        """Count down, so that people can get ready for a game."""
+        """Count down, to let people get ready for a game."""
         for left in range(COUNT_DOWN, 0, -1):
             await self._rest(self._film.now(), COUNT_S, str(left))
 

@@ -1,8 +1,7 @@
-"""The show: steps one instance at the game's own pace and shows each frame. Its cast is the players of all behaviours.
+"""Steps one instance at the game's own pace and shows each frame. The cast consists of the players of all behaviours.
 
-A behaviour id's part is played by the newest policy, a snapshot, a scripted player or random choice. A person may take
-over one of the part's agents. The part's own player keeps playing the other agents, and takes that agent back when the
-person leaves.
+The newest policy, a snapshot, a scripted player or random choice plays for each behaviour id. A person may take over
+one of the agents. The original player keeps playing the others, and takes that agent back when the person leaves.
 """
 
 from __future__ import annotations
@@ -72,13 +71,13 @@ class Cast:
         self._keys = keys
         self._clock = clock
         self.trouble = ""
-        """Why the player chosen last does not play; empty if it does."""
+        """Why the player chosen last is not playing; empty if it is."""
         self._parts: dict[str, Casting] = {}
         self._players: dict[str, tuple[str, Player]] = {}
         self._persons: dict[str, Person] = {}
 
     def give(self, behavior_id: str, part: Casting) -> None:
-        """Give a behaviour id's part to another player, starting with the next decision."""
+        """Let a different player play for a behaviour id, starting with the next decision."""
         if part.player != self.part(behavior_id).player:
             self.trouble = ""
         self._parts[behavior_id] = part
@@ -88,7 +87,7 @@ class Cast:
             self._persons[behavior_id] = Person(HeldKeys(self._clock))
 
     def part(self, behavior_id: str) -> Casting:
-        """Return the part for a behaviour id."""
+        """Return the player chosen for a behaviour id."""
         return self._parts.get(behavior_id, Casting())
 
     def hands(self, behavior_id: str) -> HeldKeys | None:
@@ -112,7 +111,7 @@ class Cast:
         return [behavior_id for behavior_id in self._persons if self.person(behavior_id) is not None]
 
     def decide(self, spec: BehaviorSpec, steps: AgentSteps) -> ActionBatch | None:
-        """Decide for all agents of a behaviour id; return None if the game waits for a person to press a key.
+        """Decide for all agents of a behaviour id; return None if the game is waiting for a person to press a key.
 
         Raises:
             StageError: if a player can't play.
@@ -128,7 +127,7 @@ class Cast:
             keys = self._keys(spec)
             theirs = action_of(keys, person.hands.tapped if keys.wait else person.hands.pressed, spec, allowed)
             if theirs is None:
-                return None  # no other player decides either, as one with memory must be called only once
+                return None  # no other player decides either, because one with memory must be called only once
             person.hands.decided()
         rest = self._player(spec)(steps)  # called even for one agent: a policy with memory needs each observation
         if theirs is None or row is None:

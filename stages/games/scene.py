@@ -42,7 +42,7 @@ class Scene:
     shapes: list[Shape]
     """The moving shapes in front of the backdrop, ordered from back to front."""
     score: Mapping[str, int] = field(default_factory=dict)
-    """Points in the running game, by behaviour id; empty for a game without points."""
+    """Points in the running game, keyed by behaviour id; empty for a game without points."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Position of the top of each behaviour id's first agent, which a person may play; empty without positions."""
 
@@ -62,7 +62,7 @@ class Display:
     sides: Mapping[str, str]
     """The displayed name for each behaviour id's agents."""
     keys: Mapping[str, KeyMapSettings]
-    """The keys of a person who plays, by the behaviour id played."""
+    """The keys of a person who plays, keyed by the behaviour id that they play."""
     aim: str = ""
     """The goal of the game, as shown to players."""
 

@@ -30,7 +30,7 @@ _Place = tuple[str, int]
 
 
 class CentralDecider:
-    """Keeps policies and requests, and answers the requests.
+    """Stores policies and requests, and answers the requests.
 
     Each actor has one pending request at a time: a newer request replaces one that has not been answered yet.
 
@@ -58,7 +58,7 @@ class CentralDecider:
         self._policies.setdefault(spec.behavior_id, KeptPolicies(lambda: self._make_policy(spec)))
 
     def kept(self, behavior_id: str) -> int:
-        """Return the number of policies kept for a behaviour id."""
+        """Return the number of policies stored for a behaviour id."""
         return len(self._policies[behavior_id])
 
     def load(self, update: PolicyUpdate) -> None:
@@ -77,7 +77,7 @@ class CentralDecider:
         """Answer all waiting requests, each to its actor.
 
         Raises:
-            StageError: as in `ActingPolicy.act`, or if a question refers to a policy that is not kept.
+            StageError: as in `ActingPolicy.act`, or if a question refers to a policy that is not stored.
         """
         requests, self._requests = self._requests, {}
         groups: dict[tuple[int, bool, frozenset[str]], tuple[KeptPolicy, list[tuple[_Place, PolicyQuestion]]]] = {}
@@ -148,7 +148,7 @@ class KeptPolicy:
 
 
 class KeptPolicies:
-    """Keeps the policies that actors may query.
+    """Stores the policies that actors may query.
 
     A newer policy from the trainer replaces the previous one. A snapshot is dropped once no actor names it any more and
     every actor names a later one. Before its first request, an actor may need any snapshot.
@@ -161,7 +161,7 @@ class KeptPolicies:
         self._make = make
         self._newest: KeptPolicy | None = None
         self._snapshots: dict[int, KeptPolicy] = {}
-        """Snapshots by number, in the order in which they were last sent."""
+        """Snapshots, keyed by number, in the order in which they were last sent."""
         self._held: dict[str, tuple[int, ...]] = {}
         """The snapshots in each actor's last request."""
 
@@ -185,7 +185,7 @@ class KeptPolicies:
         """Return the policy that a question refers to.
 
         Raises:
-            StageError: if the policy is not kept, which should never happen.
+            StageError: if the policy is not stored, which should never happen.
         """
         kept = self._newest if question.snapshot < 0 else self._snapshots.get(question.snapshot)
         if kept is None:

@@ -13,7 +13,7 @@ from headrace.stages.environments.godot.announcement import AgentSpaces
 
 
 class ActingAgents:
-    """Agents with equal action spaces; converts their actions to a message."""
+    """Converts the actions of agents with equal action spaces to a message."""
 
     def __init__(self, places: list[int], actions: Mapping[str, Any]) -> None:
         self.places = places
@@ -23,7 +23,7 @@ class ActingAgents:
         ]  # 0 for a discrete action, which is one number
 
     def write(self, action: Any, order_ij: bool, agents: int) -> list[dict[str, Any]]:
-        """Return each of these agents' actions by key, from all agents' actions as [key][agent] or [agent][key]."""
+        """Return each of these agents' actions by key, given all agents' actions as [key][agent] or [agent][key]."""
         places, names = self.places, self._names
         columns = []
         for index, size in enumerate(self._sizes):

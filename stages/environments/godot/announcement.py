@@ -38,7 +38,7 @@ NO_MASKS = (
 
 @dataclass(frozen=True, slots=True)
 class AgentSpaces:
-    """One agent's announced spaces, by key in the game's order."""
+    """One agent's announced spaces, keyed as in the game and in the game's order."""
 
     policy: str
     observations: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Announcement:
 
     agents: tuple[AgentSpaces, ...]
     ordered: bool
-    """True if the keys are certainly in the game's order; older addons sort them."""
+    """True if the keys are known to be in the game's order; older addons sort them."""
 
 
 class BadAnnouncement(Exception):
@@ -163,7 +163,7 @@ def _observation(key: str, space: Any, pictures: str, owner: str) -> Observation
 
 
 def _picture(key: str, shape: tuple[int, ...], pictures: str) -> ObservationSpec:
-    """Return an image's spec, with the axes in the order of its bytes.
+    """Return an image's spec, with the axes in the order in which its bytes are sent.
 
     The addon's cameras announce [channels, height, width], but send the engine's bytes, which have the channels last.
     In Godot 3, cameras also announced the channels last. A game that writes the image data itself may use the announced

@@ -218,7 +218,7 @@ class BlockingLink:
         if size > _MOST_BYTES:
             self.close()
             raise GodotEnvError(f"the game sent an invalid message: its length would be {size:,} bytes")
-        if len(self._buffer) < HEADER.size + size + 1:  # one extra byte, to notice unrequested data
+        if len(self._buffer) < HEADER.size + size + 1:  # one extra byte, to detect unrequested data
             self._buffer += bytes(HEADER.size + size + 1 - len(self._buffer))
         return int(HEADER.size + size)
 

@@ -1,4 +1,4 @@
-"""The script interface of Godot RL Agents' Python side: one game, step by step and without asyncio.
+"""An interface for scripts, the same as in the Python package Godot RL Agents: one game, stepped without asyncio.
 
     env = GodotEnv("builds/ball.x86_64", speedup=8)
     observations, infos = env.reset()
@@ -78,7 +78,7 @@ class GodotEnv:
 
     Differences: actions keep the game's order of keys, camera images have correct pixels, and `reset` returns the
     game's own infos. An episode is truncated instead of terminated if the game's info has `TimeLimit.truncated`. A game
-    that hangs, closes or sends anything but numbers raises a `GodotEnvError` that explains the cause.
+    that hangs, closes, or sends values other than numbers raises a `GodotEnvError` that explains the cause.
 
     Args:
         env_path: the exported game, with or without its extension; None to wait until Play is pressed in the editor.
@@ -94,7 +94,7 @@ class GodotEnv:
     Attributes:
         num_envs: number of agents.
         agent_policy_names: each agent's policy name.
-        observation_spaces, action_spaces: each agent's spaces, by key.
+        observation_spaces, action_spaces: each agent's spaces, keyed as in the game.
         observation_space, action_space: the first agent's spaces; `action_space` is in the form that `step` takes.
         action_space_processor: converts an array from `action_space` to actions by key.
         tuple_action_spaces: each agent's action spaces, without the keys.
@@ -326,7 +326,7 @@ class GodotEnv:
         return cast("dict[str, Any]", message)
 
     def _doubtful(self, content: bytes) -> dict[str, Any]:
-        """Read a message that may be invalid, or may have words in place of numbers."""
+        """Read a message that may be invalid, or may contain words instead of numbers."""
         try:
             message = read_message(content)
         except WireError as error:

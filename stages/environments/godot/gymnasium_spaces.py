@@ -51,7 +51,7 @@ class ActionSpaceProcessor:
     """Converts a learner's actions to actions by key, like the class in `godot_rl.core.utils`.
 
     Args:
-        action_space: the action space by key.
+        action_space: the action space, a Dict of each key's space.
         convert: True if learners pass one array, see `flat_space`.
 
     Attributes:

@@ -65,8 +65,9 @@ class GodotInstance(Program[GodotWorker]):
 
     Args:
         worker_id: the game's number in the run, used in messages.
-        connect: makes a connection, from the initial environment parameters and whether an earlier one existed.
-        roles: returns each agent's behaviour id and group, from an announcement (`behaviors_of_agents`).
+        connect: makes a connection, given the initial environment parameters and whether there was an earlier
+            connection.
+        roles: returns each agent's behaviour id and group, given an announcement (`behaviors_of_agents`).
         pictures: see `environment.pictures`.
         infos: `environment.info_keys`.
         parameters: the environment parameters in the game's form.
@@ -188,7 +189,7 @@ class GodotInstance(Program[GodotWorker]):
     def _last(
         self, behavior: _Behavior, before: tuple[Array, ...], infos: Sequence[Mapping[str, Any]]
     ) -> tuple[Array, ...]:
-        """Return the final observations of ended episodes: the last decision's, unless the game sends others."""
+        """Return ended episodes' final observations: the real ones if sent, otherwise those of the last decision."""
         ended = behavior.heard.ended
         last = tuple(observation[ended] for observation in before)
         with_last = [place for place, info in enumerate(infos) if info.get(LAST) is not None]
@@ -206,7 +207,7 @@ class GodotInstance(Program[GodotWorker]):
         return last
 
     def _warn_of_no_end(self, behavior_id: str, behavior: _Behavior) -> None:
-        """Count each agent's decisions since its last end, and warn once if there are too many."""
+        """Count each agent's decisions since its last episode ended, and warn once if there are too many."""
         behavior.undone += 1
         behavior.undone[behavior.heard.ended] = 0
         if self._warned or not (behavior.undone >= _LONG).any():
@@ -240,7 +241,7 @@ class GodotInstance(Program[GodotWorker]):
             raise ProgramBroken(f"{self.name}, behaviour {behavior_id!r}, {error}") from None
 
 
-# Delivery of environment parameters: as arguments when a build starts, later by calls to the game's methods.
+# A build gets its initial environment parameters as arguments, and later ones through calls to the game's methods.
 
 
 class ParameterCalls:

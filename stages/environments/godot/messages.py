@@ -36,7 +36,7 @@ NO_WINDOW = (
 )
 """Text for messages: why cameras may fail, and the remedy."""
 HANDSHAKE = orjson.dumps({"type": "handshake", "major_version": "0", "minor_version": "7"})
-"""The first message to the game. An addon of another version warns its user and never answers."""
+"""The first message to the game. An addon of a different version warns its user and never answers."""
 ENV_INFO = orjson.dumps({"type": "env_info"})
 RESET = orjson.dumps({"type": "reset"})
 CLOSE = orjson.dumps({"type": "close"})
@@ -299,7 +299,7 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
     omit an announced one. The former is dropped; for the latter, all pixels become opaque.
 
     Raises:
-        WrongPicture: if the text contains anything but digits, or the image has another size.
+        WrongPicture: if the text contains characters other than digits, or the image has a different size.
     """
     try:
         data = np.frombuffer(binascii.unhexlify(text), np.uint8)
@@ -320,8 +320,8 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
 
 
 # Bytes. Godot's own JSON writer emits one byte per character if text is not UTF-8. It writes non-finite numbers as the
-# C library prints them (`nan`, `-nan`, `inf`), which no JSON parser accepts. These become strings, so that the code
-# that reads numbers can name the value and its location.
+# C library prints them (`nan`, `-nan`, `inf`), which no JSON parser accepts. These become strings, so the code that
+# reads numbers can name the value and its location.
 
 
 class WireError(MessageError):

@@ -109,7 +109,7 @@ class GodotWorker(GameWorker):
     async def start(self) -> Announcement:
         """Listen, start the build or wait for the editor, and request the announcement.
 
-        Releases everything after a failure or cancellation.
+        Releases all resources after a failure or cancellation.
 
         Raises:
             ProgramRefused: if the port is in use, or the build does not exist.

@@ -1,4 +1,4 @@
-"""Yields findings of Gymnasium's own checker, in addition to a run's own checks."""
+"""Yields what Gymnasium's environment checker finds, in addition to a run's own checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
     except StageError:  # the vectorised implementation takes options that single ones lack
         return
     single = getattr(env, "unwrapped", None)
-    if isinstance(single, Env):  # a wrapper may translate another interface
+    if isinstance(single, Env):  # a wrapper may translate a different interface
         yield from words_of(partial(_check, single), _CHECKER, environment_name(request.settings))
     with suppress(Exception):
         close()

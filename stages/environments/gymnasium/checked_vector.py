@@ -64,7 +64,7 @@ class CheckedVector:
     Args:
         envs: the vector environment, in any autoreset mode; closed by `close`.
         name: the environment's name, used in messages.
-        observations: kinds of observations whose spaces are ambiguous, by name (`environment.observations`).
+        observations: kinds of observations whose spaces are ambiguous, keyed by name (`environment.observations`).
         exact, clips: see `SpaceColumns`.
 
     Attributes:
@@ -102,8 +102,8 @@ class CheckedVector:
             self.close()
             raise
         self._parameters: EpisodeParameters | None = None
-        """Source of parameters for resets of the whole vector environment; None if single environments get them, or if
-        there are none."""
+        """Source of parameters for resetting the entire vector environment; None if single environments get the
+        parameters, or if there are none."""
         self._drawn: dict[str, Floats] = {}
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:

@@ -1,7 +1,8 @@
 """The reward of a goal environment as a function of goals, for hindsight experience replay.
 
 Goal environments have observations `observation`, `achieved_goal` and `desired_goal`, and a method
-`compute_reward(achieved, desired, info)` (Gymnasium-Robotics' `GoalEnv`). Importing this module needs no gymnasium.
+`compute_reward(achieved, desired, info)` (Gymnasium-Robotics' `GoalEnv`). This module can be imported without
+gymnasium.
 """
 
 from __future__ import annotations

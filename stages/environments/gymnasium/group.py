@@ -1,12 +1,12 @@
 """Gymnasium environments as an environment group, with any vectorisation and autoreset mode.
 
-The group drives one `gymnasium.vector.VectorEnv`. The three autoreset modes give the same rows
+The group drives one `gymnasium.vector.VectorEnv`. All three autoreset modes produce the same rows
 (https://farama.org/Vector-Autoreset-Mode):
 
 - SAME_STEP: the tick in which an episode ends contains the ending row and the next episode's first row.
-- DISABLED: the same; the group resets the instances itself, through the `reset_mask` option.
-- NEXT_STEP: the tick contains only the ending row, and the next tick the first row. In between, the environment ignores
-  the instance's action, so the group requests no decision, and makes no transition.
+- DISABLED: the same, but the group itself resets the instances, through the `reset_mask` option.
+- NEXT_STEP: the tick contains only the ending row, and the next tick contains the first row. In between, the
+  environment ignores the instance's action, so the group requests no decision, and makes no transition.
 
 `vectorising` makes the vector environment, `checked_vector` checks its return values, and `stages/environments/spaces/`
 converts spaces to columns. All of them need gymnasium; `making` imports them when it makes a group.
@@ -40,10 +40,10 @@ class GymnasiumGroup:
     action masks, only the reset's infos show whether there are any (`infos["action_mask"]`, as in Taxi).
 
     Args:
-        envs: the vector environment, in any autoreset mode, which this group closes.
+        envs: the vector environment, in any autoreset mode; closed by this group.
         behavior: the behaviour id of all agents.
         name: the environment's name, used in messages.
-        observations: kinds of observations whose spaces are ambiguous, by name (`environment.observations`).
+        observations: kinds of observations whose spaces are ambiguous, keyed by name (`environment.observations`).
         info_keys: `environment.info_keys`.
         exact, clips: see `SpaceColumns`.
 
@@ -84,7 +84,7 @@ class GymnasiumGroup:
 
         Args:
             seed: instance i is seeded with seed + i, unless a vectorised implementation seeds its instances itself;
-                None lets the random numbers continue.
+                None to continue the random sequence.
 
         Raises:
             BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
@@ -93,7 +93,8 @@ class GymnasiumGroup:
         if not self.behavior_specs:
             spaces.masks.expect(first.infos)
             self.behavior_specs = {self._behavior: spaces.spec(self._behavior)}
-        # A seed restarts the numbers, so a resumed run ends in the state of an uninterrupted one (docs/decisions/050).
+        # A seed restarts the random sequence, so a resumed run ends in the state of an uninterrupted one
+        # (docs/decisions/050).
         self._episode_ids = self._episode_ids + 1 if seed is None else np.zeros(self.num_envs, np.int64)
         self._restarting = None
         return self._all_decide(first, np.zeros(self.num_envs, np.float32))
@@ -175,7 +176,7 @@ class GymnasiumGroup:
             deciding = np.flatnonzero(~over)
             self._restarting = over
             masks = self._envs.masks(tick, ~over)
-        else:  # no instance decides: restart now, so that each tick has a decision
+        else:  # no instance decides: restart now, so each tick has a decision
             again = self._envs.step(self._idle_actions())
             self._check_restarted(again, over)
             observations, masks = again.observations, self._envs.masks(again, None)

@@ -1,7 +1,7 @@
 """Steps single environments one after another, as a vector environment that names the source of an invalid value.
 
-`checks` has the messages. Results are unpacked without checks; if unpacking or batching fails, the environment's layers
-are called again, innermost first, to find the faulty wrapper.
+The messages are in `checks`. Results are unpacked without checks; if unpacking or batching fails, the environment's
+layers are called again, innermost first, to find the faulty wrapper.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                         "all instances"
                     )
         self._shared: bool | None = None
-        """True if instances return the same array, so that each observation needs a copy; None while unknown."""
+        """True if instances return the same array, in which case each observation is copied; None while unknown."""
         self._all_false = np.zeros(len(envs), np.bool_)
         super().__init__([partial(itself, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
 

@@ -1,6 +1,6 @@
 """Makes a group of Gymnasium environments from the `environment` section.
 
-Importing this module needs no gymnasium: `--validate` imports the section's modules without it.
+This module can be imported without gymnasium, because `--validate` uses it only to import what the section names.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
         return lambda env: TimeLimit(env if chain is None else chain(env), limit)
 
     settings = request.settings
-    # A vectorised implementation has no single environments, whose episodes could be limited one by one.
+    # A vectorised implementation has no single environments whose episodes could be limited one by one.
     singles = settings.options.get("vectorization_mode") != "vector_entry_point"
     if settings.id is not None:
         name = _name(settings.id)
@@ -59,7 +59,7 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
                 f"{name} returned {type_of(env)}; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
                 f"EnvironmentGroup (num_envs, behavior_specs, reset, step, close){advice_for_class(env)}"
             )
-        singles = not isinstance(env, VectorEnv)  # EnvPool's classes are both kinds
+        singles = not isinstance(env, VectorEnv)  # EnvPool's environments are instances of both
         envs = vectorise(env, make, settings.num_envs, name, wrap(settings.max_episode_steps if singles else None))
     group = GymnasiumGroup(
         envs, settings.behavior or "", name, settings.observations, settings.info_keys, request.exact, request.clips

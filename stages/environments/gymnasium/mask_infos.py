@@ -25,7 +25,7 @@ def add_mask(infos: dict[str, Any], mask: Any, i: int, num_envs: int) -> None:
 
 
 def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
-    """Describe possible masks in unsupported places: under other keys, in a method, inside a wrapper.
+    """Describe possible masks that are not supported: under other keys, in a method, inside a wrapper.
 
     Args:
         layers: an environment and its wrappers, the outermost first.
@@ -33,7 +33,7 @@ def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
     """
     found, around = [*info], None
     for layer in layers:
-        if hasattr(layer, "action_masks"):  # the name that sb3-contrib's MaskablePPO calls
+        if hasattr(layer, "action_masks"):  # the method that sb3-contrib's MaskablePPO calls
             found.append("action_masks()")
         if MASK in getattr(layer.observation_space, "spaces", ()):
             found += [] if around is None else [f"{MASK} in the observations within {type(around).__name__}"]

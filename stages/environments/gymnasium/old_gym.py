@@ -11,7 +11,7 @@ OLD_STEP = "four values are Gym's old API: split `done` into terminated (the tas
 
 
 def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
-    """Describe how to convert an environment of the old package `gym` with shimmy, by its id or as an object.
+    """Explain how to use shimmy to convert an environment of the old package `gym`, given as an id or an object.
 
     Args:
         env_id: the id in `gym`.

@@ -64,7 +64,7 @@ def itself(env: AnyEnv) -> AnyEnv:
 
 
 class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper that checks an environment's return values itself, for environments in separate processes.
+    """A wrapper that checks an environment's return values, for environments in separate processes.
 
     Args:
         env: the environment.
@@ -102,7 +102,7 @@ def blame(env: AnyEnv, who: str, call: str, result: Any, error: Exception, argum
         who: the beginning of the message.
         call: `reset` or `step`.
         result: the call's result; `RAISED` if the call raised an error.
-        error: the error from the call, or from the use of its result.
+        error: the error from the call, or from using its result.
         arguments: the arguments of a reset.
     """
     if isinstance(error, StageError):

@@ -1,7 +1,7 @@
 """Makes the vector environment of a Gymnasium group, from an id or from a factory's result.
 
 The result is the environment's own vectorised implementation if it has one, otherwise a `SyncVectorEnv`: instances need
-no separate processes, because actors already are processes. Wrappers apply to single environments, and only single
+no separate processes, because actors are already processes. Wrappers apply to single environments, and only single
 environments have windows, so both require a `SyncVectorEnv`, unless the options request another implementation.
 """
 
@@ -93,7 +93,7 @@ def vectorise(
         wrap: wraps each single environment.
 
     Raises:
-        StageError: if a vector environment has another size or would need wrapping, or `make` returns the same object
+        StageError: if a vector environment has the wrong size or would need wrapping, or `make` returns the same object
             again.
         BrokenEnvironmentError: if `make` raises.
     """

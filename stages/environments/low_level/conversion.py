@@ -1,7 +1,7 @@
 """Converts specs and steps of ML-Agents' interface to columns. Attributes are read by name, whatever their class.
 
-Implementations differ: they use lists in place of arrays, masks per branch or in one array, and may not have newer
-versions' attributes. Everything unambiguous is accepted.
+Implementations differ: they use lists in place of arrays, masks per branch or in one array, and may lack attributes
+that newer versions have. Everything unambiguous is accepted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Objects with ML-Agents' interface as one environment group, which steps them one after another in every tick.
 
-`make_low_level_group` makes it from the `environment` section.
+`make_low_level_group` makes the group from the `environment` section.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
     """Make the group that the settings describe; raises the same errors as `factory.make_group`.
 
     The factory is called once for each instance, with the options. If it takes these arguments, it also gets
-    `worker_id` (the instance's number across all actors, so that ports differ), `seed` (the run's seed + worker_id) and
+    `worker_id` (the instance's number across all actors, so the ports differ), `seed` (the run's seed + worker_id) and
     `side_channels` (a list for Unity's constructor: without it, environment parameters and engine settings have no
     effect).
     """

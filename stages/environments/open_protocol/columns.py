@@ -28,7 +28,7 @@ _WANTED = {
 }
 """Description of a column's valid numbers, by the column's dtype in Headrace."""
 _OF_BYTES = {"bool": "uint8"}
-"""By dtype in Headrace: the number type of columns sent as bytes, if it differs."""
+"""Per dtype in Headrace: the number type of columns sent as bytes, if it differs."""
 _NO_IDS = np.zeros(0, np.int32)
 _KEYS = ("type", "number", "agents", "statistics")
 
@@ -60,7 +60,7 @@ def read_rows(spec: BehaviorSpec, part: Any) -> ProgramRows:
 
 
 def actions_part(ids: NDArray[np.int32], batch: ActionBatch) -> dict[str, Any]:
-    """Return the actions [n] of the agents with these ids, as a message contains them."""
+    """Return the actions [n] of the agents with these ids, in the form that messages use."""
     part: dict[str, Any] = {"ids": ids.tolist()}
     if batch.continuous.shape[1]:
         part["continuous"] = batch.continuous.tolist()
@@ -255,7 +255,7 @@ class SentState:
     """The content of a game's state message."""
 
     rows: Mapping[str, ProgramRows]
-    """The rows by behaviour id; behaviours without rows are absent."""
+    """The rows, keyed by behaviour id; behaviours without rows are absent."""
     statistics: Mapping[str, tuple[float, ...]]
 
 
@@ -264,7 +264,7 @@ def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) ->
 
     Args:
         message: the game's message.
-        specs: the specs that its hello announced, by behaviour id.
+        specs: the specs that its hello announced, keyed by behaviour id.
 
     Raises:
         MessageError: if a key is unknown, or does not fit the announcement.

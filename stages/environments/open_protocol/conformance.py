@@ -1,4 +1,4 @@
-"""A trainer that learns nothing: it tests a game that speaks the open protocol, or plays it with random actions."""
+"""A trainer that does not learn: it tests a game that speaks the open protocol, or plays it with random actions."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class RandomTrainer:
 
 
 async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
-    """Test a game: hello, resets, random steps, parameters, its end; yield a report line for each.
+    """Test a game's hello, resets, random steps, parameters and shutdown; yield a report line for each.
 
     Args:
         worker: the connection to the game, not started yet.

@@ -36,8 +36,8 @@ _MOST_EMPTY = 100_000
 def make_open_group(request: EnvironmentRequest) -> ProgramGroup:
     """Make the group that `environment` and `env_settings` describe; its first reset starts the games.
 
-    Game n gets the run's seed + n. If the user starts a game, the game's end does not end the run: the game's next
-    start continues the run.
+    Game n gets the run's seed + n. If the user starts a game, the run does not end with the game: it continues when the
+    user restarts the game.
     """
 
     def make(index: int, parameters: EpisodeParameters | None) -> OpenInstance:
@@ -88,7 +88,7 @@ class OpenInstance(Program[OpenWorker]):
         self._parameters = parameters
         self._generation = 0
         self._deciding: dict[str, NDArray[np.int32]] = {}
-        """Ids of the agents that need decisions, by behaviour id."""
+        """Ids of the agents that need decisions, keyed by behaviour id."""
 
     async def _start(self) -> None:
         self._connection = self._connect(self.connected)

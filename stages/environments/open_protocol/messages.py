@@ -34,7 +34,7 @@ class Hello:
 
     game: str
     specs: dict[str, BehaviorSpec]
-    """The specs, by behaviour id."""
+    """The specs, keyed by behaviour id."""
 
 
 def read_hello(message: Mapping[str, Any]) -> Hello:

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 TRAINER = "headrace"
 _TO_READ_S = 1.0
-"""Seconds to wait for a game to read what was wrong with its message, before the game is killed."""
+"""Seconds to wait for a game to read the error about its message, before the game is killed."""
 _SEED = 0x7FFFFFFF
 _WORDING = Wording(
     program="Game",
@@ -124,7 +124,7 @@ class OpenWorker(GameWorker):
     async def start(self) -> Hello:
         """Listen, start the program or wait for the game, and receive its announcement.
 
-        Releases everything after a failure or cancellation.
+        Releases all resources after a failure or cancellation.
 
         Raises:
             ProgramRefused: if the port is in use, the program does not exist, or the game's announcement is invalid.
@@ -136,7 +136,7 @@ class OpenWorker(GameWorker):
             message = await self._answer("hello", "has connected, but has not sent a hello")
             try:
                 hello = read_hello(message)
-            except MessageError as error:  # another start would get the same announcement
+            except MessageError as error:  # a restart would get the same announcement
                 raise ProgramRefused(str(await self._failed(str(error)))) from None
         except BaseException:
             await self._release()
@@ -162,7 +162,7 @@ class OpenWorker(GameWorker):
         """Let agents act, and wait for the next state.
 
         Args:
-            actions: by behaviour id, from `columns.actions_part`.
+            actions: the results of `columns.actions_part`, keyed by behaviour id.
             parameters: all environment parameters; None if they have not changed.
 
         Raises:

@@ -68,7 +68,7 @@ class GameInstance(Instance):
         return {agent: received[player] - self._paid[player] for player, agent in enumerate(self.env.possible_agents)}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episode for the player whose turn it is, and for the others."""
+        """End the episode for all players."""
         ended = super().truncate(deciding)
         known, received = {each.agent for each in ended}, self._received()
         others = [each for each in enumerate(self.env.possible_agents) if each[1] not in known]

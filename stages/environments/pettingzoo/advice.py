@@ -1,4 +1,4 @@
-"""Yields findings of PettingZoo's own tests, in addition to a run's own checks."""
+"""Yields what PettingZoo's environment tests find, in addition to a run's own checks."""
 
 from __future__ import annotations
 

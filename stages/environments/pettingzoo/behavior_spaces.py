@@ -119,7 +119,7 @@ class BehaviorSpaces:
         """Convert d = `count` decisions to a list of single actions for the environment.
 
         Raises:
-            StageError: if the batch has another size.
+            StageError: if the batch has the wrong size.
         """
         if len(batch.continuous) != count or len(batch.discrete) != count:
             raise StageError(
@@ -177,7 +177,7 @@ class AgentEpisode:
     episode_id: int
     group_id: int = 0
     decided: bool = False
-    """True once the agent has made a decision, whose result is in its next row."""
+    """True once the agent has made a decision; the result is in the agent's next row."""
     mates_rewards: float = 0.0
     """In a turn-based environment: the sum of the other group members' rewards up to the agent's last row."""
 
@@ -188,7 +188,7 @@ class RunningGame:
 
     score: TeamScores
     rotation: int
-    """Number of places by which teams are rotated relative to sides."""
+    """Number of positions by which teams are rotated relative to sides."""
     live: dict[Agent, AgentEpisode] = field(default_factory=dict)
     group_rewards: GroupRewards = field(default_factory=GroupRewards)
 

@@ -39,7 +39,7 @@ class TurnInstance(Instance):
             return self._up_to_next_turn()
 
     def waiting(self) -> Mapping[Agent, float]:
-        """Return the reward that `last()` would return for each agent, if the environment stores it as PettingZoo's do.
+        """Return the reward that `last()` would return for each agent, if the environment stores these rewards.
 
         The attribute `_cumulative_rewards` is private, but PettingZoo's wrappers pass it on.
         """
@@ -98,7 +98,7 @@ class TurnInstance(Instance):
             if problem := problem or info_problem(info or {}, "last()"):
                 raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', 'last()')}")
         if observation is None and terminated and agent in self._last:
-            observation = self._last[agent].observation  # training ignores it, but a row needs one
+            observation = self._last[agent].observation  # training ignores this observation, but a row needs one
         return TimeStep(agent, observation, number(reward), info or {}, bool(terminated), bool(truncated))
 
     def _kept(self, name: str) -> dict[Agent, Any]:
@@ -106,7 +106,7 @@ class TurnInstance(Instance):
         return dict(getattr(self.env, name, {}))
 
     def _left_behind(self) -> list[TimeStep]:
-        """Return endings for agents that left without a final turn, so that their last decisions have a result."""
+        """Return endings for agents that left without a final turn, to give their last decisions a result."""
         ended = []
         for agent, last in self._last.items():
             terminated = bool(self._kept("terminations").get(agent))

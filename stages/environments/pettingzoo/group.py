@@ -6,7 +6,7 @@ since their last action.
 
 If an instance has several teams, each episode is a game between them (`teams`). Agents have fixed sides, but the teams
 that play the sides may rotate: with T teams, side s of instance i is played in its episode e by team (s + i + e) mod T.
-An agent id stands for an agent's name *and* team in an instance, so its behaviour id never changes.
+An agent id identifies an agent's name *and* team in an instance, so its behaviour id never changes.
 
 `making` finds and makes environments, `instances` steps one of them, `teams` assigns behaviours and teams.
 """
@@ -66,11 +66,11 @@ class PettingZooGroup:
     The specs are known after the first reset, whose infos may contain action masks.
 
     Args:
-        instances: instances of one environment, which this group closes.
+        instances: instances of one environment; closed by this group.
         behavior: behaviour name for agents whose role names no behaviour.
         name: the environment's name, used in messages.
         roles: `environment.behaviors`: agents' behaviour names and teams, by pattern.
-        observations: settings for observations whose spaces are ambiguous, by name.
+        observations: settings for observations whose spaces are ambiguous, keyed by name.
         outcome: the rule by which a game is won, see `environment.outcome`.
         rotate_sides: True to make teams change sides in each episode; None to do so only if all sides have the same
             behaviours.
@@ -117,7 +117,7 @@ class PettingZooGroup:
         self._random = np.random.default_rng()
         self._parameters: EpisodeParameters | None = None
         self._shared = False
-        """True if instances return the same arrays, so that each observation needs a copy."""
+        """True if instances return the same arrays, in which case each observation is copied."""
         self._closed = False
         try:
             agents = getattr(instances[0].env, "possible_agents", None)
@@ -136,7 +136,7 @@ class PettingZooGroup:
 
         Args:
             seed: instance i's first episode is seeded with seed + i, its later episodes with numbers drawn from the
-                seed; None lets these draws continue.
+                seed; None to continue that sequence.
 
         Raises:
             BrokenEnvironmentError: if an environment raises, or returns values outside its spaces.
@@ -383,7 +383,7 @@ class PettingZooGroup:
         return StepResult(steps, self._game_results(tick), behavior_statistics=self._statistics(tick))
 
     def _statistics(self, tick: _Tick) -> dict[str, Mapping[str, Measured]]:
-        """Return the statistics from the infos of ended episodes, by behaviour name."""
+        """Return the statistics from the infos of ended episodes, keyed by behaviour name."""
         infos: dict[str, list[Mapping[str, Any]]] = {}
         for behavior_id, rows in tick.rows.items():
             if rows.ending.time_steps:
@@ -392,7 +392,7 @@ class PettingZooGroup:
         return {behavior: self._episode_infos.of_episodes(ended) for behavior, ended in infos.items()}
 
     def _game_results(self, tick: _Tick) -> GameResults | None:
-        """Return the games that ended; None without teams, because an agent's end need not be its game's end."""
+        """Return the games that ended; None without teams, because a game may outlast an agent's episode."""
         if self._teams == 1:
             return None
         check_scores(tick.scores, tick.over, self._name)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class TimeStep(NamedTuple):
-    """The values that an environment returns for one agent, at the end of its episode or before it decides."""
+    """The values that an environment returns for one agent, when the agent's episode ends or the agent must decide."""
 
     agent: Agent
     observation: Any
@@ -49,15 +49,15 @@ class Instance:
     by_turns = False
     """True if agents act one after the other."""
     apart: bool | None = None
-    """Teams if `environment.behaviors` is empty: True if each agent is a separate team, False if all are one team, None
-    for the rule in `RoleAssignment`."""
+    """Default teams if `environment.behaviors` is empty: True to make each agent a separate team, False to put all in
+    one team, None to use the rule in `RoleAssignment`."""
 
     def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:
         self.env = env
         self.over = True
         """True if no agent is left."""
         self.first_infos: Mapping[Agent, Mapping[str, Any]] = {}
-        """The infos of the last reset, by agent."""
+        """Each agent's info from the last reset."""
         self._name = name
         self._said: set[str] = set() if said is None else said
         self._last: dict[Agent, TimeStep] = {}
@@ -90,7 +90,7 @@ class Instance:
 
 
 def arguments(seed: int, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the arguments for a reset; options only if there are any."""
+    """Return the arguments for a reset, with options only if there are any."""
     return {"seed": seed, "options": dict(options)} if options else {"seed": seed}
 
 

@@ -68,7 +68,7 @@ def first_environment(request: factory.EnvironmentRequest) -> tuple[Any, Callabl
     """Make one environment, without wrappers.
 
     Returns:
-        the environment, or another object from a factory; a function that makes another one; its name for messages.
+        the environment, or whatever the factory returned; a function that makes one more; and its name for messages.
     """
     settings = request.settings
     if settings.id is None:
@@ -247,7 +247,7 @@ def _needs(error: ImportError) -> str:
 
 
 def _siblings(env_id: str) -> str:
-    """Suggest an environment of the same package with a similar name, often another version."""
+    """Suggest an environment of the same package with a similar name, often a different version."""
     package, _, wanted = env_id.rpartition(".")
     try:
         spec = importlib.util.find_spec(package) if package else None

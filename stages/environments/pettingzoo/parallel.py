@@ -54,8 +54,8 @@ class ParallelInstance(Instance):
         self._owed: dict[Agent, float] = {}
         """Per agent whose episode continues: the sum of its rewards since its last time step."""
         self._lives: dict[Agent, tuple[int, int]] = {}
-        """Per agent that ended and stayed in `agents`: the step of its last end, and how many times in a row it has
-        ended."""
+        """Per agent that ended and stayed in `agents`: the step at which it last ended, and how many times in a row it
+        has ended."""
         self._steps = 0
         self._tried = False
 
@@ -116,7 +116,7 @@ class ParallelInstance(Instance):
             raise_broken(error, self._name, "step")
 
     def _check(self, result: Any, call: str) -> None:
-        """Check the whole result of a call.
+        """Check the entire result of a call.
 
         Raises:
             BrokenEnvironmentError: if the result is invalid; the message names the part and the agent.
@@ -168,7 +168,7 @@ class ParallelInstance(Instance):
             if observation is None and last is not None:  # without `last`, it has never decided, so it gets no row
                 if not terminated and agent in actions:
                     raise BrokenEnvironmentError(f"{self._name}: step() returned no observation for agent '{agent}'")
-                observation = last.observation  # training ignores it, or it is the last one before a pause
+                observation = last.observation  # ignored by training, or the last one before a pause
             reward, info = self._owed.pop(agent), infos.get(agent) or {}
             ending.append(copied(TimeStep(agent, observation, reward, info, bool(terminated), bool(truncated))))
         return ending

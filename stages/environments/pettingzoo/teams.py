@@ -67,7 +67,7 @@ class RoleAssignment:
         apart: bool | None = None,
     ) -> None:
         self.roles: dict[Agent, Role] = {}
-        """Roles by agent, in the order of assignment."""
+        """Each agent's role, in the order of assignment."""
         self._settings = dict(roles) or {"*": RoleSettings()}
         self._behavior = behavior
         self._spaces_of = spaces_of

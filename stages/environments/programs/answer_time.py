@@ -6,8 +6,8 @@ import asyncio
 from types import TracebackType
 
 _HELD_S = 1.0
-"""Delay in seconds from which a wake-up shows that the event loop was blocked, for example by an import, a policy or a
-busy machine. The limit is then extended by this time, to receive the answers that arrived meanwhile."""
+"""If a wake-up is this many seconds late, the event loop was blocked, for example by an import, a policy or a busy
+machine. The limit is then extended by this time, to receive the answers that arrived meanwhile."""
 _TURNS = 10
 """Maximum number of extensions: the loop may block again before the data has passed from the socket to its reader."""
 

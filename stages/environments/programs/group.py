@@ -34,8 +34,8 @@ _LAST_STEP_S = 1.0
 _END_S = 10.0
 """Seconds to wait for a program to exit before it is killed."""
 _HUNG_S = 3.0
-"""Seconds to wait for a program that may hang, because it is in the middle of a step; short, so that this process is
-not killed first."""
+"""Seconds to wait for a program that may be hanging, because it is in the middle of a step; short, so that this process
+is not killed first."""
 
 
 class ProgramGroup:
@@ -47,7 +47,7 @@ class ProgramGroup:
         restarts: makes an instance's restart limits.
         editor: True for an engine's editor, which its user starts and stops.
         on_close: the reaction to an instance that closes normally, see `env_settings.on_close`.
-        in_step: True if each tick waits for all instances, so that runs are reproducible.
+        in_step: True if each tick waits for all instances, so runs are reproducible.
         clock: returns the time in seconds, for the restart limits.
     """
 
@@ -85,7 +85,7 @@ class ProgramGroup:
         self._given_up: asyncio.Future[None] | None = None
         """Done once the group stops waiting for steps in progress."""
         self._asked: dict[int, dict[str, slice]] = {}
-        """Per instance that waits for actions: its slices of the last tick's decisions, by behaviour id."""
+        """Per instance that waits for actions: its slices of the last tick's decisions, keyed by behaviour id."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
         """Send the parameters to all instances, at their start and after each change."""
@@ -161,7 +161,7 @@ class ProgramGroup:
         self._under_way[asyncio.create_task(exchange)] = index
 
     async def _gather(self, everyone: bool) -> dict[int, ProgramAnswer]:
-        """Wait for at least one answer, or for all if `everyone` is True; return the answers by instance.
+        """Wait for at least one answer, or for all if `everyone` is True; return the answers, keyed by instance.
 
         Raises:
             EnvironmentEnded: if the last instance has closed, or the run ends and an instance hangs.

@@ -1,4 +1,4 @@
-"""A game's process in its own session; the search for its executable; the end of its log."""
+"""Runs a game's process in a separate session, finds its executable, and reads the end of its log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.surroundings import absolute, surroundings
 
 _STDERR = 2
 _PASSES = 3
-"""Number of event-loop iterations before an exit is reported, so that a last message and the connection's end come
+"""Number of event-loop iterations before an exit is reported, to let a last message and the connection's end arrive
 first."""
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
 """File extensions of games on all platforms; a path may have any of them, or none."""
@@ -240,7 +240,7 @@ def _is_a_folder(path: Path, platform: str) -> str:
 
 
 def _has_backslashes(path: Path, platform: str) -> str:
-    """Return a hint if the path has Windows' separators on another system; otherwise an empty string."""
+    """Return a hint if the path has Windows separators on a different system; otherwise an empty string."""
     return " Only Windows uses \\ between folders; write /." if platform != "win32" and "\\" in str(path) else ""
 
 

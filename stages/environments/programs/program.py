@@ -24,11 +24,11 @@ class ProgramAnswer:
     """A program's answer, with at least one row."""
 
     rows: Mapping[str, InstanceRows]
-    """The rows, by behaviour id."""
+    """The rows, keyed by behaviour id."""
     statistics: Mapping[str, Measured] = field(default_factory=dict)
     """Statistics of all behaviours."""
     behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
-    """Statistics of individual behaviours, by behaviour name."""
+    """Statistics of individual behaviours, keyed by behaviour name."""
 
     @property
     def asks_for_decisions(self) -> bool:
@@ -54,7 +54,7 @@ class Program(ABC, Generic[Connection]):
 
     Attributes:
         connected: True once the program has connected.
-        specs: the specs of the program's behaviours so far, by behaviour id.
+        specs: the specs of the program's behaviours so far, keyed by behaviour id.
     """
 
     def __init__(self, name: str) -> None:

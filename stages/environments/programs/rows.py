@@ -63,7 +63,7 @@ IndexedRows = tuple[int, InstanceRows]
 
 
 def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
-    """Merge one behaviour's rows from several instances: first all endings, then all decisions, by instance.
+    """Merge one behaviour's rows from several instances: all endings, then all decisions, in instance order.
 
     Args:
         parts: the rows of at least one instance, each instance once.

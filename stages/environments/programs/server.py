@@ -189,7 +189,7 @@ class TcpServer(GameServer):
         return lambda: _Connection(self)
 
     def _called_by(self, connection: _Connection) -> bool:
-        """Accept a connection until the game's connection is known; return False if that is a different one."""
+        """Accept a connection and return True, or return False if a different one is known to be the game's."""
         if self._connection is not None:
             self._warn_of_second()
             return False

@@ -1,4 +1,4 @@
-"""One game that connects to Headrace: its start, the exchange of messages, its end, and possible failures.
+"""Runs one game that connects to Headrace: starts it, exchanges messages, ends it, and handles failures.
 
 Protocols add their messages: the workers of `godot/` and `open_protocol/` derive from `GameWorker`.
 """
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _LAST_WORDS_S = 2.0
 """Seconds to wait for the process to exit after its connection has ended."""
 _BEYOND_ALL = 2**30
-"""A number above this can't be the length of a message, so it must have another meaning."""
+"""A number above this can't be the length of a message, so it must mean something else."""
 _KILL_S = 10.0
 """Seconds to wait for the system to end a killed process."""
 
@@ -163,7 +163,7 @@ class GameWorker(ProgramWorker):
         """Check that a message has the requested kind.
 
         Raises:
-            MessageError: if the message has another kind.
+            MessageError: if the message has a different kind.
             ProgramEnded: if the game announces its end.
         """
         if message["type"] != kind:
@@ -197,7 +197,7 @@ class GameWorker(ProgramWorker):
         return False
 
     def say_goodbye(self) -> None:
-        """Send the game its last message, which ends it."""
+        """Send the game the message that ends it."""
         raise NotImplementedError
 
     async def _connected(self) -> None:
@@ -301,7 +301,7 @@ class GameWorker(ProgramWorker):
         )
 
     def _looks_of(self, error: TooLarge) -> str:
-        """Describe what came in place of a length, if it is recognisable; otherwise return an empty string."""
+        """Describe the data received in place of a length, if it is recognisable; otherwise return an empty string."""
         header, turned = error.header, int.from_bytes(error.header, "big")
         if not header:
             return ""

@@ -48,7 +48,7 @@ def action_mapping(space: OwnSpace, num_envs: int, owner: str) -> ActionMapping:
         owner: the environment's name, used in messages.
 
     Raises:
-        StageError: if the space has another type.
+        StageError: if the space has any other type.
     """
     if isinstance(space, ComposedSpace):
         return _composed(space, num_envs, owner)
@@ -137,7 +137,7 @@ def _box_actions(space: BoxSpace, num_envs: int) -> ActionMapping:
     bounded = np.isfinite(low) & np.isfinite(high) & (extent < AS_GOOD_AS_INFINITE) & (not space.clipped)
     half = np.where(bounded, extent / 2, 1.0)
     middle = np.where(bounded, low + half, 0.0)
-    # Whole arrays [n, size], because broadcasting costs more than the arithmetic.
+    # Full arrays [n, size], because broadcasting costs more than the arithmetic.
     halves, middles, lows, highs = (np.tile(row.astype(kind), (num_envs, 1)) for row in (half, middle, low, high))
 
     def to_environment(actions: ActionBatch) -> Array:

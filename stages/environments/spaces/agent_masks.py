@@ -1,7 +1,8 @@
 """Agents' action masks in observations and infos, for groups of Gymnasium and PettingZoo environments.
 
-`masks` reads masks; this module decides whether agents have any. An agent without a mask may choose anything. Masks in
-both places apply together. A mask that first appears after the policy was made without masks is an error.
+`masks` reads masks; this module decides whether agents have any. An agent without a mask may choose anything. If the
+observation and the info both have masks, both apply. A mask that first appears after the policy was made without masks
+is an error.
 
 Axis letters: n agents.
 """
@@ -63,7 +64,7 @@ class AgentMasks:
             )
 
     def expect(self, info: Iterable[Any]) -> None:
-        """Look for a mask among an info's keys, before the spec is made; warn about a mask under another name."""
+        """Look for a mask among an info's keys, before the spec is made; warn about a mask under a different name."""
         if not self._reader.width:
             return
         self.masked = self.masked or MASK in info

@@ -29,7 +29,7 @@ class SpaceColumns:
         observation_space: one agent's Gymnasium space; `action_mask` in a Dict is a mask, not an observation.
         action_space: one agent's Gymnasium space.
         owner: the environment's name, used in messages.
-        settings: kinds of observations whose spaces are ambiguous, by name (`environment.observations`).
+        settings: kinds of observations whose spaces are ambiguous, keyed by name (`environment.observations`).
         exact: see `observation_parts`.
         clips: True if `environment.action_bounds` is `clip`.
 

@@ -6,11 +6,11 @@ input holds booleans, or 0 and 1 of any type, in one of these forms:
 - an array of all choices side by side, [choices] or [1, choices];
 - an array with a row for each branch, [branches, most choices], padded at the end of shorter rows;
 - a tuple or list of an array for each branch, or of a mask for each part of a Tuple;
-- for a Dict, a map by its keys, as `Dict.sample` takes it;
+- for a Dict, a map with its keys, as `Dict.sample` takes it;
 - for a MultiBinary, an array for each flag [2] (may be 0, may be 1), or as `MultiBinary.sample` takes it: for each flag
   0 if the flag must be 0, 1 if it must be 1, 2 if it may be either.
 
-None, or a missing mask, allows everything. For several agents, arrays have another leading axis; a tuple has an
+None, or a missing mask, allows everything. For several agents, arrays have an additional leading axis; a tuple has an
 array for each branch or part, and a list has a mask for each agent.
 
 Axis letters: n agents.
@@ -48,7 +48,7 @@ class MaskError(ValueError):
 
     Attributes:
         row: the agent's row; None if the mask belongs to all agents.
-        at: the position within the mask, such as `['arm']`; empty for the whole mask.
+        at: the position within the mask, such as `['arm']`; empty for the mask itself.
         problem: text that follows the mask's name in a sentence.
     """
 

@@ -106,8 +106,8 @@ def observation_parts(
     Args:
         space: the space of a single instance.
         owner: the environment's name, used in messages.
-        settings: kinds of observations, by name (`environment.observations`).
-        exact: keep float64 for vectors that float32 may round, so that they can be normalised before rounding.
+        settings: kinds of observations, keyed by name (`environment.observations`).
+        exact: keep float64 for vectors that float32 may round, so they can be normalised before rounding.
 
     Raises:
         StageError: if an observation can't be of its kind, or the settings name an unknown observation.
@@ -210,7 +210,7 @@ def _is_picture(space: BoxSpace) -> bool:
 
 
 def are_pixels(space: BoxSpace) -> bool:
-    """Return True if a box spans the whole range of bytes."""
+    """Return True if a box spans the full range of bytes."""
     return space.dtype == np.uint8 and bool(np.all(space.low == 0) and np.all(space.high == 255))
 
 

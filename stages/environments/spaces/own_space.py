@@ -96,7 +96,7 @@ class ComposedSpace:
 
     kind: str
     parts: Mapping[Any, OwnSpace]
-    """The parts by key, or by index."""
+    """The parts, keyed by the Dict's key or the Tuple's index."""
 
     def __str__(self) -> str:
         """Return the text for messages: `Dict('a': Discrete(2))`."""
@@ -133,7 +133,7 @@ def leaves(space: OwnSpace, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def own_space(space: Space[Any]) -> OwnSpace:
-    """Return a space as plain data; an unsupported space becomes an `OtherSpace`, which its users reject."""
+    """Return a space as plain data; an unsupported space becomes an `OtherSpace`, which callers reject."""
     from gymnasium import spaces
 
     match space:

@@ -1,6 +1,6 @@
 """Checks that observations are in their space: a wrong index is an error, a number beyond a Box's bounds a warning.
 
-The check covers the whole batch in one pass, and looks for the culprit only after a failure.
+The check covers the entire batch in one pass, and looks for the culprit only after a failure.
 
 Axis letters: k observations.
 """
@@ -83,7 +83,7 @@ class BoundsCheck:
 
         Raises:
             BrokenEnvironmentError: if the dtype can't hold an integer.
-            TypeError: if integers were expected, but the values have another type.
+            TypeError: if integers were expected, but the values have a different type.
         """
         if not self._floats and values.dtype != column.dtype:
             self._check_cast(values, who)

@@ -54,7 +54,7 @@ def action_protos(spec: BehaviorSpec, continuous: NDArray[np.float32], discrete:
         discrete: [d, branches] the choice in each branch.
 
     Raises:
-        ValueError: if the arrays have other shapes, or a choice does not exist in its branch.
+        ValueError: if the arrays have the wrong shapes, or a choice does not exist in its branch.
     """
     actions = spec.actions
     d = len(continuous)

@@ -57,10 +57,10 @@ class DemoReader:
     Attributes:
         meta: the file's header.
         brain: the behaviour's `BrainParametersProto`.
-        damage: a description of the file's damage, None if there is none. Known after iterating.
+        damage: a description of the file's damage, or None if there is none. Known after iterating.
 
     Raises:
-        StageError: if the file can't be read, is not a demonstration, or has another version.
+        StageError: if the file can't be read, is not a demonstration, or has an unsupported version.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -122,7 +122,7 @@ class DemoReader:
         return meta, brain, first
 
     def _overlong(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
-        """Read the header of a recording whose name is too long, so that header and description overlap."""
+        """Read the header of a recording whose name is so long that the header and the description overlap."""
         try:
             brain, first = _read(BrainParametersProto, self._data, META_ROOM)
             if _describes(brain) and first < len(self._data):
@@ -299,7 +299,7 @@ def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | N
     Args:
         data: the file.
         end: the first byte that may be part of the description.
-        name: the name for the behaviour, because its own name may be lost.
+        name: the name for the behaviour, because the original name may be lost.
 
     Returns:
         `BrainParametersProto` with the actions, and the offset of the first pair; None if none is found.
@@ -339,7 +339,7 @@ def _is_pair(data: bytes, at: int) -> bool:
 
 
 def varint(value: int) -> bytes:
-    """Encode a number of at least 0."""
+    """Encode a non-negative number."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)

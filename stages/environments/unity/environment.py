@@ -82,7 +82,7 @@ class UnityEnvironment:
         max_message_mib: largest message from or to Unity, in MiB.
 
     Attributes:
-        side_channels: the side channels, by the names of their classes.
+        side_channels: the side channels, keyed by class name.
 
     Raises:
         UnityEnvironmentException: if Unity can't be started, or its version is not compatible.
@@ -158,7 +158,7 @@ class UnityEnvironment:
 
     @property
     def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
-        """The behaviours known so far, by their full names (`Name?team=0`); none before the first reset."""
+        """The behaviours known so far, keyed by full name (`Name?team=0`); empty before the first reset."""
         return {name: behavior.spec for name, behavior in self._behaviors.items()}
 
     @property
@@ -205,7 +205,7 @@ class UnityEnvironment:
             action: an `ActionTuple` with a row for each agent of the DecisionSteps, in their order.
 
         Raises:
-            UnityActionException: if the behaviour does not exist, or the actions have another shape.
+            UnityActionException: if the behaviour does not exist, or the actions have the wrong shape.
         """
         behavior = self._behavior(behavior_name)
         count = len(behavior.decisions)
@@ -221,7 +221,7 @@ class UnityEnvironment:
             action: an `ActionTuple` of one row.
 
         Raises:
-            UnityActionException: if the behaviour or agent does not exist, or the action has another shape.
+            UnityActionException: if the behaviour or agent does not exist, or the action has the wrong shape.
         """
         behavior = self._behavior(behavior_name)
         row = behavior.decisions.agent_id_to_index.get(agent_id)

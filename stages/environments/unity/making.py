@@ -68,7 +68,7 @@ def _connect(
 
 
 def first_without_graphics(config: RunConfig) -> int | None:
-    """Return the number of the first worker without graphics, as one warning is enough; None if there is none."""
+    """Return the number of the first worker without graphics, the only one to log a warning; None if there is none."""
     if config.env_settings.env_path is None:
         return None
     return 0 if config.engine_settings.no_graphics else 1 if config.engine_settings.no_graphics_monitor else None

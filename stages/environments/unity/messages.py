@@ -10,7 +10,7 @@ from importlib.resources import files
 from headrace.stages.proto_messages import ProtoMessages
 
 EXCHANGE = "/communicator_objects.UnityToExternalProto/Exchange"
-"""The protocol's one method; requests and responses are `UnityMessageProto`."""
+"""The protocol's only method; requests and responses are `UnityMessageProto`."""
 OK = 200
 """Header status of an ordinary exchange."""
 CLOSE = 400

@@ -157,7 +157,7 @@ def _mean(channels: Pixels) -> Pixels:
 def encode_png(image: NDArray[np.uint8]) -> bytes:
     """Encode an image [C, H, W] as concatenated PNG files of three channels, as Unity does.
 
-    A single channel is written three times, so that their mean is that channel; unused channels are zeros.
+    A single channel is written three times, which makes the mean equal to that channel; unused channels are zeros.
     """
     from PIL import Image
 

@@ -1,8 +1,8 @@
 """The gRPC server for Unity: one method, whose responses are commands to Unity.
 
 Unity calls and waits for the response, so at most one call is unanswered at any time. A server belongs to one caller:
-the first to complete the handshake, which means to send a greeting, receive ours, and request its first command over
-the same connection. The server refuses other callers before it reads their messages.
+the first to complete the handshake, in which the caller sends a greeting, receives ours, and requests its first command
+over the same connection. The server refuses other callers before it reads their messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.stages.listening import add_grpc_port, find_port
 log = logging.getLogger(__name__)
 
 _CONNECTIONS = 64
-"""Maximum number of connections, so that silent callers can't use up the file descriptors."""
+"""Maximum number of connections, to keep silent callers from using up the file descriptors."""
 _SILENCE_MS = 20_000
 """Milliseconds after which a connection without HTTP/2 data is closed."""
 _GREETINGS = 256
@@ -116,7 +116,7 @@ class ExchangeServer:
         self._owner: str | None = None
         """Address of the caller that the server belongs to."""
         self._greeted: dict[str, bytes] = {}
-        """Callers' greetings by address, until the server belongs to one of the callers."""
+        """Callers' greetings, keyed by address, until the server belongs to one of the callers."""
         self._server: grpc.aio.Server | None = None
         self._call: _Call | None = None
         self._reading = 0
@@ -158,7 +158,8 @@ class ExchangeServer:
 
     def _make_server(self) -> grpc.aio.Server:
         service, method = EXCHANGE[1:].split("/")
-        # Without (de)serializers: bytes. As a stream of one message, which is read once its caller is known.
+        # Without (de)serializers, messages are bytes. The request is a stream of one message, read once its caller is
+        # known.
         handler = grpc.stream_unary_rpc_method_handler(self._handle)
         options = (
             ("grpc.max_receive_message_length", self._max_bytes),
@@ -314,7 +315,7 @@ class ExchangeServer:
             self.interrupt(reason)
 
     def _note(self, caller: str, refusal: _Refused) -> None:
-        """Keep a refusal, and log the first refusal, the tenth, the hundredth and so on."""
+        """Store a refusal, and log the first, the tenth, the hundredth and so on."""
         self._refusals += 1
         self.refused = f"The call from {caller} was refused: {refusal}."
         level = logging.WARNING if str(self._refusals).strip("0") == "1" else logging.DEBUG

@@ -142,7 +142,7 @@ class ActionSpec(NamedTuple):
         """Convert actions of n agents to arrays of the right dtypes.
 
         Raises:
-            UnityActionException: if the actions have another shape.
+            UnityActionException: if the actions have the wrong shape.
         """
         found = ActionTuple(np.asarray(actions.continuous), np.asarray(actions.discrete))
         expected = (n_agents, self.continuous_size), (n_agents, self.discrete_size)
@@ -186,14 +186,14 @@ class TerminalStep(NamedTuple):
 
 
 class _Steps(Mapping[int, Step], Generic[Step]):
-    """The steps of n agents, as columns and by agent id."""
+    """The steps of n agents, as columns, and as a mapping from agent ids."""
 
     obs: list[NDArray[np.float32]]
     agent_id: NDArray[np.int32]
 
     @cached_property
     def agent_id_to_index(self) -> dict[int, int]:
-        """The row number of each agent, by agent id."""
+        """The row number of each agent, keyed by agent id."""
         return {agent: row for row, agent in enumerate(self.agent_id.tolist())}
 
     def __len__(self) -> int:

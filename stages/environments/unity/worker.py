@@ -1,4 +1,4 @@
-"""One Unity program: its start, the exchange of messages, and its end.
+"""Runs one Unity program: starts it, exchanges messages, and ends it.
 
 This module handles the protocol; `headrace.stages.environments.unity.columns` converts its messages to columns.
 """
@@ -123,8 +123,8 @@ class UnityWorker(ProgramWorker):
         """Let agents act, and wait for the next decision requests.
 
         Args:
-            actions: by behaviour id, a `ListAgentActionProto` in the order of the last answer's decision requests; none
-                for behaviours without requests.
+            actions: keyed by behaviour id, a `ListAgentActionProto` in the order of the last answer's decision
+                requests; none for behaviours without requests.
 
         Returns:
             The `UnityOutputProto`.
@@ -267,7 +267,7 @@ class UnityWorker(ProgramWorker):
         return UnityLate(f"{self.name} {problem}{self._refusal()}{self._log_tail()}")
 
     def _refusal(self) -> str:
-        """Return the last refusal of a caller, as long as that may explain Unity's absence; otherwise nothing."""
+        """Return the last refusal of a caller if it may explain why Unity is absent; otherwise an empty string."""
         refused = "" if self._server is None or self._state is ConnectionState.RUNNING else self._server.refused
         return f" {refused}" if refused else ""
 

@@ -91,7 +91,7 @@ class ConnectFourGroup:
         """Drop one stone on every board.
 
         Args:
-            actions: by behaviour id, one row per board on which that team moves next.
+            actions: keyed by behaviour id; one row per board on which that team moves next.
 
         Raises:
             StageError: if a column is full.

@@ -71,7 +71,7 @@ class PursuitGroup:
     """
 
     on_tick: Callable[[], None] | None = None
-    """Called after each tick of motion, so that a video has more frames than the game has decisions."""
+    """Called after each tick of motion, so a video has more frames than the game has decisions."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class PursuitGroup:
         """Move all agents according to their decisions; restart finished games.
 
         Args:
-            actions: by behaviour id; two rows per arena for the pursuers, one for the evader.
+            actions: keyed by behaviour id; two rows per arena for the pursuers, one for the evader.
         """
         fallen = self._move(actions)
         self._decisions += 1

@@ -72,7 +72,7 @@ def write_clip(
 
 
 def _write_gif(path: Path, film: list[Image.Image]) -> None:
-    """Write frames with one palette and no dithering, so that static parts stay equal and take no space."""
+    """Write frames with one palette and no dithering, so static parts stay equal and take no space."""
     palette = _palette(film[0])
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in film]
     frame_ms = round(1000 * TICK_S * _TICKS_PER_FRAME)

@@ -90,7 +90,7 @@ class VolleyGroup:
         self.points_to_win = points_to_win
         self.frame_skip = frame_skip
         self.on_tick: Callable[[], None] | None = None
-        """Called after each physics tick, so that videos have more frames than the game has decisions, and after each
+        """Called after each physics tick, so videos have more frames than the game has decisions, and after each
         point."""
         self.behavior_ids = (f"{behavior}?team=0", f"{behavior}?team=1")
         observations = (ObservationSpec("court", (OBSERVATION_SIZE,)),)
@@ -140,7 +140,7 @@ class VolleyGroup:
         """Play `frame_skip` ticks with each player's decision, then award points, end matches and serve.
 
         Args:
-            actions: by behaviour id, one row per court in the order of the courts.
+            actions: keyed by behaviour id; one row per court, in the order of the courts.
         """
         landed = self._play(actions)
         self._decisions += 1

@@ -43,9 +43,9 @@ BALL_RADIUS: Final = 0.2
 BALL_GRAVITY: Final = 6.5
 """Gravity of the ball, lower than the players': a floating ball gives them time to think."""
 BALL_MAX_SPEED: Final = 6.5
-"""Maximum speed of the ball, below (BALL_RADIUS + NET_RADIUS) / TICK_S so that it can't tunnel through the net."""
+"""Maximum speed of the ball, below (BALL_RADIUS + NET_RADIUS) / TICK_S, so it can't tunnel through the net."""
 BALL_MIN_REBOUND: Final = 3.6
-"""Minimum speed at which the ball leaves a player; players are springy, so that they can't carry the ball."""
+"""Minimum speed at which the ball leaves a player; players are springy, so they can't carry the ball."""
 
 PLAYER_RESTITUTION: Final = 0.95
 WALL_RESTITUTION: Final = 0.85

@@ -2,8 +2,8 @@
 
 The player sees what a policy sees and keeps no state between decisions. It runs to where the ball will land, and jumps
 if the ball is within reach. It does not aim, and its predictions are imperfect: it reacts only to a ball that has
-crossed the net, predicts 70 % of the remaining flight (so that it is late for fast and distant balls), and considers
-only rebounds from the wall behind it.
+crossed the net, predicts 70 % of the remaining flight (so it is late for fast and distant balls), and considers only
+rebounds from the wall behind it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONTACT_HEIGHT: Final = 0.85
 _FORESIGHT: Final = 0.7
 """Fraction of the remaining flight that the player predicts."""
 _BEHIND: Final = 0.17
-"""Distance in metres behind the ball at which the player stands, so that the ball goes forward."""
+"""Distance in metres behind the ball at which the player stands, so the ball goes forward."""
 _STEADY: Final = 0.08
 """Distance from the target, in metres, within which the player stands still."""
 _JUMP_REACH: Final = (0.4, 0.75, 1.3)

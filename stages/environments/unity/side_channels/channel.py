@@ -65,7 +65,7 @@ class IncomingMessage:
         return default_value if data is None else data.decode("utf-8", errors="replace")
 
     def get_raw_bytes(self) -> bytes:
-        """Return the whole message."""
+        """Return the entire message."""
         return self.buffer
 
     def _next(self, size: int) -> bytes | None:
@@ -133,7 +133,7 @@ class OutgoingMessage:
         self.buffer += data
 
     def set_raw_bytes(self, buffer: bytes | bytearray) -> None:
-        """Set the whole message.
+        """Set the entire message.
 
         Raises:
             ValueError: if the message is not empty.
@@ -212,7 +212,7 @@ class SideChannels:
 
     @property
     def by_class(self) -> dict[str, SideChannel]:
-        """The channels by class name; if several have the same class, the last one."""
+        """The channels, keyed by class name; if several have the same class, only the last one."""
         return {type(channel).__name__: channel for channel in self._by_id.values()}
 
     def outgoing(self) -> bytes:

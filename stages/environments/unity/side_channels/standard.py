@@ -68,7 +68,7 @@ class EngineConfigurationChannel(SendingChannel):
             capture_frame_rate: frames per second of game time, each rendered however long it takes.
 
         Raises:
-            ChannelMisused: if only one of width and height is given, or the time scale is not a number of at least 0.
+            ChannelMisused: if only one of width and height is given, or the time scale is negative or not finite.
         """
         if (width is None) != (height is None):
             raise ChannelMisused(f"engine settings: width {width} and height {height} can only be set together")
@@ -186,7 +186,7 @@ def _seed(own: int, other: int) -> int:
 
 
 class FloatPropertiesChannel(SideChannel):
-    """Keeps the latest values of float properties, which both sides set: the predecessor of environment parameters.
+    """Keeps the latest values of float properties, which both sides can set: the predecessor of environment parameters.
 
     Args:
         channel_id: the channel's id; needed for a second channel of this kind.
@@ -197,7 +197,7 @@ class FloatPropertiesChannel(SideChannel):
         self._values: dict[str, float] = {}
 
     def on_message_received(self, msg: IncomingMessage) -> None:
-        """Keep a value that Unity has set."""
+        """Store a value that Unity has set."""
         key = msg.read_string()
         self._values[key] = msg.read_float32()
 
@@ -218,7 +218,7 @@ class FloatPropertiesChannel(SideChannel):
         return list(self._values)
 
     def get_property_dict_copy(self) -> dict[str, float]:
-        """Return all values by name."""
+        """Return a dict of all values, keyed by name."""
         return dict(self._values)
 
 
@@ -230,7 +230,7 @@ class RawBytesChannel(SideChannel):
         self._received: list[bytes] = []
 
     def on_message_received(self, msg: IncomingMessage) -> None:
-        """Keep a message from Unity."""
+        """Store a message from Unity."""
         self._received.append(msg.get_raw_bytes())
 
     def get_and_clear_received_messages(self) -> Sequence[bytes]:
@@ -266,13 +266,13 @@ class StatsSideChannel(SideChannel):
         self._warned: set[int] = set()
 
     def on_message_received(self, msg: IncomingMessage) -> None:
-        """Keep a value."""
+        """Store a value."""
         key = msg.read_string()
         value = msg.read_float32()
         self._stats.setdefault(key, []).append((value, self._method(msg.read_int32(), key)))
 
     def get_and_reset_stats(self) -> Mapping[str, StatList]:
-        """Return the values received since the last call, by name, oldest first, each with its aggregation method."""
+        """Return the values since the last call, keyed by name, oldest first, each with its aggregation method."""
         stats, self._stats = self._stats, {}
         return stats
 
@@ -354,7 +354,7 @@ class SideChannelBridge:
         found: dict[str, Measured] = {}
         for name, values in self._stats.get_and_reset_stats().items():
             how = _HOW[values[-1][1]]
-            # Programs have no common newest value; the first one's is shown, as in ML-Agents.
+            # There is no single newest value for several programs, so the first one's is shown, as in ML-Agents.
             if how != "last" or self._worker_id == 0:
                 found[name] = Measured(tuple(value for value, _ in values), how)
         return found

@@ -1,1 +1,1 @@
-"""Unity programs as environments of Gymnasium and PettingZoo, for other trainers; the pipeline does not use these."""
+"""Unity programs as Gymnasium and PettingZoo environments for other trainers; the pipeline does not use them."""

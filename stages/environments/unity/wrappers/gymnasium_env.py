@@ -31,8 +31,8 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
 
     The observation is the first image, float32 from 0 to 1 in Unity's order of axes; without images, all vectors
     joined. `info` has the low-level interface's steps as `step`. With discrete actions, it also has an `action_mask`,
-    in the form that the action space's `sample` takes, and for an agent in a group its `group_reward`. Unity's
-    interrupted episodes are truncated.
+    in the form that the action space's `sample` takes, and for an agent in a group its `group_reward`. Episodes that
+    Unity interrupts count as truncated.
 
     Args:
         unity_env: the program, through its low-level interface (`UnityEnvironment`); it is closed with the environment.
@@ -91,7 +91,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         self.render_mode = "rgb_array" if shown else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the program. Its random numbers follow the seed from its start, not the `seed` of this call."""
+        """Reset the program. `seed` has no effect: the program's random numbers follow the seed given at its start."""
         super().reset(seed=seed)
         if seed is not None:
             self._warn(
@@ -152,7 +152,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         return decisions
 
     def _said(self, endings_too: bool) -> tuple[Any, Any]:
-        """Return the agent's decision steps and terminal steps; wait for a decision or, if wanted, an end."""
+        """Return the agent's decision and terminal steps; wait for a decision or, with `endings_too`, an ending."""
         while True:
             names = list(self._env.behavior_specs)
             if len(names) > 1:

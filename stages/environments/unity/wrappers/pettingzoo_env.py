@@ -55,7 +55,7 @@ class _AgentKind:
 
 
 class Said(NamedTuple):
-    """The data of agents that need a decision or have ended, by agent name."""
+    """The data of agents that need a decision or have ended, keyed by agent name."""
 
     observations: dict[str, Any]
     rewards: dict[str, float]
@@ -89,7 +89,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         self._seed = seed
         self._behaviors: dict[str, _AgentKind] = {}
         self._alive: dict[tuple[str, int], str] = {}
-        """Names of the agents that have needed a decision and have not ended, by behaviour id and number."""
+        """Names of the agents that have needed a decision and have not ended, keyed by behaviour id and number."""
         self._lives: dict[tuple[str, int], int] = {}
         self._warned = False
         self.agents: list[str] = []
@@ -98,7 +98,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
 
     @property
     def side_channel(self) -> Mapping[str, Any]:
-        """The program's side channels, by class name."""
+        """The program's side channels, keyed by class name."""
         return cast("Mapping[str, Any]", self._env.side_channels)
 
     @property
@@ -122,7 +122,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Reset the program. Its random numbers follow the seed from its start, not the `seed` of this call."""
+        """Reset the program. `seed` has no effect: the program's random numbers follow the seed given at its start."""
         if seed is not None and not self._warned:
             self._warned = True
             log.warning(
@@ -176,7 +176,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         return said
 
     def _take(self) -> Said:
-        """Take the program's data; step the program as long as no running agent needs a decision."""
+        """Return the program's data; step the program as long as no running agent needs a decision."""
         said = Said({}, {}, {}, {}, {})
         while True:
             for name, spec in self._env.behavior_specs.items():
@@ -225,7 +225,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
 class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo has no types
     """Agents of a Unity program that act one after the other, through PettingZoo's `last` and `step`.
 
-    Each agent's observation is the one at its decision request: the program continues when all requests are answered.
+    Each agent's observation is the one from its decision request: the program continues once all requests are answered.
     Observations, infos and arguments are the same as in `UnityParallelEnv`.
     """
 

@@ -53,7 +53,7 @@ class ActionMap:
 
     @property
     def mask_space(self) -> Space[Any] | None:
-        """The space of masks; None if there are continuous actions, which have none."""
+        """The space of masks; None if there are continuous actions, which have no masks."""
         if self._width:
             return None
         if isinstance(self.space, spaces.Discrete):
