@@ -44,7 +44,7 @@ class CreditGate:
         return any(self._caps.get(name, 0) < FREE for name in alive)
 
     def look_ahead(self, used: Mapping[str, int], alive: Collection[str], news: bool = False) -> None:
-        """Request more credits before they run out, so in steady state the answer arrives in time.
+        """Request more credits early enough that, in steady state, they arrive before the current ones run out.
 
         Unused credits of behaviours that no longer have agents in this actor are returned, because other actors may
         need them.

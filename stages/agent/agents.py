@@ -41,7 +41,7 @@ class Groups:
         Args:
             slots: [k] the agents whose trajectories close.
             left: slots of the agents that are still playing, if the given agents' episodes end; None if the given
-                agents play on.
+                agents keep playing.
 
         Returns:
             `GROUP_TRAJECTORY_COLUMNS` [k].
@@ -78,7 +78,7 @@ class Groups:
             slots: [e] slots of the agents whose episodes have ended.
             last_rewards: [e] their groups' rewards for the last step.
             steps: [e] the number of decisions in each episode.
-            group_left: [e] true for agents whose teammates play on.
+            group_left: [e] true for agents whose teammates are still playing.
 
         Returns:
             `GROUP_EPISODE_COLUMNS` [e].

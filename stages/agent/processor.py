@@ -21,12 +21,12 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     """Turns steps into trajectories, agent by agent, for all behaviour ids of its actor.
 
     A row of a `StepBatch` carries the reward for the agent's previous decision and completes that step. An ending row
-    closes the trajectory. Reaching `time_horizon` also closes it, and the episode continues in another trajectory.
-    Closed trajectories are emitted as one packed batch per behaviour id, together with the episodes and games that
-    ended in the meantime. An ending that is not `terminated` counts as truncated.
+    closes the trajectory. Reaching `time_horizon` also closes it, and the episode continues in a new trajectory. Closed
+    trajectories are emitted as one packed batch per behaviour id, together with the episodes and games that ended in
+    the meantime. An ending that is not `terminated` counts as truncated.
 
     For each agent, the stage keeps one open decision and the steps before it. If an agent has no open decision, its
-    ending and the reward in its decision row are ignored. If an agent starts another episode without an ending row, its
+    ending and the reward in its decision row are ignored. If an agent starts a new episode without an ending row, its
     open decision is dropped, because its reward and next observation are unknown. The steps before it are emitted as
     truncated, with that decision's observation as their next observation, and a warning is logged once. If only an
     agent's self-play stamp changes, its trajectory is cut: each step keeps its decision's stamp, and no step is lost.
@@ -144,10 +144,10 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         return _emit([assembler])
 
     def end_learning(self, behavior_id: str) -> None:
-        """Exclude a behaviour id's open decisions from learning; its agents play on.
+        """Exclude a behaviour id's open decisions from learning; its agents keep playing.
 
-        Their unfinished trajectories close before those decisions, and are emitted with others. Steps completed earlier
-        have spent credits; steps completed from now on spend none.
+        Their unfinished trajectories close before those decisions, and are emitted together with other trajectories.
+        Steps completed earlier have spent credits; steps completed from now on spend none.
         """
         assembler = self._assemblers.get(behavior_id)
         if assembler is not None:

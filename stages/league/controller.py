@@ -158,7 +158,7 @@ class LeagueController:
         """Record that a policy was written; after an error, the league tries to write the learner's next policy.
 
         Returns:
-            The learner's reset, or None.
+            The learner's reset if the freeze triggers one, otherwise None.
 
         Raises:
             StageError: if the learner's first policy could not be written. The learner's games wait for that policy, so

@@ -195,7 +195,7 @@ class Matchmaker:
         """Return the players that a learner must beat to be frozen early.
 
         If the learner only plays against newest policies, these are the newest policies that it plays against.
-        Otherwise they are the members that its `pfsp` entries may draw, or all members if it has no `pfsp` entry.
+        Otherwise these are the members that its `pfsp` entries may draw, or all members if it has no `pfsp` entry.
         """
         shares, sides = self.settings.learners[learner].matches, self.rivals(learner)
         if all(share.match == "newest" for share in shares):

@@ -1,7 +1,8 @@
 """Meta-solvers: the best mixture of a population's members, from their payoffs against each other.
 
 The empirical game is zero-sum. With one population it is symmetric: its payoffs are an antisymmetric matrix, and its
-value is 0. With two populations, rows and columns are different members with a mixture each, and any value is possible.
+value is 0. With two populations, the rows and the columns are different members with separate mixtures, and the value
+can be any number.
 """
 
 from __future__ import annotations

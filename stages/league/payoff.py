@@ -162,7 +162,7 @@ class PayoffTable:
         return np.array(pairs, np.float64).reshape(len(rows), len(columns)) / 2
 
     def inherit(self, member: int, learner: int) -> None:
-        """Give a new member its learner's results since the previous freeze; older results belong to another policy.
+        """Give a new member its learner's results since the previous freeze; older results belong to an earlier policy.
 
         Args:
             member: the new member.

@@ -27,7 +27,7 @@ def environment_actions(actions: ActionSpec, drawn: Floats, squashed: bool) -> F
     """Convert continuous actions [n, C] from the form that a policy drew to the environment's; return a new array.
 
     Actions of a plain Gaussian policy are clipped and scaled, except in unbounded dimensions. Actions of a squashed
-    (tanh) policy are in [-1, 1] already, in all dimensions; SAC is refused if the environment has no bounds.
+    (tanh) policy are already in [-1, 1], in all dimensions; SAC can't be used if the environment has no bounds.
     """
     if squashed:
         return drawn.copy()

@@ -4,7 +4,7 @@ Raffin, Kober and Stulp (2021), "Smooth Exploration for Robotic Reinforcement Le
 z is the last hidden layer's output and θ [features, C] a matrix of independent draws from N(0, σ²). An agent keeps θ
 for several decisions, so its noise varies only with its observations. Each single action has a Gaussian distribution
 with the variance z²·σ² (eq. 5), to which Stable-Baselines3 adds `EPSILON`. Trainers therefore see a Gaussian whose log
-σ depends on the state; `network.layers` implements the same in torch.
+σ depends on the state; `network.layers` implements the same distribution in torch.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ _SMALLEST_STRIDE = 32
 class ActionHistograms:
     """Samples actions, and reports them as statistics `action/<head>`.
 
-    Discrete heads report the choices, continuous heads the actions that environments receive.
+    For discrete heads, these are the choices; for continuous heads, the actions that environments receive.
 
     Every n-th row that arrives is sampled, so all rows count equally.
 

@@ -1,8 +1,8 @@
 """The first and the last processing step of every built-in trainer.
 
 The first step encodes a batch's observations, rejects bad numbers, and normalises. The last step makes a policy from
-the actor's weights and the normaliser's state. Reward signals and imitation take rows as `Transitions`, whichever
-buffer the rows come from. On-policy trainers' networks take rows as `InputRows`.
+the actor's weights and the normaliser's state. Reward signals and imitation take rows as `Transitions`, regardless of
+which buffer the rows come from. On-policy trainers' networks take rows as `InputRows`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def with_group_rewards(batch: TrajectoryBatch) -> TrajectoryBatch:
 
 
 def policy_design(context: TrainerContext) -> PolicyDesign:
-    """Return the design of the policy that a built-in trainer is to learn.
+    """Return the design of the policy that a built-in trainer will learn.
 
     Raises:
         StageError: if the behaviour has no actions to learn, or settings for noise that does not apply to its actions.
@@ -72,7 +72,7 @@ class Intake:
     Trainers that learn only from the task's rewards ignore the observation after a terminated episode. Its vectors are
     set to zero, because diverged simulators may return NaN for it. With `beyond_termination`, that observation is kept,
     for values that continue past the end of episodes (`RewardSignal.ignores_termination`). If it is not finite, the
-    previous observation takes its place, as if nothing had changed.
+    previous observation is used instead, as if nothing had changed.
 
     Args:
         spec: observations and actions.
@@ -111,7 +111,7 @@ class Intake:
         return rows, finals
 
     def normalized(self, vectors: Array) -> NDArray[np.float32]:
-        """Return vectors [n, V] as network input; without a normaliser, float32 vectors are returned as they are."""
+        """Return vectors [n, V] as network input; without a normaliser, float32 vectors are returned unchanged."""
         if self.normalizer is not None:
             return self.normalizer.apply(vectors)
         return vectors.astype(np.float32, copy=False)
@@ -275,7 +275,7 @@ def drawn_actions(
 
     Args:
         actions: the behaviour's actions.
-        columns: `continuous_actions` and `discrete_actions`, if the spec has such actions.
+        columns: `continuous_actions` and `discrete_actions`, if the spec has actions of these kinds.
         n: the number of rows.
         prefix: the prefix of the columns' names, such as `previous_`.
     """

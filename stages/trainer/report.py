@@ -26,7 +26,7 @@ class TrainerReport:
     held: int = 0
     """Flow credits of the rows that the trainer holds but has not learned from yet."""
     arrived: Mapping[int, int] = field(default_factory=dict)
-    """Per source, the total number of flow credits that have arrived so far, whether returned or for held rows."""
+    """Per source, the total number of flow credits that have arrived so far, both returned and for held rows."""
     returns: tuple[float, ...] = ()
     """Returns of the newest episodes that ended since the last report, as many as a curriculum needs, all from episodes
     begun under the same environment parameters."""

@@ -361,12 +361,15 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._actions.report(statistics, self._behavior)
 
     def _report_due(self) -> bool:
-        """Return True after an update, and half-way to the next unless it is near: reports wake this host and main."""
+        """Return True after an update, and also halfway to the next update unless that is near.
+
+        Reports are not sent more often, because each one wakes this host and the main process.
+        """
         unreported, enough = self._unreported_rows, self.trainer.rows_per_update
         return unreported >= enough or (2 * unreported >= enough and 4 * self.held_rows < 3 * enough)
 
     def _report_arrivals(self) -> None:
-        """Report if steps by older versions have arrived, because other actors may wait for them."""
+        """Report if steps by older versions have arrived, because other actors may be waiting for them."""
         if self._unreported_age:
             self._report()
 

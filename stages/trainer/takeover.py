@@ -41,7 +41,7 @@ class Takeover:
         return self._wanted
 
     def want(self, number: int, weights: NDArray[np.float32] | None) -> None:
-        """Request a new trainer with a new optimiser, normaliser and schedules.
+        """Request a new trainer with a new optimizer, normaliser and schedules.
 
         Args:
             number: rises with each request, and is at least the policy version at which the request was decided. A

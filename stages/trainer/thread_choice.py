@@ -37,7 +37,7 @@ class ThreadChoice:
         self._candidates, self._use, self._tell = candidates, use, tell
         self._chosen = candidates[0] if len(candidates) == 1 else None
         self._took: list[tuple[float, float]] = []
-        """For each timed update, its seconds, and its seconds per row."""
+        """For each timed update, its duration in seconds, in total and per row."""
 
     @property
     def state(self) -> int | None:

@@ -38,7 +38,7 @@ def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
     """Do the same as `rows_within` for groups: teammates are split at a tick at which all of them decide.
 
     There may therefore be more than `room` rows. The excess is less than the size of the group; or, if teammates decide
-    at different ticks, it reaches to the next tick at which all decide, or to the end of their trajectories.
+    at different ticks, it extends to the next tick at which all decide, or to the end of their trajectories.
 
     Args:
         trajectories: `headrace.queues.columns.GROUP_TRAJECTORY_COLUMNS` and lengths, from a single source.

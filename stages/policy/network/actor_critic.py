@@ -132,7 +132,7 @@ class ActorCritic(FlatVectors):
         return torch.addmm(self._action[0], self._encoded(0, inputs), self._action[1])
 
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, None]:
-        """Return the values [B, S] for B rows, and None, because there is no memory."""
+        """Return the values [B, S] for B rows, and None in place of memories."""
         return torch.addmm(self._value[0], self._encoded(-1, inputs), self._value[1]), None
 
     @property

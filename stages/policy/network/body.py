@@ -165,7 +165,7 @@ class HyperLayer(nn.Module):
     """A linear layer whose matrix depends on a goal; Ha et al. (2017), "HyperNetworks".
 
     Two hidden layers with swish, a layer norm and one linear layer generate the matrix; the bias is an ordinary
-    parameter. Initial weights are ML-Agents'.
+    parameter. The initial weights are drawn as in ML-Agents.
 
     Args:
         inputs: width of the input.

@@ -50,7 +50,7 @@ class CustomNetwork(nn.Module):
 
     Attributes:
         size: width of the encoding.
-        goal_size: 0, since the module itself decides how to use a goal.
+        goal_size: 0, because the module itself decides how to use a goal.
 
     Raises:
         LoadError: if the module can't be imported or has no such class.

@@ -80,7 +80,7 @@ def attention_linear(inputs: int, outputs: int) -> nn.Linear:
 def write_tanh(z: Tensor, out: Tensor) -> None:
     """Write the hyperbolic tangent of z to `out`, without a graph; `out` may be z.
 
-    On a CPU NumPy computes it, which is fast on all CPUs; torch's tanh takes seven times as long on AMD CPUs.
+    On a CPU, NumPy does the computation, which is fast on all CPUs; torch's tanh takes seven times as long on AMD CPUs.
     """
     if z.is_cpu:
         np.tanh(z.numpy(), out=out.numpy())
@@ -253,8 +253,8 @@ def categorical_log_probs(logits: Tensor, choices: Tensor) -> tuple[Tensor, Tens
 
 
 # Network inputs, and the transfer of tensors to a device and back. Transfers to a GPU go through pinned memory, in
-# parallel with the GPU's work; results return in one transfer. On a CPU nothing is copied: tensors are passed on as
-# they are.
+# parallel with the GPU's work; results return in one transfer. On a CPU, nothing is copied: tensors are passed through
+# unchanged.
 
 
 def to_device(tensor: Tensor, device: str | torch.device) -> Tensor:

@@ -2,7 +2,7 @@
 
 **Providers.** Which library multiplies float32 matrices fastest depends on the CPU: torch's default, MKL, uses its AVX2
 kernels on AMD CPUs, whereas oneDNN (which comes with torch) and NumPy's BLAS have AVX-512 kernels. `fastest` measures
-the libraries on the actual shapes. Their results agree up to float32 rounding. Providers matter on the CPU only.
+the libraries on the actual shapes. Their results agree up to float32 rounding. Providers matter only on the CPU.
 
 **bfloat16.** A matmul's inputs are rounded; weights, gradients and results stay float32. bfloat16 has float32's range
 with 8 of its 24 bits, so nothing needs scaling. CPUs with AMX or AVX512-bf16 multiply it several times as fast and
@@ -148,7 +148,7 @@ class HiddenProducts:
 
     On a CPU with AMX, oneDNN itself rounds the inputs. oneDNN's setting is process-wide, so it is switched on only
     during a matmul and does not affect the process's other matmuls. On other CPUs this class rounds the inputs: without
-    AMX, oneDNN treats the setting as permission only, and keeps some matmuls in float32.
+    AMX, oneDNN treats the setting only as permission, and keeps some matmuls in float32.
 
     Args:
         settings: provider and precision.

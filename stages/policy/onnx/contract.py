@@ -72,7 +72,7 @@ def observation_inputs(observations: Sequence[ObservationSpec], version: int) ->
 
 
 def observation_shape(observation: ObservationSpec) -> tuple[int, ...]:
-    """Return an observation's shape in a model: images are [channels, height, width], and single numbers vectors."""
+    """Return an observation's shape in a model: images are [channels, height, width]; single numbers are vectors."""
     if OBSERVATION_KINDS[observation.kind].pixels and observation.channels_last:
         height, width, channels = observation.shape
         return (channels, height, width)

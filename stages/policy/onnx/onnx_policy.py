@@ -36,7 +36,7 @@ class ActionOutputs:
         where: behaviour and file, for messages.
 
     Raises:
-        StageError: if the model was made for other actions, or an action output is missing.
+        StageError: if the model was made for different actions, or an action output is missing.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class OnnxPolicy:
             `deterministic` matters here.
 
     Raises:
-        StageError: if onnxruntime is not installed, the file is not an ONNX policy, the policy was made for other
+        StageError: if onnxruntime is not installed, the file is not an ONNX policy, the policy was made for different
             observations or actions, or deterministic play is required but not possible; the message names the file and
             the difference.
     """

@@ -28,7 +28,7 @@ _NUMBERED = re.compile(r"obs_(\d+)")
 
 
 class Runtime:
-    """A model in onnxruntime, run in one thread: actors' batches are small, and other processes need cores.
+    """A model in onnxruntime. It runs in one thread, because actors' batches are small and other processes need cores.
 
     Args:
         model: the model's file, or its content.
@@ -135,7 +135,7 @@ def _session(model: Path | bytes, where: str) -> Any:
 
 
 def _without_empty_outputs(content: bytes) -> bytes:
-    """Drop outputs that a model declares but no node computes; Unity's conversion to package 3.0 left such outputs."""
+    """Drop outputs that a model declares but no node computes; Unity's conversion to package 3.0 left these behind."""
     try:
         model = ModelProto.FromString(content)
     except DecodeError:

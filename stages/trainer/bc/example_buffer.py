@@ -111,7 +111,7 @@ class ExampleBuffer:
         return environment_actions(actions, drawn, self._teacher_squashed), choices.astype(np.int64)
 
     def _previous(self, batch: TrajectoryBatch, continuous: Array, choices: Array) -> Array:
-        """Return features [N, P] of each row's previous action, which the batch has for trajectories' first rows."""
+        """Return features [N, P] of each row's previous action; for trajectories' first rows, the batch contains it."""
         actions = self._design.spec.actions
         features = action_features(actions, continuous, choices)
         previous = np.empty_like(features)

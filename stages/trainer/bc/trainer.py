@@ -292,8 +292,8 @@ class MaximumLikelihood:
         limits = torch.full((c,), ACTION_LIMIT)
         limits[list(design.spec.actions.unbounded)] = torch.inf
         self._limits = limits.to(actor.values.device)
-        """[C] bounds of the environment's actions: actions are clipped to them, then divided by those that are
-        finite."""
+        """[C] bounds of the environment's actions: actions are clipped to these bounds, then divided by the finite
+        ones."""
 
     def learn(
         self,

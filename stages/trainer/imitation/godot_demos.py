@@ -28,7 +28,7 @@ def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
     """Read the episodes in a file; return None if they have no steps.
 
     An episode's last observation is dropped: the addon records it after the game has begun the next episode. Each
-    episode counts as terminated, since the addon does not write unfinished ones.
+    episode counts as terminated, because the addon does not write unfinished episodes.
 
     Args:
         path: the file's path.

@@ -29,8 +29,8 @@ def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
     """Read the steps in a file, regardless of its behaviour's name; return None if there are no steps.
 
     A file is a series of (observation, action) pairs. Each pair except an episode's last becomes a step, with the
-    reward from the agent's next pair. If no ending was recorded, an agent's very last pair only completes the pair
-    before it.
+    reward from the agent's next pair. If no ending was recorded, an agent's last pair only completes the pair before
+    it.
 
     Raises:
         StageError: if the file is not a demonstration, or can't be decoded.

@@ -7,9 +7,9 @@ cycling around the equilibrium. If the anchors follow the policies, the policies
 original game (Perolat et al. 2021, "From Poincaré Recurrence to Convergence in Imperfect Information Games: Finding
 Equilibrium via Regularization"). PPO's clip is the proximal term.
 
-What remains of the cycles cancels out in an average of the weights. The average gives the weights after t agent steps
-the weight t^(1/s - 1), where s is `averaged_share` (Shamir and Zhang 2013, "Stochastic Gradient Descent for Non-smooth
-Optimization: Convergence Results and Optimal Averaging Schemes": polynomial-decay averaging).
+What remains of the cycles cancels out in an average of the weights. In the average, the network's weights after t agent
+steps have the factor t^(1/s - 1), where s is `averaged_share` (Shamir and Zhang 2013, "Stochastic Gradient Descent for
+Non-smooth Optimization: Convergence Results and Optimal Averaging Schemes": polynomial-decay averaging).
 
 Axis letters: R rows; C continuous actions; H head outputs; D = 2 C + choices, the columns that describe a row's action
 distribution: means, log σ, and each branch's masked log-probabilities.

@@ -267,7 +267,7 @@ class SequenceRollout:
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterator[Minibatch]]:
-        """Yield minibatches of whole sequences per epoch, in a new random order; the remaining sequences are dropped.
+        """Yield each epoch's minibatches of sequences, in a new random order; the remaining sequences are dropped.
 
         Each minibatch has enough sequences for `batch_size` rows including padding, and at least one sequence.
         """
@@ -277,7 +277,7 @@ class SequenceRollout:
             yield (self._part(order[at : at + each], replicas) for at in range(0, len(order) - each + 1, each))
 
     def in_order(self, batch_size: int) -> Iterator[Minibatch]:
-        """Yield all N rows in order, in minibatches of whole sequences."""
+        """Yield all N rows in order, in minibatches of complete sequences."""
         numbers, each = np.arange(len(self._cuts)), max(1, batch_size // self._cuts.length)
         return (self._minibatch(numbers[at : at + each]) for at in range(0, len(numbers), each))
 

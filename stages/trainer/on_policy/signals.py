@@ -183,7 +183,7 @@ class Signals:
         """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: if the state belongs to other signals or other networks; the message names the tensor.
+            StageError: if the state belongs to different signals or networks; the message names the tensor.
         """
         found = state["signals"]
         if set(found) != set(self.names):

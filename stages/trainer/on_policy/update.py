@@ -233,7 +233,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         return norms
 
     def norms(self) -> Tensor:
-        """Return the norm [1] of the whole gradient."""
+        """Return the norm [1] of the full gradient."""
         norm: Tensor = torch.linalg.vector_norm(self.network.gradients)[None]
         return norm
 

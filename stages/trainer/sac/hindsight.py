@@ -2,8 +2,7 @@
 
 Andrychowicz et al. (2017), "Hindsight Experience Replay". As in Stable-Baselines3's `HerReplayBuffer`, goals are
 replaced when a minibatch is drawn: in n of n + 1 rows, by goals that were achieved in the same episode. The rewards of
-these rows are recomputed, but whether the step terminated its episode is unchanged. Rows are drawn only from finished
-episodes.
+these rows are recomputed, but their `terminated` flags do not change. Rows are drawn only from finished episodes.
 
 Axis letters: N rows and K pieces in a batch; B rows in a sample, R of them relabelled; g numbers in a goal.
 """
@@ -41,8 +40,8 @@ class HindsightMemory(ReplayMemory):
     """A replay memory that relabels goals.
 
     The rows of finished episodes have places, which are ascending numbers in the order in which the episodes ended.
-    When an episode's first row is overwritten, its places and all earlier ones are dropped, so no episode is ever
-    partly present.
+    When an episode's first row is overwritten, the episode's places and all earlier places are dropped, so no episode
+    is ever partly present.
 
     Args:
         context: the trainer's context, whose `goal_rewards` are opened here.

@@ -59,7 +59,7 @@ class QNetwork(nn.Module):
         self._plain = Perceptron(design, self.body, self.head) if design.plain else None
 
     def forward(self, inputs: Inputs, continuous: Tensor, frozen: bool = False) -> Tensor:
-        """Return values [B, S, A] of B rows with continuous actions [B, C].
+        """Return the values [B, S, A] for B rows with continuous actions [B, C].
 
         If `frozen`, only the gradients with respect to the actions are computed, not those of the weights.
         """

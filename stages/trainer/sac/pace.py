@@ -59,7 +59,7 @@ class UpdateRatio:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
-        """Restore a `state_dict()` that was made at this step; a changed ratio applies only from then on."""
+        """Restore a `state_dict()` that was made at this step; a changed ratio applies only to later steps."""
         self._first_step = int(state["first_step"])
         self._updates = int(state["updates"])
         if state["steps_per_update"] != self._steps_per_update:

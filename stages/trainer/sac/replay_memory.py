@@ -59,7 +59,7 @@ class ReplayedRows:
     sequences: ReplayedSequences | None = None
 
     def part(self, rows: slice) -> ReplayedRows:
-        """Return views of the rows in a slice; if there are sequences, the slice must contain whole sequences."""
+        """Return views of the rows in a slice; if there are sequences, the slice must contain complete sequences."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         sequences = None if self.sequences is None else self.sequences.part(rows)
         return ReplayedRows(_part(self.observations, rows), _part(self.next_observations, rows), columns, sequences)

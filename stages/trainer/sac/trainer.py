@@ -362,7 +362,7 @@ class SACTrainer(Trainer):
         return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
 
     def _check_parts(self, state: Mapping[str, Any]) -> None:
-        """Reject a state with other reward signals, or if only one of state and trainer has cloning."""
+        """Reject a state that differs from the trainer in its reward signals, or in whether it has cloning."""
         found, expected = sorted(state["signals"]), sorted(signal.name for signal in self._signals)
         if found != expected:
             made_with = ", ".join(found)

@@ -89,8 +89,8 @@ class SACUpdate:
         actor = self.actor.module
         self._plain_actor = Perceptron(design, actor.body, actor.action) if design.perceptron else None
         # With continuous actions, target networks of Q evaluate the next observation if the policy can be evaluated
-        # there, as Q is learned sooner (docs/learning.md). As in ML-Agents, a target network of V evaluates it if the
-        # policy would need data that is not recorded (choice masks there, or the memory), or if all actions are
+        # there, because Q is learned sooner (docs/learning.md). As in ML-Agents, a target network of V evaluates it if
+        # the policy would need data that is not recorded (choice masks there, or the memory), or if all actions are
         # discrete.
         self._asks_policy = bool(actions.continuous_size) and not actions.masked and design.settings.memory is None
         self.draws = 2 if self._asks_policy else 1
@@ -236,7 +236,7 @@ class SACUpdate:
         return {"actor": size(self.actor.module), **critics, "targets": self.target.values.numel()}
 
     def weights(self) -> dict[str, Any]:
-        """Return host copies of all weights, by network and parameter name."""
+        """Return host copies of all weights, keyed by network and parameter name."""
         return {name: flat.state_dict() for name, flat in self._groups.items()}
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
