@@ -354,9 +354,9 @@ class Actor(Source[Item]):
         yield Barrier(number, self._processor.source)
 
     def _close_at_checkpoint(self) -> Iterable[Item]:
-        # This equals the start of a resumed run: a reset, then fresh credits. The ledger grants them once all stages
-        # have saved their parts of the checkpoint, so the policies and the assignment reflect everything before the
-        # barrier.
+        # This is the same as the start of a resumed run: a reset, then fresh credits. The ledger grants them once all
+        # stages have saved their parts of the checkpoint, so the policies and the assignment reflect everything before
+        # the barrier.
         number = self._begin_checkpoint()
         self._resets.reach_checkpoint(number)
         self._players = self._account.deciding() or self._players

@@ -52,8 +52,8 @@ class CreditGate:
         Args:
             used: see the class docstring.
             alive: see the class docstring.
-            news: whether to send a request even if no credits are needed: this actor uses a newer policy now, and other
-                actors may wait until the ledger knows that.
+            news: whether to send a request even if no credits are needed, because this actor now uses a newer policy
+                and other actors may be waiting for the ledger to know that.
         """
         if len(alive) < len(self._caps):
             idle = [name for name, cap in self._caps.items() if name not in alive and cap > used.get(name, 0)]

@@ -384,12 +384,12 @@ class Assembler:
 
 
 def _returned(step: StepBatch) -> Floats:
-    """Return the agents' rewards [n] as they count towards episode returns."""
+    """Return the rewards [n] that count towards the agents' episode returns."""
     return step.rewards if step.undiscounted is None else step.undiscounted[:, 0]
 
 
 def _shared(step: StepBatch) -> Floats:
-    """Return the group rewards [n] as they count towards episode returns; 0 for a behaviour without groups."""
+    """Return the group rewards [n] that count towards episode returns; 0 for a behaviour without groups."""
     if step.undiscounted is not None:
         return step.undiscounted[:, 1]
     return np.zeros(len(step.rewards), np.float32) if step.group_rewards is None else step.group_rewards

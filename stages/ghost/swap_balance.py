@@ -1,4 +1,4 @@
-"""Warns if one side in self-play meets many opponents in a turn and the other side few, judged by step counts."""
+"""Warns if one side in self-play faces many opponents in a turn and the other side few, judging by step counts."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ class SwapBalance:
 
     ML-Agents' rule (in its self-play documentation, "Swap Steps") is: for x swaps during the other team's turn, a
     behaviour's `swap_steps` must be (its agents / their agents) × their `team_change` / x. With teams of unequal size,
-    equal `swap_steps` let one side meet many opponents in a turn and the other few. In a team with several behaviours,
-    only the behaviour that has completed the largest fraction of its `team_change` counts, because it ends the turn.
+    equal `swap_steps` let one side face many opponents in a turn and the other side few. In a team with several
+    behaviours, only the behaviour that has completed the largest fraction of its `team_change` counts, because it ends
+    the turn.
 
     The comparison uses all steps since the run began, because counts for single turns depend on whose trajectories end
     in them.
@@ -121,7 +122,7 @@ class SwapBalance:
 
 
 def _swaps(ghost: PolicyHistory, learner: PolicyHistory, ratio: float) -> tuple[float, float]:
-    """Return how often the learner meets new opponents in its turn, and how often the opponent does in its own turn.
+    """Return how often the learner gets new opponents in its turn, and how often the opponent does in its own turn.
 
     Args:
         ghost: the opponent.

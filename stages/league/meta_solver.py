@@ -53,7 +53,8 @@ def solve_two(payoffs: Floats, solver: str) -> tuple[Floats, Floats]:
     """Return the probabilities of the members of two populations that play each other: [n] and [m].
 
     Args:
-        payoffs: [n, m] the row member's payoff against the column member, who gets the negative; n and m at least 1.
+        payoffs: [n, m] the row member's payoff against the column member, whose payoff is the negative; n and m at
+            least 1.
         solver: `nash`, `replicator` or `uniform`.
     """
     n, m = payoffs.shape

@@ -44,7 +44,7 @@ class Takeover:
         """Request a new trainer with a new optimizer, normaliser and schedules.
 
         Args:
-            number: rises with each request, and is at least the policy version at which the request was decided. A
+            number: increases with each request, and is at least the policy version at which the request was decided. A
                 request has no effect unless its number is above all earlier ones, including those from a checkpoint.
             weights: the weights of the new trainer's first policy; None for newly drawn weights.
         """
@@ -85,7 +85,7 @@ class Takeover:
         return batch if keep.all() else batch.select(keep), others
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the stage must save for this object; empty if no trainer has been replaced."""
+        """Return the data that the stage must save for this object; empty if no trainer has been replaced."""
         lost = {"lost_updates": self.versions} if self.versions else {}
         wanted = {"begins_anew": {"weights": self._weights}} if self._wanted else {}
         known = {"begun_anew": self._number} if self._number else {}

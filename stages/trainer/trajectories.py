@@ -155,8 +155,8 @@ def _moments_of_group(lengths: NDArray[np.integer], ticks: Numbers, room: int) -
 # Chains of trajectories, and the values that a trainer keeps for each agent from one trajectory to the next.
 
 PATIENCE = 100
-"""Number of updates after which an agent without a new trajectory is forgotten. Either it has vanished without an
-episode's end, or there are enough agents that resetting their memories now and then does no harm."""
+"""Number of updates after which an agent without a new trajectory is forgotten. Either the agent has vanished without
+an episode's end, or there are enough agents that resetting their memories now and then does no harm."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class TrainedActor(Protocol):
 
     @property
     def parts(self) -> Tensor:
-        """[2, len(values)] masks: the actor's values, then the other parts'; a single row if all share a body."""
+        """[2, len(values)] masks: the actor's values, then the other parts'; a single row if all parts share a body."""
         ...
 
     @property

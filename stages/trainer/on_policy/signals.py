@@ -91,7 +91,7 @@ class Signals:
 
         Args:
             extrinsic: [N] the environment's rewards.
-            transitions: what `transitions()` returned for the same rows.
+            transitions: the result of `transitions()` for the same rows.
 
         Raises:
             NotFiniteError: if a reward is NaN or infinite.

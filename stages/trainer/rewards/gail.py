@@ -189,7 +189,7 @@ def discrimination_loss(expert_x: Tensor, own_x: Tensor) -> Tensor:
 
 
 def _terminated_rows(demonstrations: Demonstrations) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return [N] 1 for the last row of each trajectory that terminated by the task's own rules, else 0."""
+    """Return an array [N]: 1 for the last row of each trajectory that terminated by the task's own rules, else 0."""
     rows = np.zeros(len(demonstrations), np.float32)
     rows[np.cumsum(demonstrations.lengths)[demonstrations.terminated] - 1] = 1.0
     return rows

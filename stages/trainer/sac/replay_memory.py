@@ -389,7 +389,7 @@ def _pick(observations: EncodedObservations, index: slice | Index | NDArray[np.b
 
 
 def _equal(first: EncodedObservations, second: EncodedObservations) -> NDArray[np.bool_]:
-    """Return [n] true where the observations are equal."""
+    """Return a mask [n], true where the observations are equal."""
     same: NDArray[np.bool_] = (first.vectors == second.vectors).all(axis=1)
     for one, other in zip(first.others, second.others, strict=True):
         same &= (one == other).reshape(len(one), -1).all(axis=1)
