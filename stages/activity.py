@@ -85,7 +85,7 @@ class Activity:
         return f"stage {self.stage}" if operation is None else f"stage {self.stage} {operation.describe()}"
 
     def frames(self) -> list[FrameType]:
-        """Return the stack frames in which the stage waits, innermost last, while its task is suspended."""
+        """Return the stack frames at which the stage's task is suspended, innermost last."""
         return [*_awaiting(self.task.get_coro() if self.task is not None else None), *_awaiting(self.results)]
 
 
@@ -177,7 +177,7 @@ appended."""
 
 
 class Timings:
-    """Times summed since the last `drain`.
+    """Sums the time spent on each kind of work since the last `drain`.
 
     Args:
         clock: returns this process's time in seconds; None for `time.perf_counter`.

@@ -347,7 +347,7 @@ def _stop(timer: asyncio.TimerHandle | None) -> None:
 
 
 def _network(peer: Any) -> str:
-    """Return a peer's address; for IPv6 its network, because a caller usually has all of a network's addresses."""
+    """Return a peer's address; for IPv6 its network, because a caller usually controls all of a network's addresses."""
     try:
         address = ip_address(peer[0].partition("%")[0])
     except (TypeError, LookupError, ValueError):

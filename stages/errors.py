@@ -150,7 +150,7 @@ def frames(error: BaseException) -> list[FrameSummary]:
 
 
 def raised_in_user_code(error: BaseException) -> bool:
-    """Return True if a user's code, or code below it, raised the error or a cause, in which case a traceback helps."""
+    """Return True if a user's code, or code that it called, raised the error or a cause, so a traceback is useful."""
     return any(user_frame(each) is not None for each in _with_causes(error))
 
 

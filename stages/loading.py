@@ -117,7 +117,7 @@ def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
     Args:
         name: the module's name, with dots for a module inside a package.
         folder: the YAML's folder; None to import only installed modules.
-        subject: role and name of the object sought, the beginning of error messages.
+        subject: role and name of the object to import; error messages begin with it.
 
     Raises:
         LoadError: if the module can't be found, or raises during its import.

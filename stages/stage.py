@@ -53,7 +53,7 @@ class StageContext:
     """What a stage receives when it starts: its identity, and where to send statistics and write files."""
 
     name: str
-    """The stage's name in the graph. Together with `replica`, it is unique and the key of the stage's part of a
+    """The stage's name in the graph. Together with `replica`, it uniquely identifies the stage's part of a
     checkpoint."""
     replica: int = 0
     seed: int = 0

@@ -52,7 +52,7 @@ def _maker(request: BrainRequest) -> Callable[[BrainRequest], Any]:
 
 
 SCRIPTED = "scripted"
-"""The `use` value for the scripted player of the built-in game in use."""
+"""The `use` value that selects the scripted player of the run's built-in game."""
 
 
 class ScriptBrain(Memoryless):

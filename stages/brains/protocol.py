@@ -34,7 +34,7 @@ class BrainRequest:
     spec: BehaviorSpec | None = None
     """The behaviour id's spec; None if the request is only checked, before the spec is known."""
     person: Callable[[BehaviorSpec], ActingPolicy] | None = None
-    """Function that makes a brain that follows a person's keys; None if no person can play."""
+    """Function that makes a brain controlled by a person's keys; None if no person can play."""
 
     @property
     def where(self) -> str:

@@ -27,7 +27,8 @@ from headrace.stages.errors import StageError
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 _STEPS_AT_ONCE = 8
-"""Maximum number of environment steps in one tick if no agent decides; the host waits for all of them."""
+"""Maximum number of environment steps in a tick in which no agent decides; limited because the host waits for each
+tick."""
 _NONE = np.empty(0, np.int64)
 _NOT_BY_SLOT = ("_firsts", "_acting", "_deciding")
 
@@ -74,7 +75,7 @@ class RepeatingGroup(WrappedGroup):
             self.behavior_specs = {key: known.get(key) or repeated(inner[key], self._settings) for key in inner}
 
     def _without_held(self, result: StepResult) -> StepResult:
-        """Return the result without the rows of agents that hold their action."""
+        """Return the result without the rows of agents that are still holding an action."""
         for gone in result.gone:
             for holds in self._holds.values():
                 holds.drop(gone)

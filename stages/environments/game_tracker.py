@@ -36,7 +36,7 @@ _NONE = GameResults(np.zeros(0, np.int32), np.zeros((0, 0), np.float32))
 class _EndedGame:
     mapping: PolicyMapping
     team: int
-    """The team that the outcome belongs to: the learning team, or the team with the lowest id."""
+    """The team whose outcome this is: the learning team, or the team with the lowest id."""
     outcome: float
     outcomes: Any = None
     returns: Any = None

@@ -66,7 +66,7 @@ def no_behavior(behavior_name: str) -> bool:
 
 
 def no_brains(spec: BehaviorSpec) -> Sequence[BrainShare]:
-    """Return no brains, for any behaviour."""
+    """Return an empty list of brains for any behaviour."""
     return ()
 
 

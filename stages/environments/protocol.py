@@ -33,7 +33,7 @@ class AgentSteps:
     env_ids: NDArray[np.int32]
     """[n] number of the row's instance within the group, 0 … num_envs-1."""
     episode_ids: NDArray[np.int64]
-    """[n] id of the row's episode, which increases with each of the agent's episodes."""
+    """[n] id of the row's episode; each of an agent's episodes has a higher id than the one before."""
     observations: tuple[Array, ...]
     """One array [n, *shape] for each observation spec, in the spec's dtype."""
     rewards: NDArray[np.float32]
@@ -95,8 +95,8 @@ class StepResult:
     """The agents' rows, keyed by behaviour id."""
     games: GameResults | None = None
     """The games that ended; None if no game has ended. An environment whose agents may leave a game before its end
-    returns an empty `GameResults` from `reset`, to announce that it declares games; otherwise results are inferred from
-    the agents' episodes."""
+    returns an empty `GameResults` from `reset`, to announce that it declares its games' results; otherwise results are
+    inferred from the agents' episodes."""
     statistics: Mapping[str, float | Measured] = field(default_factory=dict)
     """The environment's own statistics, for TensorBoard."""
     behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)

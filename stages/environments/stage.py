@@ -51,7 +51,7 @@ _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 
 
 class Audience(Protocol):
-    """Observes a stage's environments, for example to keep a score."""
+    """Observes a stage's environments, for example to keep score."""
 
     def begin(self, num_envs: int, result: StepResult) -> None:
         """Handle a reset of all instances."""

@@ -58,8 +58,8 @@ class CountedEpisodes:
         self._decisions = np.zeros(0, np.int64)
         self._seen = np.zeros(0, np.int64)
         self._deciding: bytes | None = None
-        """Ids, as bytes, of the agents that decided at the last tick; usually the same agents decide at the next tick.
-        None if an agent has left."""
+        """Ids, as bytes, of the agents that decided at the last tick, because the same agents usually decide at the
+        next one. None if an agent has left."""
         self._where = np.zeros(0, np.int64)
         """Slots of the agents in `_deciding`."""
         self._tick = 0

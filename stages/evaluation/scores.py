@@ -108,7 +108,7 @@ class ScoreKeeper:
         return equal_shares(self._wanted, self._replicas * self._num_envs)[first : first + self._num_envs]
 
     def _is_complete(self, counted: CountedEpisodes) -> bool:
-        """Return True once all counted episodes have ended, and also the games whose results they need."""
+        """Return True once all counted episodes have ended, and so have all games whose results they need."""
         return counted.complete and not (self._declares and counted.unsettled.any())
 
     def _add_games(self, games: GameResults) -> None:
@@ -189,7 +189,7 @@ class ScoreSums:
         self.join(more)
 
     def join(self, other: ScoreSums) -> None:
-        """Add another instance's episodes and games."""
+        """Add the episodes and games of another `ScoreSums`."""
         count = self._count + other._count
         if count:
             # Chan, Golub and LeVeque (1983), eq. 2.1: the squared deviations of two combined samples.

@@ -1,4 +1,5 @@
-"""The evaluation stage: deterministic play of policies in separate environments, at an interval of trainer steps."""
+"""The evaluation stage: plays policies deterministically in separate environments, at regular intervals of trainer
+steps."""
 
 from __future__ import annotations
 

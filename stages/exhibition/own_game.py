@@ -87,7 +87,7 @@ class Seats:
         return ""
 
     def actions(self, spec: BehaviorSpec, masks: Masks, count: int) -> ActionBatch:
-        """Return the pressed keys as the actions of `count` agents; if no key counts, the rest action."""
+        """Return the pressed keys as actions for `count` agents, or the rest action if no key counts."""
         keys = self._keys(spec)
         rows = [*self._decided(keys, spec, masks, count)]
         if None in rows:  # a game that waits for a key continues if its person has just left

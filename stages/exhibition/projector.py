@@ -140,7 +140,7 @@ class Projector:
         return over
 
     async def count_down(self) -> None:
-        """Count down, to let people get ready for a game."""
+        """Count down so people can get ready for a game."""
         for left in range(COUNT_DOWN, 0, -1):
             await self._rest(self._film.now(), COUNT_S, str(left))
 

@@ -23,7 +23,7 @@ from headrace.stages.exhibition.projector import Projector, Shown, Standings
 
 NEWEST = "newest"
 _MISSED = 100
-"""Number of the other agents' decisions after which a person whose agent has vanished gets another agent."""
+"""Number of the other agents' decisions after which a person whose agent has vanished gets a different one."""
 
 
 class Players(Protocol):
@@ -153,7 +153,7 @@ class Cast:
 
 
 class Person:
-    """A person who plays one agent.
+    """A person who is playing one agent.
 
     Args:
         hands: the keys that the person holds.
@@ -188,7 +188,7 @@ class Show:
     Args:
         group: the group to step, with one instance.
         film: the source of frames.
-        cast: the players, who decide.
+        cast: the players that decide.
         show: called with each frame.
         played: called with each tick's rows and their actions.
         clock: seconds on a monotonic clock.

@@ -20,7 +20,7 @@ BUILTIN_GAMES: Mapping[str, str] = {
     "ConnectFour": "headrace.stages.games.connect_four:ConnectFourGroup",
     "RockPaperScissors": "headrace.stages.games.rock_paper_scissors:RockPaperScissorsGroup",
 }
-"""`module:class` of the games that come with this package, by `environment.id`."""
+"""`module:class` of the games that come with this package, keyed by `environment.id`."""
 
 
 def make_game_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:

@@ -140,7 +140,7 @@ class ReplaySource(Source[Message]):
         return self._selected(message.behavior_id)
 
     def _introduce(self, reader: StreamReader, frame: Frame) -> None:
-        """Announce a message's behaviour to the stages that take it, which would wait forever without a spec."""
+        """Announce a message's behaviour to the stages that receive it; without a spec, they would wait forever."""
         message = frame.message
         if not isinstance(message, TrajectoryBatch) or message.behavior_id in self.behavior_specs:
             return

@@ -25,7 +25,7 @@ from headrace.stages.environments.spaces.masks import MASK
 log = logging.getLogger(__name__)
 
 _LONG = 10_000
-"""Number of decisions without `done` after which a warning names the agent."""
+"""Number of decisions without `done` after which a warning is logged for the agent."""
 
 
 class _LastHeard:

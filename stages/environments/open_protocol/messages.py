@@ -41,7 +41,7 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
     """Read a `hello` message.
 
     Raises:
-        MessageError: if a key is missing, unknown or malformed, or the version differs.
+        MessageError: if a key is missing, unknown or malformed, or the version is not supported.
     """
     if message.get("protocol") != VERSION:
         raise MessageError(

@@ -1,7 +1,6 @@
 """Doubts about the interpretation of observations: channels and scales of images, and vectors that may be images.
 
-Each doubt is a sentence for the user that names the setting to override. `observations` decides; this module only
-reports.
+Each doubt is a sentence that tells the user which setting to change. `observations` decides; this module only reports.
 """
 
 from __future__ import annotations

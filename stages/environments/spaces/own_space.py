@@ -220,7 +220,7 @@ def _choices(kind: str, space: Space[Any], sizes: Any, start: Any) -> ChoiceSpac
 
 
 def _bound(bound: Array) -> Any:
-    """Return a bound as one number if all its numbers are equal, otherwise as a nested list; None is infinity."""
+    """Return a bound as one number if all its numbers are equal, otherwise as a nested list; None means infinity."""
     if bound.size and (bound == bound.flat[0]).all():
         return _finite(bound.flat[0].item())
     return [_finite(number) for number in bound.ravel().tolist()]

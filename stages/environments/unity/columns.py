@@ -341,7 +341,7 @@ ObservationReader = FloatReader | ImageReader
 
 
 def observation_reader(spec: ObservationSpec, first: Any) -> ObservationReader:
-    """Return an observation's reader, from the proto behind the observation's spec."""
+    """Return an observation's reader, given the proto from which its spec was made."""
     return ImageReader(spec) if spec.dtype == "uint8" else FloatReader(spec, first)
 
 

@@ -21,7 +21,7 @@ class Executable(Launch):
     def command(self, port: int, seed: int) -> list[str]:
         """Return the program, ML-Agents' standard arguments, then the user's; raises the same errors as `Launch`.
 
-        The seed is not an argument: the handshake sends it.
+        The seed is not an argument, because it is sent in the handshake.
         """
         command = [str(find_executable(Path(self.path), ENGINE))]
         if self.no_graphics:

@@ -65,13 +65,15 @@ def greeting_in(request: bytes) -> UnityGreeting | None:
 
 
 def asks_for_orders(request: bytes) -> bool:
-    """Return True for the call that follows a greeting; the call has no content."""
+    """Return True if the request is the empty call that follows a greeting."""
     message = _message_in(request)
     return message is not None and not message.HasField("unity_output")
 
 
 def _message_in(request: bytes) -> Any:
-    """Return the message in a request; None for garbage, and for messages without the status of an open connection."""
+    """Return the message in a request; None if the request is garbage, or if its status is not that of an open
+    connection.
+    """
     try:
         message = UnityMessageProto.FromString(request)
     except DecodeError:

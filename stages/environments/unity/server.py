@@ -61,7 +61,7 @@ class _Refused(Exception):
 
 
 class _Call:
-    """A call from Unity that waits for its answer."""
+    """A call from Unity that is waiting for its answer."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request

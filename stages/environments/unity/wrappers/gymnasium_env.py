@@ -174,7 +174,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         )
 
     def _registered(self) -> EnvSpec:
-        """Return the spec for Gymnasium's functions: `make` starts another program of the same build."""
+        """Return the spec for Gymnasium's functions; `make` then starts another program from the same build."""
         given = {"uint8_visual": self._bytes, "flatten_branched": self._flat, "allow_multiple_obs": self._several}
         program, kind = self._env, type(self)
 
