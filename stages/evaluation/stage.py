@@ -1,5 +1,4 @@
-"""The evaluation stage: plays policies deterministically in separate environments, at regular intervals of trainer
-steps."""
+"""The evaluation stage: at regular intervals, plays policies deterministically in separate environments."""
 
 from __future__ import annotations
 
