@@ -71,8 +71,7 @@ def asks_for_orders(request: bytes) -> bool:
 
 
 def _message_in(request: bytes) -> Any:
-    """Return the message in a request; None if the request is garbage or its status isn't that of an open connection.
-    """
+    """Return the message in a request; None if it is garbage or its status isn't that of an open connection."""
     try:
         message = UnityMessageProto.FromString(request)
     except DecodeError:
