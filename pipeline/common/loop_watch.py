@@ -1,6 +1,7 @@
 """Finds, from any thread, code that blocks an event loop or never finishes an await; also watches main's event loop.
 
-The watch is a thread. It names the code that blocks main's event loop, and interrupts that code after a time limit.
+The watch runs in a thread. It names the code that blocks main's event loop, and interrupts that code after a time
+limit.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class RunPartKind:
     have a function, the first part provides the game.
     """
     roles: Mapping[str, HostRole] = field(default_factory=dict)
-    """Roles of the part's own hosts, by role name."""
+    """Roles of the part's own hosts, keyed by role name."""
 
 
 _PARTS = "headrace.pipeline.parts"
@@ -116,7 +116,7 @@ RUN_PARTS: Table[RunPartKind] = Table(
         actor=f"{_PARTS}.scores.actor:ActorScores",
     ),
 )
-"""Parts by name. A run notifies its parts in this order."""
+"""Parts, keyed by name. A run notifies its parts in this order."""
 
 _ROLES = {
     "actor": HostRole("headrace.pipeline.roles.actor:ActorHost"),

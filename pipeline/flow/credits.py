@@ -8,7 +8,7 @@ rejects one, and the stage loop when a stage drops one.
 
 Why it never hangs: an actor that must wait first emits everything it holds and gives back unused credits, so credits
 are held only by actors that are stepping, by trajectories in transit, and by the trainer. If no actor steps and nothing
-is in transit, the trainer holds the whole window, which is enough for at least one update: it learns and returns the
+is in transit, the trainer holds the entire window, which is enough for at least one update: it learns and returns the
 credits. Steps that other actors wait for do arrive: an actor that starts to act with a newer policy first emits the
 steps made by older versions, and the trainer reports arrivals within milliseconds.
 

@@ -33,7 +33,7 @@ def leave_signals_to_main() -> None:
 
 
 def main(line: str, last_words: str, *modules: str) -> int:
-    """Import the host's modules and run its hosts; return the exit status."""
+    """Import the hosts' modules and run the hosts; return the exit status."""
     lifeline = hold_lifeline(line)
     prepare_output()  # for the output of the user's code
     leave_signals_to_main()

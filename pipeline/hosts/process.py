@@ -170,7 +170,9 @@ class ProcessHosts:
         self._tasks = tasks
         self._learners_share = config.pipeline.hosts.learners.replicas == 1
         self._process_of = learner_processes(config)
-        """Name of the learner process for each behaviour that is listed or has started to learn."""
+        """Names of the learner processes, keyed by behaviour; contains behaviours that are listed or have started to
+        learn.
+        """
         self._most_processes = most_learner_processes(config)
         self._shared: dict[str, SharedProcess] = {}
         self._names = len(config.behaviors) + SPARE_BEHAVIORS

@@ -1,7 +1,7 @@
 """The boundary between main and its hosts: the interface that every kind of host implements, local or remote.
 
 Main requests its ends of queues by name. What an end is depends on the kind: an object in the same event loop, a link
-that a process received when it started, or a network address. Only the kind's own code and the host know the
+that a process received when it started, or a network address. Only the code for that kind and the host know the
 difference; the host reads the end's address from the `OpenEdge` message.
 """
 
@@ -93,7 +93,8 @@ class HostFactory(Protocol):
 
         Args:
             plan: the host's plan.
-            feed: queue that other hosts fill directly; unless the new host runs in main, they must be of the same kind.
+            feed: queue that other hosts fill directly; those hosts must be of this kind, unless the new host runs in
+                main.
             replaces: a dead host of this kind and role, whose outgoing queues the new host takes over; a learner also
                 takes over the incoming queues.
         """

@@ -42,7 +42,7 @@ class Sweep:
         pid: id of the dead process.
         mark: its mark.
         group: its process group; -1 if unknown.
-        folders: folders; a process in the group with an open file in one of them also counts as left behind.
+        folders: folders to check; a process in the group with an open file in one of them also counts as left behind.
         line: the pipe that the dead process wrote to; any other process that holds the pipe open is a fork of the dead
             process.
     """

@@ -129,7 +129,7 @@ class BehaviorStarter:
         return found | self._run.parts.merged(lambda part: part.league_reports())
 
     async def _drain_unlearned(self, name: str) -> None:
-        """Drain a behaviour that first appears while the run is ending, because actors wait for its queue to open."""
+        """Drain the queue of a behaviour that first appears while the run is ending; actors wait for that queue."""
         if name not in self.behaviors and name not in self._unlearned:
             self._unlearned.add(name)
             self._start(drain(await self._launcher.gather(name)))
@@ -137,7 +137,7 @@ class BehaviorStarter:
     def heartbeat(self, slot: ActorSlot) -> None:
         """Handle an actor's sign of life, which arrives only after the actor has announced all its initial ids.
 
-        If the actor has announced any, the environment therefore does not have the ids that it has not announced.
+        If the actor has announced at least one id, the environment therefore lacks all ids that it has not announced.
         """
         if slot.source in self._announced:
             dismiss_early()  # learners for behaviours that the environment lacks

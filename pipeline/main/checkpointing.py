@@ -274,7 +274,7 @@ class Checkpointing:
             return last
 
     def check_exports(self) -> None:
-        """Fail the run if a behaviour's final policy could not be written, even if older ones exist."""
+        """Fail the run if a behaviour's final policy could not be written, even if older policies exist."""
         lost = [f"{name} ({state.not_exported})" for name, state in self._behaviors.items() if state.not_exported]
         if lost:
             text = f"the final policy could not be written for {', '.join(lost)}. Free disk space, and resume the run"

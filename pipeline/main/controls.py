@@ -79,7 +79,7 @@ class RunControls:
         self._run.checkpointing.begin()
 
     def hyperparameters(self, behavior: str) -> Mapping[str, float]:
-        """Return a behaviour's changeable hyperparameters, with their values at the start of the schedules."""
+        """Return a behaviour's changeable hyperparameters, with the values at which their schedules start."""
         settings = self._run.behaviors[behavior].settings
         values = settings.declared_hyperparameters
         if values is None or self._run.plan.playing or not settings.learns:

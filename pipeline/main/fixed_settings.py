@@ -86,7 +86,7 @@ def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSp
 
 
 def _settings(settings: BehaviorSettings, spec: BehaviorSpec) -> dict[str, Any]:
-    """Return the fixed settings as JSON values, by their keys within the behaviour's block."""
+    """Return the fixed settings as JSON values, keyed by their names within the behaviour's block."""
     found = {"trainer_type": settings.trainer_type, "reward_signals": sorted(settings.signals)}
     found.update(_network("network_settings", settings.network_settings, spec))
     for name, signal in settings.learned_signals.items():

@@ -150,7 +150,7 @@ class HostWatch:
 
         Args:
             host: the host.
-            status: its exit status, negative for a signal.
+            status: its exit status, negative if a signal killed it.
             said_goodbye: True if the host's last message announced its end.
         """
         self._run.supervisor.ended(host.plan.name)

@@ -129,7 +129,7 @@ class RunPart:
         """Handle the start of a checkpoint, just before barriers are put into the streams."""
 
     def checkpoint_ended(self) -> None:
-        """Handle the end of a checkpoint, complete or not, unless the run's last checkpoint has replaced it."""
+        """Handle the end of a checkpoint, complete or not; not called if the run's last checkpoint has replaced it."""
 
     def host_failed(self, why: str) -> None:
         """Handle the failure of one of the part's own hosts, which is about to end."""
@@ -156,7 +156,7 @@ class RunPart:
         return {}
 
     def lessons(self) -> Mapping[str, int]:
-        """Return the number of each parameter's current lesson, for `training_status.json`."""
+        """Return each parameter's current lesson number, for `training_status.json`."""
         return {}
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:

@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 TICK_S = 2e-4
 """Seconds per tick for decisions, rows and messages, in addition to the time for stepping the environments."""
 WORTH = 1.25
-"""Minimum factor by which more actors must be expected to raise the steps per second."""
+"""Minimum expected speed-up (ratio of steps per second) for choosing more actors."""
 GROWTH = 1.1
-"""Minimum factor by which doubling the number of instances must raise the steps per second."""
+"""Minimum speed-up (ratio of steps per second) for doubling the number of instances."""
 MOST_INSTANCES = 64
 ROWS_OF_EACH = 32
 """Minimum number of an update's rows from each instance, because shorter rollouts give worse estimates of returns."""
@@ -232,7 +232,7 @@ def _is_auto_section(config: RunConfig) -> bool:
 
 
 def with_hosts(config: RunConfig, which: str, **changes: Any) -> RunConfig:
-    """Return the configuration with changes to a section of `pipeline.hosts`; evaluation also gets the actors' kind."""
+    """Return the configuration with changes to a section of `pipeline.hosts`; evaluation inherits the actors' kind."""
     hosts = config.pipeline.hosts
     changed = {which: getattr(hosts, which).model_copy(update=changes)}
     if which == "actors" and "kind" in changes and not hosts.evaluation._is_set("kind"):

@@ -111,7 +111,7 @@ class Shutdown:
         return True
 
     def source_ended(self, name: str) -> None:
-        """Handle a source that has nothing left to produce, or has stopped; the last one ends the run."""
+        """Handle a source that has stopped or has nothing left to produce; end the run after the last source."""
         self._exhausted.add(name)
         if name in self._owing:
             self._owing.remove(name)

@@ -25,7 +25,7 @@ from headrace.queues.packing import pack, unpack
 from headrace.stages.environments.given import carried
 
 _GRACE_S = 60.0
-"""Seconds beyond the time limit for the child to start, import modules, write its stack and exit."""
+"""Seconds, in addition to the time limit, for the child to start, import modules, write its stack and exit."""
 _TOO_LONG = "Timeout ("
 """Beginning of the stack dump that faulthandler writes at the time limit."""
 

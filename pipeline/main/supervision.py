@@ -80,7 +80,7 @@ class Supervisor:
         self._heard.pop(host, None)
 
     def silent(self, now_s: float) -> list[Silence]:
-        """Return the hosts that have been silent for too long; warn about each silence only once, then end the host."""
+        """Return the silent hosts that now need a warning (one for each silence) or must now be ended."""
         pause = now_s - self._looked if self._looked is not None else 0.0
         self._looked = now_s
         found = []

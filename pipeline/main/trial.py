@@ -29,8 +29,7 @@ from headrace.stages.loading import users_folders
 
 _CHILD = "headrace.pipeline.trial_run:try_run"
 _FOR_PROGRAMS = 2
-"""Trying a program may take this multiple of `env_settings.timeout_wait`, because its start alone may take that long.
-"""
+"""Time limit for trying a program, as a multiple of `env_settings.timeout_wait`; its start alone may take that long."""
 _SKIP = "--no-env-check skips this check"
 _ROOM = re.compile(r"\bstages[/\\\\](\w+)[/\\\\]")
 _COMPUTING = ("policy", "trainer")
@@ -120,7 +119,7 @@ def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Map
 
 
 def _where(stacks: str, config: RunConfig) -> str:
-    """Return the innermost call in the user's own files, or the innermost of all calls if none is theirs."""
+    """Return the innermost call in the user's own files, or the innermost of all calls if none is in those files."""
     calls = _FRAME.findall(stacks)
     own = tuple(str(folder) for folder in users_folders(config.source_folder))
     found = next((call for call in calls if call[0].startswith(own)), calls[0] if calls else None)

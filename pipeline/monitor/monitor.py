@@ -160,7 +160,7 @@ async def monitored(
 
 
 class LivePage:
-    """A live run's page: its feed, its server, its token.
+    """A live run's page: its feed, server and token.
 
     Args:
         run: the run.

@@ -23,7 +23,7 @@ class ShowOrder:
     players: dict[str, str] = field(default_factory=dict)
     """Name of the player for each behaviour id; `newest` if not set."""
     persons: dict[str, object] = field(default_factory=dict)
-    """The viewer who plays for each behaviour id that a viewer has taken over."""
+    """The viewers who play, keyed by the behaviour id that each has taken over."""
     paused: bool = False
     speed: float = 1.0
     recorded: str = ""
@@ -51,7 +51,7 @@ class ShownGame(ABC):
     def __init__(self, status: str, trouble: str = "") -> None:
         self.order = ShowOrder()
         self.status = status
-        """`refused`, `off`, `starting`, `on` or `failed`."""
+        """The status: `refused`, `off`, `starting`, `on` or `failed`."""
         self.trouble = trouble
         self.announced: Mapping[str, Any] = {"sides": [], "display": None, "saved": "", "trouble": "", "waits": ""}
         self.picture = b""

@@ -43,8 +43,8 @@ _WAITS_AT = {
     PUBLISHER: ("updates", "policies", CREDITS),
     INFERENCE: ("requests", "asked", "answered", "answers"),
 }
-"""For each stage that may limit a run's speed: the kinds of edges on which others wait for it. Actors' stages are not
-listed.
+"""Kinds of edges on which others wait for a stage, keyed by each stage that may limit a run's speed. Actors' stages are
+not listed.
 """
 _NEVER_FULL = frozenset({"policies", "updates", "asked", "answers"})
 """Kinds of queues that hold at most one item: the newest, or the only one."""

@@ -74,7 +74,7 @@ class RunInFolder:
         return curves_of(self._read())
 
     def leagues(self) -> list[dict[str, Any]]:
-        """Return the leagues in the run's folder, except damaged files."""
+        """Return the leagues stored in the run's folder; skip damaged files."""
         found = []
         for path in sorted(self._folder.glob("*/league.json")):
             try:

@@ -42,7 +42,7 @@ class Give(_Wish):
 
 
 class Take(_Wish):
-    """Take over an agent on a side, or leave it."""
+    """Take over an agent on a side, or give it back."""
 
     do: Literal["take", "leave"]
     side: _Name

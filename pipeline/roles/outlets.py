@@ -245,7 +245,7 @@ class LearnedStepsOnly:
         self.left_out: Counter[str] = Counter()
 
     async def put(self, item: Any) -> None:
-        """Forward an item, without the steps to drop."""
+        """Remove the steps to drop from an item, and forward the rest."""
         if isinstance(item, TrajectoryBatch):
             settings = self._config.behavior_settings(item.behavior)
             if settings.learns and settings.self_play is None:

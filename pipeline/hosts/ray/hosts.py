@@ -80,7 +80,7 @@ class RayHost:
         self.consumers: dict[str, Consumer] = {}
         """Readers of this host's outgoing queues, keyed by queue name."""
         self.feeders: list[RayHost] = []
-        """Hosts that put items directly into this host's queue `feed_name`."""
+        """Hosts that put items directly into this host's `feed_name` queue."""
         self.feed_name = ""
         self.served: dict[str, dict[str, Any]] = {}
         """Arguments of `serve` for this host's outgoing queues, keyed by queue name."""
@@ -224,7 +224,7 @@ class RayHost:
 
 @dataclass(frozen=True)
 class MainConsumer:
-    """Main as the reader of a host's queue."""
+    """Represents main as the reader of a host's queue."""
 
     inlet: PullInlet[Any]
 
@@ -238,7 +238,7 @@ class MainConsumer:
 
 @dataclass(frozen=True)
 class HostConsumer:
-    """Another host on Ray as the reader of a host's queue."""
+    """Represents another host on Ray as the reader of a host's queue."""
 
     actor: Any
     name: str
@@ -285,7 +285,7 @@ class RayHosts:
         self._seats = league_seats(config)
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> RayHost:
-        """Start a host, which may have to wait for a node with free resources.
+        """Start a host; if necessary, wait for a node with free resources.
 
         Raises:
             RunError: if Ray can't be started or joined.
@@ -342,7 +342,7 @@ class RayHosts:
     async def _watch_head(self, session: RaySession) -> None:
         """Watch the head node; when it is lost, treat the actors as ended. Main can't replace them, so the run ends.
 
-        Learners may still save. A learner that has not begun yet never will, so it is treated as ended too.
+        Learners may still save their state, except those that have not begun to run; these are treated as ended too.
         """
         await session.wait_until_lost()
         log.warning(_HEADLESS)

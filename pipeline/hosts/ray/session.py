@@ -183,7 +183,7 @@ def _modules_in(config: RunConfig) -> list[str]:
 
 
 def _amounts(config: RunConfig) -> dict[str, float]:
-    """Return the total resources that a run's hosts on Ray request, by Ray's resource names."""
+    """Return the total resources that a run's hosts on Ray request, keyed by Ray's resource names."""
     total: Counter[str] = Counter()
     for resources in _requests(config):
         each = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory, **resources.custom}

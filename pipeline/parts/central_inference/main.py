@@ -62,7 +62,7 @@ class CentralInference(RunPart):
         self.run.tasks.run(_carry_requests(inlet, self._requests[slot.replica]))
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
-        """Handle the first agents that an actor has with a behaviour id: send the host a new id and its newest policy.
+        """Handle an actor's first agents with a behaviour id; if the id is new, send it and its policy to the host.
 
         Args:
             spec: the behaviour id's spec.

@@ -72,7 +72,7 @@ class Curricula:
 
     @property
     def lessons(self) -> Mapping[str, int]:
-        """Number of the current lesson, from 0, for each parameter that has a curriculum."""
+        """Current lesson number, counted from 0, of each parameter that has a curriculum; keyed by parameter name."""
         return dict(self._lessons)
 
     def current_parameters(self, reset: bool = False) -> EnvironmentParameters:

@@ -54,7 +54,7 @@ class CurriculaPart(RunPart):
         return {"curricula": self._curricula.state_dict()}
 
     def lessons(self) -> Mapping[str, int]:
-        """Return the number of each parameter's current lesson."""
+        """Return each parameter's current lesson number."""
         return self._curricula.lessons
 
     def _advance(self) -> None:
@@ -70,7 +70,7 @@ class CurriculaPart(RunPart):
 
 
 def curricula_of(plan: RunPlan) -> Curricula:
-    """Return a run's curricula, at the lessons from which the run continues."""
+    """Return a run's curricula, set to the lessons from which the run continues."""
     curricula = Curricula(plan.config.environment_parameters)
     if plan.resumed is not None and "curricula" in plan.resumed.progress:
         curricula.load_state_dict(plan.resumed.progress["curricula"])

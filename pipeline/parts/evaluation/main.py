@@ -61,7 +61,7 @@ class Evaluation(RunPart):
         return {"best_evaluation": self._best.get(behavior)}
 
     async def learns(self, behavior: str, slot: ActorSlot | None) -> None:
-        """Start evaluating a behaviour; repeated calls are allowed."""
+        """Start evaluating a behaviour; do nothing if this has already started."""
         async with self._joining:
             if self._ended or self._lost or behavior in self._outlets:
                 return
@@ -155,8 +155,8 @@ def _remembered(plan: RunPlan) -> dict[str, float]:
     """Return the resumed run's best scores, if they were achieved against the same opponents.
 
     A file next to the best policy has that policy's score, which may be newer than the checkpoint; earlier versions
-    wrote no such file. Versions without a choice of opponents stored scores by behaviour id, and other ids acted at
-    random. Those scores are valid only if there were no other ids.
+    wrote no such file. Versions without a choice of opponents stored scores keyed by behaviour id, and other ids acted
+    at random. Those scores are valid only if there were no other ids.
     """
     if plan.resumed is None or plan.config.evaluation is None:
         return {}

@@ -94,8 +94,8 @@ class Followers:
         """Train as the first replica, and end together with the followers.
 
         Returns:
-            A text that says which follower is lost, and how; empty if there was nothing left to do. After a loss, the
-            learner's queues stay open for its replacement, as if the learner had been killed.
+            A string that names the lost follower and says how it was lost; empty if there was nothing left to do. After
+            a loss, the learner's queues stay open for its replacement, as if the learner had been killed.
 
         Raises:
             StageError: if a follower fails, or is lost while the learner is in main; the message names the follower.
@@ -194,7 +194,7 @@ class Followers:
     def join(
         self, stage: TrainerStage, inlet: ItemSource[Any], outlet: ItemSink[Any]
     ) -> tuple[ItemSource[Any], ItemSink[Any]]:
-        """Wrap the learner's queues: each input item goes to the followers first, and the stage can close neither.
+        """Wrap the learner's queues: each input item goes to the followers first, and the stage can't close the queues.
 
         However the stage ends, both queues stay open; `beside` and the host close them if no follower is lost.
         """
@@ -266,7 +266,8 @@ class Followers:
 class _SharedInlet:
     """An input queue whose items go to the followers before the learner takes them.
 
-    A batch too large for the queue to the followers is split for the learner too, so that all make the same updates.
+    A batch too large for the queue to the followers is split for the learner too, so that the learner and the followers
+    make the same updates.
     """
 
     inlet: ItemSource[Any]

@@ -13,5 +13,5 @@ class FollowersPart(RunPart):
     receives = (FollowerLost,)
 
     def receive(self, host: HostHandle, message: FollowerLost) -> None:
-        """End a learner that has not failed itself, so that a new one can replace it."""
+        """End a learner that has lost a follower, so that a new learner can replace it."""
         self.run.end_host(host, f"was ended, because {message.how}")

@@ -274,7 +274,7 @@ class LeaguePart(RunPart):
             self._settled.set()
 
     async def _written(self, freeze: Freeze) -> Member | OSError:
-        """Write a policy in a thread, and warn if that takes long."""
+        """Write a policy in a thread, and warn if that takes too long."""
         loop = asyncio.get_running_loop()
         slow = loop.call_later(SLOW_S, log.warning, _SLOW, self._words(freeze), SLOW_S)
         try:

@@ -74,7 +74,7 @@ class LeagueMappings(PolicyMappings):
 
     @property
     def names_players(self) -> bool:
-        """Always true: results contain the players, and the return of each team."""
+        """Always True, because results contain the players and each team's return."""
         return True
 
     def add_behavior(self, spec: BehaviorSpec) -> None:
@@ -242,7 +242,7 @@ class LeagueMappings(PolicyMappings):
         return self._side_of_name(behavior_name(self._teams[team][0]))
 
     def _side_of(self, code: int, matches: Matches | None = None) -> str:
-        """Return the behaviour in the environment that a player plays; for a member, `matches` states it."""
+        """Return the behaviour in the environment that a player controls; for a member, look it up in `matches`."""
         if code < OWN:
             return [*self._sides.values()][-2 - code]
         if code == OWN or matches is None:

@@ -87,7 +87,7 @@ class ReplayShardHost(Host):
             log.info("%s has %d rows of a replay buffer that was %s.", self.plan.name, len(self._shard.memory), was)
 
     def _deal(self, checkpoint: Checkpoint, shards: int) -> None:
-        """Restore this shard's part of a buffer that had `shards` shards; 0 if the learner held the buffer."""
+        """Restore this shard's part of a buffer that had `shards` shards, or 0 if the learner held the buffer."""
         memory, plan = self._shard.memory, self.plan
         names = saved_shards(checkpoint.parts, plan.behavior)
         for number in range(max(shards, 1)):

@@ -13,7 +13,7 @@ class ReplayShards(RunPart):
     """Starts each learner's replay shards."""
 
     async def learner_started(self, state: BehaviorState, learner: HostHandle) -> list[Runner]:
-        """Start the hosts of a behaviour's replay shards; return runners for their rows and batches."""
+        """Start the hosts of a behaviour's replay shards; return the runners that main needs for them."""
         runners, behavior, launcher = [], state.behavior, self.run.launcher
         for shard, name in enumerate(shard_names(self.run.plan.config, behavior)):
             host = await launcher.start(
