@@ -1,4 +1,4 @@
-"""A run's YAML: its schema, and the code that reads and checks it. Imports no heavy packages."""
+"""The YAML of a run: its schema, and the code that reads and validates it. Imports no heavy packages."""
 
 from headrace.config.behaviors import BehaviorSettings
 from headrace.config.environment import (
@@ -92,5 +92,5 @@ __all__ = [
     "load_config",
 ]
 
-if __name__ != "headrace.config":  # a checkout is on `sys.path`, and the caller wants another package named `config`
+if __name__ != "headrace.config":  # a checkout is on `sys.path`, and the caller wants a different `config` package
     raise ModuleNotFoundError("No module named 'config'; Headrace's own is headrace.config", name=__name__)

@@ -1,4 +1,4 @@
-"""The `behaviors` section: how each behaviour learns. It has ML-Agents' schema and defaults, with some keys added."""
+"""The `behaviors` section: how each behaviour learns. It has ML-Agents' schema and defaults, plus some new keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from headrace.config.validation import explain
 
 
 class StopWhenSettings(Settings):
-    """Conditions under which a behaviour stops learning before `max_steps`; one of them is enough."""
+    """Conditions under which a behaviour stops learning before `max_steps`. Meeting any one of them is enough."""
 
     mean_reward: Float | None = Field(
         None, description="Stop when the mean return of the last `over` training episodes is at least this."
@@ -64,7 +64,7 @@ _FORMER_TRAINERS = {
     "offline_bc": "'bc', with hyperparameters.demo_path",
     "online_bc": "'bc', with hyperparameters.teacher",
 }
-"""Trainers in older versions of ML-Agents, and their equivalents in Headrace."""
+"""Maps trainers in older versions of ML-Agents to their Headrace equivalents."""
 
 _NO_PLUGINS = " (ML-Agents plugins are not supported; see docs/extending.md for how to write a trainer)"
 
@@ -112,7 +112,7 @@ def _defaults(trainer_type: str) -> Hyperparameters | PlainMap:
 
 
 class BehaviorSettings(Settings):
-    """One behaviour's block. Steps are agent decisions, not frames; the behaviour's trainer counts them."""
+    """Settings of one behaviour. Steps are agent decisions, not frames; the behaviour's trainer counts them."""
 
     trainer_type: Annotated[Text, BeforeValidator(_trainer_type)] = Field(
         DEFAULT_TRAINER,
@@ -197,7 +197,7 @@ class BehaviorSettings(Settings):
 
     @property
     def learns(self) -> bool:
-        """True unless brains that do not learn play all games."""
+        """True unless brains that do not learn play all of the behaviour's games."""
         return not self.brain or not leave_nobody_to_learn(self.brain)
 
     @property
@@ -208,12 +208,12 @@ class BehaviorSettings(Settings):
 
     @property
     def signals(self) -> dict[str, RewardSignalSettings]:
-        """The behaviour's reward signals by name: built-in ones in the schema's order, then custom ones."""
+        """The behaviour's reward signals, keyed by name: built-in signals in schema order, then custom signals."""
         return self.reward_signals.present
 
     @property
     def learned_signals(self) -> dict[str, LearnedSignalSettings]:
-        """The reward signals that have networks."""
+        """The reward signals that have networks, keyed by name."""
         return {name: signal for name, signal in self.signals.items() if isinstance(signal, LearnedSignalSettings)}
 
     @property
@@ -229,7 +229,7 @@ class BehaviorSettings(Settings):
 
     @property
     def demonstrations(self) -> str | None:
-        """The `demo_path` from which this behaviour learns without acting; None if it learns in another way."""
+        """The `demo_path` that this behaviour imitates instead of acting; None if it does not learn this way."""
         return self._imitated("demo_path")
 
     def _imitated(self, key: str) -> str | None:
@@ -239,7 +239,7 @@ class BehaviorSettings(Settings):
     @field_validator("hyperparameters", mode="wrap")
     @classmethod
     def _by_trainer(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
-        trainer = info.data.get("trainer_type", "")  # missing if it was refused earlier
+        trainer = info.data.get("trainer_type", "")  # missing if it failed validation
         model = declared_kind(trainer).hyperparameters
         if model is not None and isinstance(value, Settings) and not isinstance(value, model):
             raise ValueError(
@@ -259,7 +259,7 @@ class BehaviorSettings(Settings):
         return data
 
     def _mistakes(self) -> list[Finding]:
-        """Find contradictions, but only of the first kind that occurs, because it may cause later kinds."""
+        """Find conflicting settings. Stop at the first kind of conflict found, because it may cause the other kinds."""
         return (
             self._about_brains()
             or self._about_league()
@@ -307,7 +307,7 @@ class BehaviorSettings(Settings):
         return [Finding((key,), message, (("league",),)) for key in others]
 
     def _about_hyperparameters(self) -> list[Finding]:
-        """Find contradictions with the trainer; fill in the trainer's defaults for missing hyperparameters."""
+        """Find settings that conflict with the trainer, and fill in the trainer's default hyperparameters."""
         found = [
             Finding(
                 (key,),

@@ -1,8 +1,8 @@
-"""Brains, which decide for agents: the table of kinds, and the settings that refer to a brain.
+"""Brains, which choose the agents' actions: the table of brain kinds, and the settings that refer to brains.
 
-A brain that does not learn can decide for a behaviour, for some of its teams, in a share of its games, or as an
-opponent in self-play and in evaluations. In all these cases, the key `use` selects the brain. A new kind needs one
-entry here and the function named in the entry.
+A brain that does not learn can act for a behaviour or for some of its teams, in all games or in a fraction of them, or
+as an opponent in self-play and in evaluations. In all these cases, the `use` key selects the brain. To add a kind, add
+an entry here and write the function that the entry names.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ MODEL_SUFFIXES = (".pt", ".onnx")
 
 @dataclass(frozen=True, slots=True)
 class BrainKind:
-    """One kind of brain. Its function is given as `module:name`, and is imported when a run needs it."""
+    """One kind of brain. Its function is specified as `module:name` and is imported when a run needs it."""
 
     meaning: str
     """Description for the YAML reference."""
     maker: str | None
-    """Function from a `BrainRequest` to the object that decides. If the request has no spec yet, the function only
-    checks what it can without a spec, and returns None. The field is None if the brain is a trainer's policy."""
+    """Function that takes a `BrainRequest` and returns the object that chooses actions. If the request has no spec yet,
+    the function only checks what it can without a spec, and returns None. This field is None if the brain is a
+    trainer's policy."""
     keys: tuple[str, ...] | None = ()
     """Keys that the brain accepts in `with`; None if the brain's own code checks them."""
 
@@ -59,7 +60,7 @@ BRAIN_KINDS: Table[BrainKind] = Table(
         "headrace.stages.exhibition.own_game:make_player",
     ),
 )
-"""The kinds by name; `kind_of` returns the kind for a value of `use`."""
+"""The brain kinds, keyed by name; `kind_of` returns the kind that a value of `use` selects."""
 
 SCRIPTED_PLAYERS: Mapping[str, tuple[str, ...]] = {
     "Volley": ("headrace.stages.games.volley:ScriptedPlayer",),
@@ -70,7 +71,7 @@ SCRIPTED_PLAYERS: Mapping[str, tuple[str, ...]] = {
 
 
 def kind_of(use: str) -> str | None:
-    """Return the kind of brain for a value of `use`; None if there is no such kind."""
+    """Return the kind of brain that a value of `use` selects; None if the value does not name a brain."""
     if use in (LEARNING, "random", "scripted", PLAYER):
         return use
     if is_reference(use):
@@ -80,12 +81,12 @@ def kind_of(use: str) -> str | None:
 
 
 def check_use(use: str, more: Collection[str] = (), people: bool = False) -> str:
-    """Check and return a value of `use`: a brain, or one of some additional words.
+    """Check and return a value of `use`: a brain or one of the words in `more`.
 
     Args:
         use: the value to check.
-        more: the additional words.
-        people: True if a person is allowed.
+        more: additional words that are allowed.
+        people: True to allow a human player.
 
     Raises:
         ValueError: if the value is neither a brain nor one of the words.
@@ -176,7 +177,7 @@ class MemberSettings(Settings):
 
 
 class BrainSettings(MemberSettings):
-    """A brain that does not learn, and its share of the games."""
+    """A brain that does not learn, and the fraction of the games that it plays."""
 
     weight: Float = Field(
         1.0, gt=0, le=1, description="The brain's share of the games, drawn for each game: 0.2 is a fifth of them."
@@ -184,7 +185,7 @@ class BrainSettings(MemberSettings):
 
 
 class OwnBrainSettings(BrainSettings):
-    """A behaviour's brain, which decides for its agents, or for some of its teams, in its share of the games."""
+    """A brain that chooses the actions of a behaviour's agents, or of some of its teams, in a fraction of the games."""
 
     use: Annotated[
         Text, BeforeValidator(lambda value: check_use(value, people=True) if isinstance(value, str) else value)
@@ -195,7 +196,7 @@ class OwnBrainSettings(BrainSettings):
 
 
 def as_brains(value: object) -> object:
-    """Normalise the forms of `brain`: return an empty list for `learning`, otherwise a list of brains."""
+    """Normalise a value of `brain`: return an empty list for `learning`, otherwise a list of brains."""
     if value in (LEARNING, {"use": LEARNING}):
         return ()
     if isinstance(value, str):
@@ -204,7 +205,7 @@ def as_brains(value: object) -> object:
 
 
 def check_brains(brains: Sequence[BrainSettings], key: str) -> list[Finding]:
-    """Find contradictions in a list of brains."""
+    """Find conflicting settings in a list of brains."""
     found = []
     for index, brain in enumerate(brains):
         if brain.name in [before.name for before in brains[:index]]:
@@ -221,12 +222,12 @@ def check_brains(brains: Sequence[BrainSettings], key: str) -> list[Finding]:
 
 
 def brains_of_team(brains: Sequence[BrainSettings], team: int | None) -> list[BrainSettings]:
-    """Return the brains that decide for a team; None stands for any team that is not named."""
+    """Return the brains that act for a team; None means any team that no brain names."""
     return [brain for brain in brains if (teams := getattr(brain, "teams", None)) is None or (team in teams)]
 
 
 def leave_nobody_to_learn(brains: Sequence[OwnBrainSettings]) -> bool:
-    """Return True if brains play all games for all teams, or, if teams 0 to n are named, for each of these."""
+    """Return True if brains play every game for every team (or for each of teams 0 to n, if only those are named)."""
     named = {team for brain in brains for team in brain.teams or ()}
     teams = sorted(named) if named == set(range(len(named))) and len(named) > 1 else [None]
     return all(fills([brain.weight for brain in brains_of_team(brains, team)]) for team in teams)

@@ -1,4 +1,7 @@
-"""The `environment` section: environments other than Unity. Models for kinds with additional keys are at the end."""
+"""The `environment` section: environments other than Unity.
+
+The models for kinds with additional keys are at the end.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ class KeySettings(Settings):
 
 
 class KeyMapSettings(Settings):
-    """The keyboard keys for a person who plays for a behaviour."""
+    """The keyboard keys that a person uses to control a behaviour's agent."""
 
     press: dict[Text, KeySettings] = Field(
         description="Actions by key, with the browser's name for it: `ArrowLeft`, `Space`, `a`. If several keys for "
@@ -95,7 +98,7 @@ def _team(value: Any) -> Any:
 
 
 class ObservationSettings(Settings):
-    """The kind of one of the environment's observations. The short form is just `vector`, `image`, `set` or `goal`."""
+    """The kind of one observation. The short form is just `vector`, `image`, `set` or `goal`."""
 
     kind: Annotated[Text, one_of(OBSERVATION_KINDS)] | None = Field(
         None,
@@ -121,7 +124,7 @@ class ObservationSettings(Settings):
 
 
 class WrapperSettings(Settings):
-    """A wrapper around each single environment. The short form is just its `use`."""
+    """A wrapper around each individual environment. The short form is just its `use`."""
 
     use: Reference = Field(
         description="`module:callable` whose first argument is an environment, such as "
@@ -195,7 +198,7 @@ FOR_EVERY_KIND = ("kind", "num_envs", "action_repeat", "max_episode_steps")
 
 
 class EnvironmentSettings(ChoosingSettings):
-    """The environment in which the agents act. ML-Agents has no such section, because it always runs Unity."""
+    """The environment in which the agents act. ML-Agents does not have this section, because it always runs Unity."""
 
     choosable: ClassVar[Mapping[str, bool]] = {"num_envs": False}
 

@@ -1,7 +1,7 @@
-"""The table of environment kinds: for each `environment.kind` in the YAML, its settings and the location of its code.
+"""The table of environment kinds: for each value of `environment.kind`, the settings it accepts and where its code is.
 
-A new engine needs one entry here and its own folder, `stages/environments/<engine>/`. Code is given as `module:name`,
-and is imported when a run needs it.
+To add an engine, add an entry here and a folder `stages/environments/<engine>/`. Code is specified as `module:name` and
+is imported when a run needs it.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ from typing import Any
 from headrace.config.tables import Table
 
 UNITY = "unity"
-"""The kind of a run without an `environment` section."""
+"""The environment kind of a run whose YAML has no `environment` section."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentKind:
-    """One kind of environment. Functions and classes are given as `module:name`."""
+    """One kind of environment. Functions and classes are specified as `module:name`."""
 
     meaning: str
     """Description for the YAML reference."""
     group: str
     """Function that makes an `EnvironmentGroup` from an `EnvironmentRequest` (`stages/environments/factory.py`)."""
     made_by: tuple[str, ...] = ()
-    """Keys of the section, exactly one of which must name the environment."""
+    """Keys of the `environment` section; exactly one of them must be set, to name the environment."""
     example: str = ""
     """An example of one of the keys in `made_by`, for messages."""
     keys: tuple[str, ...] = ()
     """Keys of `EnvironmentSettings` that apply to this kind, in addition to those that apply to every kind."""
     settings: str = "headrace.config.environment:EnvironmentSettings"
-    """Settings model of the section. A kind with additional keys has a subclass, with `kind: Literal["its name"]`."""
+    """Settings model for the `environment` section. A kind with additional keys needs a subclass with `kind:
+    Literal["<name>"]`."""
     check: str | None = None
-    """Function that yields contradictions between a `RunConfig`'s `environment` section and other sections, as
-    `Finding`s; None if there is nothing to check."""
+    """Function that takes a `RunConfig` and yields a `Finding` for each conflict between its `environment` section and
+    other sections; None if there is nothing to check."""
     references: str = "headrace.stages.environments.factory:named_in_section"
-    """Function that yields, for a `RunConfig`, functions that import what the YAML names; each raises a `StageError` if
-    its name can't be found."""
+    """Function that takes a `RunConfig` and yields functions, each of which imports something that the YAML names and
+    raises a `StageError` if the name can't be found."""
     preflight: str | None = None
-    """Function that checks the files that a run needs, given a `RunConfig`, before the run's folder is created; raises
-    a `StageError`. None if there is nothing to check."""
+    """Function that takes a `RunConfig` and checks the files that the run needs, before the run's folder is created. It
+    raises a `StageError` if a file is missing or unsuitable. None if there is nothing to check."""
     advice: str | None = None
     """Function that yields the findings of the standard environment checker for an `EnvironmentRequest`; `--validate`
     calls it after a successful trial run. None if there is no checker."""
@@ -55,17 +56,18 @@ class EnvironmentKind:
     engine_settings: tuple[str, ...] = ()
     """Keys of `engine_settings` that affect this kind."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By section: defaults for keys in other sections, if they differ from ML-Agents' defaults."""
+    """Defaults for keys of other sections that differ from ML-Agents' defaults, keyed by section."""
     one_after_another: bool = False
-    """True if an actor steps its instances one after another, so that several actors are faster."""
+    """True if an actor steps its instances one after another, in which case several actors are faster than one."""
     apart: bool = False
-    """True if each instance is a separate program, which `env_settings.env_path` names."""
+    """True if each instance is a separate program, whose path is `env_settings.env_path`."""
     editor: str = ""
-    """The editor that a run of this kind waits for if it has no `env_path`, for messages."""
+    """Name, for messages, of the editor that a run of this kind waits for if `env_path` is not set."""
     editor_port: int | None = None
-    """The only port to which the editor connects; None for `env_settings.base_port`."""
+    """The only port that the editor connects to; None if it connects to `env_settings.base_port`."""
     not_shown: str = ""
-    """Why the kind can't be recorded as video or shown on the live page, with an alternative; empty if it can."""
+    """Message that says why this kind can't be recorded as video or shown on the live page, and what to do instead;
+    empty if it can."""
     holds_actions: bool = False
     """True if the environment itself repeats each action for `action_repeat` steps."""
 
@@ -176,7 +178,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         not_shown="a game that uses the open protocol opens its own window: watch it there",
     ),
 )
-"""The kinds, by the value of `environment.kind`."""
+"""The environment kinds, keyed by the value of `environment.kind`."""
 
 
 def load_entry(reference: str) -> Any:

@@ -1,4 +1,4 @@
-"""Mistakes in a configuration, all reported in one `ConfigError`."""
+"""Mistakes in a configuration. A single `ConfigError` reports all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TypeAlias
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""The path of a value: the keys (and list indices) that lead to the value from the top of the YAML."""
+"""The path of a value in the YAML: the keys and list indices that lead to it from the top level."""
 
 
 def dotted(path: KeyPath) -> str:
@@ -24,7 +24,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 SET = "--set"
-"""Option that overrides a key in the file; the position of an overridden key begins with this option."""
+"""Option that overrides a key in the file. Messages about an overridden key begin with this option, not with the file
+name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +33,17 @@ class Mistake:
     """One mistake in a configuration."""
 
     file: str
-    """The file as the user named it, `--set key=value` for an override, or empty for plain data."""
+    """The file name that the user gave, `--set key=value` for an override, or empty for plain data."""
     line: int | None
-    """Line in the file, counted from 1; None if there is no line."""
+    """Line number in the file, starting at 1; None if the mistake is not on a particular line."""
     path: str
-    """Dotted path of the key; empty for the whole file."""
+    """Dotted path of the key; empty if the mistake concerns the entire file."""
     message: str
     """What the mistake is, what was expected, and how to fix it."""
 
     @property
     def place(self) -> str:
-        """The mistake's position as `file:line`; without a line, only the file or override, or an empty string."""
+        """The mistake's location, `file:line`; just the file or override if there is no line; empty for plain data."""
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
     def __str__(self) -> str:
@@ -50,16 +51,16 @@ class Mistake:
 
 
 Locate: TypeAlias = Callable[[KeyPath, str], Mistake]
-"""Function that takes a key and a message, and returns a mistake with the key's position."""
+"""Function that takes a key's path and a message, and returns a `Mistake` with the key's location."""
 
 
 def nowhere(path: KeyPath, message: str) -> Mistake:
-    """Make a mistake in plain data, which has no file."""
+    """Return a `Mistake` without a location, for plain data."""
     return Mistake("", None, dotted(path), message)
 
 
 class ConfigError(Exception):
-    """A configuration can't be used; `mistakes` holds all reasons, and `str()` shows them."""
+    """Raised if a configuration can't be used; `mistakes` lists the reasons, and `str()` shows them."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -68,10 +69,11 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found: a `Mistake` or a warning, without file and line."""
+    """The result of a check: a mistake or a warning, without file and line."""
 
     path: KeyPath
-    """The key at fault: relative to the model whose check found it, or, after validation, to the top of the YAML."""
+    """Path of the key at fault: relative to the model that ran the check, or, after validation, to the top level of the
+    YAML."""
     message: str
     involves: tuple[KeyPath, ...] = ()
     """Other keys on which the check depends; if one of these keys is invalid, the finding is dropped."""

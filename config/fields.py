@@ -31,17 +31,17 @@ _NUMBER = re.compile(r"[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?", re
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 LARGEST = 10**15
-"""Largest integer in a configuration; the smallest is its negative. Floats can represent both exactly."""
+"""Largest integer allowed in a configuration; the smallest is its negative. Floats represent both exactly."""
 
 
 class Settings(BaseModel):
-    """One section of the YAML: frozen, and strict about unknown keys."""
+    """Base class for the sections of the YAML. Instances are frozen, and unknown keys are refused."""
 
-    # Built on first use rather than on import, so that `--help` does not wait for it.
+    # Built on first use rather than on import, so `--help` does not wait for it.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     more: ClassVar[type[Settings] | None] = None
-    """Model for the values of unlisted keys; None if unlisted keys are mistakes."""
+    """Model for the values of undeclared keys; None if undeclared keys are refused."""
 
     @model_validator(mode="after")
     def _relate(self) -> Self:
@@ -50,7 +50,7 @@ class Settings(BaseModel):
         return self
 
     def _mistakes(self) -> Iterable[Finding]:
-        """Find contradictions between fields that are individually valid; paths start at this model."""
+        """Find conflicts between fields that are individually valid; the findings' paths are relative to this model."""
         return ()
 
     def _derive(self) -> None:
@@ -76,7 +76,7 @@ def changed(settings: Settings) -> list[str]:
 
 
 def report(findings: Sequence[Finding]) -> None:
-    """Raise a validator's findings, if any."""
+    """Raise a `FindingsError` if a validator found anything."""
     if findings:
         raise FindingsError(findings)
 
@@ -93,9 +93,9 @@ def hint_at_module(text: str) -> str:
 
 
 def to_number(text: str) -> int | float | None:
-    """Read a decimal number as YAML and Python write it (`1e-4`, `5e6`, `1_000`); return None for any other text.
+    """Parse a decimal number in YAML or Python notation (`1e-4`, `5e6`, `1_000`); return None for any other text.
 
-    An integer of more than 64 bits becomes a float, because it could not be sent to another process as an integer.
+    An integer of more than 64 bits becomes a float, because integers of that size can't be sent to other processes.
     """
     if _NUMBER.fullmatch(text) is None:
         return None
@@ -110,7 +110,7 @@ def within_64_bits(number: int) -> int | float:
 
 
 def _number(value: object) -> object:
-    """Read a quoted number as a number: ML-Agents accepts quoted numbers, and its files contain them."""
+    """Convert a quoted number to a number, because ML-Agents accepts quoted numbers and its files contain them."""
     if isinstance(value, str):
         number = to_number(value)
         return value if number is None else number
@@ -129,7 +129,7 @@ def _whole(value: object) -> object:
 
 
 def _text(value: object) -> object:
-    """Read a number as text, such as in `run_id: 7`."""
+    """Convert a number to text, for keys such as `run_id: 7`."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -149,7 +149,7 @@ def _reference(value: object) -> object:
 
 
 def one_of(words: Collection[str]) -> BeforeValidator:
-    """Refuse text that is not one of these words, such as the names in a table; words may be added later."""
+    """Return a validator that accepts only these words, such as the names in a table; words may be added later."""
 
     def check(value: object) -> object:
         word = _text(value)
@@ -183,19 +183,19 @@ Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
 Device = Annotated[Text, BeforeValidator(_device)]
 
 PlainMap = dict[str, Any]
-"""A map that is passed on unchanged: keyword arguments for code that the schema does not know."""
+"""A map that is passed on unchanged, as keyword arguments, to code that the schema does not know."""
 
 AUTO = "auto"
 
 
 class ChoosingSettings(Settings):
-    """A section with keys that may be `auto`, whose values a run chooses when it starts.
+    """A section with keys that may be `auto`: the run chooses their values when it starts.
 
-    Until then these keys have their defaults; `is_auto` returns whether a key's value is still to be chosen.
+    Until then, these keys have their default values, and `is_auto` returns True for them.
     """
 
     choosable: ClassVar[Mapping[str, bool]] = {}
-    """The keys that may be `auto`, with True for those that are `auto` by default."""
+    """Maps each key that may be `auto` to True if it is `auto` by default."""
     _auto: frozenset[str] = PrivateAttr(frozenset())
 
     @model_validator(mode="wrap")
@@ -210,11 +210,11 @@ class ChoosingSettings(Settings):
         return settings
 
     def is_auto(self, name: str) -> bool:
-        """Return True if the run chooses this key's value."""
+        """Return True if this key is `auto`, so the run chooses its value."""
         return not self._is_set(name) and (name in self._auto or self.choosable[name])
 
     def with_auto(self, name: str) -> Self:
-        """Return a copy in which the run chooses the value of this unset key."""
+        """Return a copy in which this unset key is `auto`."""
         copy = self.model_copy()
         copy._auto = self._auto | {name}
         return copy

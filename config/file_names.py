@@ -1,4 +1,4 @@
-"""File and folder names for names that users choose; they are valid and identical on every system.
+"""Converts names that users choose to file and folder names that are valid, and the same, on every system.
 
 Characters that Windows does not allow are escaped as in URLs: `a:b` becomes `a%3Ab`, and `a%3Ab` becomes `a%253Ab`.
 `name_of_file` reverses the escaping. Ordinary names, with spaces and letters of any language, stay unchanged.
@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')
 _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?= *(\.|$))", re.IGNORECASE)
-"""Device names, which Windows reserves whatever the suffix."""
+"""Device names, which Windows reserves with any suffix."""
 _AT_END = re.compile(r"[. ]$")
 """Characters that Windows drops at the end of a name."""
 _LIKE_AN_ESCAPE = re.compile(r"%(?=[0-9a-f]{2})|\A%\Z", re.IGNORECASE)
@@ -40,7 +40,7 @@ def name_of_file(file: str) -> str:
 
 
 def why_not_on_windows(name: str) -> str:
-    """Return why Windows does not allow a file with this name; empty if it does."""
+    """Return the reason why Windows does not allow a file with this name; empty if it allows the name."""
     if sign := _NOT_IN_NAMES.search(name):
         return f"Windows does not allow {sign[0]!r} in file names"
     if _DEVICE.match(name):

@@ -1,7 +1,7 @@
-"""A run's hosts: the table of kinds, and the sections `pipeline.hosts` and `pipeline.ray`.
+"""A run's hosts: the table of host kinds, and the `pipeline.hosts` and `pipeline.ray` sections.
 
-A new kind needs one entry in `HOST_KINDS` and the class named in the entry, which starts hosts and creates their queues
-(`headrace.pipeline.hosts.protocol.HostFactory`).
+To add a kind, add an entry to `HOST_KINDS` and write the class that the entry names, which starts hosts and creates
+their queues (`headrace.pipeline.hosts.protocol.HostFactory`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class HostKind:
     run with only hosts of this kind can be deterministic. Hosts of other kinds share queues only with hosts of the
     same kind; all other items pass through main."""
     on_ray: bool = False
-    """True if hosts of this kind can request resources, and `pipeline.ray` determines where they run."""
+    """True if hosts of this kind run on the Ray cluster that `pipeline.ray` describes, and can request resources there.
+    """
     extra: str = ""
-    """Name of the additional package that the kind needs, which is also the `headrace` extra that installs it."""
+    """Name of the additional package that this kind needs; the `headrace` extra that installs it has the same name."""
 
 
 HOST_KINDS: Table[HostKind] = Table(
@@ -45,7 +46,7 @@ HOST_KINDS: Table[HostKind] = Table(
         extra="ray",
     ),
 )
-"""The host kinds, by the value of `kind`."""
+"""The host kinds, keyed by the value of `kind`."""
 
 
 def joined_directly(sources: str, sink: str) -> bool:
@@ -55,11 +56,12 @@ def joined_directly(sources: str, sink: str) -> bool:
 
 _WITHOUT_RESOURCES = "hosts of kind '{}' can't request resources; leave the resources out, or use kind: ray"
 NODE = "node:"
-"""Prefix of the resource that Ray provides for each cluster node, followed by the node's address; its amount is 1."""
+"""Prefix of the name of the resource that Ray defines for each cluster node: the node's address follows. Its amount is
+1."""
 
 
 class HostResources(Settings):
-    """Resources that a host on Ray requests. Ray starts the host on a node where they are free, and reserves them."""
+    """Resources that a host on Ray requests. Ray starts the host on a node that has them free, and reserves them."""
 
     cpus: Float | None = Field(
         None,
@@ -149,7 +151,7 @@ def _auto_or_number(value: object) -> object:
 
 AutoOrNumber = Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_auto_or_number)]
 MOST_AT_ONCE = 256
-"""Maximum number of processes, and of threads in each process."""
+"""Maximum number of processes, and maximum number of threads per process."""
 
 
 class LearnerHosts(_Hosts):
@@ -226,7 +228,7 @@ class HostsSettings(Settings):
 
 
 class PlacementSettings(Settings):
-    """Where a league learner and its actors run; these settings override those for all hosts."""
+    """Where a league learner and its actors run. These settings override the settings for all learners and actors."""
 
     device: Device | None = Field(
         None,
@@ -244,7 +246,7 @@ class PlacementSettings(Settings):
     )
 
     def not_on_ray(self, hosts: HostsSettings) -> Iterator[Finding]:
-        """Find resources that are set for hosts of a kind that can't request any."""
+        """Report resources that are set for hosts whose kind can't request resources."""
         for part in ("actors", "learners"):
             kind = getattr(hosts, part).kind
             if getattr(self, part) is not None and not HOST_KINDS[kind].on_ray:

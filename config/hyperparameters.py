@@ -23,7 +23,7 @@ def schedule_field(default: Schedule, description: str = _STAYS_OR_FALLS, extra:
 
 
 class Block(Protocol):
-    """The parts of a behaviour's block that its hyperparameters are checked against."""
+    """The other settings of a behaviour that its hyperparameters are checked against."""
 
     @property
     def max_steps(self) -> int: ...  # noqa: D102 - a key of the YAML
@@ -44,7 +44,7 @@ class Hyperparameters(Settings):
         return tuple(name for name in cls.model_fields if f"{name}_schedule" in cls.model_fields)
 
     def with_value(self, name: str, value: float) -> Self:
-        """Return a copy with another value for a scheduled hyperparameter.
+        """Return a copy with a different value for a scheduled hyperparameter.
 
         Raises:
             ValueError: if the hyperparameter has no schedule, or the value is out of bounds.
@@ -65,19 +65,19 @@ class Hyperparameters(Settings):
 
     @property
     def longest_piece(self) -> int | None:
-        """Number of steps after which actors cut trajectories; None for `time_horizon`."""
+        """Number of steps after which actors cut trajectories; None to cut them after `time_horizon`."""
         return None
 
     def small(self, rows: int) -> Self:
-        """Return a copy for a trial run, in which the first update is quick and happens after about `rows` rows."""
+        """Return a copy for a trial run: its first update comes after about `rows` steps, and is quick."""
         return self
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find contradictions with the rest of the behaviour's block; the findings' paths start at the block."""
+        """Find conflicts with the behaviour's other settings; the findings' paths are relative to its block."""
         yield from ()
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find valid settings that are probably mistakes; the findings' paths start at the block."""
+        """Find valid settings that are probably mistakes; the findings' paths are relative to the behaviour's block."""
         yield from ()
 
     def extra_columns(self) -> tuple[str, ...]:
@@ -165,21 +165,21 @@ class OnPolicyHyperparameters(Hyperparameters):
 
     @property
     def batch_rows(self) -> int:
-        """Number of steps in one gradient step: `batch_size`, or the whole buffer if that is smaller."""
+        """Number of rows that one gradient step uses: `batch_size`, or `buffer_size` if that is smaller."""
         return min(self.batch_size, self.buffer_size)
 
     def small(self, rows: int) -> Self:
-        """Return a copy that learns from `rows` rows in one pass."""
+        """Return a copy that updates after `rows` steps, in a single pass over them."""
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Report minibatches of sequences, in which advantages can't be normalised per minibatch."""
+        """Report advantages that are normalised per minibatch in a network with memory, which is not supported."""
         if self.advantage_normalization == "minibatch" and block.network_settings.memory is not None:
             message = "'minibatch' can't be combined with network_settings.memory; expected 'buffer' or 'none'"
             yield Finding(("hyperparameters", "advantage_normalization"), message, (("network_settings", "memory"),))
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Report a minibatch larger than the buffer, and a key without effect."""
+        """Report a minibatch larger than the buffer, and a `shared_grad_norm` that has no effect."""
         if self.buffer_size < self.batch_size:
             message = (
                 f"{self.buffer_size} is smaller than batch_size ({self.batch_size}), so each minibatch is the whole "
@@ -243,7 +243,7 @@ class POCAHyperparameters(OnPolicyHyperparameters):
 
 
 class BCHyperparameters(Hyperparameters):
-    """`hyperparameters` of a behaviour whose `trainer_type` is `bc`, which imitates and needs no reward."""
+    """`hyperparameters` of a behaviour whose `trainer_type` is `bc`, which learns by imitation and needs no rewards."""
 
     demo_path: PathText | None = Field(None, min_length=1, description=f"{DEMONSTRATIONS} An alternative to `teacher`.")
     teacher: Text | None = Field(
@@ -271,11 +271,11 @@ class BCHyperparameters(Hyperparameters):
         return self.buffer_size
 
     def small(self, rows: int) -> Self:
-        """Return a copy that learns from `rows` rows in one pass."""
+        """Return a copy that updates after `rows` steps, in a single pass over them."""
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Report exploration noise, which has no use in imitation."""
+        """Report exploration noise, which is useless for imitation."""
         if block.network_settings.gsde is not None:
             message = "can't be combined with trainer_type 'bc', which imitates and does not explore; leave it out"
             yield Finding(("network_settings", "gsde"), message, (("trainer_type",),))
@@ -295,7 +295,7 @@ def _one_pass(buffer_size: int, batch_size: int, rows: int) -> dict[str, int]:
 
 
 def about_sizes(buffer_size: int, batch_size: int) -> list[Finding]:
-    """Report a buffer that is smaller than the minibatch drawn from it."""
+    """Report a buffer smaller than the minibatches drawn from it."""
     if buffer_size >= batch_size:
         return []
     message = f"{buffer_size} is smaller than batch_size ({batch_size}); raise buffer_size or lower batch_size"

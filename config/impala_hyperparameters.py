@@ -1,4 +1,4 @@
-"""IMPALA's `hyperparameters`: V-trace with a replay buffer and cloning. Sizes are numbers of unrolls."""
+"""IMPALA's `hyperparameters`: V-trace with a replay buffer and cloning. Sizes are given in unrolls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.config.hyperparameters import (
 
 
 class ImpalaHyperparameters(Hyperparameters):
-    """`hyperparameters` of a behaviour whose `trainer_type` is `impala`. Sizes are numbers of unrolls."""
+    """`hyperparameters` of a behaviour whose `trainer_type` is `impala`. Sizes are given in unrolls."""
 
     unroll_length: Int = Field(20, gt=0, le=10**7, description="Steps of an unroll.")
     batch_size: Int = Field(
@@ -118,7 +118,7 @@ class ImpalaHyperparameters(Hyperparameters):
         return self.batch_size * self.unroll_length
 
     def small(self, rows: int) -> Self:
-        """Return a copy with few and short unrolls per batch."""
+        """Return a copy with fewer and shorter unrolls per batch."""
         length = min(self.unroll_length, max(1, rows // 8))
         batch = min(self.batch_size, max(2, rows // length))
         return self.model_copy(
@@ -148,7 +148,7 @@ class ImpalaHyperparameters(Hyperparameters):
             yield Finding(("hyperparameters", "shared_critic"), message, (("network_settings", "memory"),))
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Report replay keys without effect, and a run that trains only the critic."""
+        """Report replay keys that have no effect, and settings that would train only the critic."""
         if not self.batch_size_from_replay:
             for key in ("replay_capacity", "replay_sampling", "policy_cloning_cost", "value_cloning_cost"):
                 if key in changed(self):

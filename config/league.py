@@ -1,4 +1,4 @@
-"""Leagues: a behaviour's `league` section, its presets and its checks.
+"""Leagues: the `league` section of a behaviour, with its presets and checks.
 
 docs/league-rules.md explains the rules, with their sources.
 """
@@ -32,11 +32,11 @@ _KINDS = {
     "frozen versions of that learner",
     "meta": "members of the pool, with their probabilities in the mixture of `meta_solver`",
 }
-"""A learner's possible opponents, by the value of `match`."""
+"""Descriptions of the opponents that each value of `match` selects."""
 
 
 _TAKERS = {"against": ("pfsp", "verify", "newest"), "weighting": ("pfsp",), "above": ("newest",)}
-"""Keys of `MatchSettings`, with the values of `match` that allow each key."""
+"""Maps keys of `MatchSettings` to the values of `match` with which they are allowed."""
 
 
 def _as_names(value: object) -> object:
@@ -82,7 +82,7 @@ class MatchSettings(Settings):
 
 
 class FreezeSettings(Settings):
-    """When a learner's newest policy is added to the pool as a member. A member never changes."""
+    """When a learner's newest policy is added to the pool as a member. Members never change."""
 
     after: Int | None = Field(
         None,
@@ -116,7 +116,7 @@ class FreezeSettings(Settings):
 
 
 class ResetSettings(Settings):
-    """What may happen to a learner after a freeze."""
+    """Whether, and to what weights, a learner is reset after a freeze."""
 
     probability: Float = Field(1.0, ge=0, le=1, description="Probability of a reset after each freeze.")
     to: Text = Field(
@@ -126,7 +126,7 @@ class ResetSettings(Settings):
 
 
 class LearnerSettings(Settings):
-    """A learner in a league. Any other behaviour key may appear here, and overrides the value for the behaviour."""
+    """A learner in a league. Any behaviour key may also appear here, and overrides the behaviour's value."""
 
     actors: Int = Field(
         1,
@@ -170,7 +170,7 @@ class LearnerSettings(Settings):
 class LeagueSettings(Settings):
     """Several learners of one behaviour, which play against each other and against frozen policies.
 
-    The name of a preset may replace the whole section: `league: psro`.
+    The name of a preset may replace the entire section: `league: psro`.
     """
 
     preset: Literal["alphastar", "five", "psro"] | None = Field(
@@ -265,7 +265,7 @@ class LeagueSettings(Settings):
         Args:
             behavior: the league's behaviour.
             learner: the learner's name.
-            others: the leagues of the game's other behaviours.
+            others: the leagues of the other behaviours.
         """
         learners = {name: each.model_copy(update={"own": {}}) for name, each in self.learners.items()}
         rivals = {name: league._seen_by_rivals() for name, league in others.items()}
@@ -290,13 +290,17 @@ class LeagueSettings(Settings):
         learners = {}
         for name, learner in self.learners.items():
             steps = max_steps if isinstance(max_steps, int) else max_steps[name]
-            # The extra half leaves steps to rate the last member; a league also does not see a trainer's last policy.
+            # The extra half leaves enough steps to rate the last member. Also, a league never sees a trainer's last
+            # policy.
             freeze = learner.freeze.for_steps(max(1, int(steps / (self.iterations + 0.5))))
             learners[name] = learner.model_copy(update={"freeze": freeze})
         return self.model_copy(update={"learners": learners})
 
     def turns(self) -> dict[str, int]:
-        """Return each learner's steps per turn; empty if all learn simultaneously. `freeze` must have step counts."""
+        """Return the number of steps in each learner's turn; empty if all learn simultaneously.
+
+        `freeze` must have step counts.
+        """
         if self.learning == "all":
             return {}
         return {name: self.turn_steps or each.freeze.at_most or 1 for name, each in self.learners.items()}
@@ -356,7 +360,7 @@ class LeagueSettings(Settings):
             )
 
     def _opponents(self) -> dict[str, bool]:
-        """Return the learners that may be opponents, each with its `freeze.first`.
+        """Return the `freeze.first` of each learner that may be an opponent, keyed by learner.
 
         If other behaviours have leagues, only those behaviours' learners may be opponents.
         """
@@ -379,7 +383,7 @@ class LeagueSettings(Settings):
 
 
 def _over(below: Any, above: Any) -> Any:
-    """Merge maps recursively; of any other values, `above` replaces `below`."""
+    """Merge two maps recursively. Values that are not maps are replaced: `above` overrides `below`."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
     return {**below, **{key: _over(below.get(key), value) for key, value in above.items()}}

@@ -14,7 +14,7 @@ _DEFAULT: KeyPath = ("default_settings",)
 
 
 def about_leagues(config: Sections) -> Iterator[Finding]:
-    """Report settings that contradict a league, in which each actor plays for one learner."""
+    """Report settings that conflict with a league, where each actor plays for one learner."""
     if config.default_settings is not None and config.default_settings.league is not None:
         message = "is valid only under a behaviour, whose learners it defines; move it there"
         yield Finding((*_DEFAULT, "league"), message)
@@ -77,7 +77,7 @@ def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Findi
 
 
 def _about_placement(config: Sections, learners: Iterable[str]) -> Iterator[Finding]:
-    """Report learners that request resources for hosts that can't have any."""
+    """Report learners that request resources for hosts whose kind can't request resources."""
     for name in learners:
         key = placement_key(config, name)
         for finding in placement_of(config, name).not_on_ray(config.pipeline.hosts):
@@ -92,7 +92,7 @@ def _about_teams(config: Sections, sides: Collection[str]) -> Iterator[Finding]:
     environment = config.environment
     if environment is None or len(sides) < 2:
         return
-    alone = environment.kind == "open_spiel"  # each player is a team, unless the file says otherwise
+    alone = environment.kind == "open_spiel"  # each player is a team, unless the YAML defines teams
     seen: dict[str | int, str] = {}
     for pattern, role in environment.behaviors.items():
         team = role.team if role.team is not None or alone else 0

@@ -1,4 +1,4 @@
-"""A run's leagues as one league: the only behaviour's league, or the leagues of several behaviours combined."""
+"""Combines a run's leagues into one: a run may have several behaviours, each with a league."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from headrace.config.run_config import RunConfig
 class LeagueGame:
     """All learners and brains in a run's leagues, each identified by a key.
 
-    If only one behaviour has a league, a key is the name of a learner or brain. If several have one, a key is
+    If only one behaviour has a league, a key is the name of a learner or brain. If several do, a key is
     `<behaviour>.<name>`, because two behaviours may use the same name.
     """
 
     home: str
-    """The behaviour whose folder holds the pool: the first one that has a league."""
+    """The behaviour whose folder contains the pool: the first behaviour that has a league."""
     settings: LeagueSettings
     """The merged league, in which keys name learners and brains, and `freeze` has explicit step counts."""
     sides: Mapping[str, str]
-    """Maps the key of a learner or brain to the environment's behaviour that it plays; empty with one league."""
+    """Maps the key of each learner or brain to the environment's behaviour that it plays; empty if there is only one
+    league."""
     learners: Mapping[str, str]
     """Maps a learner's key to the learner's behaviour name, `<behaviour>.<learner>`."""
     brains: Mapping[str, tuple[str, int]]
@@ -31,11 +32,11 @@ class LeagueGame:
 
     @property
     def keys(self) -> dict[str, str]:
-        """Maps a learner's behaviour name to the learner's key."""
+        """The learners' keys, keyed by the learner's behaviour name."""
         return {name: key for key, name in self.learners.items()}
 
     def learner_name(self, key: str) -> str:
-        """Return a learner's behaviour name, even for a learner that no longer exists."""
+        """Return the behaviour name of the learner with this key, even if the learner no longer exists."""
         return key if self.sides else f"{self.home}.{key}"
 
 

@@ -9,11 +9,11 @@ from headrace.config.host_kinds import HostResources, PlacementSettings
 from headrace.config.sections import Sections
 
 Part = Literal["actors", "learners"]
-"""The kinds of a learner's hosts, as in `pipeline.hosts`."""
+"""The kinds of hosts that a learner uses, as named in `pipeline.hosts`."""
 
 
 def placement_of(config: Sections, behavior: str) -> PlacementSettings:
-    """Return where a behaviour's hosts run; all keys are null without a league or a `placement`."""
+    """Return where a behaviour's hosts run; all values are None if it has no league, or no `placement`."""
     settings = config.behaviors.get(behavior)
     league = None if settings is None else settings.league
     placement = None if league is None or not league.learner else league.learners[league.learner].placement
@@ -28,7 +28,7 @@ def placement_key(config: Sections, behavior: str) -> KeyPath:
 
 
 def resources_of(config: Sections, part: Part, behavior: str) -> HostResources:
-    """Return the resources of this part's host for a behaviour; "" stands for a host that serves all behaviours."""
+    """Return the resources of a behaviour's host of this kind; use "" for a host that serves all behaviours."""
     own: HostResources | None = getattr(placement_of(config, behavior), part)
     shared: HostResources = getattr(config.pipeline.hosts, part).resources
     return shared if own is None else own

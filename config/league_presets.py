@@ -46,4 +46,4 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "learners": {"main": {"matches": [{"match": "meta"}], "freeze": {"win_rate": None}}},
     },
 }
-"""Values for keys of `league`, by preset name; the file can override them."""
+"""The presets, keyed by name: values for keys of `league`, which the user's YAML can override."""

@@ -1,4 +1,7 @@
-"""The addresses that Headrace's servers listen on: the values of `listen` settings. By default, this machine only."""
+"""The addresses that Headrace's servers listen on: the values of `listen` settings.
+
+By default, servers accept connections from this machine only.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ LAST_PORT = 65535
 
 
 def hosts_of(listen: str) -> tuple[str, ...]:
-    """Return the addresses for a `listen` value; the machine may lack addresses that the value only implies.
+    """Return the addresses for a `listen` value.
+
+    The machine may not have all the addresses that `localhost` or `all` implies.
 
     Raises:
         ValueError: if the value is neither `localhost`, `all` nor an address.

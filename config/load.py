@@ -1,4 +1,4 @@
-"""Loading: turns a YAML file, `--set` arguments and options into a checked `RunConfig`, or a list of all mistakes."""
+"""Turns a YAML file, `--set` arguments and options into a validated `RunConfig`, or reports all mistakes in them."""
 
 from __future__ import annotations
 
@@ -207,13 +207,13 @@ def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bo
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The positions of all keys; ignored when configurations are compared."""
+    """The locations of all keys; ignored when configurations are compared."""
 
     modern: ConvertedDocument = field(compare=False)
     overrides: Sequence[Override] = field(compare=False)
 
     def __call__(self, path: KeyPath, message: str) -> Mistake:
-        """Make a mistake about a key, with the key's position."""
+        """Return a `Mistake` about a key, with the key's location."""
         source = self._source(path)
         for override in reversed(self.overrides):
             if self._sets(override, source):
@@ -249,7 +249,7 @@ class _Places:
 # Overrides of single values in the YAML, applied before the check: `--set path.to.key=value`, and options.
 
 EACH = "*"
-"""Wildcard in a path, which stands for all names in the map at that position."""
+"""Wildcard in a path, which matches all names in the map at that position."""
 
 _NAMED = ("behaviors", "environment_parameters")
 """Sections whose keys users choose, so that the schema can't detect a misspelling."""
@@ -257,14 +257,14 @@ _NAMED = ("behaviors", "environment_parameters")
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One value that overrides a value in the file."""
+    """A value that overrides a value in the file."""
 
     name: str
     """The override's name in mistakes: `--set path.to.key=value`, or an option as given, such as `--num-envs 0`."""
     path: KeyPath
     value: Any
     optional: bool = False
-    """True to drop the override if the file does not have its first section."""
+    """True to drop the override if the file does not have the override's top-level section."""
 
 
 def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mistake]]:
@@ -314,7 +314,7 @@ def _set(argument: str) -> str:
 
 
 def _spelt_out(data: dict[str, Any], override: Override) -> list[Override]:
-    """Return one override per name that `EACH` stands for; empty if its section is optional and missing."""
+    """Return one override per name that `EACH` matches; empty if the section is optional and missing."""
     section, *below = override.path
     if override.optional and data.get(str(section)) is None:
         return []
@@ -326,7 +326,7 @@ def _spelt_out(data: dict[str, Any], override: Override) -> list[Override]:
 
 
 class _NoPlaceError(Exception):
-    """The path of an override leads nowhere."""
+    """Raised if the path of an override leads nowhere."""
 
 
 def _put(here: Any, path: KeyPath, value: Any, whole: KeyPath) -> Any:

@@ -1,7 +1,7 @@
 """A behaviour's `network_settings`, and the table of image encoders.
 
-A new encoder needs one entry in `IMAGE_ENCODERS`, and the function named in the entry. A custom network needs no entry;
-see `NetworkSettings.network`.
+To add an encoder, add an entry to `IMAGE_ENCODERS` and write the function that the entry names. A custom network needs
+no entry; see `NetworkSettings.network`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.config.tables import Table
 class ImageEncoder:
     """One image encoder: image layers, then a linear layer as wide as the first hidden layer, and an activation.
 
-    Functions are given as `module:name`, and are imported where they are called.
+    Functions are specified as `module:name` and are imported where they are called.
     """
 
     layers: str
@@ -42,7 +42,7 @@ IMAGE_ENCODERS: Table[ImageEncoder] = Table(
     match3=ImageEncoder("headrace.stages.policy.network.images:match3", 5),
     fully_connected=ImageEncoder("headrace.stages.policy.network.images:fully_connected", 1),
 )
-"""The encoders, by the value of `vis_encode_type`."""
+"""The encoders, keyed by the value of `vis_encode_type`."""
 
 Activation = Literal["swish", "tanh", "relu", "elu", "gelu", "leaky_relu"]
 
@@ -222,7 +222,7 @@ class NetworkSettings(Settings):
 
     @property
     def of_critic(self) -> NetworkSettings:
-        """Settings of a critic with its own body; these settings unless `critic_hidden_units` is set."""
+        """Settings of a critic that has a separate body: the same as these, unless `critic_hidden_units` is set."""
         if self.critic_hidden_units is None:
             return self
         changed = {"critic_hidden_units": None, "hidden_units": self.critic_hidden_units}

@@ -1,7 +1,7 @@
 """The table of observation kinds: which ranks each kind's shapes have, and where its code is.
 
-A new kind needs one entry here, and the classes and functions that the entry names as `module:name`; they are imported
-when a network needs them.
+To add a kind, add an entry here and write the classes and functions that the entry names as `module:name`. They are
+imported when a network needs them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class ObservationKind:
     ranks: tuple[int, ...]
     """Ranks of this kind's shapes; no two kinds share a rank."""
     description: str
-    """Description for messages, after the word "expected"."""
+    """Description that follows the word "expected" in messages."""
     meaning: str
     """Description of these observations for the YAML reference."""
     box_ranks: tuple[int, ...] | None = None
     """Ranks of a Gymnasium Box that can be of this kind; None for all ranks."""
     pixels: bool = False
-    """True if uint8 values stand for 0 to 1 and channels may come last; models for Unity take floats, channels first.
-    """
+    """True if uint8 values represent the range 0 to 1 and channels may come last. Models for Unity take floats,
+    channels first."""
     encoder: str | None = None
     """Torch module that encodes all observations of the kind (`headrace.stages.policy.network.body:KindEncoder`).
 
@@ -71,7 +71,8 @@ OBSERVATION_KINDS: Table[ObservationKind] = Table(
         unity_dimensions=(4, 1),
     ),
 )
-"""The kinds by name, in encoding order: each encoder also receives the earlier kinds' encodings."""
+"""The observation kinds, keyed by name, in encoding order: each encoder also receives the encodings of earlier kinds.
+"""
 
 
 def kind_of_rank(rank: int) -> str:

@@ -1,4 +1,4 @@
-"""A policy's opponents: the sections `self_play` and `evaluation`, and a table of opponents for each."""
+"""A policy's opponents: the `self_play` and `evaluation` sections, and a table of opponents for each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPPONENT_SAMPLERS = {
     "latest_or_uniform": OpponentSamplerKind("headrace.stages.ghost.opponents:UniformOpponents"),
     "prioritised": OpponentSamplerKind("headrace.stages.ghost.opponents:PrioritisedOpponents", ("power",)),
 }
-"""Built-in samplers, by the value of `opponents`; a user's `module:Class` needs no entry."""
+"""Built-in samplers, keyed by the value of `opponents`; a custom `module:Class` needs no entry."""
 
 
 def _sampler(value: object) -> object:
@@ -166,7 +166,8 @@ EVALUATION_OPPONENTS = {
         "the policies at the time of the first evaluation, kept in `<behavior>-opponent.pt`",
     ),
 }
-"""The kinds, by the value of `evaluation.opponents`; any other value is a brain (`headrace.config.brains`)."""
+"""Kinds of opponents, keyed by the value of `evaluation.opponents`; any other value is a brain
+(`headrace.config.brains`)."""
 
 
 def _opponents(value: object) -> object:

@@ -1,4 +1,4 @@
-"""Parses all paths that users give, in a file or on the command line."""
+"""Parses the paths that users specify in a file or on the command line."""
 
 from __future__ import annotations
 

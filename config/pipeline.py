@@ -1,7 +1,7 @@
-"""The `pipeline` section: queues, policy lag, custom stages, statistics writers, supervision.
+"""The `pipeline` section: queues, policy lag, custom stages, statistics writers and supervision.
 
-`STATISTICS_WRITERS` is the table of writers that a run may list by name; a new writer needs one entry there, and the
-class named in the entry. TensorBoard's writer is always active. Hosts are in `host_kinds`.
+`STATISTICS_WRITERS` is the table of writers that a run may list by name. To add a writer, add an entry there and write
+the class that the entry names. TensorBoard's writer is always active. `host_kinds` has the settings for hosts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace.config.tables import Table
 
 
 class QueueSettings(Settings):
-    """One kind of queue."""
+    """Settings for one kind of queue."""
 
     maxlen: Int = Field(
         4, gt=0, le=1000, description="Maximum number of messages in the queue; when it is full, producers wait."
@@ -112,12 +112,12 @@ class StagePlacement(Settings):
 
 @dataclass(frozen=True, slots=True)
 class WriterKind:
-    """One statistics writer. Its class is given as `module:Class`, and is imported when a run uses the writer."""
+    """One statistics writer. Its class is specified as `module:Class` and is imported when a run uses the writer."""
 
     meaning: str
     """Description for the YAML reference."""
     made_by: str
-    """Class with the methods of `StatisticsWriter`; the class's parameters are the keys of `with`."""
+    """Class with the methods of `StatisticsWriter`; its constructor's parameters are the keys of `with`."""
     packages: tuple[str, ...] = ()
     """Packages that the writer needs, which the extra with the writer's name installs."""
     patient: bool = False
@@ -135,7 +135,7 @@ STATISTICS_WRITERS: Table[WriterKind] = Table(
         "MLflow", "headrace.pipeline.reporting.mlflow_writer:MlflowWriter", ("mlflow", "sqlalchemy", "alembic")
     ),
 )
-"""The writers, by their name in `statistics_writers`."""
+"""The writers, keyed by their name in `statistics_writers`."""
 
 
 def _writer(value: object) -> object:
@@ -174,13 +174,13 @@ _WARN = "Seconds of silence before a warning names the silent part and the code 
 _END = "Seconds of silence before the part is terminated"
 _MOST_S = 1e6
 STARTING_FACTOR = 5
-"""Factor by which the limits are multiplied for starting hosts and for code outside stages, which mostly spend their
-time on imports."""
+"""Factor applied to the limits for hosts that are starting and for code outside stages, because both spend most of
+their time on imports."""
 START_S = 300.0
 """Minimum limit in seconds for a starting host whose limit is `env_settings.timeout_wait`, which is meant for games."""
 PAUSE_S = 5.0
-"""Seconds of delay in the check for silence, which is due every second. After a longer delay, the checker itself was
-stopped, and no silence counts."""
+"""Maximum delay, in seconds, of the check for silence, which is due every second. After a longer delay, no silence
+counts, because the checker itself was stopped."""
 
 
 class _Silence(Settings):
@@ -203,7 +203,7 @@ class _Silence(Settings):
 
 
 class ActorSilence(_Silence):
-    """Limits of actors."""
+    """Silence limits for actors."""
 
     warn_s: Float = Field(20.0, gt=0, le=_MOST_S, description=_WARN)
     end_s: Float | None = Field(
@@ -216,7 +216,7 @@ class ActorSilence(_Silence):
 
 
 class LearnerSilence(_Silence):
-    """Limits of learners."""
+    """Silence limits for learners."""
 
     warn_s: Float = Field(60.0, gt=0, le=_MOST_S, description=f"{_WARN} A long update counts as silence.")
     end_s: Float | None = Field(
@@ -225,7 +225,7 @@ class LearnerSilence(_Silence):
 
 
 class MainSilence(_Silence):
-    """Limits of main."""
+    """Silence limits for main."""
 
     warn_s: Float = Field(
         60.0, gt=0, le=_MOST_S, description=f"{_WARN} With inline hosts, the main process also learns and acts."
@@ -234,11 +234,13 @@ class MainSilence(_Silence):
 
 
 class SupervisionSettings(Settings):
-    """Limits on silence. A part that waits (for the Editor, for credits, at a full queue) or is paused is not silent.
+    """Limits on how long a part may be silent.
 
-    The limits are five times as high before a process's first message and while it prepares itself by importing
-    libraries, or making its environments or a policy. The same applies to work that main does outside stages. Inline
-    hosts are part of main.
+    A part that is paused, or is waiting for the Editor, for credits or at a full queue, is not silent.
+
+    The limits are five times higher before a process's first message, and while the process imports libraries or
+    creates its environments or a policy. The same applies to work that main does outside stages. Inline hosts are part
+    of main.
     """
 
     actors: ActorSilence = Field(
@@ -273,7 +275,7 @@ def _lag(value: object) -> object:
 
 
 class PipelineSettings(Settings):
-    """The pipeline itself. ML-Agents has no such section."""
+    """The pipeline itself. ML-Agents does not have this section."""
 
     max_wall_time_s: Float | None = Field(
         None,

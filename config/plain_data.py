@@ -72,7 +72,7 @@ _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _is_guarded(name: str) -> bool:
-    """Return True if the script defines a name only when it is run, but not when it is imported."""
+    """Return True if the script defines a name only when it is run, not when it is imported."""
     try:
         tree = ast.parse(Path(sys.modules["__main__"].__file__ or "").read_bytes())
     except (AttributeError, OSError, SyntaxError, ValueError):  # in a notebook or an interpreter

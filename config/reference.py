@@ -55,7 +55,7 @@ def reference() -> str:
 
 
 def _section(path: str, model: type[BaseModel], level: int, described: dict[type[BaseModel], str]) -> Iterator[str]:
-    """Describe a model and its submodels, each once; `described` holds the path at which each model is described."""
+    """Describe a model and its submodels, each once; `described` maps each model to the path of its description."""
     described[model] = path
     yield f"{'#' * min(level, 4)} {f'`{path}`{_choice_of(model)}' if path else 'Sections'}"
     yield ""
@@ -91,7 +91,7 @@ def _below(path: str, field: FieldInfo) -> Iterator[tuple[str, type[BaseModel]]]
 
 
 def _choice_of(model: type[BaseModel]) -> str:
-    """Return the name of the trainer whose hyperparameters a section holds."""
+    """Return the name of the trainer whose hyperparameters a section contains."""
     trainers = " or ".join(trainers_of(model))
     return f" (`trainer_type: {trainers}`)" if trainers else ""
 

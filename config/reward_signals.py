@@ -122,9 +122,9 @@ def _signal(signal_class: str, description: str) -> Any:
 class RewardSignals(Settings):
     """A behaviour's reward signals; at least one is required.
 
-    Giving the map replaces the default: a signal that is not listed does not exist, including `extrinsic`. `{}` gives a
-    signal its defaults. A behaviour also has the signals in `default_settings`; null drops one of those. Any other name
-    stands for a custom signal, whose class is given by `use`.
+    Setting this key replaces the default: only the signals listed here are used, so `extrinsic` must be listed too.
+        `{}` selects a signal's defaults. A behaviour also inherits the signals in `default_settings`; set a signal to
+        null to drop it. Any other name defines a custom signal, whose class is specified by `use`.
     """
 
     # The table of reward signals: name, settings, class.
@@ -145,7 +145,7 @@ class RewardSignals(Settings):
 
     @property
     def present(self) -> dict[str, RewardSignalSettings]:
-        """The behaviour's signals by name: built-in ones in the table's order, then custom ones."""
+        """The behaviour's signals, keyed by name: built-in signals in table order, then custom signals."""
         built_in = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: body for name, body in (built_in | self.__pydantic_extra__).items() if body is not None}
 
@@ -172,5 +172,5 @@ class RewardSignals(Settings):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit signals that the behaviour does not have, because null would count as a mistake."""
+        """Omit signals that the behaviour does not have, because null would be reported as a mistake."""
         return {name: body for name, body in handler(self).items() if body is not None}

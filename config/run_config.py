@@ -1,4 +1,4 @@
-"""A run's configuration. The code that merges its plain data before the check is at the end."""
+"""A run's configuration. The code that merges the plain data before validation is at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.config.validation import MERGED, check
 from headrace.surroundings import absolute
 
 SHARED = "x-"
-"""Prefix of top-level keys that hold anchors."""
+"""Prefix of top-level keys that only define YAML anchors."""
 
 
 class RunConfig(Sections):
@@ -43,15 +43,15 @@ class RunConfig(Sections):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings found while loading, about keys that have no effect, or probably not the intended effect."""
+        """Warnings from loading, about keys that have no effect or probably not the intended effect."""
         return self._warnings
 
     def place(self, path: KeyPath) -> str:
-        """Return a key's position: `file:line` or the option that set it; empty for plain data."""
+        """Return a key's location: `file:line`, or the option that set it; empty for plain data."""
         return self._locate(path, "").place
 
     def is_set_by_command(self, path: KeyPath) -> bool:
-        """Return True if `--set` set a key's value, in which case the value applies only to this start."""
+        """Return True if `--set` set a key's value, in which case the value applies only until the run stops."""
         return self.place(path).startswith(SET)
 
     def behavior_settings(self, name: str) -> BehaviorSettings:
@@ -95,12 +95,12 @@ class RunConfig(Sections):
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any], path: Path | None = None, locate: Locate = nowhere) -> RunConfig:
-        """Build a configuration from plain data, such as that from `to_plain`.
+        """Build a configuration from plain data, such as the result of `to_plain`.
 
         Args:
             plain: the data.
             path: the file from which the data was loaded, for `source_folder`; None without a file.
-            locate: makes a mistake with a key's position.
+            locate: returns a `Mistake` with a key's location.
 
         Raises:
             ConfigError: if anything is wrong; it holds all mistakes.
@@ -109,15 +109,15 @@ class RunConfig(Sections):
         return check(cls, completed, locate).loaded(path, locate, (), inherited)
 
     def rewritten(self, plain: Mapping[str, Any]) -> RunConfig:
-        """Return the configuration for other plain data from the same file; raise the same errors as `from_plain`."""
+        """Build a configuration from modified plain data of the same file; raise the same errors as `from_plain`."""
         return type(self).from_plain(plain, self._path, self._locate)
 
     def loaded(self, path: Path | None, locate: Locate, notes: Sequence[str], findings: Sequence[Finding]) -> RunConfig:
-        """Set the file, the keys' positions and the warnings of a configuration that is being loaded.
+        """Set the file, the keys' locations and the warnings of a configuration that is being loaded.
 
         Args:
             path: the file.
-            locate: makes a mistake with a key's position.
+            locate: returns a `Mistake` with a key's location.
             notes: warnings about the conversion.
             findings: other warnings, about keys.
         """
@@ -142,7 +142,7 @@ class RunConfig(Sections):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_shared(cls, data: Any) -> Any:
-        """Drop `x-…` keys, which hold anchors used elsewhere in the file."""
+        """Drop `x-…` keys, which only define anchors used elsewhere in the file."""
         return {key: data[key] for key in data if not key.startswith(SHARED)} if isinstance(data, dict) else data
 
     @model_validator(mode="before")
@@ -186,14 +186,15 @@ class RunConfig(Sections):
         return environment.model_copy(update=update)
 
 
-# Merging of `default_settings` into every behaviour, in the plain data before the check.
+# Merging of `default_settings` into every behaviour, in the plain data before validation.
 
 
 def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Merge `default_settings` into every behaviour; do this only once, because null then loses its meaning.
+    """Merge `default_settings` into every behaviour.
 
-    Each learner of a league becomes a behaviour `<behaviour>.<learner>`, whose own keys override those of its
-    behaviour.
+    Call this only once, because nulls lose their meaning in the merge.
+
+    Each learner of a league becomes a behaviour `<behaviour>.<learner>`, whose keys override those of its behaviour.
 
     A reward signal in `default_settings` is dropped if a behaviour has null for it. A hyperparameter that the
     behaviour's trainer does not have is dropped with a warning, or without one if the behaviour has null for it.
@@ -223,7 +224,7 @@ def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tu
 
 
 def _league_in(own: Any, several: bool) -> LeagueSettings | None:
-    """Return a behaviour's league, before its learners become separate behaviours; None if it has no league."""
+    """Return a behaviour's league, before its learners become separate behaviours; None if there is no league."""
     league = own.get("league") if isinstance(own, Mapping) else None
     if several and isinstance(league, str | Mapping) and not (isinstance(league, Mapping) and league.get("of")):
         league = {"rivals": UNKNOWN, **({"preset": league} if isinstance(league, str) else league)}
@@ -245,7 +246,7 @@ def _learners(name: str, own: Any, leagues: Mapping[str, LeagueSettings]) -> Ite
     for learner, each in settings.learners.items():
         below = dict(shared)
         if each.own.get("trainer_type", below.get("trainer_type")) != below.get("trainer_type"):
-            below.pop("hyperparameters", None)  # they belong to another trainer
+            below.pop("hyperparameters", None)  # they belong to a different trainer
         yield f"{name}.{learner}", {**_merge(below, each.own), "league": settings.of_learner(name, learner, others)}
 
 
@@ -281,7 +282,7 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
 
 
 def _without_denied(own: Mapping[str, Any], foreign: Sequence[str]) -> tuple[Mapping[str, Any], list[str]]:
-    """Split off another trainer's hyperparameters that are null in a behaviour; return the rest, and their names."""
+    """Remove null hyperparameters of other trainers from a behaviour; return the rest, and the removed names."""
     hyperparameters = own.get("hyperparameters")
     if not isinstance(hyperparameters, Mapping):
         return own, []

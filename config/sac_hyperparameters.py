@@ -20,7 +20,7 @@ from headrace.config.hyperparameters import (
 
 
 class HindsightSettings(Settings):
-    """Hindsight experience replay, for goal environments. The section turns it on. See docs/algorithms.md."""
+    """Hindsight experience replay, for goal environments. Including this section enables it. See docs/algorithms.md."""
 
     goals: Literal["future", "final", "episode"] = Field(
         "future",
@@ -143,7 +143,7 @@ class SACHyperparameters(Hyperparameters):
             self._fill(reward_signal_steps_per_update=self.steps_per_update)
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Report a replay buffer too small for a whole sequence, and conflicts with hindsight."""
+        """Report a replay buffer too small for a full sequence, and conflicts with hindsight."""
         memory = block.network_settings.memory
         if self.hindsight is not None and memory is not None:
             message = (

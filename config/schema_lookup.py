@@ -44,7 +44,7 @@ def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def more_of(model: type[BaseModel]) -> type[BaseModel] | None:
-    """Return the model for the values of unlisted keys, or None if unlisted keys are mistakes."""
+    """Return the model for the values of undeclared keys, or None if undeclared keys are refused."""
     more: type[BaseModel] | None = getattr(model, "more", None)
     return more
 
@@ -130,11 +130,11 @@ def trainers_of(model: type[BaseModel]) -> list[str]:
 
 
 def _chosen(model: type[BaseModel], beside: Any) -> bool:
-    """Return False if the `trainer_type` next to a section selects another model."""
+    """Return False if the `trainer_type` next to a section selects a different model."""
     trainers = trainers_of(model)
     return not trainers or value_at(beside, ("trainer_type",)) in (None, *trainers)
 
 
 def _fits(model: type[BaseModel], data: Any) -> bool:
-    """Return False if the data has another model's tag."""
+    """Return False if the data has the tag of a different model."""
     return not isinstance(data, dict) or all(data.get(key, word) == word for key, word in tags_of(model).items())

@@ -17,7 +17,7 @@ from headrace.config.sections import Sections
 _BEHAVIORS: KeyPath = ("behaviors",)
 _DEFAULT: KeyPath = ("default_settings",)
 _MOST_PROGRAMS = 256
-"""Maximum number of programs per actor, limited by the range of agent ids."""
+"""Maximum number of programs per actor, so that their agent ids fit."""
 
 
 def check_run(config: Sections) -> list[Finding]:
@@ -26,7 +26,7 @@ def check_run(config: Sections) -> list[Finding]:
 
 
 def check_sections(config: Sections) -> list[Finding]:
-    """Find all other contradictions between sections."""
+    """Find all other conflicts between sections."""
     return [
         *_about_behaviors(config),
         *_about_teachers(config),
@@ -45,7 +45,7 @@ def check_sections(config: Sections) -> list[Finding]:
 
 
 def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
-    """Return all blocks with their keys: each behaviour's block, and `default_settings`, used by other behaviours."""
+    """Return all behaviour blocks with their paths, including `default_settings`."""
     blocks: list[tuple[KeyPath, BehaviorSettings]] = [
         ((*_BEHAVIORS, name), each) for name, each in config.behaviors.items()
     ]
@@ -132,7 +132,7 @@ def _about_hindsight(config: Sections) -> Iterator[Finding]:
 
 
 def _about_ratings_that_stop(config: Sections) -> Iterator[Finding]:
-    """Report ratings that can't stop a behaviour, because main sends them at unpredictable steps."""
+    """Report `stop_when.elo` in runs where it can't be used, because ratings reach trainers at unpredictable steps."""
     pipeline = config.pipeline
     why: dict[KeyPath, str] = {}
     if pipeline.deterministic:
@@ -200,7 +200,7 @@ def check_behavior(config: Sections) -> Iterator[Finding]:
 
 
 def without_behavior(config: Sections, likely: str = "Agent") -> str:
-    """Return the message that an environment's agents have no behaviour; it proposes `likely` if that is listed."""
+    """Return the message for agents without a behaviour; suggest `likely` if that behaviour is listed."""
     listed = config.met_behaviors
     return (
         f"needs 'behavior', the behaviour name of its agents, because {len(listed)} behaviours are listed; for example "
@@ -225,7 +225,7 @@ def check_roles(config: Sections) -> Iterator[Finding]:
 
 
 def lacking_programs(config: Sections) -> Iterator[Finding]:
-    """Report settings that need programs if there is no `env_settings.env_path`, which an option may still set."""
+    """Report settings that need a program if `env_settings.env_path` is missing; an option may still set it."""
     if not config.environment_kind.apart or config.env_settings.env_path is not None or config.replay is not None:
         return
     if _evaluated(config):
@@ -254,7 +254,7 @@ def _number_of_programs(config: Sections) -> int:
 
 
 def check_programs(config: Sections) -> Iterator[Finding]:
-    """Report settings that contradict an environment that is a program or an engine's editor."""
+    """Report settings that conflict with an environment that is a program or an engine's editor."""
     if config.replay is not None:
         return
     settings, count = config.env_settings, _number_of_programs(config)
@@ -302,7 +302,7 @@ def _about_lessons(config: Sections) -> Iterator[Finding]:
 
 
 def _listed(config: Sections, path: KeyPath, name: str, fix: str = "") -> Iterator[Finding]:
-    """Report behaviours that are not listed, unless there are defaults."""
+    """Report behaviours that are not listed, unless `default_settings` exists."""
     if name in (*config.behaviors, *config.met_behaviors) or config.default_settings is not None:
         return
     hint = suggest(name, config.behaviors) or f"; listed: {', '.join(config.behaviors) or 'none'}"
@@ -333,11 +333,11 @@ def _about_learning_teams(config: Sections) -> Iterator[Finding]:
             yield Finding((*path, at, "learning_teams"), message, ((*by_turns[0], at),))
 
 
-# People in a run's own game: the behaviours with `brain: player`, and the requirements for other sections.
+# People who play in the run itself: the behaviours with `brain: player`, and what they require of other sections.
 
 
 def persons_in(config: Sections) -> list[tuple[KeyPath, BrainSettings]]:
-    """Return people's brains, each with the key of its behaviour's block; empty if no agent acts."""
+    """Return the brains of human players, each with the path of its behaviour's block; empty if no agent acts."""
     if config.replay is not None:
         return []
     return [(path, brain) for path, block in _blocks(config) for brain in block.brain if brain.use == PLAYER]

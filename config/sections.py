@@ -1,4 +1,4 @@
-"""All sections of the YAML as one model, and the sections without a separate module.
+"""All sections of the YAML as one model, and the models of the sections that are not in separate modules.
 
 `headrace.config.run_config` adds checks across several sections.
 """
@@ -96,7 +96,7 @@ class EnvSettings(ChoosingSettings):
 
 
 class EngineSettings(Settings):
-    """The engine's graphics and time. Godot uses only `time_scale` and `no_graphics`, other kinds nothing."""
+    """The engine's graphics and time. Godot uses only `time_scale` and `no_graphics`; other kinds use none of these."""
 
     width: Int = Field(84, gt=0, le=16384, description="Width of the window, in pixels.")
     height: Int = Field(84, gt=0, le=16384, description="Height of the window, in pixels.")
@@ -114,7 +114,7 @@ class EngineSettings(Settings):
 
 
 class MonitorSettings(Settings):
-    """The live page, and its HTTP API. The section's presence turns it on, as `--monitor` does. See docs/monitor.md."""
+    """The live page and its HTTP API. Including this section enables them, as `--monitor` does. See docs/monitor.md."""
 
     listen: Endpoint = Field(
         "localhost",
@@ -127,7 +127,7 @@ class MonitorSettings(Settings):
     )
 
 
-# The `record` and `replay` sections: recording a run as streams, and learning from such streams.
+# The `record` and `replay` sections: recording a run as streams, and learning from streams.
 
 Edge = Literal["agent_processor", "trainer"]
 
@@ -150,7 +150,7 @@ def _speed(value: object) -> object:
 
 
 class RecordSettings(Settings):
-    """Recording to `results/<run-id>/streams/`. The section's presence turns it on."""
+    """Recording to `results/<run-id>/streams/`. Including this section enables it."""
 
     edges: Annotated[tuple[Edge, ...], BeforeValidator(as_tuple)] = Field(
         ("trainer",),
@@ -164,7 +164,7 @@ class RecordSettings(Settings):
 
 
 class ReplaySettings(Settings):
-    """Recorded streams in place of the environment and agent processor. The section's presence turns replay on."""
+    """Recorded streams that replace the environment and agent processor. Including this section enables replay."""
 
     streams: Annotated[tuple[PathText, ...], BeforeValidator(as_tuple)] = Field(
         min_length=1, description="Stream files, folders of them, or patterns such as `results/old/streams/*.stream`."
@@ -179,7 +179,7 @@ class ReplaySettings(Settings):
 # The `inference` section: for how long trained policies play with `--inference`, and how people watch them.
 
 USUAL_FILMED = 3
-"""Default number of episodes recorded as video, because a video must end."""
+"""Default number of episodes if they are recorded as video, because a video must end."""
 
 
 class InferenceSettings(Settings):
@@ -332,19 +332,19 @@ class Sections(Settings):
 
     @property
     def met_behaviors(self) -> list[str]:
-        """Names of the listed behaviours as environments see them: all learners of a league are one behaviour."""
+        """Names of the listed behaviours as environments see them: all learners of a league count as one behaviour."""
         named = (name if each.league is None else each.league.of for name, each in self.behaviors.items())
         return [*dict.fromkeys(named)]
 
     def blocks(self) -> Iterator[tuple[KeyPath, BehaviorSettings]]:
-        """Yield each behaviour's block with its key; if no behaviour is listed, yield `default_settings`."""
+        """Yield each behaviour's block with its path; if no behaviour is listed, yield `default_settings`."""
         for name, settings in self.behaviors.items():
             yield ("behaviors", name), settings
         if self.default_settings is not None and not self.behaviors:
             yield ("default_settings",), self.default_settings
 
     def completion_criteria(self) -> Iterator[tuple[KeyPath, CompletionCriteria, bool]]:
-        """Yield the criteria of all lessons with their keys, and True for criteria of a last lesson."""
+        """Yield the criteria of all lessons: their paths, the criteria, and True if the lesson is the last."""
         for name, value in (self.environment_parameters or {}).items():
             lessons = value.curriculum if isinstance(value, Curriculum) else ()
             for number, lesson in enumerate(lessons):

@@ -1,4 +1,4 @@
-"""The type of the tables of kinds: one table per extension point, which modules outside Headrace can extend.
+"""The class of the tables of kinds. Each extension point has a table, which modules outside Headrace can extend.
 
 The run's other processes import these modules before they read the configuration. An installed package lists its module
 in the entry-point group `headrace.plugins`; the module is imported when a name is missing from a table.
@@ -71,7 +71,7 @@ def main_module() -> str:
 
 
 def import_plugins(modules: Sequence[str]) -> None:
-    """Import the modules that have added entries in another process, so that this process has the same entries.
+    """Import the modules that added entries in another process, to give this process the same entries.
 
     Raises:
         ConfigError: if a module can't be imported here.

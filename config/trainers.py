@@ -1,7 +1,8 @@
-"""The table of trainers: each `trainer_type`, and those of its properties that are needed without loading its class.
+"""The table of trainers: each `trainer_type`, with the properties that are needed without loading its class.
 
-A new trainer needs one entry here, a settings model derived from `Hyperparameters`, and the class named in the entry. A
-`trainer_type` of the form `module:Class` needs no entry; `stages/trainer_lookup.py` reads the class's properties.
+To add a trainer, add an entry here, and write a settings model derived from `Hyperparameters` and the class that the
+entry names. A `trainer_type` of the form `module:Class` needs no entry; `stages/trainer_lookup.py` reads the class's
+properties.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class TrainerKind:
     network_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `network_settings` that have different defaults with this trainer."""
     former_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Defaults in older versions, by section of the behaviour's block, for resuming runs from those versions."""
+    """Defaults in older versions, keyed by section of the behaviour's block, for resuming runs from those versions."""
     excluded: Mapping[str, str] = field(default_factory=dict)
-    """Keys of the behaviour's block that contradict this trainer, with the reason."""
+    """Keys of the behaviour's block that conflict with this trainer, with the reason."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that this trainer ignores, with the reason."""
 
@@ -109,7 +110,7 @@ TRAINERS: Table[TrainerKind] = Table(
         without_effect={"time_horizon": "trajectories are cut at hyperparameters.unroll_length"},
     ),
 )
-"""The built-in trainers, by the value of `trainer_type`."""
+"""The built-in trainers, keyed by the value of `trainer_type`."""
 
 
 def declared_kind(trainer_type: object) -> TrainerKind:

@@ -1,4 +1,4 @@
-"""Checks plain data against a model, and reports all mistakes together, in sentences.
+"""Checks plain data against a model, and reports all mistakes together, as readable sentences.
 
 Pydantic skips the checks between keys while any key of the same model, or of a submodel, is wrong. This module
 therefore removes wrong keys and checks the rest again until it finds nothing new. Checks that depend on a removed key
@@ -33,7 +33,8 @@ MERGED = {"default_settings": "merged"}
 keys."""
 
 _TAGS = ("kind", "sampler_type", "trainer_type", "use")
-"""Keys that determine the meaning of their whole map: if one of these is wrong, the other keys can't be checked."""
+"""Keys that determine the meaning of the map they are in: if one of them is wrong, the map's other keys can't be
+checked."""
 
 
 def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
@@ -42,7 +43,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
     Args:
         model: the model to build.
         data: the plain data, which is not modified.
-        locate: makes a mistake from a path in the data and a message.
+        locate: returns a `Mistake` for a path in the data and a message.
 
     Raises:
         ConfigError: if anything is wrong; it holds all mistakes.
@@ -134,7 +135,7 @@ _OF_PEERS = {
     "total_timesteps": "'max_steps' of the behaviour",
     "learning_starts": "'hyperparameters.buffer_init_steps'",
 }
-"""Stable-Baselines3's key names, with their equivalents in Headrace."""
+"""Maps Stable-Baselines3's key names to their Headrace equivalents."""
 
 _EXPECTED = {
     "bool_type": "true or false",

@@ -1,8 +1,8 @@
 """Reads YAML as plain data with line numbers.
 
 PyYAML's own loader reads `1e-4` and `5e6` as strings, `on` and `no` as bools, and `12:30` as a number in base 60, and
-lets the last of two equal keys win. Here PyYAML only parses (`compose`), and scalars follow the rules of YAML 1.2 (with
-`1_000` as a number). Keys are always text.
+silently uses the last of duplicate keys. Here PyYAML only parses (`compose`), and scalars follow the rules of YAML 1.2
+(with `1_000` as a number). Keys are always text.
 
 ML-Agents 0.19 and 0.20 wrote Python tags into `configuration.yaml`. Tags of ML-Agents' classes are read as plain data,
 and no class is ever instantiated.
@@ -47,7 +47,7 @@ _INFINITIES = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": 
 
 
 class _LimitError(Exception):
-    """A file exceeds a limit that no real configuration reaches; the message completes "the file …"."""
+    """Raised if a file exceeds a limit that no real configuration reaches; the message completes "the file …"."""
 
     def __init__(self, mark: Any, message: str) -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class _Value:
     """A parsed value: a map or list of other values, or a scalar."""
 
     line: int
-    """Line of the value's key, counted from 1; for a value without a key, the value's own line."""
+    """Line of the value's key, starting at 1; for a value without a key, the line of the value itself."""
     content: Any
 
     def at(self, part: str | int) -> _Value | None:
@@ -117,10 +117,10 @@ class Document:
         self.tagged = reader.tagged
         """True if the text contains Python tags."""
         self.repeated = tuple(reader.repeated) if last_counts else ()
-        """Warnings about duplicate keys, if the last occurrence of each key counts."""
+        """Warnings about duplicate keys, if the last occurrence of each key is used."""
 
     def last_of_repeated(self) -> Document:
-        """Read the text again, with the last of several equal keys winning, as in PyYAML."""
+        """Read the text again, using the last of any duplicate keys, as PyYAML does."""
         return Document(self.name, self._root, last_counts=True)
 
     def has(self, path: KeyPath) -> bool:

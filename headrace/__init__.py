@@ -1,8 +1,8 @@
 """Headrace's public API: the names that scripts, notebooks and user modules import.
 
-Each name is imported from the module that defines it on first use, so that `import headrace` is fast. Less common names
-are in separate modules: `headrace.training` (parts for custom trainers), `headrace.testing` (running a single stage),
-`headrace.games`, `headrace.unity`, `headrace.godot`.
+Names are imported from their modules on first use, so `import headrace` is fast. Less common names are in separate
+modules: `headrace.training` (parts for custom trainers), `headrace.testing` (running a single stage), `headrace.games`,
+`headrace.unity`, `headrace.godot`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# A top-level package named `config` could clash with the user's, so Headrace's packages are subpackages
-# (docs/decisions/001). In a checkout they are next to this folder, which contains links to them.
+# A top-level package named `config` could clash with one of the user's packages, so Headrace's packages are subpackages
+# (docs/decisions/001). In a checkout, they are next to this folder, and this folder contains links to them.
 if not os.path.isdir(os.path.join(__path__[0], "config")):  # a checkout without links, as on Windows
     __path__.append(os.path.dirname(__path__[0]))
     sys.modules[f"{__name__}.{__name__}"] = None  # type: ignore[assignment]  # else this module would be there too

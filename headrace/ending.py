@@ -39,8 +39,8 @@ def ended_at_once(for_good: bool = False) -> Iterator[None]:
     Outside the main thread, this has no effect.
 
     Args:
-        for_good: True if the process ends after the context, so that its status is final and later stop requests must
-            not change it.
+        for_good: True if the process ends after the context. Its status is then final, and later stop requests must not
+            change it.
     """
     before: dict[signal.Signals, object] = {}
     try:
@@ -78,11 +78,11 @@ def _end(number: int, _: object) -> None:
 # Ending a process whose status is known.
 
 NAMED_S, ENDED_S = 5.0, 30.0
-"""Seconds until a warning names what keeps this process alive, and until the process is ended regardless."""
+"""Seconds until a warning names what keeps this process alive, and seconds until the process is ended anyway."""
 
 
 def end_in_time(status: int) -> None:
-    """End this process soon, with this status, whatever threads and exit handlers user code has left behind."""
+    """End this process soon with this status, even if threads or exit handlers of user code would block it."""
 
     def watch() -> None:
         never = threading.Event()

@@ -34,7 +34,7 @@ def confine_forks() -> None:
 
 
 def _confine() -> None:
-    """End a forked child as soon as Headrace's innermost function that called user code resumes."""
+    """End a forked child when user code returns to the innermost Headrace function that called it."""
     forking = sys._getframe(1)
     calls = list(_calls(forking))
     ours = any(_lies_in(call, CODE) for call in calls)

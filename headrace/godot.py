@@ -1,4 +1,4 @@
-"""Godot for scripts: the class that Godot RL Agents' users use to step a game."""
+"""Godot for scripts: the class with which users of Godot RL Agents step a game."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where this copy of Headrace is installed, and on which operating system. Imports no other Headrace module."""
+"""Where this copy of Headrace is installed, and the operating system it runs on. Imports no other Headrace modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 PARTS = ("config", "queues", "stages", "pipeline")
 """The packages below `headrace`."""
 FOLDERS = sys.modules[__name__.rpartition(".")[0]].__path__
-"""Folders in which Python looks for these packages; several in a checkout without links."""
+"""Folders that Python searches for these packages; more than one in a checkout without links."""
 ROOT = os.path.abspath(os.path.dirname(FOLDERS[0]))
 """Folder that must be on `sys.path` for `import headrace`."""
 CODE = (

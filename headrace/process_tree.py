@@ -22,15 +22,15 @@ if sys.platform == "win32":
 
 
 class ProcessTree(subprocess.Popen[bytes]):
-    """A program and everything that it starts. The terminal's Ctrl-C does not reach these processes.
+    """A program and everything that it starts. Ctrl-C in the terminal does not reach these processes.
 
     The program has its own session, or on Windows its own job and process group. On Windows, the program's processes
     also end with this one.
 
     Args:
         command: the program and its arguments.
-        shows: True if the program writes to this process's console. Otherwise it has no console on Windows, so that
-            Ctrl-Break and a closed console do not reach it either.
+        shows: True if the program writes to this process's console. Otherwise it has no console on Windows, so
+            Ctrl-Break and closing the console do not affect it either.
         options: other `Popen` options; working directory and environment default to those at the start of the run.
     """
 
@@ -73,13 +73,13 @@ def end_children_with_this_process() -> None:
 
 
 def end_children() -> None:
-    """On Windows, end this process's children before it exits, because Wine's server crashes if a job ends."""
+    """On Windows, end this process's children before it exits, because Wine's server crashes when a job ends."""
     if sys.platform == "win32" and _own:
         _own.pop().end_others()
 
 
 _LOWEST = 0x4000_0000
-"""Smallest of Windows' own exit statuses; programs' statuses are lower, and below 256 on other systems."""
+"""Smallest exit status that Windows itself sets. A program's exit status is lower, and on other systems below 256."""
 _STATUSES = {
     0x4001_0004: "the system ended it, for example at log-off",
     0x8000_0003: "a breakpoint, for example a failed assertion",
@@ -103,7 +103,7 @@ _STATUSES = {
 
 
 def describe_status(status: int) -> str:
-    """Return a non-negative exit status in a familiar form: Windows' own statuses in hexadecimal, with a reason."""
+    """Format a non-negative exit status for users: Windows' own statuses appear in hexadecimal, with the reason."""
     if status < _LOWEST:
         return str(status)
     meaning = _STATUSES.get(status)

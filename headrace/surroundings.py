@@ -1,6 +1,6 @@
-"""The working directory and environment variables at the start of a run, which apply to the whole run.
+"""The working directory and environment variables at the start of a run, which apply to the entire run.
 
-User code may change both for the whole process at any time. Relative paths are therefore resolved against the initial
+User code may change both at any time, for the entire process. Relative paths are therefore resolved against the initial
 directory, and programs are started with that directory and the initial variables. Like `place`, this module imports
 nothing from `config`, `queues`, `stages` or `pipeline`.
 """
@@ -44,7 +44,10 @@ def surroundings() -> Surroundings:
 
 
 def keep_surroundings() -> None:
-    """Keep the current surroundings until this process ends, unless some are kept. Call this before user code."""
+    """Keep the current surroundings until this process ends, unless some are already kept.
+
+    Call this before user code.
+    """
     global _kept
     _kept = surroundings()
     confine_forks()

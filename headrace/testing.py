@@ -1,4 +1,4 @@
-"""Headrace's own stages, and a way to run a single stage between plain queues (docs/testing-stages.md)."""
+"""Headrace's built-in stages, and a way to run a single stage between plain queues (docs/testing-stages.md)."""
 
 from __future__ import annotations
 

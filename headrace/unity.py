@@ -1,4 +1,4 @@
-"""Unity for scripts: ML-Agents' low-level interface, side channels, and environments for other libraries' trainers."""
+"""Unity for scripts: ML-Agents' low-level API, side channels, and environments for other libraries' trainers."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Job:
         self._works = bool(_set_job(self._handle, _EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)))
 
     def hold(self, process: int | None = None) -> bool:
-        """Put a process, given by its handle, into the job; None stands for this process."""
+        """Put the process with this handle into the job; None means this process."""
         return self._works and bool(_assign_job(self._handle, _this_process() if process is None else process))
 
     def end(self) -> None:
@@ -124,12 +124,12 @@ class Job:
 
 
 def resume(process: int) -> None:
-    """Resume a process, given by its handle, that was created with `CREATE_SUSPENDED`."""
+    """Resume the process with this handle, which was created with `CREATE_SUSPENDED`."""
     _resume(process)
 
 
 _handlers: list[object] = []
-"""References to callbacks that Windows calls, which protect them from garbage collection."""
+"""References to the callbacks that Windows calls, to protect the callbacks from garbage collection."""
 
 
 def on_console_end(ends: Callable[[], object], breaks: Callable[[], object]) -> Callable[[], None]:

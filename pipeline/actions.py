@@ -1,7 +1,7 @@
 """The command's actions: train, validate, convert, export, plot, serve, and play a tournament.
 
 Heavy imports wait until there is something to run, so `--help` and `--validate` answer immediately. `--validate`
-imports the modules that the configuration names, and tries the run in a separate process.
+imports the modules that the configuration names, and does a trial run in a separate process.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from headrace.pipeline.reporting.progress import ProgressSnapshot
 
 TOURNAMENT = "tournament"
-"""Default folder for a tournament's files, inside the results folder; `--run-id` overrides it."""
+"""Default folder for a tournament's files, inside the results folder; `--run-id` selects a different one."""
 
 
 def follow(arguments: Sequence[str] | None) -> int:
-    """Carry out a command line and return its exit status."""
+    """Execute a command line and return the exit status."""
     args = parse(arguments)
     if args.to_demo:
         return _to_demo(*args.to_demo)
@@ -72,7 +72,7 @@ def follow(arguments: Sequence[str] | None) -> int:
 
 
 def _validate(config: RunConfig, *, tried: bool) -> int:
-    """Print the pipeline, or the named parts that can't be found, or why the trial fails; return the exit status."""
+    """Print the pipeline, or the reasons why the run can't work; return the exit status."""
     from headrace.pipeline.command.description import describe
     from headrace.pipeline.main import trial
     from headrace.pipeline.main.preflight import missing_parts
@@ -109,7 +109,7 @@ def _say(level: str, text: str) -> None:
 
 
 def _convert(args: Namespace, request: Request) -> int:
-    """Print a converted file; return 1 if some settings have no counterpart, so that training differs."""
+    """Print a converted file; return 1 if training differs because some settings have no counterpart."""
     if request.old_files and (args.id is not None or args.algo is not None):
         return _refuse("--id and --algo are for an rl-baselines3-zoo file, which has no lessons")
     converted = convert(args.convert, **request.old_files, env_id=args.id, algorithm=args.algo)
@@ -177,7 +177,7 @@ def _tournament(players: Sequence[str], request: Request) -> int:
         asyncio.run(_play_until_stopped(table))
     except RunError as error:
         return _refuse(*str(error).splitlines())
-    except Interrupted as error:  # something blocked the event loop
+    except Interrupted as error:  # code blocked the event loop
         _say("ERROR", f"{program()}: the tournament has failed: {error}")
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -189,7 +189,7 @@ def _tournament(players: Sequence[str], request: Request) -> int:
     named = ("checkpoint_settings", "run_id") in [each.path for each in request.overrides if isinstance(each, Override)]
     folder = absolute(settings.results_dir) / (settings.run_id if named else TOURNAMENT)
     try:
-        written = table.write(folder)  # first, because standard output may have no reader
+        written = table.write(folder)  # first, because writing to standard output may fail
     except OSError as error:
         raise CommandError(f"--tournament: {folder} can't be written: {error.strerror}") from error
     say("\n".join([standings_table(table.standings()), *map(shown, written)]))
@@ -251,14 +251,14 @@ def train(config: RunConfig, details: bool = False, until: Callable[[ProgressSna
     Args:
         config: the configuration to run.
         details: True to print each behaviour's settings.
-        until: called about once a second; the run shuts down cleanly once it returns True.
+        until: called about once a second; when it returns True, the run shuts down cleanly.
     """
     use_one_thread(os.environ)  # before NumPy is imported
     from headrace.pipeline.hosts.child_process import started_early
     from headrace.pipeline.hosts.process_cleanup import watch_this_process
 
     watch_this_process()
-    with started_early(config):  # first, so that children import their modules while this process imports its own
+    with started_early(config):  # first, so the children import their modules while this process imports its modules
         return _run_to_status(config, details, until)
 
 
@@ -309,6 +309,6 @@ async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot
             if behavior.export is not None:
                 say(f"[INFO] {name}: {behavior.step} steps, policy in {shown(behavior.export)}")
         own_stream("stdout").flush()
-    except OSError:  # the console has reported it; the run is complete anyway
+    except OSError:  # already reported on the console; the run is complete anyway
         close_output()
     return 0

@@ -1,8 +1,8 @@
-"""The commands `run-pipeline` and `mlagents-learn`: from a command line to an exit status.
+"""Entry points of the commands `run-pipeline`, `mlagents-learn` and `gdrl`.
 
-Importing the configuration reader takes a sixth of the time to the first update, and importing torch takes half. So a
-command that clearly needs a learner starts its process before anything else (`pipeline/hosts/prestart.py`). Slow
-imports happen inside the functions below, where Ctrl-C ends them cleanly.
+Of the time to the first update, importing the configuration reader takes a sixth, and importing torch half. So a
+command that will certainly need a learner starts the learner's process before anything else
+(`pipeline/hosts/prestart.py`). Slow imports happen inside the functions below, where Ctrl-C ends them cleanly.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from headrace.ending import end_in_time, ended_at_once
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration.
+    """Run the command and return its exit status: 0 success, 1 failure, 2 mistake in the command or configuration.
 
     Args:
-        arguments: the command's arguments; None to take this process's arguments and exit with the status.
+        arguments: the command's arguments; None to use this process's arguments, and to exit with the status.
     """
     with ended_at_once(for_good=arguments is None):
         from headrace.pipeline.common.output import speaking

@@ -1,8 +1,8 @@
 """The `environment` argument of `run()`: an id, an object, a function that makes an environment, or a list of these.
 
-If other processes can import the environment, the configuration names it, as a YAML file would. Anything else is an
-object of this process (`headrace.stages.environments.given`): a function that can be sent goes to the run's processes,
-and any other object is stepped in main.
+If other processes can import the environment, the configuration names it, as a YAML file would. Anything else is
+registered in this process (`headrace.stages.environments.given`): functions that can be pickled are sent to the run's
+processes, and other objects are stepped in main.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VERSION = re.compile(r"[-_]v\d+$")
 
 @contextmanager
 def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
-    """Load a configuration for the caller's environment, which stays registered as long as this context lasts.
+    """Load a configuration for the caller's environment, which stays registered while this context is active.
 
     Args:
         config: as for `run`; its `environment` section may have all keys except those that name the environment.
@@ -72,14 +72,14 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
         yield _loaded(config, {**values, ("environment", key): known})
         return
     given = GivenEnvironment([])
-    before = section.get("factory")  # set when a run continues
+    before = section.get("factory")  # set if a run is resumed
     with giving(before.partition(":")[2] if is_given(before) else name, given) as reference:
         loaded = _loaded(config, {**values, ("environment", "factory"): reference})
         yield _arranged(loaded, makers, count, given)
 
 
 def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
-    """Return the given objects, functions, id or module, and the number of instances if they were given as a list."""
+    """Return the caller's objects, functions, id or module, and the number of instances if the caller passed a list."""
     registry = getattr(sys.modules.get("gymnasium"), "registry", {})
     if isinstance(environment, str) and callable(getattr(registry.get(environment), "entry_point", None)):
         environment = partial(sys.modules["gymnasium"].make, registry[environment])  # registered only in this process
@@ -107,7 +107,7 @@ def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
 
 
 def _written(config: Any) -> Mapping[str, Any]:
-    """Return a configuration's data without checking them; loading reports mistakes later."""
+    """Return a configuration's data without checking it; mistakes are reported when it is loaded."""
     if isinstance(config, RunConfig):
         return _plain_of(config)
     data = config if isinstance(config, Mapping) else read_file(Path(config)).data
@@ -116,7 +116,7 @@ def _written(config: Any) -> Mapping[str, Any]:
 
 
 def _plain_of(config: RunConfig) -> dict[str, Any]:
-    """Return a configuration as it was written, with automatic choices still open."""
+    """Return a configuration as plain data, with `auto` values not yet chosen."""
     whole = config.to_plain()
     plain = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
     plain |= {key: whole[key] for key in ("behaviors", "default_settings") if whole[key]}
@@ -135,7 +135,7 @@ def _loaded(config: Any, values: Mapping[tuple[str, ...], Any]) -> RunConfig:
 
 
 def _importable(maker: Any) -> str | None:
-    """Return the name that every process can use to import the environment; None if there is no name."""
+    """Return the name with which every process can import the environment; None if no name works."""
     if isinstance(maker, str | ModuleType):
         return maker if isinstance(maker, str) else maker.__name__
     if _is_object(maker) or getattr(maker, "__module__", None) == "__main__":
@@ -148,7 +148,7 @@ def _importable(maker: Any) -> str | None:
 
 
 def _made_once(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Make an environment, close it, and return it so that its kind can be found."""
+    """Make an environment, close it, and return it so its kind can be determined."""
     what = f"{_WHO}: {_name_of(make)}"
     try:
         arguments = arguments_for(make, options, {"num_envs": 1, "behavior": ""}, what)
@@ -185,7 +185,7 @@ def _name_of(environment: Any) -> str:
 
 
 def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given: GivenEnvironment) -> RunConfig:
-    """Fill in the functions that make the instances, and check the instances' number and the kinds of hosts."""
+    """Fill in the functions that make the instances; check the number of instances and the kinds of hosts."""
     section, hosts = config.environment, config.pipeline.hosts
     assert section is not None, "it was given"
     asked = None if hosts.actors.is_auto("kind") else hosts.actors.kind
@@ -228,7 +228,7 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
 
 
 def _id_of(spec: Any) -> str:
-    """Return the id that Gymnasium needs to make the same environment in every process; empty if that is uncertain."""
+    """Return the id with which Gymnasium makes the same environment in every process; empty if no id surely does."""
     from gymnasium import registry
 
     known, fields = registry.get(spec.id), ("entry_point", "kwargs", "max_episode_steps", "additional_wrappers")
@@ -237,7 +237,7 @@ def _id_of(spec: Any) -> str:
 
 
 def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]:
-    """Return the function that makes an instance, and why it can't leave this process (empty if it can)."""
+    """Return the function that makes an instance, and why it can't be sent to other processes (empty if it can)."""
     if not _is_object(environment):
         return environment, ""
     import gymnasium
@@ -258,7 +258,7 @@ def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]
 
 
 def _in_main(config: RunConfig, why: str) -> RunConfig:
-    """Return the configuration with the hosts that step the caller's object moved to main."""
+    """Return a configuration in which the hosts that step the caller's object run in main."""
     hosts, involved = config.pipeline.hosts, ["actors"]
     involved += ["evaluation"] if config.evaluation is not None else []
     involved += ["learners"] if with_hindsight(config) else []
@@ -275,7 +275,7 @@ def _in_main(config: RunConfig, why: str) -> RunConfig:
 
 
 def _apart(config: RunConfig) -> RunConfig:
-    """Check that no function that makes environments must be sent to another machine; return the configuration."""
+    """Return the configuration, after checking that no environment function has to be sent to another machine."""
     for which, hosts in config.pipeline.hosts:
         makes = which in ("actors", "evaluation") or (which == "learners" and with_hindsight(config))
         if makes and hosts.kind is not None and HOST_KINDS[hosts.kind].on_ray:

@@ -18,7 +18,7 @@ from headrace.surroundings import absolute
 def load(
     path: str | os.PathLike[str], results_dir: str | os.PathLike[str] = "results", run_id: str | None = None
 ) -> RunResult:
-    """Return an earlier run, to resume it, save it or load its policy.
+    """Load an earlier run, in order to resume it, save it or load its policy.
 
         run = load("cartpole.zip")
         run.resume(steps=50_000)
@@ -31,7 +31,7 @@ def load(
 
     Raises:
         RunFolderError: if `path` is not a run, is damaged or has no checkpoint, or if the new folder exists already.
-        ConfigError: if the run's configuration is from another version or has mistakes.
+        ConfigError: if the run's configuration was written by a different version or has mistakes.
     """
     folder = absolute(path)
     if not folder.is_dir():

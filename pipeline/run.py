@@ -1,4 +1,4 @@
-"""A run, from a configuration to trained policies: check, open the folder, run, report.
+"""Runs a configuration until its policies are trained: checks it, opens the folder, runs and reports.
 
 Python callers only need `run(config)`; the command line adds signals and a terminal.
 """
@@ -62,7 +62,7 @@ class BehaviorResult:
     """The result of one behaviour in a run."""
 
     step: int
-    """Number of steps that the trainer counted."""
+    """Number of steps counted by the trainer."""
     version: int
     """Number of updates that the trainer made."""
     recent_return: float | None
@@ -88,10 +88,10 @@ class RunResult:
     checkpoint: int
     """Number of the newest complete checkpoint; -1 if there is none."""
     interrupted: bool
-    """True if the run ended before its trainers were done: on request, or because its time was up."""
+    """True if the run ended before its trainers were done, because of a stop request or a time limit."""
     elapsed_s: float
     scores: Mapping[str, Score] = field(default_factory=dict)
-    """In inference: scores of the episodes that each policy played, by behaviour id."""
+    """In inference, the scores of the episodes that each policy played, keyed by behaviour id."""
     ended_by: str = ""
     """What ended the run early, `stop` or `max_wall_time_s`; empty if the trainers were done."""
     config: RunConfig | None = field(default=None, repr=False, compare=False)
@@ -140,7 +140,7 @@ class RunResult:
 
 
 Configuration = RunConfig | Mapping[str, Any] | str | Path
-"""A configuration: loaded, as the data of a YAML file, or as the path of a YAML file."""
+"""A configuration: already loaded, as the data in a YAML file, or as the path of a YAML file."""
 
 
 def run(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
@@ -160,7 +160,7 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        pass  # so that the run's error does not carry this error as its context
+        pass  # so this error does not become the context of the run's error
     else:
         raise RunError(
             "run() can't be called while an event loop is running. In a notebook write `await run_async(…)`; in a "
@@ -180,7 +180,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
         with kept_surroundings(), kept_state():
             options = replace(options or RunOptions(), **parts)
             with _loaded(config, options.environment) as loaded:
-                if not isinstance(config, RunConfig):  # the caller has loaded it, and has its warnings
+                if not isinstance(config, RunConfig):  # the caller has loaded it, and has seen its warnings
                     for warning in loaded.warnings:
                         log.warning("%s", warning)
                 loaded, chosen = await asyncio.to_thread(settled_shape, loaded)
@@ -189,7 +189,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
                     return replace(result, config=loaded, environment=options.environment)
     except Exception:
         raise
-    except BaseException as error:  # code named in the configuration must not exit its caller
+    except BaseException as error:  # code named in the configuration must not end the caller's process
         if not is_failure(error):
             raise
         raise RunFailed(describe_error(error)) from error
@@ -198,7 +198,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
 def _loaded(config: Configuration, environment: Any) -> AbstractContextManager[RunConfig]:
     if environment is None:
         return nullcontext(config if isinstance(config, RunConfig) else load_config(config))
-    from headrace.pipeline.given_environment import given_to  # runs from files need none of it
+    from headrace.pipeline.given_environment import given_to  # not needed by runs from files
 
     return given_to(config, environment)
 
@@ -223,13 +223,13 @@ async def _run(config: RunConfig, chosen: str, options: RunOptions) -> RunResult
 
 
 def _logged(folder: RunFolder, config: RunConfig) -> AbstractContextManager[None]:
-    """Return a context that writes the log to the run's folder, unless the run only plays."""
+    """Return a context that writes the log to the run's folder, unless policies only play."""
     settings = config.checkpoint_settings
     return nullcontext() if settings.inference else logged_to(folder.path, append=settings.resume)
 
 
 async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptions) -> RunError | None:
-    """Run to completion; return, not raise, the error if the run can't start: an exception group would wrap it."""
+    """Run to completion. If the run can't start, return the error: if raised, an exception group would wrap it."""
     stop = options.stop.event() if isinstance(options.stop, StopRequest) else options.stop or asyncio.Event()
     on_progress = None if options.on_progress is None else guarded("on_progress", options.on_progress, coordinator)
     join_callbacks(coordinator, options.on_summary, options.on_checkpoint)
@@ -256,7 +256,7 @@ def _open_folder(config: RunConfig) -> RunFolder:
     settings = config.checkpoint_settings
     path = absolute(settings.results_dir) / settings.run_id
     try:
-        # Given models can be played without a run, so its folder need not exist.
+        # Models named by `init_path` can play without a run, so the folder need not exist.
         resume = (settings.resume or settings.inference) and (path.is_dir() or not plays_given_models(config))
         kept = path / CONFIGURATION
         before = kept.read_text(encoding="utf-8", errors="replace") if resume and kept.is_file() else ""
@@ -268,7 +268,7 @@ def _open_folder(config: RunConfig) -> RunFolder:
             resume=resume,
             force=settings.force,
             waits=settings.resume,
-            # A run that is only played keeps the options of its training.
+            # If policies only play, the run keeps its training options.
             configuration=(settings.inference and before) or yaml.safe_dump(config.to_plain(), sort_keys=False),
         )
     except OSError as error:
@@ -297,9 +297,9 @@ def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint |
 
 
 def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
-    """Return the seed of the resumed run, else the configured one, else that of the recording, else a random one.
+    """Return the seed of the resumed run, else the configured seed, else that of the recording, else a random seed.
 
-    A run that only plays may differ from its training, so there the configured seed comes first.
+    If policies only play, the configured seed comes first, because play may differ from training.
     """
     configured = config.env_settings.seed
     own_seed = config.checkpoint_settings.inference and configured >= 0
@@ -367,13 +367,13 @@ def never_met(config: RunConfig, coordinator: Coordinator) -> str:
 
 
 async def _write_league(coordinator: Coordinator, run_folder: Path) -> None:
-    """Write the leagues' results, even for a failed run, because they may show the reason."""
+    """Write the leagues' results, even for a failed run, because they may show why it failed."""
     try:
         await asyncio.to_thread(lambda: write_leagues(coordinator.starter.league_reports(), run_folder))
     except Exception as error:
         if coordinator.shutdown.failure is None:
             raise
-        # The league itself may have failed with inconsistent state: report that failure, not this error.
+        # The league may have failed with inconsistent state. That failure is reported instead of this error.
         log.warning("the league could not be written after the failure: %s", describe_error(error))
 
 

@@ -1,4 +1,4 @@
-"""A Python caller's handle on a run: a request to stop, and callbacks for summaries and checkpoints."""
+"""What a Python caller uses to control a run: a stop request, and callbacks for summaries and checkpoints."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SummaryWritten:
 
 @dataclass(frozen=True)
 class CheckpointWritten:
-    """A complete checkpoint, from which a resumed run would continue."""
+    """A complete checkpoint, which a resumed run would start from."""
 
     number: int
     folder: Path
@@ -88,7 +88,7 @@ def join_callbacks(
     on_summary: Callable[[SummaryWritten], object] | None,
     on_checkpoint: Callable[[CheckpointWritten], object] | None,
 ) -> None:
-    """Connect callbacks to a run, which calls them in its event loop between other work; callbacks should be quick.
+    """Connect callbacks to a run. The run calls them in its event loop, so they should be quick.
 
     A callback that raises ends the run with a checkpoint, and the error names the callback.
     """
@@ -117,7 +117,7 @@ class _SummaryCalls(StatisticsWriter):
 
 
 def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordinator) -> Callable[[Notified], None]:
-    """Wrap a caller's function: an error in it ends the run, names the function, and prevents more calls."""
+    """Wrap a caller's function: if it raises, the run ends with an error that names it, and it is not called again."""
     broken = False
 
     def called(value: Notified) -> None:

@@ -1,9 +1,9 @@
-"""The trial of a run before it starts: the same run on a small scale, in a process that `main/trial.py` starts.
+"""A trial before a run starts: the same run on a small scale, in a process that `main/trial.py` starts.
 
 The trial executes the run's own code from the coordinator down: an actor makes and steps environments, the environment
 group checks the results, and each trainer is built for the environments' spaces and learns. Only sizes differ, all
-hosts share one event loop, and nothing visible outside (writers, pages, recordings) runs. So the trial reports a fault
-with the run's own message.
+hosts share one event loop, and nothing that users can see (writers, pages, recordings) is started. So the trial reports
+a fault with the same message as the run would.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from headrace.stages.trainer.pacing import rows_per_update
 from headrace.surroundings import absolute
 
 TICKS = 200
-"""Number of steps that each instance makes, if time allows; after an episode ends, the next one begins."""
+"""Number of steps that each instance makes, if time allows; when an episode ends, the next one begins."""
 ROWS = 128
 """Number of steps per update of Headrace's trainers; more if there are many instances."""
 UPDATES = 16
 """Maximum number of updates that a trainer makes in these steps."""
 ENOUGH_S = 8.0
-"""Seconds after which a trial with slow steps or updates ends, once all trainers have learned."""
+"""Seconds after which a slow trial ends, provided that all trainers have made an update."""
 _NEVER = 10**12
 _RUN = "trial"
 
@@ -64,7 +64,7 @@ class Remark:
 
     text: str
     serious: bool = True
-    """True if the run can't work with the finding; False if it may be intended or only costs something."""
+    """True if the run can't work because of the finding; False if the finding may be intended or only has a cost."""
     key: KeyPath = ()
     """The YAML key at fault; empty if there is none."""
 
@@ -105,7 +105,7 @@ def try_run(config: RunConfig, limit_s: float = 30.0, own_folder: str | None = N
 
 
 def _advice(config: RunConfig, request: EnvironmentRequest) -> Iterator[str]:
-    """Yield remarks that the run itself would not make: the environment checker's, and why no game is shown."""
+    """Yield remarks that the run would not make: those of the environment checker, and why no game is shown."""
     if config.environment_kind.advice is not None:
         yield from load_entry(config.environment_kind.advice)(request)
     if config.monitor is not None and not why_not_shown(config):
@@ -142,7 +142,7 @@ class _Trial:
         self._stop = asyncio.Event()
 
     async def run(self) -> list[Remark]:
-        """Run the trial; return remarks on why it failed, or on what it ended too early to try."""
+        """Run the trial; return remarks on why it failed, or on what it had no time to try."""
         playing, settings = self._config.checkpoint_settings.inference, self._config.checkpoint_settings
         played = RunFolder(absolute(settings.results_dir) / settings.run_id)
         folder = played if playing and played.path.is_dir() else RunFolder.create(self._folder, _RUN)
@@ -182,7 +182,7 @@ class _Trial:
 
 @contextmanager
 def _warnings() -> Iterator[list[Remark]]:
-    """Yield a list that collects Headrace's warnings, except one about numbers that the trial itself changed."""
+    """Yield a list that collects Headrace's warnings, except for a warning about numbers that the trial changed."""
     found: list[Remark] = []
 
     def hear(record: logging.LogRecord) -> None:
@@ -234,7 +234,7 @@ def _smaller(config: RunConfig, folder: str) -> tuple[RunConfig, int]:
 
 
 def _with_few_instances(plain: dict[str, Any], config: RunConfig) -> int:
-    """Give programs one instance, and others two by default, without windows; return the number of instances."""
+    """Set the number of instances to one for programs, and to two for `auto`; disable windows; return the number."""
     settings, section = plain["env_settings"], plain["environment"]
     if config.environment_kind.apart:
         settings |= {"num_envs": 1, "base_port": 0}
@@ -254,7 +254,7 @@ def _shrink(block: dict[str, Any], settings: BehaviorSettings, steps: int, rows:
     hyperparameters = settings.hyperparameters
     if isinstance(hyperparameters, Hyperparameters):
         block["hyperparameters"] = hyperparameters.small(rows).model_dump(mode="json", by_alias=True)
-    else:  # a custom trainer, which keeps its own sizes
+    else:  # a custom trainer, whose sizes stay unchanged
         rows = rows_per_update(settings, 1, off_policy=False)
     block |= {
         "max_steps": max(steps, 2 * rows),

@@ -33,5 +33,5 @@ __all__ = [
     "TrajectoryBatch",
 ]
 
-if __name__ != "headrace.queues":  # a checkout is on `sys.path`, and the caller wants another package named `queues`
+if __name__ != "headrace.queues":  # a checkout is on `sys.path`, and the caller wants a different `queues` package
     raise ModuleNotFoundError("No module named 'queues'; Headrace's own is headrace.queues", name=__name__)

@@ -3,9 +3,9 @@
 `shared_sender` and `shared_receiver` do the same across processes; `ends` defines the interface that stages see in both
 cases. Call all methods from the event loop's thread.
 
-Waiting tasks are served first come, first served. An item (or free space) for the first task in line is *promised* to
-that task and stays in the queue until the task runs. No other task can overtake that task, and a cancelled task passes
-its promise on, so no item is lost, duplicated or reordered.
+Waiting tasks are served in order of arrival. An item (or free space) for the first task in line is *promised* to that
+task and stays in the queue until the task runs. No other task can overtake that task, and a cancelled task passes its
+promise on, so no item is lost, duplicated or reordered.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class QueueStatistics:
 class AgentManagerQueue(Generic[T]):
     """A bounded first-in first-out queue with backpressure, an end of stream, and statistics.
 
-    One queue object may serve as both ends. If several producers share the queue, each gets its own end from
+    A queue object may serve as both ends. If several producers share the queue, each gets a separate end from
     `add_producer`; the stream ends when the last of those ends closes, or when the queue itself is closed.
 
     The class has the names of ML-Agents' class: `behavior_id`, `maxlen`, `qsize()`, `empty()`, `get_nowait()` and the
@@ -58,9 +58,10 @@ class AgentManagerQueue(Generic[T]):
 
     Args:
         name: the behaviour id, or another name for messages and statistics.
-        maxlen: the maximum number of items, at least 1. A comment where the queue is created explains the number.
+        maxlen: the maximum number of items; must be at least 1. A comment where the queue is created explains the
+            number.
         overflow: what `put` does if the queue is full: `wait` for space, or `replace_oldest`, which drops the oldest
-            item. The latter suits items that each hold the full state, such as policies, since only the newest item
+            item. Use the latter for items that each contain the full state, such as policies: only the newest item
             matters.
         on_replaced: called with each item that a newer one replaces.
 
@@ -130,7 +131,7 @@ class AgentManagerQueue(Generic[T]):
 
         Raises:
             QueueEmpty: if there is no item, or all items are promised to waiting consumers.
-            QueueClosed: if there is no item and never will be.
+            QueueClosed: if there is no item, and the stream has ended.
         """
         if len(self._items) <= self._getters.promised:
             if self._closed and not self._items:
@@ -156,7 +157,7 @@ class AgentManagerQueue(Generic[T]):
         """Remove and return the oldest item, waiting while there is none. A cancelled get removes nothing.
 
         Raises:
-            QueueClosed: if the stream has ended and the queue is drained, or this happens during the wait.
+            QueueClosed: if the stream has ended and no items are left, or if this happens during the wait.
         """
         if len(self._items) > self._getters.promised:
             return self._take()
@@ -231,7 +232,7 @@ class AgentManagerQueue(Generic[T]):
             self._on_replaced(oldest)
 
     def _serve(self) -> None:
-        """Promise items and free space to the tasks first in line, and dismiss tasks whose wait can't succeed."""
+        """Promise items and free space to the first tasks in line, and dismiss tasks that would wait forever."""
         while self._getters.waiters and len(self._items) > self._getters.promised:
             self._getters.promise()
         while self._putters.waiters and len(self._items) + self._putters.promised < self.maxlen:
@@ -259,12 +260,12 @@ class Producer(Generic[T]):
         return self._queue.name
 
     def put_nowait(self, item: T) -> None:
-        """Put an item as `AgentManagerQueue.put_nowait` does; also raise `QueueClosed` once this end is closed."""
+        """Put an item like `AgentManagerQueue.put_nowait`, but also raise `QueueClosed` once this end is closed."""
         self._check()
         self._queue.put_nowait(item)
 
     async def put(self, item: T) -> None:
-        """Put an item as `AgentManagerQueue.put` does; also raise `QueueClosed` once this end is closed."""
+        """Put an item like `AgentManagerQueue.put`, but also raise `QueueClosed` once this end is closed."""
         self._check()
         await self._queue.put(item)
 
@@ -279,7 +280,7 @@ class Producer(Generic[T]):
         return self._queue.qsize()
 
     def statistics(self) -> QueueStatistics:
-        """Return the statistics of the whole queue."""
+        """Return the statistics of the entire queue."""
         return self._queue.statistics()
 
     def _check(self) -> None:
@@ -288,7 +289,7 @@ class Producer(Generic[T]):
 
 
 class WaitingLine:
-    """A line of tasks that wait for their turn at one end of a queue, first come, first served."""
+    """The tasks that wait for their turn at one end of a queue, in order of arrival."""
 
     __slots__ = ("_past_s", "promised", "waiters")
 

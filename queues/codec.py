@@ -111,7 +111,7 @@ def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
 
 
 _dtype = lru_cache(maxsize=64)(np.dtype)
-"""Cached NumPy dtypes by name; messages use only a few."""
+"""Converts a name to a NumPy dtype, with a cache, because messages use only a few dtypes."""
 
 
 def aligned(size: int) -> int:
@@ -143,7 +143,7 @@ def read_arrays(header: Mapping[str, Any], buffer: Any) -> list[Array]:
 
 
 def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
-    """Invert `describe`: return the message.
+    """Rebuild a message from the header and arrays that `describe` returned.
 
     Raises:
         ShapeError: if the header does not describe a message, or the arrays do not fit together.

@@ -1,4 +1,4 @@
-"""The table of columns: the name, dtype and trailing shape of every column, as data.
+"""The table of columns: the name, dtype and trailing shape of every column.
 
 Buffers, checks and stream headers are derived from this table. Columns not listed here pass through every stage
 unchanged.
@@ -78,11 +78,12 @@ GAME_COLUMNS: tuple[Column, ...] = (
 """Columns [G]: games that ended in the batch, one row per match, from the learning team's side.
 
 Games between more than two teams also have `game_outcomes` [G, teams], as the environment reported them. If brains that
-do not learn play some of the games, there is also `game_draws` [G, teams]. If the first opponent is the brain at index
-i of its list, `game_opponent` is -2 - i."""
+do not learn play some of the games, the batch also has `game_draws` [G, teams]. If the first opponent is the brain at
+index i of its list, `game_opponent` is -2 - i.
+"""
 
 GAME_DRAWS = "game_draws"
-"""Column [G, teams] float32: the random number in [0, 1) that selected each team's brain; -1 if none was drawn."""
+"""Column [G, teams] float32: the random number in [0, 1) that selected each team's brain; -1 if no number was drawn."""
 
 
 GAME_PLAYERS, GAME_RETURNS = "game_players", "game_returns"
@@ -126,7 +127,7 @@ def row_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Col
 
 
 def final_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Return the columns [K] at the cut: observation after the last row, action before the first row, and group."""
+    """Return the columns [K] of each trajectory's ends: next observation, previous action, and group."""
     columns = (*observation_columns(spec, "next_obs_"), *action_columns(spec, "previous_"))
     return (*columns, *GROUP_TRAJECTORY_COLUMNS) if spec.grouped else columns
 

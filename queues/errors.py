@@ -1,4 +1,4 @@
-"""The errors raised by `queues`, including queue conditions that callers distinguish."""
+"""The errors raised by `queues`, including the queue conditions that callers handle."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Files that Windows refuses to change: open files, usually for a moment, and files with long paths.
+"""Handles files that Windows refuses to change: open files (usually for a moment) and files with long paths.
 
-TensorBoard, a viewer, a virus scanner or a file synchroniser may hold a file open. Other systems allow changes even
-then.
+TensorBoard, a viewer, a virus scanner or a file synchroniser may hold a file open. Other systems allow changes to open
+files.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ON_LOOP = 6
 """Number of these pauses that may block main's event loop: less than a second in total."""
 _brief_on_loops = True
 _HELD = {5, 32, 33, 145}
-"""Windows error codes of a held file: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION, and
-ERROR_DIR_NOT_EMPTY for removed files that are still held."""
+"""Windows error codes for a file that a program holds open: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION,
+ERROR_LOCK_VIOLATION, and ERROR_DIR_NOT_EMPTY for removed files that are still open."""
 
 
 def let_loops_wait() -> None:
-    """Allow this process's event loops to block for as long as other threads, because no other task waits in them."""
+    """Allow this process's event loops to block for as long as other threads may, because they run no other tasks."""
     global _brief_on_loops
     _brief_on_loops = False
 

@@ -73,7 +73,10 @@ class LinkEnd:
         return cls(open_socket(ticket["socket"]), open_segment(ticket["segment"], spec.segment_bytes), spec)
 
     def duplicate(self) -> LinkEnd:
-        """Return another handle to the same end, for a process that may replace this one; each is closed separately."""
+        """Return another handle to the same end, for a process that may replace this one.
+
+        Close each handle separately.
+        """
         return LinkEnd(self.sock.dup(), self.segment.duplicate(), self.spec)
 
     def close(self) -> None:
@@ -161,7 +164,7 @@ class Channel(asyncio.Protocol):
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing, because later bytes do not matter."""
+    """Ignore calls after the channel has closed."""
 
 
 class ForwardKind(IntEnum):

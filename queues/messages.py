@@ -75,7 +75,7 @@ class StepBatch:
     games: Columns = field(default_factory=dict)
     """[G] games that ended at this tick (`columns.GAME_COLUMNS`), in the batch of the learning team's behaviour id."""
     tick: int = 0
-    """Number of the tick, which increases for the actor's whole life, even when its environments are reset."""
+    """Number of the tick, which keeps increasing as long as the actor exists, even when its environments are reset."""
     group_ids: NDArray[np.int64] | None = None
     """[n] id of the agent's group, which shares a reward: unique across environment instances and actors, 0 for no
     group. None if the behaviour has no groups (`BehaviorSpec.grouped`)."""
@@ -205,7 +205,7 @@ class TrajectoryBatch:
         return head, tail
 
     def copy(self) -> TrajectoryBatch:
-        """Return a batch with its own arrays, which stay valid after the call that received the original."""
+        """Return a batch with copied arrays, which stay valid after the call that received the original."""
         return replace(
             self,
             rows={name: column.copy() for name, column in self.rows.items()},
@@ -232,7 +232,7 @@ class PolicyUpdate:
     """Number of the self-play snapshot; -1 for a policy directly from the trainer."""
 
     def copy(self) -> PolicyUpdate:
-        """Return an update with its own weights, which stay valid after the call that received the original."""
+        """Return an update with copied weights, which stay valid after the call that received the original."""
         return replace(self, weights=self.weights.copy())
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
@@ -256,7 +256,7 @@ class PolicyUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A checkpoint's mark in the stream: everything before the mark is in checkpoint `number`, and nothing after it."""
+    """A checkpoint's mark in the stream: checkpoint `number` contains everything before it and nothing after it."""
 
     number: int
     source: int = 0
@@ -340,7 +340,7 @@ class PolicyQuestion:
     """The policy's version (see `PolicyUpdate`). If the policy comes directly from a trainer, a newer version is
     allowed too."""
     greedy: bool
-    """Whether to return the mean and the most likely choice instead of a sample."""
+    """True to return the mean and the most likely choice instead of a sample."""
     held: tuple[int, ...]
     """All snapshots of this behaviour id that the actor still plays; the actor will not request others that were sent
     before the newest of these."""

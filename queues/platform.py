@@ -1,11 +1,11 @@
 """The parts that differ between operating systems: shared memory, and passing memory and sockets to child processes.
 
-`HEADRACE_PLATFORM=plain` in the environment turns off Linux-only features, so that tests can show that nothing depends
+`HEADRACE_PLATFORM=plain` in the environment turns off Linux-only features, which lets tests show that nothing depends
 on them; docs/platforms.md lists these features. `make windows` runs the Windows branches in Windows' Python under Wine.
 
-No resource here has a name that could outlive its processes. On most systems memory is an unnamed file, which children
-receive as an open descriptor; on Windows it is a mapping that the system frees with the last handle. A killed process
-therefore leaves nothing to clean up.
+No resource created here has a name that could outlive its processes. On most systems memory is an unnamed file, which
+children receive as an open descriptor; on Windows it is a mapping that the system frees with the last handle. A killed
+process therefore leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _FAST_FOLDER = "/dev/shm"
 _warned = False
 
 Ticket = int | str | bytes
-"""Plain data that a child needs to open a socket or a segment."""
+"""Plain data that a child process needs to open a socket or a segment."""
 
 
 def poison_returned_slabs() -> bool:
-    """Return True if returned slabs are overwritten, to expose use after the return (`HEADRACE_POISON=1`)."""
+    """Return True if returned slabs are to be overwritten, to expose use after return (`HEADRACE_POISON=1`)."""
     return os.environ.get("HEADRACE_POISON") == "1"
 
 
@@ -53,7 +53,7 @@ class Segment:
         self.size = size
 
     def map(self) -> mmap.mmap:
-        """Map the memory; the mapping is valid as long as anything refers to it, even after the segment is closed.
+        """Map the memory. The mapping stays valid as long as anything refers to it, even after the segment is closed.
 
         Raises:
             OSError: on Windows, if there is not enough memory.

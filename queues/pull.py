@@ -5,8 +5,8 @@ The producer's end, `PullOutlet`, keeps items until the consumer has taken them,
 ends. `push` works in the other direction.
 
 A call may cost a millisecond, so there is only one kind: it reports how many earlier items were taken, waits for items,
-and returns all of them. The consumer calls again as soon as the last call returns, so that items arrive while the
-consumer computes. The consumer does so only if its report gives the producer space; otherwise the call would return no
+and returns all of them. The consumer calls again as soon as the last call returns, so items arrive while the consumer
+computes. It does so only if its report gives the producer space for new items; otherwise the call would return no
 items.
 """
 
@@ -148,7 +148,7 @@ class PullOutlet(RoomOutlet[T]):
 
 
 class _Tally:
-    """Counts one producer's items: those that the producer regards as not taken, and those taken but not yet reported.
+    """Counts one producer's items: those not taken as far as the producer knows, and those taken but not yet reported.
 
     Args:
         maxlen: the producer's limit.
@@ -170,7 +170,7 @@ class _Tally:
 
     @property
     def has_room(self) -> bool:
-        """Return True if the producer can put another item after a report; otherwise a call would return no items."""
+        """Return True if the next report would give the producer space for an item."""
         return self._held - self._taken < self._maxlen
 
     async def wait_for_room(self) -> None:
@@ -222,12 +222,12 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
     """The consumer's end, which returns items in the order of arrival.
 
     The stream ends when the last producer has ended its own stream. `replace` sets the successor of a producer that
-    died before the end of its stream; `settle` states that there is none.
+    died before the end of its stream; `settle` declares that there is no successor.
 
     Args:
         name: the queue's name.
         maxlen: the limit of each producer.
-        sources: the producers, by key.
+        sources: the producers, keyed by the keys that `replace` and `settle` take.
         overflow: as in `AgentManagerQueue`.
     """
 
@@ -247,7 +247,7 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
         self._places[key].succeed(source)
 
     def settle(self, key: str) -> None:
-        """Declare that a producer has no successor, so that its death ends its stream."""
+        """Declare that a producer has no successor, so its death ends its stream."""
         self._places[key].succeed(None)
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ class PushOutlet(RoomOutlet[T]):
         self._deliver, self._numbers = deliver, 0
 
     def settle(self) -> None:
-        """Declare that the consumer has no successor, so that its death ends the stream."""
+        """Declare that the consumer has no successor, so its death ends the stream."""
         self._renewable = False
 
     @property
@@ -118,9 +118,9 @@ class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
         super().__init__(name, AgentManagerQueue(name, maxlen, overflow))
         self._home = asyncio.get_running_loop()
         self._early: dict[int, tuple[T | None, asyncio.Future[bool]]] = {}
-        """Items that arrived before their predecessors, by number."""
+        """Items that arrived before their predecessors, keyed by number."""
         self._unanswered: set[asyncio.Future[bool]] = set()
-        """Futures not yet resolved, which belong to the event loop in which calls arrive."""
+        """Futures that are not yet resolved; they belong to the event loop in which calls arrive."""
         self._expected = 0
         self._ended = False
 

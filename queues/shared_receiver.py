@@ -1,6 +1,6 @@
 """The consumer's end of a queue between processes on one machine; `shared_sender` is the other end.
 
-Items are read-only views of shared memory. A slab returns to its producer when its last view is gone, so no view
+Items are read-only views of shared memory. A slab returns to its producer when its last view is gone, so a view never
 outlives its data. A consumer that keeps views starves only its own producers, so copy any arrays that you keep.
 """
 
@@ -96,7 +96,7 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
 
     @property
     def broken(self) -> tuple[int, ...]:
-        """Indices of the links whose producers are gone without having closed their end."""
+        """Indices of the links whose producers died without closing their end."""
         return tuple(link.index for link in self._links if link.broken)
 
     @property
@@ -186,7 +186,7 @@ class _Link:
 
     def _return(self, reply: bytes = b"") -> None:
         """Send a reply and all free slabs in one write, because each write wakes up the producer."""
-        self._return_due = False  # reset first, so that a slab recorded later causes another call
+        self._return_due = False  # reset first, so a slab recorded later triggers another call
         while self._unused:
             slab = self._unused.popleft()
             if self._poison:

@@ -134,7 +134,7 @@ class SharedSender(Generic[T]):
             raise QueueFull(f"queue {self.name!r} is full ({self.qsize()} items of {self.maxlen})")
 
     async def put(self, item: T) -> None:
-        """Put an item, waiting for space and a free slab. A cancelled put delivers either nothing or everything.
+        """Put an item, waiting for space and a free slab. A cancelled put delivers the entire item or nothing.
 
         Raises:
             QueueClosed: if the stream has ended or its receiver is gone, or this happens during the wait.
@@ -181,7 +181,7 @@ class SharedSender(Generic[T]):
         await self._channel.wait_closed()
 
     def statistics(self) -> QueueStatistics:
-        """Return the statistics as this end sees them; pieces count as items, and `items_out` counts items taken."""
+        """Return the statistics as this end sees them; pieces count as items, and `items_out` is the number taken."""
         waiting = [job for job in self._jobs if not job.done.done()]
         return QueueStatistics(
             name=self.name,
@@ -304,7 +304,7 @@ class SharedSender(Generic[T]):
             self._starving = None
 
     def _consumer_awake(self) -> bool:
-        """Return False if an idle consumer would already have taken or replaced some of the waiting items."""
+        """Return True if the consumer responds: it has sent WELCOME, and fewer than `maxlen` items are untaken."""
         return self._welcomed and self._untaken < self.maxlen
 
     def _warn(self) -> None:

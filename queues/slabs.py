@@ -1,8 +1,8 @@
 """The memory behind one link of a shared queue: a pool of slabs of equal size, each for one message's arrays.
 
 `LinkSpec` sets the pool's size, and rejects sizes that can't work; `Slabs` maps the pool into this process; `pieces`
-splits a message so that each piece fits a slab. The two ends (`shared_sender`, `shared_receiver`) track which slabs may
-be written.
+splits a message into pieces that each fit a slab. The two ends (`shared_sender`, `shared_receiver`) track which slabs
+may be written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POISON = 0xA5
 
 
 class TooLargeError(QueueError):
-    """A message does not fit a slab and can't be split further."""
+    """Raised if a message does not fit in a slab and can't be split into smaller pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class LinkSpec:
     """
 
     maxlen: int
-    """Maximum number of items put but not yet taken; at least 1."""
+    """Maximum number of items put but not yet taken; must be at least 1."""
     slab_bytes: int
     """Size of one slab in bytes, which limits the size of a message. Larger batches are sent in pieces."""
     spare: int = 2
-    """Number of slabs in addition to `maxlen`, for batches that the consumer may hold while the link is full; at least
-    1."""
+    """Number of slabs in addition to `maxlen`, for batches that the consumer may keep while the link is full; must be
+    at least 1."""
     overflow: Overflow = "wait"
     """What a put does if the link is full, as in `AgentManagerQueue`."""
     min_bytes: int = 0
@@ -82,7 +82,7 @@ class LinkSpec:
 
     @property
     def segment_bytes(self) -> int:
-        """Size of the whole pool in bytes."""
+        """Size of the entire pool in bytes."""
         return self.slabs * self.stride
 
 

@@ -1,6 +1,6 @@
-"""A behaviour's spec: its observations, its actions, its name and team.
+"""A behaviour's spec: its observations, actions, name and team.
 
-A spec is plain data. The environment announces it when a behaviour id first appears. The spec is then sent on the
+A spec is plain data. The environment announces the spec when a behaviour id first appears. The spec is then sent on the
 control channel and stored in stream headers, and determines the size of every buffer. `columns` derives the columns
 from it.
 """
@@ -23,8 +23,8 @@ STEP_MUL = "step_mul"
 
 
 GODOT = "godot"
-"""Key in `BehaviorSpec.spaces` for the spaces announced by a Godot game: `observations` by key, `actions` as a list in
-the game's order, and `ordered`, which is true if that order is certain. Models of a behaviour with this key have
+"""Key in `BehaviorSpec.spaces` for the spaces that a Godot game announced: `observations` by key, `actions` as a list
+in the game's order, and `ordered`, which is true if that order is certain. Models of a behaviour with this key have
 their own format (`stages/policy/onnx/godot.py`)."""
 
 
@@ -61,7 +61,7 @@ class ObservationSpec:
 
     @property
     def kind(self) -> str:
-        """The kind for this rank, as in `headrace.config.observation_kinds`; `unknown` if no kind has this rank."""
+        """The observation kind with this rank (see `headrace.config.observation_kinds`); `unknown` if there is none."""
         return kind_of_rank(len(self.shape))
 
 
@@ -131,7 +131,7 @@ class BehaviorSpec:
     k stands for k + 1."""
 
     spaces: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """The environment's own `observation` and `action` spaces, if it has any (see `spaces/own_space.py`), and
+    """The environment's `observation` and `action` spaces, if it has any (see `spaces/own_space.py`), and
     `action_repeat`, the number of steps of a fixed repeat. Specs that differ only in `spaces` are equal."""
 
     @property
@@ -225,7 +225,7 @@ def behavior_team(behavior_id: str) -> int:
     """Return the team id in a behaviour id, or 0 if there is none. Anything else after `?` is ignored.
 
     Raises:
-        SpecError: if the team is not a whole number of at least 0.
+        SpecError: if the team is not a non-negative integer.
     """
     teams = parse_qs(behavior_id.partition("?")[2].partition("#")[0], keep_blank_values=True).get("team", ["0"])
     if not (teams[0].isascii() and teams[0].isdecimal()) or len(teams[0]) > _MOST_DIGITS:

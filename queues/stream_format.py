@@ -1,7 +1,7 @@
 """The stream file as bytes: constants, the header, and frames made of plain data and arrays.
 
-The layout is described in `docs/stream-format.md`; `stream_writer` and `stream_reader` only move frames between this
-module and the disk. Nothing here opens a file, and nothing is ever unpickled.
+The layout is described in `docs/stream-format.md`; `stream_writer` writes the frames to disk, and `stream_reader` reads
+them. Nothing here opens a file, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ MAGIC = b"\x89HRACE\r\n"
 VERSION = 1
 MAX_FRAME_BYTES = 1 << 30
 """Maximum payload of a frame in bytes, compressed or not; writers refuse larger frames, and readers treat them as
-damage.
-"""
+damage."""
 MAX_META_BYTES = 1 << 20
 """Maximum metadata of a frame in bytes; as Python objects up to 72 times as much, since one byte can be a map."""
 COMPRESSION_LEVEL = -1
@@ -108,7 +107,7 @@ class StreamHeader:
             edges: the edges that will be recorded.
             specs: one spec per behaviour id.
             config: the run's configuration as plain data.
-            extra: by behaviour name, the decision columns that its trainer declared.
+            extra: the decision columns that each behaviour's trainer declared, keyed by behaviour name.
             squashed: names of the behaviours whose continuous actions were sampled as in SAC; None if unknown.
         """
         extra = extra or {}
@@ -212,7 +211,7 @@ def unpack_payload(payload: bytes, with_arrays: bool = True) -> tuple[dict[str, 
 
     Args:
         payload: the frame's payload.
-        with_arrays: False for a frame without arrays, which must be small.
+        with_arrays: False for a frame that has no arrays and must be small.
 
     Raises:
         StreamError: if `pack_frame` did not make the payload, or the payload claims more than MAX_FRAME_BYTES.

@@ -64,11 +64,12 @@ class StreamReader:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.header: StreamHeader
-        """The file's description, including behaviours that it announces after its first message."""
+        """The file's header, including the behaviours announced after the first message."""
         self.lost_bytes = 0
         """Number of unusable bytes after the last complete frame; known after a full iteration."""
         self.damage: str | None = None
-        """A sentence about the damage and its location; None if the file is intact. Known after a full iteration."""
+        """A sentence that describes the damage and its location; None if the file is intact. Known after a full
+        iteration."""
         with self._open() as file:
             size = _size(file)
             self.header = self._read_header(file, size)
@@ -106,7 +107,7 @@ class StreamReader:
                     return
                 at, sequence = file.tell(), sequence + 1
                 yield frame
-                del frame, payload  # before the next frame is read, to keep one in memory rather than two
+                del frame, payload  # before the next frame is read, to keep only one in memory
 
     def _open(self) -> BinaryIO:
         try:
@@ -148,7 +149,7 @@ class StreamReader:
             ) from error
 
     def _find_later(self, file: BinaryIO, size: int) -> None:
-        """Find all behaviours announced after the header; for other frames, read only their headers."""
+        """Find all behaviours announced after the header. Only the headers of other frames are read."""
         at = self._first
         while at + FRAME.size <= size:
             file.seek(at)

@@ -72,7 +72,7 @@ class StreamWriter:
         Args:
             edge: the edge that carried the message, one of those in the header.
             message: the message to record.
-            time_s: seconds on a monotonic clock, for replays that keep the recorded pace.
+            time_s: seconds on a monotonic clock, for replays at the recorded pace.
 
         Raises:
             StreamError: if writing fails, or the message is too large for one frame; in this case, the file still ends
@@ -92,10 +92,10 @@ class StreamWriter:
         self._rows.append(rows_of(message))
 
     def announce(self, later: StreamHeader) -> None:
-        """Append a description of behaviours that are not in the file's header; call this before their first messages.
+        """Append a description of behaviours that are missing from the file's header, before their first messages.
 
         Args:
-            later: the header of a hypothetical file with only these behaviours; its `config` may be empty.
+            later: a header that describes only these behaviours; its `config` may be empty.
 
         Raises:
             StreamError: if writing fails.
@@ -184,7 +184,7 @@ def rows_of(message: Message) -> int:
 
 
 def next_stream_path(folder: str | os.PathLike[str], behavior: str, edge: str) -> Path:
-    """Return `<behavior>-<edge>-NNNN.stream`, numbered after the last existing one: a resumed run adds files.
+    """Return `<behavior>-<edge>-NNNN.stream`, numbered after the last existing file; a resumed run adds files.
 
     Args:
         folder: the streams' folder, which need not exist.

@@ -43,7 +43,7 @@ class ConvertedDocument:
         self.data = data
         """Plain data in the current format; the document's own data if nothing had to be converted."""
         self.old = old
-        """True if the whole file has an old format, rather than only some of its keys."""
+        """True if the entire file is in an old format, rather than just some of its keys."""
 
     @property
     def unchanged(self) -> bool:
@@ -52,7 +52,7 @@ class ConvertedDocument:
 
     @property
     def mistakes(self) -> list[Mistake]:
-        """Mistakes in the file that are known before validation."""
+        """Mistakes found in the file before validation."""
         return [*self.document.mistakes, *self.notes.mistakes]
 
     def has(self, path: KeyPath) -> bool:
@@ -60,7 +60,7 @@ class ConvertedDocument:
         return is_inside(path, self.data)
 
     def place(self, path: KeyPath) -> Place:
-        """Return the line in the file that a path in the converted data, or its nearest enclosing value, came from."""
+        """Return the line in the file from which the value at a path, or its nearest enclosing value, was converted."""
         for length in range(len(path), 0, -1):
             part = path[:length]
             if part in self.notes.origins:
@@ -128,7 +128,7 @@ def _sections(data: Iterable[str]) -> list[str]:
 
 
 def _is_block(name: str, body: Any) -> bool:
-    """Return True if a value at the top of a file is a flat block."""
+    """Return True if a value at the top level of a file is a flat block."""
     if not isinstance(body, dict) or any(part in body for part in _TODAYS_PARTS):
         return False
     return name == DEFAULT or any(key in DISTINCTIVE for key in body)
@@ -138,7 +138,7 @@ class _Conversion:
     """The conversion of one file.
 
     Args:
-        whole: the whole file.
+        whole: the entire file.
         notes: receives warnings and mistakes.
     """
 

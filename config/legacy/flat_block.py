@@ -1,4 +1,4 @@
-"""Converts a flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to a current block.
+"""Converts a flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to the current format.
 
 The tables of keys come first: which trainers used each key, where the key is now, and its value in the files that came
 with old ML-Agents versions.
@@ -29,10 +29,10 @@ MOVED = {
     trainer: {**{key: f"hyperparameters.{key}" for key in keys}, **{key: f"network_settings.{key}" for key in _NETWORK}}
     for trainer, keys in _TO_HYPERPARAMETERS.items()
 }
-"""By trainer: the current path of each key that has kept its meaning."""
+"""Current paths of the keys whose meaning has not changed, for each trainer."""
 
 STAYED = ("max_steps", "summary_freq", "threaded", "init_path", "keep_checkpoints", "checkpoint_interval")
-"""Keys that are still at the same position in a block."""
+"""Keys that have not moved within a block."""
 
 FRACTIONS = ("learning_rate", "beta", "epsilon", "lambd", "tau", "init_entcoef", "steps_per_update")
 """Keys whose values need not be integers."""
@@ -50,7 +50,7 @@ CONVERTED = {
     "sac": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING, "train_interval", *UPDATES),
     "bc": (*_ALL, "demo_path", "brain_to_imitate", "batches_per_epoch"),
 }
-"""By trainer: keys for which a new path is not enough."""
+"""Keys that need more than a new path, for each trainer."""
 
 OLD_TRAINERS = {
     "ppo": "ppo",
@@ -61,7 +61,7 @@ OLD_TRAINERS = {
     "imitation": "bc",
     "bc": "bc",
 }
-"""Maps the names of old trainers to current ones."""
+"""Maps old trainer names to current ones."""
 
 _NET_SHIPPED = {"normalize": False, "hidden_units": 128, "num_layers": 2}
 _PACE_SHIPPED = {"max_steps": 500000, "time_horizon": 64, "summary_freq": 10000, "learning_rate": 3e-4}
@@ -107,7 +107,7 @@ DISTINCTIVE = ALL - {*STAYED, *("time_horizon", "reward_signals", "self_play", "
 
 
 Flat = Mapping[str, OldValue]
-"""A flat block merged over `default`: old values by key."""
+"""A flat block merged over `default`: its old values, keyed by key."""
 
 _NEW_WORDS: dict[Any, str] = {"default": "simple"}
 """Maps old names of image encoders to current ones."""
@@ -120,7 +120,7 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
     Args:
         flat: the block's keys and values.
         section: the block's section, named in reports of missing keys.
-        target: receives the new form.
+        target: receives the converted block.
         reported: keys already reported as missing in `default`.
     """
     trainer = _trainer(flat, section, target)
@@ -166,7 +166,7 @@ def _value(key: str, value: Any) -> Any:
 
 
 def _trainer(flat: Flat, section: OldValue, target: Target) -> str | None:
-    """Write the trainer's current name and return it; return None if the trainer is missing or unknown."""
+    """Write and return the trainer's current name; return None if the trainer is missing or unknown."""
     old = flat.get("trainer")
     if old is None:
         name = section.path[-1] if section.path else "it"
@@ -261,7 +261,7 @@ def _refuse_paces(flat: Flat, trainer: str, notes: Notes) -> None:
 
 
 def _convert_memory(flat: Flat, target: Target) -> None:
-    """Convert `use_recurrent` and its two related keys to the section `memory`, whose presence turns memory on."""
+    """Convert `use_recurrent` and its two related keys to the `memory` section, which enables memory."""
     place, recurrent = "network_settings.memory", flat.get("use_recurrent")
     wanted = False if recurrent is None else truth(recurrent.value)
     if recurrent is not None:
@@ -323,7 +323,7 @@ def _convert_more(flat: Flat, trainer: str, target: Target) -> None:
         if name in flat:
             if trainer == "sac":
                 convert_cloning(flat[name], target, name, 1, given("batch_size"))
-            elif name == "pretraining":  # under the next name, the default was 3 passes
+            elif name == "pretraining":  # `behavioral_cloning` defaulted to 3 passes
                 convert_cloning(flat[name], target, name, given("num_epoch"))
             else:
                 convert_cloning(flat[name], target, name)
@@ -344,7 +344,7 @@ def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) 
     Args:
         flat: the block's keys and values.
         section: the section that contains the block.
-        target: receives the new form.
+        target: receives the converted block.
     """
     demo, teacher = flat.get("demo_path"), flat.get("brain_to_imitate")
     online = teacher is not None and flat["trainer"].value != "offline_bc"

@@ -1,4 +1,4 @@
-"""Converts files made of flat blocks: `default`, and the behaviours' sections, which are merged over `default`."""
+"""Converts files made of flat blocks: `default`, and one section per behaviour, which is merged over `default`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def convert_sections(sections: Mapping[str, OldValue], target: Target, *, rename
 
     Args:
         sections: the sections by name, including `default` if there is one.
-        target: the top of the new file.
-        renamed: True if the sections were at the top of the old file, not under `behaviors`.
+        target: the top level of the new file.
+        renamed: True if the sections were at the top level of the old file, not under `behaviors`.
     """
     default = sections.get(DEFAULT)
     behaviors = {name: old for name, old in sections.items() if name != DEFAULT}
@@ -79,7 +79,7 @@ def _convert_default(
 
 
 def _about_counting(flat: Mapping[str, OldValue], notes: Notes) -> None:
-    """Recognise files for versions that counted environment steps, by numbers in the files that came with them."""
+    """Recognise files for versions that counted environment steps, by values from those versions' sample files."""
     if any(key not in flat or flat[key].value != value for key, value in _COUNTED_BY_ENVIRONMENT.items()):
         return
     old, path = flat["max_steps"], ("default_settings", "max_steps")
@@ -103,7 +103,7 @@ def _is_whole(flat: Mapping[str, OldValue]) -> bool:
 
 
 def _follow(name: str, sections: Mapping[str, OldValue], notes: Notes) -> OldValue | None:
-    """Find the section whose keys apply, because a section may refer to another one."""
+    """Return the section whose keys apply: a section may refer to a different section."""
     seen, here = [name], sections[name]
     while isinstance(here.value, str):
         other = here.value
@@ -124,7 +124,7 @@ def _follow(name: str, sections: Mapping[str, OldValue], notes: Notes) -> OldVal
     return here
 
 
-# The part of an old section that, merged over `default_settings`, gives the whole section. Old versions merged a
+# The part of an old section that, merged over `default_settings`, gives the complete section. Old versions merged a
 # section over `default` only at the top level: its `reward_signals` replaced those of `default`. Headrace merges maps
 # at all levels.
 
@@ -137,7 +137,7 @@ def own_part(default: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, 
 
     Args:
         default: the `default_settings`.
-        whole: the block.
+        whole: the complete block.
     """
     own = _difference(default, whole, (), whole)
     return {"trainer_type": whole["trainer_type"], **own} if "trainer_type" in whole else own

@@ -1,4 +1,4 @@
-"""Input and output of a conversion: old values with their positions, notes, and the new form."""
+"""Input and output of a conversion: old values with their locations, notes, and the converted data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class OldValue:
-    """A value in an old file, with its position."""
+    """A value in an old file, with its location."""
 
     value: Any
     document: Document
@@ -31,7 +31,7 @@ class OldValue:
 
     @property
     def place(self) -> Place:
-        """The value's position."""
+        """The value's location."""
         return Place(self.document.name, self.document.line_of(self.path))
 
     def at(self, key: str | int) -> OldValue:
@@ -51,15 +51,15 @@ class Notes:
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
         self.comments: dict[KeyPath, str] = {}
-        """Comments for the converted file, by the key's new path."""
+        """Comments for the converted file, keyed by the new path of the key that they explain."""
         self.origins: dict[KeyPath, Place] = {}
-        """By a converted value's new path: the position of the old value."""
+        """Locations of the old values, keyed by the new path of the converted value."""
         self._warnings: dict[tuple[str, str, str], set[int]] = {}
         self._idle: set[tuple[str, str, str]] = set()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One warning for each old key, in the files' order, with the key's other lines."""
+        """One warning for each old key, in file order, which also lists the other lines where the key occurs."""
         used: dict[tuple[str, str], set[int]] = {}
         for (file, key, message), lines in self._warnings.items():
             if (file, key, message) not in self._idle:
@@ -78,7 +78,7 @@ class Notes:
         """Warn about an old key; a repeated warning about the same key only adds a line number.
 
         Args:
-            old: the value under the key, or its position.
+            old: the value under the key, or its location.
             key: the key.
             message: what happened to the key.
             idle: True if the key has no effect in this block; in this case, it is not reported if it has an effect in
@@ -113,7 +113,7 @@ def _also(lines: list[int]) -> str:
 
 
 class Target:
-    """A part of the new form during construction: plain data at a path, with notes on its origin."""
+    """A part of the converted data while it is being built: plain data at a path, with notes on its origin."""
 
     def __init__(self, notes: Notes, path: KeyPath = ()) -> None:
         self.notes = notes

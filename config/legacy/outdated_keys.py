@@ -20,9 +20,9 @@ GONE = {
     "graph_scope": "was removed: it configured TensorFlow",
     "framework": "was removed: training uses torch",
 }
-"""Keys without a successor, with the reason why they need none."""
+"""Keys without a replacement, with the reason why they need none."""
 _GONE_FROM_BLOCKS = ("framework", "output_path", "summary_path", "model_path")
-"""Keys without a successor that blocks for versions 0.16 to 0.18 may have."""
+"""Keys without a replacement that blocks for versions 0.16 to 0.18 may have."""
 
 
 def is_flat(body: Any) -> bool:
@@ -36,7 +36,7 @@ def convert_current(block: OldValue, target: Target) -> None:
 
     Args:
         block: the block.
-        target: receives the block's new form.
+        target: receives the converted block.
     """
     for key, old in block.items():
         if key in _GONE_FROM_BLOCKS and old.value is not None:  # ML-Agents writes null for missing values
@@ -114,7 +114,7 @@ def write_into_blocks(moved: Mapping[str, OldValue], data: dict[str, Any], notes
 
 
 def unfold_lessons(parameters: OldValue, target: Target) -> None:
-    """Write the lessons in `environment_parameters` as `- {name: Lesson0, …}` if they are `- Lesson0: {…}`."""
+    """Rewrite lessons of the form `- Lesson0: {…}` in `environment_parameters` as `- {name: Lesson0, …}`."""
     for name, parameter in parameters.items():
         if not isinstance(parameter.value, dict) or not isinstance(parameter.value.get("curriculum"), list):
             target.put_at((name,), parameter.value, parameter)
@@ -144,7 +144,7 @@ def _trace(path: tuple[str | int, ...], old: OldValue, notes: Notes) -> None:
 
 
 def convert_hardware(name: str, old: OldValue, data: dict[str, Any], notes: Notes) -> None:
-    """Convert `cpu` and `multi_gpu` at the top of a file to torch's device."""
+    """Convert the top-level keys `cpu` and `multi_gpu` to `torch_settings.device`."""
     on = truth(old.value)
     if not isinstance(on, bool):
         notes.wrong(old, f"{old.value!r} is not valid; expected true or false")
@@ -171,11 +171,11 @@ _RATIO, _OLD_RATIO = "play_against_latest_model_ratio", "play_against_current_se
 
 
 def convert_signals(signals: OldValue, target: Target, trainer_epochs: Any) -> None:
-    """Convert a flat block's signals, except the `PACES` among them.
+    """Convert a flat block's reward signals, but not the keys in `PACES`.
 
     Args:
         signals: the map `reward_signals`.
-        target: the block's new form.
+        target: receives the converted block.
         trainer_epochs: the block's `num_epoch`, which now also applies to the signals' networks.
     """
     if not isinstance(signals.value, dict):
@@ -259,7 +259,7 @@ def convert_cloning(cloning: OldValue, target: Target, name: str, passes: Any = 
 
     Args:
         cloning: the old section.
-        target: the block's new form.
+        target: receives the converted block.
         name: the section's key.
         passes: the old trainer's default number of passes per update.
         sac_batch: `batch_size` of an old SAC block, which used this many demonstrated steps per update, or all steps if
@@ -289,8 +289,8 @@ def convert_self_play(self_play: OldValue, target: Target, *, flat: bool) -> Non
 
     Args:
         self_play: the old section.
-        target: the block's new form.
-        flat: True in a flat block, where `swap_steps` had another default.
+        target: receives the converted block.
+        flat: True in a flat block, where `swap_steps` had a different default.
     """
     if not isinstance(self_play.value, dict):
         target.put("self_play", self_play.value, self_play)

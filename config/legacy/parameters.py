@@ -28,7 +28,7 @@ def is_curriculum(value: Any) -> bool:
 
 
 def read_curricula(path: Path) -> dict[str, OldValue]:
-    """Read the argument of `--curriculum`: a folder with a file per behaviour, one such file, or one file for all.
+    """Read the argument of `--curriculum`: a folder with a file per behaviour, or a file for one or all behaviours.
 
     Raises:
         ConfigError: if the argument can't be read, or contains no curricula.
@@ -133,7 +133,7 @@ def _lessons(behavior: str, old: OldValue, values: OldValue) -> Iterator[dict[st
 
 
 def _trace(name: str, old: OldValue, values: OldValue, target: Target) -> None:
-    """Record the origins of the lessons' parts, and the reason for the reset."""
+    """Record where the lessons' parts came from, and add a comment that explains `require_reset`."""
     where, notes = (*target.path, name, "curriculum"), target.notes
     for number in range(len(values.value)):
         notes.origins[*where, number] = notes.origins[*where, number, "value"] = values.place
@@ -154,7 +154,7 @@ def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[Key
         count: the lesson at which to start, counted from 0; a curriculum with fewer lessons starts at its last one.
         parameters: the new `environment_parameters`, which are not modified.
         notes: receives warnings.
-        place: returns the position of a path in the file that was read.
+        place: returns the location of a path in the file that was read.
 
     Returns:
         The parameters with the remaining lessons.
@@ -201,7 +201,7 @@ def _paths(path: KeyPath, value: Any) -> Iterator[KeyPath]:
 # Samplers.
 
 _INTERVALS = ("resampling-interval", "resampling_interval", "episode-length")
-"""Names of the key with the resampling interval; the last is from the first versions with samplers."""
+"""Names of the resampling interval's key; the last name is from the first versions with samplers."""
 _TYPES = ("sampler-type", "sampler_type")
 _NEW_NAMES = {"multirange_uniform": "multirangeuniform"}
 _NEEDED = {

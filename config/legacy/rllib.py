@@ -60,7 +60,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "network_settings.activation": "tanh",
 }
 _WITHOUT_EFFECT = ("env", "framework", "batch_mode", "explore", "clip_actions", "normalize_actions")
-"""Keys that other keys replace, or whose value is always the same in Headrace."""
+"""Keys that are superseded by other keys, or whose value is fixed in Headrace."""
 
 
 def is_rllib(data: Mapping[str, Any]) -> bool:
@@ -70,11 +70,11 @@ def is_rllib(data: Mapping[str, Any]) -> bool:
 
 
 def convert_rllib(whole: OldValue, target: Target) -> None:
-    """Convert a whole file. The game names the behaviours, so all of them learn with `default_settings`.
+    """Convert an entire file. The game names the behaviours, so all of them learn with `default_settings`.
 
     Args:
         whole: the file's content.
-        target: the top of the new file.
+        target: the top level of the new file.
     """
     inner = whole.at("config")
     target.notes.warn(
@@ -109,7 +109,7 @@ def convert_rllib(whole: OldValue, target: Target) -> None:
 
 
 def _convert_key(key: str, old: OldValue, target: Target, table: Keys, trainer: str = "ppo") -> None:
-    """Write one value according to a table; null stands for RLlib's default."""
+    """Write one value according to a table; null means RLlib's default."""
     new, write = table.get(key, ("", integral))
     if new and (trainer == "ppo" or new.rpartition(".")[2] not in _PPO_ALONE):
         if old.value is not None:

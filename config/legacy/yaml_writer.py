@@ -1,4 +1,4 @@
-"""Writes plain data as YAML with comments, which PyYAML and Headrace's own reader read in the same way."""
+"""Writes plain data as YAML with comments, which PyYAML and Headrace's reader parse identically."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_yaml(data: Mapping[str, Any], comments: Mapping[KeyPath, str]) -> str:
 
     Args:
         data: maps with text keys, lists and scalars.
-        comments: comments next to keys, by the keys' paths.
+        comments: comments to write next to keys, keyed by path.
     """
     return "".join(f"{line}\n" for line in _map(data, (), "", comments))
 
@@ -87,7 +87,7 @@ def _flow(value: Any) -> str:
 
 
 def _float(value: float) -> str:
-    """Format a number so that PyYAML, which requires a dot before the exponent, also reads it as a number."""
+    """Format a number with a dot before any exponent, because PyYAML would otherwise read it as a string."""
     if not math.isfinite(value):
         return ".nan" if math.isnan(value) else (".inf" if value > 0 else "-.inf")
     mantissa, sign, exponent = repr(value).partition("e")

@@ -70,7 +70,7 @@ def describe(config: RunConfig) -> str:
 
 
 def _open_keys(config: RunConfig) -> list[str]:
-    """Return the keys whose values are chosen to suit the machine when the run starts."""
+    """Return the keys whose values the run chooses to suit the machine when it starts."""
     hosts, section = config.pipeline.hosts, config.environment
     found = {
         "kind of actors": hosts.actors.is_auto("kind"),
@@ -145,7 +145,7 @@ def _parameter(parameter: EnvironmentParameter) -> str:
 
 
 def _gradients(config: RunConfig, name: str) -> Sequence[str]:
-    """Describe how a trainer that can compute gradients in two ways does so, as far as the configuration decides it."""
+    """Describe how a trainer computes gradients if it has two ways to do so and the configuration determines which."""
     settings = config.behavior_settings(name)
     kind = declared_kind(settings.trainer_type)
     if kind.without_autograd is None:

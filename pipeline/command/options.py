@@ -1,8 +1,9 @@
-"""The table of options that set keys of the file (flag, keys, purpose), and the options of older ML-Agents versions.
+"""The table of options that override configuration keys, and the options of older ML-Agents versions.
 
-The parser, the overrides and the page about the command line are derived from the table. An option defaults to the
-file's value, else to the key's default. An old option that still has a meaning works, with a warning that shows the
-current spelling. Any other old option is refused: a run that quietly did something else would cost more than an error.
+The parser, the overrides and the documentation of the command line are derived from the table. If an option is omitted,
+the file's value applies, or else the key's default. An old option that still has a meaning works, with a warning that
+shows the current spelling. Any other old option is refused, because silently training something different would cost
+the user more than an error.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from headrace.config import EACH, EnvSettings, Override
 from headrace.config.paths import user_path
 
 _OPTIONAL = ("environment", "default_settings")
-"""Optional sections of the file; an option does not create them."""
+"""Optional sections of the file; options do not create them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Option:
 
 
 def each_behavior(key: str) -> str:
-    """Return the keys that set a value for all behaviours, whether listed in the file or not."""
+    """Return the keys that set a value for all behaviours, including those that the file does not list."""
     return f"behaviors.{EACH}.{key} default_settings.{key}"
 
 
@@ -190,7 +191,7 @@ _OLD = "is an option from older versions of ML-Agents"
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """The current meaning of an old option."""
+    """What an old option means now."""
 
     overrides: tuple[Override, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -199,7 +200,7 @@ class Translation:
     replaced: Mapping[str, Any] = field(default_factory=dict)
     """Values that replace those of current options, by argparse attribute."""
     old_files: Mapping[str, Any] = field(default_factory=dict)
-    """Old files to convert together with the configuration file: keyword arguments of `load_config`."""
+    """Old files to convert together with the configuration file, as keyword arguments for `load_config`."""
 
 
 def _warn(text: str) -> Translation:

@@ -20,10 +20,11 @@ OURS = "run-pipeline"
 ML_AGENTS = "mlagents-learn"
 GODOT_RL = "gdrl"
 COMMANDS = (OURS, ML_AGENTS)
-"""The installed command's names; called by the second name, the command also prints all settings."""
+"""Names of the installed command. When called by its second name, the command also prints all settings."""
 
 ATTACHED, LAST = "--monitor", "--env-args"
-"""The option whose optional value is attached with '=', and the option after which all arguments go to Unity."""
+"""The option whose optional value must be attached with '=', and the option that passes all later arguments to Unity.
+"""
 
 DESCRIPTION = """\
 Train agents with deep reinforcement learning, as a pipeline described by one YAML file.
@@ -46,7 +47,7 @@ Ctrl-C saves a checkpoint and ends; a second Ctrl-C ends immediately. Curves: te
 
 
 def program() -> str:
-    """Return the command's name, as the user called it."""
+    """Return the name by which the user called the command."""
     called = Path(sys.argv[0]).stem
     return called if called in (*COMMANDS, GODOT_RL) else OURS
 
@@ -63,11 +64,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser; `parse` uses it and allows the file anywhere among the options."""
+    """Return the parser for the command line; use `parse`, which accepts the file anywhere among the options."""
     name = program()
     parser = _Parser(
         prog=name,
-        allow_abbrev=False,  # another option could change what an abbreviation means
+        allow_abbrev=False,  # a new option could change what an abbreviation means
         usage=f"{name} [CONFIG] [options]",
         description=DESCRIPTION,
         epilog=EPILOG.format(name),
@@ -206,11 +207,11 @@ def _add_serving_options(group: argparse._ArgumentGroup) -> None:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line; a mistake ends the program, as with argparse."""
+    """Parse the command line; exit if it has a mistake, as argparse does."""
     words = sys.argv[1:] if arguments is None else [*arguments]
     ours = words.index(LAST) if LAST in words else len(words)
     for at, word in enumerate(words[:ours]):
-        if word == ATTACHED:  # the next argument is the file or another option
+        if word == ATTACHED:  # the next argument is the file or a different option
             words[at] = f"{ATTACHED}="
     return parser().parse_intermixed_args(words)
 
@@ -222,12 +223,12 @@ class Request:
     config: Path | None
     """The configuration file; None if the command names none."""
     overrides: tuple[Override | str, ...]
-    """Values that override the file; later ones override earlier ones, and those of `--set` come last."""
+    """Values that override the file. Later ones take precedence, and those from `--set` come last."""
     warnings: tuple[str, ...] = ()
     env: str | None = None
     """The Unity executable; None if the command names none."""
     old_files: Mapping[str, Any] = field(default_factory=dict)
-    """Other old files to convert with the configuration: keyword arguments for `load_config` and `convert`."""
+    """Old files to convert with the configuration, as keyword arguments for `load_config` and `convert`."""
 
 
 def read_request(args: argparse.Namespace) -> Request:
@@ -279,7 +280,7 @@ def contradictions(request: Request, config: RunConfig) -> list[str]:
 
 # The positional arguments: the configuration file and, in old commands, the environment as well. Very old versions of
 # ML-Agents took the environment as an argument, alone or next to the file, in either order. The two are distinguished
-# by name, else by the file's content.
+# by name or, if that is not enough, by the file's content.
 
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
 _OLD_NAME = "trainer_config.yaml"
@@ -290,7 +291,7 @@ _PROGRAMS = (b"\x7fELF", b"MZ", b"#!", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe",
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The positional arguments, by meaning."""
+    """The positional arguments, classified."""
 
     config: Path | None = None
     env: str | None = None
@@ -337,5 +338,5 @@ def is_environment(argument: str) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(4).startswith(_PROGRAMS)
-    except OSError:  # a folder or an unreadable file: reading the configuration reports that
+    except OSError:  # a folder or an unreadable file, which is reported when it is read as the configuration
         return False

@@ -1,4 +1,4 @@
-"""Signal handling for the command line: the first signal shuts the run down cleanly, another Ctrl-C kills it."""
+"""Signal handling for the command line: the first signal shuts the run down cleanly, and a second Ctrl-C kills it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from headrace.process_tree import end_children
 log = logging.getLogger(__name__)
 
 HELD_S = 1.0
-"""Seconds after which an event loop that does not handle a signal counts as blocked."""
+"""Seconds after which an event loop that has not handled a signal counts as blocked."""
 AT_ONCE_S = 20.0
-"""Seconds after a second signal within which the run must end; after that, the process exits."""
+"""Seconds after a second signal within which the run must end; otherwise, the process exits."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Creates the brains that a configuration names: those of behaviours and self-play opponents, and trained models."""
+"""Creates the brains that a configuration names, for behaviours and self-play opponents, including trained models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 def brain_maker(
     config: RunConfig, seed: int, person: Callable[[BehaviorSpec], ActingPolicy] | None = None
 ) -> Callable[[BehaviorSpec], Sequence[BrainShare]]:
-    """Return a function that makes the brains for a behaviour id, each with its share of the games.
+    """Return a function that makes the brains for a behaviour id, each with the fraction of games that it plays.
 
     Args:
         config: the configuration, which names the brains.
@@ -38,7 +38,7 @@ def brain_maker(
 
 
 def check_brains(config: RunConfig) -> list[LoadError]:
-    """Return the mistakes in the brains' settings that can be found without creating the brains."""
+    """Return the mistakes in brain settings that can be found without creating the brains."""
     mistakes = []
     for path, settings in config.blocks():
         for _, request in _requests(config, path, settings):
@@ -47,7 +47,7 @@ def check_brains(config: RunConfig) -> list[LoadError]:
 
 
 def lone_brain(config: RunConfig, seed: int, spec: BehaviorSpec) -> ActingPolicy | None:
-    """Return the brain with the largest share of a behaviour id's games.
+    """Return the brain that plays most of a behaviour id's games.
 
     Returns None if a trainer's policy plays some of the games.
     """
@@ -61,7 +61,7 @@ def lone_brain(config: RunConfig, seed: int, spec: BehaviorSpec) -> ActingPolicy
 
 
 def named_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> dict[str, BrainRequest]:
-    """Return a request for each of a behaviour's brains, by the brain's name in the configuration."""
+    """Return a request for each of a behaviour's brains, keyed by the brain's name in the configuration."""
     settings = config.behavior_settings(spec.name)
     listed = _requests(config, ("behaviors", spec.name), settings, spec, seed)
     return {brain.name: request for brain, request in listed}

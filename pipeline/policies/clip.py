@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 SECONDS = 10.0
 SEED = 7
-"""Seed of the recorded game; it is fixed so that every clip has the same serves."""
+"""Seed of the recorded game. It is fixed, so every clip has the same serves."""
 
 
 def write_final_clips(config: RunConfig, run_folder: Path, exports: Mapping[str, Path]) -> None:
@@ -23,7 +23,7 @@ def write_final_clips(config: RunConfig, run_folder: Path, exports: Mapping[str,
     Args:
         config: the run's configuration.
         run_folder: `results/<run-id>`.
-        exports: the file of each behaviour's final policy, by behaviour name.
+        exports: the file of each behaviour's final policy, keyed by behaviour name.
     """
     for behavior, export in exports.items():
         try:

@@ -1,4 +1,4 @@
-"""`--to-demo`: writes recordings, or any other readable demonstrations, as Unity `.demo` files."""
+"""`--to-demo`: converts recordings, or any other readable demonstrations, to Unity `.demo` files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_demos(source: str, target: Path) -> dict[Path, Demonstrations]:
         target: a file whose name ends with `.demo`, or a folder that gets one file per recorded behaviour.
 
     Returns:
-        The demonstrations, by the path of the file written.
+        The demonstrations, keyed by the path of the file to which they were written.
 
     Raises:
         StageError: if there is nothing to write, a `.demo` file can't hold the demonstrations, or a file already

@@ -177,7 +177,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         learner = content.get("learner")
         return Export(
             PolicyUpdate(spec.name, int(content["version"]), weights, layout, int(content["step"])),
-            # Files from older versions lack the key, because those versions had no squashed policies.
+            # Files from older versions don't have this key, because those versions had no squashed policies.
             PolicyDesign(spec, settings, bool(content.get("squashed", False)), folder),
             str(content.get("trainer_type", "")),
             None if learner is None else _as_arrays(learner),
@@ -195,7 +195,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
 def read_tensors(path: Path) -> Any:
     """Return the content of a `.pt` file without running code from it.
 
-    Torch's warnings, which advise allowing code, are suppressed.
+    Torch's warnings, which suggest allowing code to run, are suppressed.
 
     Raises:
         OSError: if the file can't be read.
@@ -216,11 +216,11 @@ def read_tensors(path: Path) -> Any:
 
 
 class _DamagedError(ValueError):
-    """An archive is damaged, or claims more bytes than its file has."""
+    """Raised if an archive is damaged, or claims to contain more bytes than its file has."""
 
 
 def check_undamaged(path: Path) -> None:
-    """Check that a `.pt` file is undamaged, without importing torch; a file of another format passes.
+    """Check that a `.pt` file is undamaged, without importing torch; files in other formats pass.
 
     Raises:
         OSError: if the file can't be read.
@@ -276,10 +276,10 @@ def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
 
 
 def check_tensors(path: Path, content: Mapping[str, Any]) -> None:
-    """Check that the tensors need no more bytes than the file has: a view can claim more than is stored.
+    """Check that the tensors need no more bytes than the file has: a view can be larger than its storage.
 
     Raises:
-        ValueError: if they need more.
+        ValueError: if they need more bytes.
     """
     import torch
 

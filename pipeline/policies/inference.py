@@ -1,4 +1,4 @@
-"""Behaviours that play trained policies or brains without learning: a counting stage replaces the trainer."""
+"""Behaviours that play trained policies or brains without learning: a stage that only counts replaces the trainer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
     Args:
         behavior: the behaviour name.
         report: called after each batch.
-        begin: number of steps already counted.
+        begin: number of steps to start counting from.
         max_steps: number of steps after which the stage reports that it is done.
         rate: called with the results of finished games; yields (behaviour name, statistic, value) triples to record.
     """
@@ -88,7 +88,7 @@ def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Ca
 
 
 def acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:
-    """Return the design of a policy that explores; its first steps are random if its trainer requires that."""
+    """Return the design of a policy that explores; if its trainer requires it, the first steps are random."""
     settings = config.behavior_settings(spec.name)
     design, values = design_of(spec, settings, config.source_folder), settings.hyperparameters
     # A custom trainer derived from SAC gets its hyperparameters as a plain YAML mapping.

@@ -1,4 +1,4 @@
-"""Reads the leagues in a run's folder: their learners, their pool members and the mixture of members."""
+"""Reads the leagues in a run's folder: the learners, the pool members and the mixture of members."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEMBER = re.compile(r"member-(\d+)")
 
 
 def learners_in(run_folder: Path) -> dict[str, list[str]]:
-    """Return each behaviour with a league and the names of the league's learners; the first is the main learner."""
+    """Return the names of each league's learners, keyed by behaviour; the first learner is the main one."""
     found: dict[str, list[str]] = {}
     if any(run_folder.glob(f"*/{FOLDER}")):
         behaviors = read_configuration(run_folder).get("behaviors")
@@ -33,7 +33,7 @@ def learners_in(run_folder: Path) -> dict[str, list[str]]:
 
 
 def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: str | None) -> str:
-    """Return the league learner that a behaviour name refers to; the first learner if no learner has the name.
+    """Return the league learner that a behaviour name refers to; the first learner if none has that name.
 
     Args:
         reference: the run's reference, for the message.
@@ -55,9 +55,9 @@ def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: st
 
 
 def league_of(run_folder: Path, name: str) -> str | None:
-    """Return the behaviour whose league a name belongs to; None if there is no league.
+    """Return the behaviour whose league a name refers to; None if it has no league.
 
-    The name is that of the behaviour, of a learner, or of the folder of either.
+    The name may be that of the behaviour, of a learner, or of either's folder.
     """
     leagues = learners_in(run_folder).items()
     return next((of for of, learners in leagues if name in {of, *learners, *map(file_name, (of, *learners))}), None)
@@ -70,7 +70,7 @@ def member_number(choice: str) -> int | None:
 
 
 def pool_folder(run_folder: Path) -> Path:
-    """Return the pool folder that a run's leagues share: it is in the folder of the first behaviour with a league."""
+    """Return the pool folder that a run's leagues share. It is in the folder of the first behaviour with a league."""
     return behavior_folder(run_folder, next(iter(learners_in(run_folder)))) / FOLDER
 
 

@@ -35,7 +35,8 @@ from headrace.stages.policy.design import NORMALIZER_INVERSE_STD, NORMALIZER_MEA
 from headrace.stages.policy.observations import ObservationLayout
 
 _TRAINERS = {"Optimizer:q_network": "sac", "Optimizer:adam": "poca", "Optimizer:value_optimizer": "ppo"}
-"""Trainer types, by the module that identifies a checkpoint of the type; the first module found in the file decides."""
+"""Trainer types, keyed by the module that identifies a checkpoint of this type. The first module found in the file
+decides."""
 _LEARNED: dict[str, dict[str, tuple[str, ...]]] = {
     "ppo": {"Optimizer:value_optimizer": ("Policy", "Optimizer:critic")},
     "sac": {
@@ -44,7 +45,7 @@ _LEARNED: dict[str, dict[str, tuple[str, ...]]] = {
         "Optimizer:entropy_optimizer": (COEFFICIENTS,),
     },
 }
-"""By trainer type and Adam optimizer: the modules whose parameters the optimizer numbers, in number order."""
+"""The modules whose parameters an Adam optimizer numbers, in number order, keyed by trainer type and optimizer."""
 
 
 def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
@@ -58,11 +59,11 @@ def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
 
 
 def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
-    """Return the step of each ML-Agents checkpoint in a run's folder, by the name of the behaviour's folder.
+    """Return the step of each ML-Agents checkpoint in a run's folder, keyed by the name of the behaviour's folder.
 
     Args:
         run_folder: `results/<run-id>`.
-        but: behaviours to skip, because they resume from elsewhere.
+        but: behaviours to skip, because they resume from a different checkpoint.
 
     Raises:
         RunError: if a checkpoint can't be resumed from; the message names the checkpoint.
@@ -78,7 +79,7 @@ def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
 
 @contextmanager
 def _taking_over() -> Iterator[None]:
-    """Raise a `StageError` that calls the file incomplete if an entry is missing or has another shape."""
+    """Raise a `StageError` that calls the file incomplete if an entry is missing or has the wrong shape."""
     try:
         yield
     except (KeyError, ValueError) as error:
@@ -135,7 +136,7 @@ class MLAgentsCheckpoint:
         """Check that the actor has this design.
 
         Raises:
-            StageError: if the actor has another design; the message describes both designs.
+            StageError: if the actor has a different design; the message describes both designs.
         """
         if not design.plain or design.settings.activation != "swish":
             raise StageError(
@@ -151,7 +152,7 @@ class MLAgentsCheckpoint:
 
     @_taking_over()
     def acting_tensors(self) -> dict[str, Array]:
-        """Return the tensors of the actor and its normaliser, by their names in `PolicyUpdate.layout`."""
+        """Return the tensors of the actor and its normaliser, keyed by their names in `PolicyUpdate.layout`."""
         tensors: dict[str, Array] = {}
         for number, (weight, bias) in enumerate(self._actor.layers):
             tensors[f"body.{number}.weight"], tensors[f"body.{number}.bias"] = weight.T, bias
@@ -254,7 +255,7 @@ class MLAgentsCheckpoint:
         for adam, learned in _LEARNED[self.trainer_type].items():
             state, numbers = self._adams[adam]["state"], self._adams[adam]["param_groups"][0]["params"]
             parameters = [(module, name) for module in learned for name in parameters_of(modules[module])]
-            if len(parameters) != len(numbers):  # a shared critic is the actor, whose parameters are numbered once
+            if len(parameters) != len(numbers):  # a shared critic is the actor, so its parameters are numbered once
                 parameters = [(module, name) for module, name in parameters if module == "Policy"]
             for number, (module, name) in zip(numbers, parameters, strict=True):
                 weight = modules[module][name]

@@ -1,6 +1,6 @@
 """Converts the MLPs in ML-Agents checkpoints to the parameters of Headrace's networks.
 
-Every function takes either weights or one of Adam's moments; both have the same names.
+Every function accepts either weights or one of Adam's moments, because both use the same names.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headrace.queues.messages import Array
 from headrace.stages.errors import StageError
 
 Named = Mapping[str, Array]
-"""A module's parameters, or one Adam moment of each parameter, by ML-Agents' parameter names."""
+"""A module's parameters, or one Adam moment of each parameter, keyed by ML-Agents' parameter names."""
 Modules = Mapping[str, Named]
 
 COEFFICIENTS = "coefficients"
-"""Our name for SAC's entropy coefficients, a module that ML-Agents does not save."""
+"""Headrace's name for SAC's entropy coefficients, a module that ML-Agents does not save."""
 
 _LAYER = re.compile(r"network_body\.(?:_body_endoder|linear_encoder)\.seq_layers\.(\d+)\.weight")
 _NORMALIZER = re.compile(r"(?:.*\.)?network_body\.(?:observation_encoder\.)?processors\.(\d+)\.normalizer\.(\w+)")
@@ -34,7 +34,7 @@ _BEYOND_PERCEPTRONS = {
     "self_ent": "buffer sensors",
     "processors": "images",
 }
-"""Unsupported features, by the substring of a parameter name that reveals the feature; the first match counts."""
+"""Unsupported features, keyed by a substring of parameter names that reveals the feature. The first match counts."""
 
 
 class MLAgentsNetwork:
@@ -59,7 +59,7 @@ class MLAgentsNetwork:
 
     @property
     def log_sigma(self) -> Array | None:
-        """Log σ [C] of the C continuous actions; None if C is 0 or log σ depends on the state."""
+        """Log σ [C] of the C continuous actions; None if C is 0 or if log σ depends on the state."""
         found = self._named.get(f"{_ACTIONS}log_sigma")
         return None if found is None else found.reshape(-1)
 
@@ -176,7 +176,7 @@ def check_perceptron(policy: Named) -> None:
     """Check that an actor is an MLP over vector observations.
 
     Raises:
-        StageError: if the actor has another feature; the message names the feature.
+        StageError: if the actor has any other feature; the message names the feature.
     """
     for name in policy:
         known = _LAYER.fullmatch(f"{name.rpartition('.')[0]}.weight") or _NORMALIZER.fullmatch(name)

@@ -108,7 +108,7 @@ def find_model(reference: str, behavior: str | None = None, folder: Path | None 
     Args:
         reference: see the top of this module.
         behavior: name of the behaviour that will use the file. If a run has several behaviours, the file with this name
-            is taken; a file with another name is taken only if it is the only one.
+            is used; a file with a different name is used only if it is the only file.
         folder: as for `find_models`.
 
     Raises:
@@ -172,7 +172,7 @@ def read_model(
 
 
 def check_decides(path: Path, policy: ActingPolicy, spec: BehaviorSpec) -> None:
-    """Check that a policy can decide, by running it once on zeros.
+    """Check that a policy works, by running it once on zeros.
 
     Raises:
         RunError: if the policy fails; the message names the file.
@@ -249,13 +249,13 @@ def newest_policy(run_folder: Path, behavior: str) -> Path:
 
 
 def behaviors_in(run_folder: Path) -> list[str]:
-    """Return the behaviours that have policies in a run's folder, by the names of their folders."""
+    """Return the names of the folders of all behaviours that have policies in a run's folder."""
     folders = {
         inner.name
         for inner in run_folder.iterdir()
         if inner.is_dir() and inner.name not in FOLDERS and _holds_policies(inner, inner.name)
     }
-    if _holds_policies(run_folder, run_folder.resolve().name):  # the folder is that of one behaviour
+    if _holds_policies(run_folder, run_folder.resolve().name):  # `run_folder` is one behaviour's folder
         return []
     return sorted(folders | {path.stem for path in run_folder.glob(f"*{SUFFIX}")})
 
@@ -333,7 +333,7 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
 
 
 def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
-    """Return a reference's path, relative to the YAML if the file exists there, and the choice after `@`."""
+    """Return a reference's path (relative to the YAML if the file exists there) and the choice after `@`."""
     whole = _beside(reference, folder)
     if whole.exists() or "@" not in reference:
         return whole, ""
@@ -376,7 +376,7 @@ def _exports(folder: Path, behavior: str) -> Sequence[Path]:
 
 
 def _behavior_of(path: Path) -> str:
-    """Return the behaviour that a path indicates: `Ball` for `Ball/Ball-500.onnx`, else the file's stem."""
+    """Return the behaviour's name according to a path: `Ball` for `Ball/Ball-500.onnx`, else the file's stem."""
     parent = path.resolve().parent.name
     return parent if path.name == NEWEST or path.stem.startswith(f"{parent}-") else path.stem
 

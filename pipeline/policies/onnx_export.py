@@ -38,7 +38,7 @@ class OnnxExporter:
         files: file operations.
 
     Attributes:
-        refused: error that prevented writing the last file to disk; empty if there was none.
+        refused: the error that prevented writing the last file to disk; empty if there was none.
     """
 
     def __init__(self, log: logging.Logger = log, check: bool = False, files: FileOperations = REAL) -> None:
@@ -60,7 +60,7 @@ class OnnxExporter:
             if not self._remarked and (text := remark(design.spec)):
                 self._log.warning("%s", text)
             self._remarked = True
-        except Exception as error:  # a missing .onnx file must neither stop training nor cost a checkpoint
+        except Exception as error:  # a failed .onnx export must not stop training or lose a checkpoint
             self._warn(path, error)
             if isinstance(error, OSError):
                 self.refused = error.strerror or str(error)
@@ -85,7 +85,7 @@ class OnnxExporter:
             self._log.warning("%s does not act like the policy that it was exported from: %s", path, problem)
 
     def _warn(self, path: Path, error: Exception) -> None:
-        """Log a warning, unless it gives the same reason as the last one: a reason often recurs at every checkpoint."""
+        """Log a warning, unless it gives the same reason as the last one: many reasons recur at every checkpoint."""
         reason = str(error) if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
         if reason != self._last_reason:
             self._log.warning("%s could not be written; the policy itself is in the .pt file: %s", path, reason)

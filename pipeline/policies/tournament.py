@@ -1,4 +1,4 @@
-"""`--tournament`: lets policies, models and scripts play each other; reports a rating table, a matrix and JSON."""
+"""`--tournament`: lets policies, models and scripts play each other; writes a rating table, a matrix and JSON."""
 
 from __future__ import annotations
 
@@ -104,10 +104,10 @@ def run_folder_of(player: str) -> Path | None:
 
 
 def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> list[str]:
-    """Return the players: those named, with `@all` expanded; for one run, its policies and a scripted or random player.
+    """Return the named players, with `@all` expanded; for one run, its policies and a scripted or random player.
 
     Raises:
-        RunError: if a name is not that of a player or occurs twice, or there are fewer than two players.
+        RunError: if a name does not refer to a player or occurs twice, or if there are fewer than two players.
     """
     found, wrong = [], []
     named = [found_below(player, results_dir) for player in players]
@@ -152,7 +152,7 @@ def _league_of(run: str) -> tuple[Path, str, list[str]] | None:
 
 
 def _all_of(run: str, wrong: list[str]) -> list[str]:
-    """Return references to a run's policies by step; for a league, to its pool members and newest learners."""
+    """Return references to a run's policies, in step order; for a league, to its pool members and newest learners."""
     folder = Path(run)
     if (league := _league_of(run)) is not None:
         run_folder, _, learners = league
@@ -183,7 +183,7 @@ class TournamentTable:
         deterministic: True to take the most likely actions instead of sampled ones.
 
     Attributes:
-        config: the game's configuration, without environment instances that would be idle.
+        config: the game's configuration, without idle environment instances.
         results: results of the pairs that have played.
     """
 
@@ -276,7 +276,7 @@ class TournamentTable:
         }
 
     def _check(self, group: EnvironmentGroup) -> None:
-        """Create each player once per side, so that all players that can't play are named before the first game."""
+        """Create each player once per side, so that players that can't play are all reported before the first game."""
         wrong: dict[tuple[str, str], None] = {}  # a reason that applies to both sides is reported once
         for number in range(len(self._players)):
             for spec in group.behavior_specs.values():
@@ -304,7 +304,7 @@ class TournamentTable:
         log.info("%s against %s: %d won, %d drawn, %d lost.", *names, won, drawn, lost)
 
     def _skills(self) -> list[float | None]:
-        """Return each player's openskill rating, from the games in seeded random order; None without openskill."""
+        """Return each player's openskill rating from the games, in seeded random order; None without openskill."""
         if find_spec("openskill") is None:
             return [None] * len(self._players)
         records, rating = [Record(0.0) for _ in self._players], SkillRating()
@@ -329,7 +329,7 @@ def standings_table(standings: Sequence[Standing]) -> str:
 
 
 def _for_so_many(config: RunConfig, games: int) -> RunConfig:
-    """Return the configuration with at most as many environment instances as games per side; others would be idle."""
+    """Return the configuration with no more environment instances than games per side, because others would be idle."""
     if config.environment is None or config.environment.kind in ("unity", "mlagents"):
         raise RunError(f"{_OPTION} plays built-in games and those of PettingZoo and OpenSpiel, but not Unity's")
     plain = config.to_plain()

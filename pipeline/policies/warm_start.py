@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def initial_policy(config: RunConfig, behavior: str) -> Path | None:
-    """Return the file from which a behaviour starts; None if it starts from scratch.
+    """Return the file that a behaviour's training starts from; None if it starts from scratch.
 
     `init_path` is a path, or a file name in `<results_dir>/<initialize_from>/<behaviour>/`. Without `init_path`, the
     behaviour starts from its newest export in the run that `initialize_from` names.
@@ -76,7 +76,7 @@ def warm_start(
 ) -> None:
     """Initialise a trainer from an export or an ML-Agents checkpoint.
 
-    If a trainer of the same type wrote the file, all networks are used, else only the policy.
+    If a trainer of the same type wrote the file, all its networks are used; otherwise, only the policy is used.
 
     Args:
         trainer: the trainer.
@@ -163,7 +163,7 @@ def resume_from_ml_agents(
 
 @contextmanager
 def _naming(path: Path, problem: str) -> Iterator[None]:
-    """Prefix the message of a `StageError` raised in this context with the file and the problem."""
+    """Prefix the message of any `StageError` raised in this context with the file and the problem."""
     try:
         yield
     except StageError as error:
@@ -173,7 +173,7 @@ def _naming(path: Path, problem: str) -> Iterator[None]:
 def _check_form(
     theirs_squashed: bool, trainer_type: str, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
 ) -> None:
-    """Refuse a policy with another continuous action distribution, before loading reports mismatched tensors."""
+    """Refuse a policy whose continuous action distribution differs; loading would only report mismatched tensors."""
     squashed = design_of(spec, settings, folder).squashed
     if not spec.actions.continuous_size or theirs_squashed == squashed:
         return

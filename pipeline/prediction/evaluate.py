@@ -35,12 +35,12 @@ class EvaluatedPolicy:
 
     @property
     def mean(self) -> float:
-        """Mean of the returns."""
+        """Mean return."""
         return statistics.fmean(self.returns)
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the returns, computed like NumPy's `std`."""
+        """Standard deviation of the returns, computed as by `np.std`."""
         return statistics.pstdev(self.returns)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ def evaluate(
     behavior: str | None = None,
     checkpoint: str | int | None = None,
 ) -> EvaluatedPolicy:
-    """Play a number of episodes with a policy and return their results.
+    """Play a number of episodes with a policy and return the results.
 
         print(evaluate("results/cartpole", "CartPole-v1", episodes=100))
 
@@ -110,7 +110,7 @@ def evaluate(
 
 @contextmanager
 def _opened(env: Any) -> Iterator[tuple[_Kind, Any]]:
-    """Yield an environment's generator and the environment; close the environment if it was created here."""
+    """Yield the environment and the generator for its kind; close the environment if it was created here."""
     made = isinstance(env, str) or (callable(env) and _kind_of(env) is None)
     if isinstance(env, str):
         import gymnasium
@@ -215,7 +215,7 @@ def _in_turn(env: Any, asked: _Asked) -> _Episodes:
 
 
 def _agents_of(env: Any, asked: _Asked) -> dict[str, _Agent]:
-    """Return the agents of a new episode; raise an error if there are none, because the episode would never end."""
+    """Return the agents of a new episode. Raise an error if there are none, because the episode would never end."""
     if not env.agents:
         raise RunError("env: its reset() left no agents (env.agents is empty); expected at least one to play")
     return {name: _Agent(asked) for name in env.agents}
@@ -275,7 +275,7 @@ def _instances(env: Any, asked: _Asked, batch: Any, masks: Any, step: Any, reset
         room: Any = create_empty_array(done, n)
         batch, rewards, ended, masks, info = step(concatenate(done, actions, room))
         for i, agent in enumerate(agents):
-            if waiting[i]:  # this step was the reset, and ignored the action
+            if waiting[i]:  # this step was the reset, which ignored the action
                 waiting[i] = False
                 agent.begin()
                 continue
@@ -295,7 +295,7 @@ _KINDS: Sequence[tuple[Callable[[Any], bool], _Kind]] = (
     (lambda env: api_of(env) == "parallel", _parallel),
     (lambda env: offers(env, "action_space", "step", "reset"), _single),
 )
-"""By kind of environment: the function that recognises it, and its generator. The first match counts."""
+"""For each kind of environment, the function that recognises it, and its generator. The first match counts."""
 
 
 def _kind_of(env: Any) -> _Kind | None:

@@ -110,7 +110,7 @@ def _state_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Input
 
 
 def _soft_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Inputs], Any]:
-    """Return SAC's V(s) if learned, else a function for the smaller of the two Q values of the most likely action."""
+    """Return SAC's V(s) if learned, else a function for the lower of the most likely action's two Q values."""
     import torch
 
     from headrace.stages.policy.network.actor import ActorNetwork
@@ -142,4 +142,4 @@ _CRITICS: Mapping[str, Callable[[Export, Mapping[str, Any]], Callable[[Inputs], 
     "impala": _state_critic,
     "sac": _soft_critic,
 }
-"""By trainer type: the function that makes the value function from an export and its learner state."""
+"""Functions that make a value function from an export and its learner state, keyed by trainer type."""

@@ -1,4 +1,4 @@
-"""Measures how far policies are from an equilibrium of an OpenSpiel game, with OpenSpiel's own evaluator.
+"""Measures how far policies are from an equilibrium of an OpenSpiel game, with OpenSpiel's evaluator.
 
 Each information state of the game is visited once to get the policies' action probabilities. OpenSpiel's
 `PolicyAggregator` turns a mixture into one equivalent policy.
@@ -25,9 +25,9 @@ from headrace.stages.errors import StageError
 
 Policy = LoadedPolicy | LoadedMixture | str | os.PathLike[str] | Any
 _Probabilities = Mapping[str, Mapping[int, float]]
-"""Probability of each action, by information state."""
+"""Probability of each action, keyed by information state."""
 _States = Mapping[str, Any]
-"""One game state for each of a player's information states, by information state string."""
+"""One game state for each of a player's information states, keyed by information state string."""
 
 
 def nash_conv(
@@ -59,8 +59,8 @@ def nash_conv(
         max_states: maximum number of game states to visit, including chance nodes.
 
     Raises:
-        RunError: if a policy can't be loaded or has no probabilities per state, the weights do not fit, or the game is
-            missing or too large.
+        RunError: if a policy can't be loaded or has no probabilities per state, the weights do not fit, or if the game
+            is missing or too large.
         PredictError: if a policy does not fit the game.
     """
     try:
@@ -106,7 +106,7 @@ def nash_convs(run_folder: Path, behavior: str) -> list[str]:
 
 
 def _behaviors_by_player(environment: Mapping[str, Any]) -> dict[int, str]:
-    """Return each player's behaviour, by the first of the environment's patterns that fits the player's name."""
+    """Return each player's behaviour: that of the environment's first pattern that matches the player's name."""
     players = find_game(environment["game"], environment.get("options") or {}).possible_agents
     roles = (environment.get("behaviors") or {}).items()
     found = (next(role["behavior"] for pattern, role in roles if fnmatchcase(name, pattern)) for name in players)
@@ -114,7 +114,7 @@ def _behaviors_by_player(environment: Mapping[str, Any]) -> dict[int, str]:
 
 
 class _Tables:
-    """Players' policies in OpenSpiel's form: by player and information state, the probability of each action."""
+    """Players' policies in OpenSpiel's form: the probability of each action, for each player and information state."""
 
     def __init__(self, by_player: Mapping[int, _Probabilities]) -> None:
         self.by_player = by_player
@@ -148,7 +148,7 @@ def _joint(played: OpenSpielGame, tables: Sequence[Sequence[_Tables]], shares: S
 
 
 def _of_player(given: Any, player: int, players: Sequence[int], what: str) -> Any:
-    """Return a player's part of an argument that is for all players or a map by player; policies become a list."""
+    """Return a player's part of an argument that is for all players or keyed by player; policies become a list."""
     if isinstance(given, Mapping):
         if set(given) != {*players}:
             raise RunError(f"nash_conv: {what}: expected the players {[*players]} as keys, got {[*given]}")

@@ -1,6 +1,6 @@
-"""Converts the observations, masks and memories that Python code passes to a policy to checked columns.
+"""Validates the observations, masks and memories that Python code passes to a policy, and converts them to columns.
 
-Shapes distinguish one observation from a batch. Axis letters: n observations in a batch.
+The shape shows whether a value is one observation or a batch. Axis letters: n observations in a batch.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ObservationReader:
 
 
 def read_masks(masks: Any, reader: MaskReader, n: int, single: bool) -> NDArray[np.bool_]:
-    """Return masks [n, choices], given in any form that environments use.
+    """Return masks [n, choices], converted from any form that environments use.
 
     Raises:
         PredictError: if they do not fit the action space, or forbid all choices of a branch.
@@ -110,7 +110,7 @@ def read_state(state: Any, size: int, n: int, single: bool) -> Floats:
     """Return the memories [n, size] in a state that `predict` returned.
 
     Raises:
-        PredictError: if the state has another shape or type.
+        PredictError: if the state has the wrong shape or type.
     """
     try:
         memories: Floats = np.asarray(state, np.float32)
@@ -129,7 +129,7 @@ def read_starts(episode_start: Any, n: int, single: bool) -> NDArray[np.bool_]:
     """Return [n] flags that are True where an episode begins.
 
     Raises:
-        PredictError: if `episode_start` has another shape or type.
+        PredictError: if `episode_start` has the wrong shape or type.
     """
     starts = np.asarray(episode_start)
     if starts.shape not in ((n,), *([()] if single else [])) or starts.dtype.kind not in "bui":
@@ -162,7 +162,7 @@ def _batch_of(leaf: Leaf, value: Any, where: str, single: bool | None = None) ->
 
 
 def _check_numbers(leaf: Leaf, array: Array, where: str) -> None:
-    """Check that the values for an integer leaf are whole numbers."""
+    """Check that the values for an integer leaf are integers."""
     assert isinstance(leaf, BoxSpace | ChoiceSpace)
     if isinstance(leaf, BoxSpace) and (leaf.dtype.kind == "f" or array.dtype == leaf.dtype):
         return
@@ -173,7 +173,7 @@ def _check_numbers(leaf: Leaf, array: Array, where: str) -> None:
 
 
 def _sequences(leaf: SequenceSpace, value: Any, where: str, single: bool | None) -> tuple[list[Any], bool]:
-    """Return the sequences as a list, and True if `value` is one sequence; by default, an entity's shape decides."""
+    """Return the sequences as a list, and True if `value` is one sequence. By default, an entity's shape decides."""
     keys, inner = next(leaves(leaf.element))
     try:
         if single is None:

@@ -43,7 +43,7 @@ class Prediction(NamedTuple):
     action: Any
     """The action in the environment's own space; batched if the observations were."""
     state: Floats | None
-    """The memory to pass with the next observation of the same episode; None for a policy without memory."""
+    """The memory to pass along with the episode's next observation; None for a policy without memory."""
 
 
 class LoadedPolicy:
@@ -214,7 +214,7 @@ class LoadedPolicy:
 
 
 class LoadedMixture:
-    """The result of `load_policy(run, mixture=True)`: several policies, one of which plays at a time.
+    """The result of `load_policy(run, mixture=True)`: several policies, of which one plays at a time.
 
     Attributes:
         behavior: the name of the league's behaviour.
@@ -246,7 +246,7 @@ class LoadedMixture:
         return self.playing.predict(*args, **kwargs)
 
     def distribution(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise an error, because a mixture's action distribution depends on which member reached the state.
+        """Raise an error, because a mixture's action distribution depends on how often each member reaches a state.
 
         Raises:
             PredictError: always.

@@ -36,12 +36,12 @@ class OwnTerms:
     observation_space: OwnSpace
     action_space: OwnSpace
     parts: tuple[ObservationPart, ...]
-    """For each column, its spec and the function that extracts it, in the order of the space's leaves."""
+    """The spec of each column, and the function that extracts the column, in the order of the space's leaves."""
     held: int | None = 1
     """Number of environment steps that each action lasts; the maximum if the policy chooses the number; None if
     unknown."""
     chooses_held: bool = False
-    """True if the policy chooses with each action how long it is held."""
+    """True if the policy chooses, with each action, for how many steps the action is held."""
 
 
 def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
@@ -84,7 +84,7 @@ def _held(spec: BehaviorSpec, stated: Mapping[str, Any]) -> int | None:
 
 
 def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses: bool) -> OwnTerms:
-    """Return named columns for a policy without spaces: observations by name, actions by kind."""
+    """Return named columns for a policy without spaces: observations are keyed by name, and actions by kind."""
     boxes = [_any_numbers(each) for each in spec.observations]
     names = [each.name for each in spec.observations]
     if len(boxes) == 1:

@@ -1,4 +1,4 @@
-"""Describes a run's bottleneck in words, from the numbers of `time_shares`; for the live page, terminal and charts."""
+"""Describes a run's bottleneck in words for the live page, terminal and charts, based on `time_shares`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from headrace.pipeline.reporting.time_shares import (
 )
 
 LEAST_BUSY = 0.5
-"""Minimum share of time that a part must work to count as a bottleneck."""
+"""Minimum fraction of the time that a part must be working to count as a bottleneck."""
 MARGIN = 0.2
-"""Minimum lead over the next busiest part's share; with a smaller lead, the run counts as balanced."""
+"""Minimum lead over the next busiest part's fraction. With a smaller lead, the run counts as balanced."""
 OF_LEARNERS = "learner-"
 """Prefix of the names of learner hosts (`headrace.pipeline.common.graph.learner_name`)."""
 
@@ -34,14 +34,14 @@ class Bottleneck:
     """A run's bottleneck, or the finding that there is none."""
 
     text: str
-    """Text for users: a few sentences with the number behind each claim."""
+    """Text for users: a few sentences, with a number to support each claim."""
     host: str = ""
     """Name of the host that is the bottleneck, or `actors` for all actors; empty if there is no single bottleneck."""
     stage: str = ""
     busy: float = 0.0
-    """Share of time (0 to 1) in which the bottleneck works."""
+    """Fraction of the time (0 to 1) in which the bottleneck works."""
     wait: float = 0.0
-    """Share of time (0 to 1) in which other parts wait for the bottleneck."""
+    """Fraction of the time (0 to 1) in which other parts wait for the bottleneck."""
     behavior: str = ""
     """The behaviour whose trajectories or policies the bottleneck delays; empty if it delays all behaviours."""
 
@@ -49,8 +49,8 @@ class Bottleneck:
 def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | None = None) -> Bottleneck | None:
     """Return a run's bottleneck; None if it is not known yet.
 
-    Among parts that wait for each other, the busiest sets the pace. So the bottleneck is the busiest part, if it is
-    clearly busier than all others.
+    Among parts that wait for each other, the busiest one sets the pace. The bottleneck is therefore the busiest part,
+    if it is clearly busier than all others.
 
     Args:
         numbers: as `TimeShares.numbers` returns them, or their means over a run.
@@ -62,10 +62,10 @@ def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | No
 def held_up_by(
     *runs: Mapping[str, Mapping[str, Sequence[float]]], blocks: Mapping[str, Any] | None = None
 ) -> Bottleneck | None:
-    """Return the bottleneck of several runs together, from the means of their curves.
+    """Return the bottleneck of several runs taken together, based on the means of their curves.
 
     Args:
-        runs: each run's curves of the category `Pipeline`, by name; a curve has the key `values`.
+        runs: each run's curves in the category `Pipeline`, keyed by name; a curve has the key `values`.
         blocks: as for `find_bottleneck`.
     """
     found: dict[str, list[float]] = {}
@@ -77,7 +77,7 @@ def held_up_by(
 
 Place = tuple[str, str]
 _INSIDE = ((ACTORS, ENVIRONMENT), (ACTORS, POLICIES))
-"""Places whose time is also part of the actors' time."""
+"""Places (host and stage) whose time is already included in the actors' time."""
 
 
 def _place(name: str) -> Place:
@@ -95,7 +95,7 @@ class _Reading:
         self.places = {_place(name): share for name, share in numbers.items() if name.startswith(f"{BUSY}/")}
         learners = [place for place in self.places if place[0].startswith(OF_LEARNERS) and place[1] == TRAINER]
         self.learning = max((self.places[place] for place in learners), default=0.0)
-        """Share of time in which the busiest learner works."""
+        """Fraction of the time in which the busiest learner works."""
         self.several = len(learners) > 1
         who = "no learner is more than" if self.several else "the learner is"
         self.learners = f"{who} {_percent(self.learning)} busy"
@@ -186,9 +186,9 @@ _HELP = {
     "ghost": "Fewer actors",
     "": "Fewer `pipeline.hosts.actors.replicas`, with more `num_envs` each,",
 }
-"""Suggestions for a busy stage, by the stage's name."""
+"""Suggestions for a busy stage, keyed by the stage's name."""
 _LESS = {"num_epoch": "Fewer epochs (`num_epoch`)", "steps_per_update": "A higher `steps_per_update`"}
-"""Suggestions for cheaper updates, by the trainer's hyperparameter that controls the cost."""
+"""Suggestions for cheaper updates, keyed by the trainer's hyperparameter that controls the cost."""
 
 
 def _percent(share: float) -> str:

@@ -20,7 +20,7 @@ from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, S
 log = logging.getLogger(__name__)
 
 DETAIL = "detail"
-"""Attribute of a log record that is only for the log file: `extra={DETAIL: True}`."""
+"""Attribute that marks a log record as being only for the log file: `extra={DETAIL: True}`."""
 PLAIN_FORMAT = "[%(levelname)s] %(message)s"
 DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s"
 
@@ -35,8 +35,8 @@ IS_TRAINING = "Is Training"
 class ConsoleHandler(logging.Handler):
     """Writes log lines to a stream, by default to the current `sys.stdout`.
 
-    `logging.StreamHandler` keeps its original stream, and would overwrite a live display that replaces `sys.stdout` to
-    keep lines above itself.
+    `logging.StreamHandler` keeps writing to its original stream, which would overwrite a live display: the display
+    replaces `sys.stdout` to keep other lines above itself.
     """
 
     def __init__(self, stream: TextIO | None = None, name: str = "The output") -> None:
@@ -54,7 +54,7 @@ class ConsoleHandler(logging.Handler):
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                with suppress(OSError, AttributeError):  # there may be nowhere left to report it
+                with suppress(OSError, AttributeError):  # the error may be impossible to report
                     own_stream("stderr").write(
                         f"[WARNING] {self._called} can't be written: {error.strerror}. Training continues.\n"
                     )
@@ -62,10 +62,10 @@ class ConsoleHandler(logging.Handler):
             self.handleError(record)
 
     def close_stream(self) -> None:
-        """Close the stream that was given; later lines are dropped."""
+        """Close the handler's stream; later lines are dropped."""
         self.close()
         if self._stream is not None:
-            with suppress(OSError):  # reported before, or concerns buffered data
+            with suppress(OSError):  # either already reported, or about buffered data
                 self._stream.close()
 
 
@@ -81,7 +81,7 @@ class LevelledLines(EveryRecord):
 def configure_logging(debug: bool = False, stream: TextIO | None = None, details: bool = True) -> ConsoleHandler:
     """Make only the loggers of Headrace's packages write lines.
 
-    A second call replaces the first. For commands only: a program that calls `run()` configures logging itself.
+    A second call overrides the first. For commands only: a program that calls `run()` configures logging itself.
 
     Args:
         debug: True to also write per-batch messages, each with its time and its location in the code.
@@ -99,7 +99,7 @@ def configure_logging(debug: bool = False, stream: TextIO | None = None, details
         logger.removeHandler(earlier)
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if debug else logging.INFO)
-    logger.propagate = False  # some library's root handler would write every line twice
+    logger.propagate = False  # a library's root handler would write every line again
     return handler
 
 
@@ -108,9 +108,9 @@ def summary_line(category: str, summaries: Mapping[str, Summary], step: int, ela
 
     Args:
         category: the behaviour's name.
-        summaries: the period's summaries, by name. `Environment/Cumulative Reward` is present if an episode ended, `Is
-            Training` if the behaviour may not be training, `Self-play/ELO` if a rating was recorded. For `bc`, which
-            has no own episodes, the likelihood of held-out data replaces the reward.
+        summaries: the period's summaries, keyed by name. `Environment/Cumulative Reward` is present if an episode
+            ended, `Is Training` if the behaviour may not be training, `Self-play/ELO` if a rating was recorded. `bc`
+            plays no episodes, so the likelihood of held-out data replaces the reward.
         step: nominal step of the summary.
         elapsed: seconds since the process started.
     """
@@ -172,7 +172,7 @@ _FORMAT = "%(asctime)s [%(levelname)s] %(message)s"
 
 @contextmanager
 def logged_to(folder: Path, append: bool) -> Iterator[None]:
-    """Also write Headrace's log records to `run_logs/run.log` inside this context; a disk error loses only the log.
+    """Also write Headrace's log records to `run_logs/run.log` within this context; a disk error affects only the log.
 
     Args:
         folder: `results/<run-id>`.
@@ -208,7 +208,7 @@ _undoing = ExitStack()
 
 @contextmanager
 def _heard_by(handler: logging.Handler, logger: logging.Logger) -> Iterator[None]:
-    """Send runs' log records to a file, whatever log level a Python caller has set."""
+    """Send runs' log records to a file, regardless of the log level that a Python caller has set."""
     with _files_lock:
         if not _files:
             _let_pass(logger, _undoing)
@@ -226,7 +226,7 @@ def _heard_by(handler: logging.Handler, logger: logging.Logger) -> Iterator[None
 
 
 def _let_pass(logger: logging.Logger, undoing: ExitStack) -> None:
-    """Lower a logger's level to INFO; existing handlers get no more records than before."""
+    """Lower a logger's level to INFO, without sending additional records to existing handlers."""
     wanted = logger.getEffectiveLevel()
     if wanted <= logging.INFO:
         return
@@ -237,7 +237,7 @@ def _let_pass(logger: logging.Logger, undoing: ExitStack) -> None:
         here: logging.Logger | None = logging.getLogger(record.name)
         while here is not None and here is not logger and not here.level:
             here = here.parent
-        return here is not logger  # the caller has set the level of one of our subloggers
+        return here is not logger  # the caller has set a level for one of Headrace's loggers
 
     for handler in (*logger.handlers, *logging.getLogger().handlers):
         handler.addFilter(as_before)

@@ -23,13 +23,14 @@ _FIRST = ("step", "time")
 class CsvWriter(StatisticsWriter):
     """Writes tables: a file `statistics.csv` in each category's folder, with one row per summary.
 
-    The columns are `step`, `time` (seconds since 1970) and the statistics, each as the one number that TensorBoard
-    shows; a cell is empty if a statistic had no value. A row is passed to the operating system when `write` returns.
+    The columns are `step`, `time` (seconds since 1970) and the statistics, each as the number that TensorBoard shows. A
+    cell is empty if the statistic had no value. When `write` returns, the row has been passed to the operating system.
     When a new statistic appears, the file is rewritten with another column.
 
     Args:
         run_folder: `results/<run-id>`.
-        resume: True to keep existing rows up to the step from which the resumed run writes; False to delete old files.
+        resume: True to keep existing rows up to the step at which the resumed run starts writing; False to delete old
+            files.
         wall_clock: returns seconds since 1970.
     """
 
@@ -61,7 +62,7 @@ class CsvWriter(StatisticsWriter):
             append(path, _table(known, [row], header=False))
 
     def rewind(self, category: str, step: int) -> None:
-        """Remove the rows beyond the step from which the run continues."""
+        """Remove the rows beyond the step at which the run continues."""
         self._cut(category, step)
 
     def _path(self, category: str) -> Path:
@@ -78,7 +79,7 @@ class CsvWriter(StatisticsWriter):
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """Return a file's rows, except for a row that a crash truncated."""
+    """Return a file's rows, without any row that a crash truncated."""
     text = path.read_text(encoding="utf-8")
     whole = io.StringIO(text[: text.rfind("\n") + 1], newline="")
     return [row for row in csv.DictReader(whole) if row["step"].lstrip("-").isdecimal() and None not in row.values()]
@@ -99,12 +100,12 @@ def _write_all(file: FileIO, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Append to a file; on a disk error, restore the old length so that the file ends with a complete row."""
+    """Append to a file. After a disk error, restore the old length, so the file still ends with a complete row."""
     with once_released(lambda: path.open("ab", buffering=0)) as file:
         end = file.seek(0, os.SEEK_END)
         try:
             _write_all(file, data)
         except OSError:
-            with contextlib.suppress(OSError):  # readers skip a broken row
+            with contextlib.suppress(OSError):  # readers skip an incomplete row
                 file.truncate(end)
             raise

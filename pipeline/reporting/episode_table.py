@@ -19,13 +19,13 @@ _HEADER = "r,l,t,episode"
 
 
 class EpisodeTable:
-    """A table with one row per training episode: return, length, seconds since the table began, episode number.
+    """A table with one row per training episode: return, length, seconds since the table was started, episode number.
 
     A run that resumes from a checkpoint first removes the rows of later episodes.
 
     Args:
         behavior: the behaviour name.
-        run_folder: returns the current path of the run's folder.
+        run_folder: function that returns the current path of the run's folder.
         wall_clock: returns seconds since 1970.
     """
 
@@ -58,7 +58,7 @@ class EpisodeTable:
             append(path, "".join(lines).encode())
 
     def _begin(self, path: Path, first: int) -> float:
-        """Start the table, keeping an existing one's rows before episode `first`; return the time at which it began."""
+        """Start the table, keep any existing rows before episode `first`, and return the table's start time."""
         began, rows = self._made, list[str]()
         if first > 1 and path.is_file():
             try:
@@ -74,7 +74,7 @@ class EpisodeTable:
 
 
 def _read(path: Path, first: int) -> tuple[float, list[str]]:
-    """Return a table's start time, and its rows before episode `first`, except for a row that a crash truncated.
+    """Return a table's start time and its rows before episode `first`, without any row that a crash truncated.
 
     Raises:
         ValueError: if Headrace did not write the table.

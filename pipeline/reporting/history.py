@@ -1,4 +1,4 @@
-"""A run's curves since its start, in bounded memory, read from live summaries or from event files."""
+"""All curves of a run since its start, in bounded memory, built from live summaries or event files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Sum
 from headrace.pipeline.run_folder.names import behavior_folder
 
 MOST_POINTS = 1024
-"""Maximum number of points per curve; a curve that reaches the maximum is thinned to half."""
+"""Maximum number of points per curve; a curve that reaches the maximum is thinned to half as many points."""
 MOST_CURVES = 2000
 """Maximum number of curves per run, because statistics' names may contain numbers."""
 MOST_MARKS = 1000
@@ -28,7 +28,7 @@ Point = tuple[int, float, float]
 
 
 class Mark(NamedTuple):
-    """An event that is marked on the curves."""
+    """An event to mark on the curves."""
 
     step: int
     at: float
@@ -84,7 +84,8 @@ class History:
         self._fresh_marks: list[tuple[str, Mark]] = []
         self._lessons: dict[tuple[str, str], float] = {}
         self.revision = 0
-        """Version of the content. Increases with every change except additions; readers must then reread everything."""
+        """Version of the content, which increases with every change except additions. Readers must then reread
+        everything."""
 
     def add(self, category: str, name: str, point: Point) -> None:
         """Add a point to a curve; points of a new curve beyond the limit are ignored."""
@@ -120,7 +121,7 @@ class History:
         del self._fresh_marks[:-MOST_MARKS]
 
     def rewind(self, category: str, step: int, at: float) -> None:
-        """Remove a category's points beyond the step from which it restarts, and mark the restart."""
+        """Remove a category's points beyond the step at which it restarts, and mark the restart."""
         with self._lock:
             self.revision += 1
             for curve in self._curves.get(category, {}).values():
@@ -164,7 +165,8 @@ class HistoryWriter(StatisticsWriter):
 
     Args:
         history: the history.
-        resumed: True if the history holds an earlier part of the run, possibly beyond the resumed checkpoint.
+        resumed: True if the history contains an earlier part of the run, which may extend beyond the resumed
+            checkpoint.
         wall_clock: returns seconds since 1970.
     """
 
@@ -201,7 +203,8 @@ def _mean(points: list[Point]) -> Point:
 
 _LENGTH = struct.Struct("<Q")
 _HEAD, _TAIL = 12, 4
-"""Bytes of a record before its content (a length and its checksum) and after it (the content's checksum)."""
+"""Number of bytes in a record before its content (the length and its checksum) and after it (the content's checksum).
+"""
 _MOST_BYTES = 64 * 2**20
 """Maximum size of a record in bytes; a larger size means that the file is damaged."""
 _RESTART = 1

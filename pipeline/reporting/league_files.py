@@ -25,7 +25,7 @@ def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path, pi
             write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
             if pictures:
                 _draw(report, folder)
-        except OSError as error:  # a run does not fail because a report can't be written
+        except OSError as error:  # a report that can't be written must not fail the run
             log.warning("the league of %s could not be written: %s", behavior, error)
 
 
@@ -34,7 +34,7 @@ def draw_leagues(run_folder: Path, notes: Callable[[str], Sequence[str]] = lambd
 
     Args:
         run_folder: the run's folder.
-        notes: returns additional lines for the heading of a behaviour's image.
+        notes: function that returns additional lines for the heading of a behaviour's image.
 
     Raises:
         OSError: if an image can't be written.

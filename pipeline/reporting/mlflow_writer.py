@@ -24,7 +24,9 @@ MOST_WAITING = 1000
 
 
 class BackgroundJobs:
-    """Jobs that a thread runs in order. The thread stops at the first job that raises, and `put` raises that error.
+    """Jobs that a background thread runs in order.
+
+    The thread stops at the first job that raises; `put` then raises its error.
 
     Args:
         name: the writer's name in messages.
@@ -96,15 +98,15 @@ _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOU
 class MlflowWriter:
     """A `StatisticsWriter` for one MLflow run, named after this run, with the metrics `<behaviour>/<statistic>`.
 
-    A thread talks to the server, so a slow server delays nothing. A resumed run continues the same MLflow run; if the
-    run repeats steps that are already logged, both points are kept.
+    A thread talks to the server, so a slow server delays nothing. A resumed run continues the same MLflow run; if it
+    repeats steps that are already logged, MLflow keeps both points.
 
     Args:
         run_folder: `results/<run-id>`.
-        resume: True to continue the MLflow run that this run already has.
+        resume: True to continue this run's existing MLflow run.
         experiment: name of the MLflow experiment, which is created if missing.
-        tracking_uri: the server or database; by default the environment variable MLFLOW_TRACKING_URI, else the file
-            `mlflow.db` next to the run's folder.
+        tracking_uri: the server or database; defaults to the environment variable MLFLOW_TRACKING_URI, or else to the
+            file `mlflow.db` next to the run's folder.
         tags: additional tags for the MLflow run.
     """
 
@@ -150,7 +152,7 @@ class MlflowWriter:
         self._jobs.put(lambda: self._client.log_batch(self._run, metrics=metrics))
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Queue the hyperparameters for the background thread, as params; a resumed MLflow run already has them."""
+        """Queue the hyperparameters for the background thread, as params, unless a resumed MLflow run has them."""
         if self._resumed:
             return
         from mlflow.entities import Param

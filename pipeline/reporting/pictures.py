@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 PICTURE = "curves.png"
 """Name of the plot's file in a run's folder."""
 FEWEST_POINTS = 5
-"""Minimum number of points in the longest curve for a plot at the end of a run."""
+"""Minimum number of points that the longest curve must have for a plot at the end of a run."""
 
 _EVALUATED = "Evaluation/Cumulative Reward"
 _FIRST = (REWARD, GROUP_REWARD, HELD_OUT, _EVALUATED, ELO, "Environment/Episode Length")
@@ -37,7 +37,7 @@ _OWN_TO_EACH_RUN = ("checkpoint_settings", "env_settings.seed", "monitor", "debu
 """Keys that may differ between runs of the same configuration."""
 
 Curves = Mapping[str, Mapping[str, Mapping[str, list[float]]]]
-"""Curves by behaviour and statistic; each curve has the columns `steps` and `values`."""
+"""Curves, keyed by behaviour and statistic; each curve has the columns `steps` and `values`."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def grouped(each_settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Group run indices by configuration; a run with unknown configuration gets a separate group."""
+    """Group run indices by configuration; each run whose configuration is unknown gets a separate group."""
     groups: list[list[int]] = []
     for place, settings in enumerate(each_settings):
         for group in groups:
@@ -85,8 +85,8 @@ def grouped(each_settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
     """Draw runs as a PNG with a panel for each behaviour and statistic; return None if there are no curves.
 
-    Runs of the same configuration, which differ in their seeds, are drawn as mean and standard deviation, over the
-    steps that all of them cover.
+    Runs with the same configuration but different seeds are drawn as mean and standard deviation, over the steps that
+    all of them cover.
     """
     from matplotlib.figure import Figure
 
@@ -128,7 +128,7 @@ def _footer(groups: Mapping[str, Sequence[PlottedRun]], letters: int) -> list[st
 
 
 def write_run_picture(folder: Path) -> None:
-    """Draw a finished run's curves into its folder if matplotlib is installed and there are curves; never raise."""
+    """Plot a finished run's curves into its folder, if matplotlib is installed and curves exist; never raise."""
     try:
         if find_spec("matplotlib") is None:
             return
@@ -137,7 +137,7 @@ def write_run_picture(folder: Path) -> None:
         picture = draw_runs([run]) if longest >= FEWEST_POINTS else None
         if picture is not None:
             write_atomic(folder / PICTURE, picture)
-    except Exception as error:  # a run does not fail because a plot can't be drawn
+    except Exception as error:  # a plot that can't be drawn must not fail the run
         log.warning("the curves of %s could not be drawn: %s", folder, describe_error(error))
 
 
@@ -146,7 +146,7 @@ def _behaviors(run: PlottedRun) -> Iterable[tuple[str, Mapping[str, Mapping[str,
 
 
 def _panels(runs: Iterable[PlottedRun]) -> dict[str, list[str]]:
-    """Return the statistics that get a panel, by behaviour, in plotting order."""
+    """Return the statistics that get a panel, keyed by behaviour and in plotting order."""
     there: dict[str, set[str]] = {}
     for run in runs:
         for behavior, curves in _behaviors(run):
@@ -163,7 +163,7 @@ def _title(name: str) -> str:
 
 
 def _grouped(runs: Sequence[PlottedRun]) -> dict[str, list[PlottedRun]]:
-    """Group runs by configuration, each group under a label."""
+    """Group runs by configuration; the keys are the groups' labels."""
     groups = [[runs[place] for place in places] for places in grouped([run.settings for run in runs])]
     return {", ".join(run.name for run in group) + ": mean ± SD" * (len(group) > 1): group for group in groups}
 

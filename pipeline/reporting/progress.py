@@ -1,7 +1,7 @@
 """A run's live table in a terminal: learning progress first, then speed and the queues that limit it.
 
-Main passes a `ProgressSnapshot` when `due()` returns True; log lines (`console`) appear above the table. Without a
-terminal there is no table.
+Main passes a `ProgressSnapshot` when `due()` returns True. Log lines (`console`) appear above the table. Without a
+terminal, no table is shown.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from headrace.pipeline.reporting.bottleneck import Bottleneck
 SHORTEST_INTERVAL_S = 0.25
 LONGEST_INTERVAL_S = 2.0
 COST_SHARE = 0.01
-"""Maximum share of time spent rendering; a table with many rows is updated less often."""
+"""Maximum fraction of the time spent on rendering; a table with many rows is updated less often."""
 HOLDS_UP = 0.1
-"""Minimum share of time that producers wait for a queue before the queue gets a row."""
+"""Minimum fraction of the time that producers must wait for a queue before the table shows the queue."""
 LARGE = 1e9
 """Magnitude at or above which numbers are written with an exponent."""
 ROW_STAYS_S = 5.0
-"""Seconds that a queue's row stays after its producers stop waiting, so that the table does not flicker."""
+"""Seconds that a queue's row stays after its producers stop waiting, to prevent the table from flickering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class QueueProgress:
     high_water: int
     """The largest depth of the queue so far."""
     producers_wait: float
-    """Fraction of the last second (0 to 1) in which producers waited for room; a high share means slow consumers."""
+    """Fraction of the last second (0 to 1) in which producers waited for space; a high value means slow consumers."""
     consumers_wait: float
-    """Fraction of the last second (0 to 1) in which consumers waited for items; a high share means slow producers."""
+    """Fraction of the last second (0 to 1) in which consumers waited for items; a high value means slow producers."""
     items_per_s: float = 0.0
     """Items that passed through the queue in the last second."""
 
@@ -92,9 +92,9 @@ class ProgressSnapshot:
     bottleneck: Bottleneck | None = None
     """The run's bottleneck; None if it is not known yet."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Share of time (0 to 1) in which each part works or waits, by statistic."""
+    """Fraction of the time (0 to 1) in which each part works or waits, keyed by statistic."""
     paused: bool = False
-    """True while a user has paused the run: during a pause, speeds and the remaining time have no meaning."""
+    """True while the run is paused by a user. During a pause, speeds and the remaining time are meaningless."""
 
     @property
     def seconds_left(self) -> float | None:
@@ -108,9 +108,9 @@ class Progress:
     """A context manager that shows snapshots, at most four a second and for at most 1 % of the time.
 
     Args:
-        enabled: False to show nothing, as on a console that is not a terminal.
+        enabled: False to show nothing, for example if the console is not a terminal.
         clock: returns seconds from any origin.
-        console: console on which to show the table; by default a new one on standard output.
+        console: console on which to show the table; defaults to a new one on standard output.
         detailed: True to show all queues and the policy lag.
     """
 
@@ -136,15 +136,15 @@ class Progress:
         return self._live is not None and self._clock() >= self._next
 
     def update(self, snapshot: ProgressSnapshot) -> None:
-        """Show a snapshot unless another was just shown; the last snapshot is always shown at the end."""
+        """Show a snapshot, unless one was shown very recently; the last snapshot is always shown at the end."""
         self._latest = snapshot
         if self.due():
             self._show(snapshot)
 
     def __enter__(self) -> Progress:
         if self._enabled:
-            # No refresh thread, because it would take the GIL from the event loop at any moment. Standard output and
-            # error are redirected so that lines appear above the table.
+            # No refresh thread, because it could take the GIL from the event loop at any moment. Standard output and
+            # standard error are redirected, so their lines appear above the table.
             self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
             with self._while_there():
                 self._live.start()
@@ -210,7 +210,7 @@ class Progress:
 def render(snapshot: ProgressSnapshot, detailed: bool, queues: Sequence[QueueProgress], width: int = 10**6) -> Text:
     """Render a snapshot: the times, a table of behaviours and a table of queues; long names are shortened.
 
-    This function lays out the columns itself: it takes 0.2 ms for ten rows, and `rich.table.Table` takes 4 ms.
+    This function lays out the columns itself because it takes only 0.2 ms for ten rows; `rich.table.Table` takes 4 ms.
     """
     text = Text(_times(snapshot), no_wrap=True, overflow="ellipsis")
     if snapshot.bottleneck is not None and not snapshot.paused:
@@ -263,7 +263,7 @@ def _queue_cells(queue: QueueProgress) -> tuple[str, ...]:
 
 
 SHORTEST_NAME = 10
-"""Minimum width of a name in characters, even if that leaves too little space for the numbers."""
+"""Minimum width of a name in characters, even if the numbers then have too little space."""
 
 
 def _append_table(text: Text, rows: list[tuple[str, ...]], width: int) -> None:
@@ -278,7 +278,7 @@ def _append_table(text: Text, rows: list[tuple[str, ...]], width: int) -> None:
 
 
 def _shortened(name: str, width: int) -> str:
-    """Cut the middle out of a long name, because many names differ only in their last characters."""
+    """Shorten a long name in the middle, because many names differ only in their last characters."""
     if cell_len(name) <= width:
         return name
     end = name[-1:]

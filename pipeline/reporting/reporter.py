@@ -32,7 +32,7 @@ class Reporter:
         writers: receive the summaries.
         progress: the live table.
         elapsed_before_s: seconds that the run took before it was resumed.
-        training: False if policies are only played.
+        training: False if policies only play, without training.
         console: True to also log a line per summary, as ML-Agents does.
         clock: returns seconds from any origin.
         waits: True to leave the writers' files unchanged until `go_on`.
@@ -70,7 +70,7 @@ class Reporter:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds that the run has taken so far, including the time before a resume."""
+        """Seconds that the run has taken so far, including the time before it was resumed."""
         return self._clock() - self._began_s
 
     def add_writer(self, writer: StatisticsWriter) -> None:
@@ -84,14 +84,14 @@ class Reporter:
     def add_behavior(
         self, name: str, max_steps: int, summary_freq: int, step: int, hyperparameters: Any, learns: bool = True
     ) -> None:
-        """Add a behaviour that starts, or resumes, at this step."""
+        """Add a behaviour that starts or resumes at this step."""
         self._behaviors[name] = _BehaviorWatch(name, max_steps, summary_freq, step, learns)
         self._blocks[name] = hyperparameters
         for writer in self._console:
             writer.add_property(name, "hyperparameters", hyperparameters)
 
         def begin() -> None:
-            if step and self._training:  # the stopped run may have written a summary for steps now lost
+            if step and self._training:  # the stopped run may have written a summary for steps that are now lost
                 self._tell_writers("rewind", name, step)
             for writer in self._writers:
                 writer.add_property(name, "hyperparameters", hyperparameters)
@@ -102,15 +102,15 @@ class Reporter:
             self._waiting.append(begin)
 
     def go_on(self) -> None:
-        """Let the writers write; called once the run has resumed from its checkpoint."""
+        """Allow the writers to change files; called once the run has resumed from its checkpoint."""
         waiting, self._waiting = self._waiting or [], None
         for begin in waiting:
             begin()
 
     def rewind(self, name: str, step: int) -> None:
-        """Move a behaviour back to the earlier step from which its trainer continues."""
+        """Move a behaviour back to an earlier step, where its trainer continues."""
         self._behaviors[name].rewind(step)
-        self._collector.summaries(name)  # dropped, because they belong to lost steps
+        self._collector.summaries(name)  # drop values that belong to lost steps
         for category in (name, PIPELINE):
             self._tell_writers("rewind", category, step)
 
@@ -131,16 +131,16 @@ class Reporter:
     def add_statistics(
         self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str, span_s: float = 0.0
     ) -> None:
-        """Add a host's statistics and queue counts for a period of `span_s` seconds by the host's clock."""
+        """Add a host's statistics and queue counts for a period of `span_s` seconds, measured by the host's clock."""
         self._collector.merge(self._rates.without_counts(statistics, host, span_s))
         for counts in queues:
             key = f"{counts['name']} ({host})"
             self._queues.setdefault(key, _QueueWatch(key, counts)).update(counts)
 
     def record_report(self, report: TrainerReport) -> None:
-        """Record a trainer's progress, and write a summary if the report makes one due.
+        """Record a trainer's progress, and write a summary if one is due.
 
-        If several summaries are due together, only the last is written: the others would be empty.
+        If several summaries are due at once, only the last is written, because the others would be empty.
         """
         behavior = self._behaviors[report.behavior]
         behavior.record(report)
@@ -151,7 +151,7 @@ class Reporter:
             self._summarize(behavior, due)
 
     def record_evaluation(self, message: Evaluated) -> None:
-        """Log and write the evaluation of a policy, at its own step."""
+        """Log a policy's evaluation, and write it at the policy's step."""
         log.info(
             "%s. Step: %d. Evaluation: %.3f ± %.3f over %d episodes%s. Min: %.3f. Max: %.3f. Episode Length: %.1f.",
             message.behavior,
@@ -176,7 +176,7 @@ class Reporter:
         self._write_at(message.behavior, values, message.step)
 
     def record_epoch(self, message: EpochEnded) -> None:
-        """Write the statistics of a whole epoch, at its last step."""
+        """Write the statistics of an epoch, at the epoch's last step."""
         self._write_at(message.behavior, message.values, message.step)
 
     def show(self) -> None:
@@ -196,7 +196,7 @@ class Reporter:
         )
 
     def host_ended(self, name: str) -> None:
-        """Remove a host that has ended, so that its reports do not count in later shares and rates."""
+        """Remove a host that has ended, so its reports no longer count."""
         self.shares.ended(name)
         self._rates.ended(name)
 
@@ -217,7 +217,7 @@ class Reporter:
             writer.close()
 
     def leave(self) -> None:
-        """Close and remove all writers, because their folder is lost."""
+        """Close and remove all writers; called when the run's folder is lost."""
         self.close()
         self._writers = []
 
@@ -228,7 +228,7 @@ class Reporter:
                 call(category, *arguments)
 
     def _write_at(self, behavior: str, values: Mapping[str, float], step: int) -> None:
-        """Write values at their own step, outside the regular summaries."""
+        """Write values at a particular step, outside the regular summaries."""
         summaries = {name: Summary("last", value, value, 0.0, 1, value) for name, value in values.items()}
         for writer in self._writers:
             writer.write(behavior, summaries, step)
@@ -265,7 +265,7 @@ class _StageRates:
         self._steps: dict[str, Counter[str]] = {}
         self._spans: dict[str, float] = {}
         self._rates: dict[str, dict[str, float]] = {}
-        """Steps per second, by host and then by stage."""
+        """Steps per second, keyed by host and then by stage."""
 
     def without_counts(self, statistics: Mapping[str, Any], host: str, span_s: float) -> Mapping[str, Any]:
         """Store the step counts in a host's statistics, and return the statistics without these counts."""
@@ -276,7 +276,7 @@ class _StageRates:
         return {**statistics, PIPELINE: others} if counts else statistics
 
     def replace_counts(self, summaries: Mapping[str, Summary], span_s: float) -> dict[str, Summary]:
-        """Return main's summaries for a period, with step counts replaced by all hosts' rates, over at least 1 s."""
+        """Return main's summaries for a period, with the step counts replaced by the rates of all hosts."""
         counts = {name: s.sum for name, s in summaries.items() if name.startswith(self.COUNTS)}
         self._add("", counts, span_s)
         for host, span in self._spans.items():
@@ -304,7 +304,7 @@ class _StageRates:
 
 
 class _BehaviorWatch:
-    """Tracks one behaviour's progress and speed, by its trainer's clock."""
+    """Tracks one behaviour's progress and speed, measured by its trainer's clock."""
 
     SHORTEST_S = 1.0
 
@@ -322,7 +322,10 @@ class _BehaviorWatch:
         self._mark: TrainerReport | None = None
 
     def record(self, report: TrainerReport) -> None:
-        """Record a report. Speeds cover whole updates: collecting alone is fast, and learning alone brings no steps."""
+        """Record a report.
+
+        Speeds cover complete updates, because steps arrive fast during collection and not at all during learning.
+        """
         speed = self.progress.steps_per_s
         since = self._updated if report.version else self._mark  # before the first update, since the last measurement
         if since is None or since.at > report.at:
@@ -346,13 +349,14 @@ class _BehaviorWatch:
 
 
 class _QueueWatch:
-    """Tracks one end of a queue: its depth, and the share of time that producers and consumers waited.
+    """Tracks one end of a queue: its depth, and the fraction of the time that producers and consumers waited.
 
-    Times are by the clock of the host that counts, because messages that cover many seconds may reach main together.
+    Times are measured by the reporting host's clock, because messages that cover many seconds may reach main together.
     """
 
     SHORTEST_S = 0.5
-    """Minimum seconds over which a rate is computed. A host counts once a second, and also when a summary is due."""
+    """Minimum number of seconds over which a rate is computed. A host reports once a second, and also when a summary is
+    due."""
 
     def __init__(self, name: str, counts: Mapping[str, Any]) -> None:
         self._name = name

@@ -28,7 +28,7 @@ HIDDEN = ("Is Training", "Step")
 
 HOWS = ("mean", "sum", "last", "histogram")
 RESERVOIR_SIZE = 1024
-"""Maximum number of values kept for a histogram: enough for its shape; mean, sum, deviation and count are exact."""
+"""Maximum number of values stored for a histogram, enough for its shape. Mean, sum, deviation and count are exact."""
 
 FEW_VALUES = 8
 """Largest number of values for which adding them one by one is faster than adding an array."""
@@ -53,14 +53,17 @@ class Summary:
 
     @property
     def value(self) -> float:
-        """The number to show: the sum, the last value or the mean, depending on `how`."""
+        """The number to display: the sum, the last value or the mean, depending on `how`."""
         if self.how == "sum":
             return self.sum
         return self.last if self.how == "last" else self.mean
 
 
 class StatisticsWriter(Protocol):
-    """Receives summaries; implement this protocol to send them elsewhere. The inherited methods do nothing."""
+    """Receives summaries; implement this protocol to send summaries to other services.
+
+    The inherited methods do nothing.
+    """
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Write the summaries of one period.
@@ -95,7 +98,7 @@ class _Accumulator:
         self.values: list[float] = []
 
     def add(self, value: float, rng: random.Random) -> None:
-        """Add a value by Welford's update, which stays accurate where a sum of squares would cancel."""
+        """Add a value by Welford's update, which avoids the cancellation errors of a sum of squares."""
         self.count += 1
         self.total += value
         delta = value - self.mean
@@ -148,7 +151,7 @@ class _Accumulator:
         self.last = last
 
     def _keep(self, value: float, seen: int, rng: random.Random) -> None:
-        """Keep a value by reservoir sampling (Vitter 1985, algorithm R): all `seen` values have equal probability."""
+        """Add a value to the reservoir (Vitter 1985, algorithm R): all `seen` values are equally likely to be in it."""
         if len(self.values) < RESERVOIR_SIZE:
             self.values.append(value)
         elif (place := int(rng.random() * seen)) < RESERVOIR_SIZE:
@@ -158,7 +161,7 @@ class _Accumulator:
 def _merged_sample(
     ours: list[float], our_count: int, theirs: list[float], their_count: int, rng: random.Random
 ) -> list[float]:
-    """Merge two samples into a uniform one: each contributes as many values as a draw from all values would take."""
+    """Merge two samples into one uniform sample, to which each contributes in proportion to its number of values."""
     if len(ours) + len(theirs) <= RESERVOIR_SIZE:
         return [*ours, *theirs]
     take, left, other = 0, our_count, their_count
@@ -177,7 +180,7 @@ class StatisticsCollector:
     on the number of different names, not on the number of values.
 
     Args:
-        seed: seed for choosing which values of a long histogram are kept.
+        seed: seed for choosing which values of a large histogram to store.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -221,7 +224,7 @@ class StatisticsCollector:
             accumulator.extend(array, self._rng)
 
     def drain(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Return all values so far as plain data (numbers, strings, lists, dicts), and start over."""
+        """Return everything collected so far as plain data (numbers, strings, lists, dicts), and start over."""
         drained = {
             category: {name: accumulator.plain() for name, accumulator in named.items()}
             for category, named in self._accumulators.items()
@@ -255,7 +258,7 @@ class StatisticsCollector:
         return accumulator
 
     def _warn_mixed(self, category: str, name: str, how: str, first: str) -> None:
-        """Warn once and keep the first `how`, because an odd curve should not end the training."""
+        """Warn once and keep the first `how`, because an odd curve should not stop the training."""
         if (category, name) not in self._mixed:
             self._mixed.add((category, name))
             text = (

@@ -41,8 +41,8 @@ class TensorboardWriter:
 
     Args:
         run_folder: `results/<run-id>`.
-        resume: True to keep existing event files and mark the step from which the resumed run writes. False to delete
-            the files, because the curves of two runs would mix.
+        resume: True to keep existing event files and mark the step at which the resumed run starts writing. False to
+            delete the files, because the curves of two runs would mix.
     """
 
     def __init__(self, run_folder: Path, resume: bool) -> None:
@@ -74,13 +74,13 @@ class TensorboardWriter:
             file.flush()
 
     def mark(self, category: str, step: int, kind: str, text: str) -> None:
-        """Write a mark as text under `Marks/<kind>`, from which the live page reads it back."""
+        """Write a mark as text under `Marks/<kind>`, where the live page can read it."""
         file = self._file(category)
         file.add_text(f"{MARKS}{kind}", text, step)
         file.flush()
 
     def rewind(self, category: str, step: int) -> None:
-        """Make TensorBoard ignore events beyond the step from which the run continues."""
+        """Make TensorBoard ignore events beyond the step at which the run continues."""
         file = self._file(category)
         file.add_restart(step + 1)
         file.flush()
@@ -114,7 +114,7 @@ class _EventFile:
         self._start = event_pb2.SessionLog.START
         self._proto: Any = summary_pb2
         self.resumed = False
-        """True once the file marks the step from which a resumed run continues."""
+        """True once the file marks the step at which a resumed run continues."""
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads a folder's files in the order of their names, which begin with the time.
         stamp = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
@@ -128,14 +128,14 @@ class _EventFile:
             self.flush()
         except OSError:
             self.close()
-            self.path.unlink()  # the next try opens another file
+            self.path.unlink()  # the next attempt opens a new file
             raise
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
         self._add_value(step, tag=tag, simple_value=value)
 
     def add_histogram(self, tag: str, summary: Summary, step: int) -> None:
-        """Write the distribution, with the sample's counts scaled up to the number of values that it represents."""
+        """Write the distribution, with the sample's counts scaled up to the total number of values."""
         values = np.asarray(summary.values)
         counts, edges = np.histogram(values, bins=HISTOGRAM_BINS)
         histogram = self._proto.HistogramProto(
@@ -162,7 +162,7 @@ class _EventFile:
         self.resumed = True
 
     def flush(self) -> None:
-        """Write the buffered records; if that fails, drop them, so that the file ends with a complete record."""
+        """Write the buffered records; if that fails, drop them, so the file ends with a complete record."""
         data = memoryview(self._waiting.getvalue())
         self._waiting.seek(0)
         self._waiting.truncate()
@@ -172,7 +172,7 @@ class _EventFile:
                 rest = rest[self._file.write(rest) :]
         except OSError:
             self._file.seek(self._end)
-            with contextlib.suppress(OSError):  # the next write overwrites the broken record
+            with contextlib.suppress(OSError):  # the next write overwrites the incomplete record
                 self._file.truncate()
             raise
         self._end += len(data)

@@ -1,8 +1,8 @@
-"""How a run spends its time: the share of time that each stage works or waits, by its host's clock.
+"""How a run spends its time: the fraction of the time that each stage works or waits, measured by its host's clock.
 
-Hosts report seconds by kind of work (`headrace.stages.activity`) once a second. Shares cover the busiest learner's last
-whole updates, and at least ten seconds, because part of an update would show only collecting or only learning. Shares
-are statistics of the category `Pipeline`; `bottleneck` explains them in words.
+Hosts report seconds by kind of work (`headrace.stages.activity`) once a second. Shares (fractions of time) cover the
+busiest learner's last complete updates, and at least ten seconds, because part of an update might include only
+collecting or only learning. Shares are statistics of the category `Pipeline`; `bottleneck` explains them in words.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from headrace.stages.activity import (
 )
 
 WINDOW_S = 10.0
-"""Minimum number of seconds that shares cover, once the run has lasted that long."""
+"""Minimum number of seconds that shares cover, once the run has been active for that long."""
 MOST_MARKS = 1200
-"""Maximum number of reports kept per host: twenty minutes' worth, because an update may take ten minutes."""
+"""Maximum number of reports stored per host: twenty minutes' worth, because an update may take ten minutes."""
 LATE_S = 2.0
 """Seconds without a report after which a host's event loop counts as blocked; hosts report once a second."""
 _EXACT_S = 1e-6
 """Tolerance for comparing sums of seconds."""
 ONE_OF_THEM = 0.8
-"""Minimum fraction of an event loop's work that one of several learners does if it alone keeps the loop busy."""
+"""Minimum fraction of an event loop's work that one of several learners must do to be the only cause of a busy loop."""
 MAIN, ACTORS, LEARNERS, INFERENCE = "main", "actors", "learners", "inference"
 TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "trainer",
@@ -49,7 +49,7 @@ BUSY, WAIT, DURATION = "Busy", "Wait", "Duration"
 """
 
 Work = Mapping[str, tuple[float, int]]
-"""By kind of work: the seconds spent on it, and how often it was done."""
+"""The seconds spent on each kind of work, and how often the work was done, keyed by kind."""
 
 
 @dataclass
@@ -77,9 +77,10 @@ class _Host:
                 del told[: MOST_MARKS // 2]
 
     def cycles(self) -> tuple[float, float]:
-        """Return how many seconds the last whole updates took (ten or more), and the seconds since; 0 before the first.
+        """Return how many seconds the last complete updates took (at least ten), and the seconds since then.
 
-        Whole updates are measured from the report after one update to the report after another.
+        Both are 0 before the first update. Complete updates are measured from the report after one update to the report
+        after a later one.
         """
         if not self.updates[-1]:
             return 0.0, 0.0
@@ -119,7 +120,7 @@ class _Window:
         return self.seconds.get(kind, 0.0) / self.span_s if self.span_s > 0 else 0.0
 
     def busy(self, stage: str) -> float:
-        """Return the share of time in which a stage worked and did not wait for room."""
+        """Return the fraction of the time in which a stage worked rather than waiting for space."""
         return max(0.0, self.share(f"{WORKING}/{stage}") - self.share(f"{BLOCKED}/{stage}"))
 
     def stages(self) -> list[str]:
@@ -127,7 +128,7 @@ class _Window:
 
 
 class TimeShares:
-    """Collects the hosts' reports and computes the shares of time.
+    """Collects the hosts' reports and computes their shares of time.
 
     Args:
         clock: main's clock, in seconds.
@@ -143,7 +144,7 @@ class TimeShares:
         Args:
             name: the host's name.
             work: work by kind, as `Timings.drain` returns it.
-            span_s: seconds that the report covers, by the host's clock.
+            span_s: seconds that the report covers, measured by the host's clock.
             role: the host's role.
             behavior: the learner's behaviour; empty for other roles.
             loop: name of the host's event loop; `main` for main's event loop.
@@ -157,9 +158,9 @@ class TimeShares:
         self._hosts.pop(name, None)
 
     def numbers(self) -> dict[str, float]:
-        """Return the statistics by name; empty before the first update, unless actors wait most of the time.
+        """Return the statistics, keyed by name; empty before the first update, unless actors wait most of the time.
 
-        Actors may wait before the first update: for room, or because the update is slow.
+        Actors may wait before the first update, either for space or because the update is slow.
         """
         learners = [host for host in self._hosts.values() if host.role == "learner"]
         learned, window_s, since_s = self._window(learners)
@@ -183,7 +184,7 @@ class TimeShares:
         return found | self._of_loops(found)
 
     def _of_loops(self, found: Mapping[str, float]) -> dict[str, float]:
-        """Return the share of the busiest learner event loop, if more than one learner keeps that loop busy."""
+        """Return the share of the busiest learner event loop, if several learners together keep that loop busy."""
         loops: dict[str, list[float]] = {}
         for name, host in self._hosts.items():
             if host.role == "learner":
@@ -199,7 +200,7 @@ class TimeShares:
             return False, WINDOW_S, 0.0
         busiest, cycle_s, since_s = max(cycles, key=lambda each: each[0].over(*each[1:]).busy(TRAINER))
         since_s += self._held_s(busiest)
-        return True, cycle_s, 0.0 if since_s > cycle_s else since_s  # a longer gap has another cause
+        return True, cycle_s, 0.0 if since_s > cycle_s else since_s  # a longer gap has a different cause
 
     def _of_actors(self, window_s: float, since_s: float) -> dict[str, float]:
         """Return the actors' statistics, averaged over all actors."""
@@ -211,7 +212,7 @@ class TimeShares:
         return found
 
     def _held_s(self, host: _Host) -> float:
-        """Return for how many seconds a host's event loop has been blocked, judging by its missing reports."""
+        """Return how many seconds a host's event loop has been blocked, judging by the missing reports."""
         late = self._clock() - host.heard_s
         main = self._hosts.get(MAIN)
         alone = sum(other.loop == host.loop for other in self._hosts.values()) == 1
@@ -226,7 +227,7 @@ def _of_actor(window: _Window, in_main: bool) -> dict[str, float]:
     stages = {stage: window.busy(stage) for stage in window.stages() if stage != "actor"}
     away = sum(window.share(kind) for kind in (RESTING, ASKING, f"{BLOCKED}/actor")) + sum(stages.values())
     whole = window.share(f"{WORKING}/actor") - away
-    busy = stepping + acting if in_main else max(whole, stepping + acting)  # other hosts use the rest in main's loop
+    busy = stepping + acting if in_main else max(whole, stepping + acting)  # other hosts in main's loop use the rest
     found = {
         f"{BUSY}/{ACTORS}": busy,
         f"{BUSY}/{ACTORS}/{ENVIRONMENT}": stepping,
@@ -261,7 +262,7 @@ def _of_learner(name: str, window: _Window) -> dict[str, float]:
 
 
 def _durations(behavior: str, whole: _Window, wait: float) -> dict[str, float]:
-    """Return, over whole updates, the seconds per update spent learning and the seconds in which actors do not wait."""
+    """Return the seconds per complete update that are spent learning, and the seconds in which actors do not wait."""
     updates = whole.counts.get(LEARNING, 0)
     if not updates:
         return {}

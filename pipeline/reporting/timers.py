@@ -1,7 +1,7 @@
 """Timers and gauges: `run_logs/timers.json`, in ML-Agents' format.
 
-`Timers` counts and sums the times of named code blocks, nested as they ran, and of work that other hosts report.
-`GaugeWriter` adds each summary's mean and sum. Live figures are in `progress`.
+`Timers` counts named code blocks and work that other hosts report, and sums their times; blocks are nested as they ran.
+`GaugeWriter` adds each summary's mean and sum. `progress` shows live numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PLACES = {
     STEPPING: (*_MAIN_LOOP, "env_step", "workers", "worker_root", "UnityEnvironment.step"),
     LEARNING: (*_MAIN_LOOP, "trainer_advance", "_update_policy"),
 }
-"""Path in ML-Agents' timer tree for each kind of work that hosts report."""
+"""Maps each kind of work that hosts report to its path in ML-Agents' timer tree."""
 
 
 class _TimerNode:
@@ -43,7 +43,7 @@ class _TimerNode:
         self.total = 0.0
         self.count = 0
         self.is_parallel = False
-        """True if the block ran in other processes: in this case, its total may exceed its parent's total."""
+        """True if the block ran in other processes, in which case its total may exceed its parent's total."""
         self.children: dict[str, _TimerNode] = {}
 
     def child(self, name: str) -> _TimerNode:
@@ -118,9 +118,9 @@ class Timers:
             _current.reset(token)
 
     def add_work(self, work: Mapping[str, tuple[float, int]]) -> None:
-        """Add another host's work: seconds and count, by the names in `headrace.stages.activity`."""
+        """Add a host's work: seconds and counts, keyed by the names in `headrace.stages.activity`."""
         for kind, (seconds, count) in work.items():
-            if kind not in _PLACES:  # ML-Agents' tree has no place for it
+            if kind not in _PLACES:  # ML-Agents' tree has no node for it
                 continue
             node = self._root
             for name in _PLACES[kind]:
@@ -139,7 +139,7 @@ class Timers:
             node.count = 1 if name == _MAIN_LOOP[0] else node.count + count
 
     def set_gauge(self, name: str, value: float) -> None:
-        """Record a gauge's value; the file contains the last value, minimum, maximum and count."""
+        """Record a gauge's value; `timers.json` contains the last value, minimum, maximum and count."""
         if not math.isfinite(value):  # a sum may overflow, which JSON can't represent
             return
         gauge = self._gauges.setdefault(name, {"value": value, "min": value, "max": value, "count": 0})
@@ -149,7 +149,7 @@ class Timers:
         gauge["count"] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the file's content; the root's total is the time since these timers were created."""
+        """Return the content of `timers.json`; the root's total is the time since these timers were created."""
         self._root.total, self._root.count = self._clock() - self._started, 1
         node = self._root
         for name in _MAIN_LOOP if _MAIN_LOOP[0] in node.children else ():
@@ -169,7 +169,7 @@ def gauge_name(category: str, name: str, what: str) -> str:
 
 
 class GaugeWriter(StatisticsWriter):
-    """A writer that keeps each statistic's mean and sum as gauges of `timers`."""
+    """A writer that stores each statistic's mean and sum as gauges in `timers`."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers

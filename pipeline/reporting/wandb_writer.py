@@ -17,16 +17,16 @@ _INIT_S, _FINISH_S = 30.0, 60.0
 class WandbWriter:
     """A `StatisticsWriter` for one W&B run, named after this run, with a section of charts for each behaviour.
 
-    Statistics are named `<behaviour>/<statistic>`, with `<behaviour>/step` as the x axis. wandb writes and uploads in
-    its own process, so only the first and the last call wait for the network. A resumed run continues the same W&B run;
-    if the run repeats steps that are already logged, both curves are shown.
+    Statistics are named `<behaviour>/<statistic>`, with `<behaviour>/step` as the x axis. wandb writes and uploads in a
+    separate process, so only the first and the last call wait for the network. A resumed run continues the same W&B
+    run; if it repeats steps that are already logged, W&B shows both curves.
 
     Args:
         run_folder: `results/<run-id>`; wandb's files go to its `wandb/`.
-        resume: True to continue the W&B run that this run already has.
+        resume: True to continue this run's existing W&B run.
         project, entity, group, tags, notes: as for `wandb.init`.
-        mode: `online`, `offline` (upload later with `wandb sync`) or `disabled`; by default the environment variable
-            WANDB_MODE, else online.
+        mode: `online`, `offline` (upload later with `wandb sync`) or `disabled`; defaults to the environment variable
+            WANDB_MODE, or else to online.
 
     Raises:
         StageError: if the mode is online and no user is logged in.

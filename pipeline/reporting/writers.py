@@ -30,7 +30,7 @@ def open_writers(config: RunConfig, run_folder: Path, timers: Timers, resume: bo
     Args:
         config: the run's configuration.
         run_folder: `results/<run-id>`.
-        timers: stores the gauges.
+        timers: receives the gauges.
         resume: True to keep existing event files.
 
     Raises:
@@ -66,7 +66,7 @@ def make_writers(config: RunConfig, run_folder: Path, resume: bool = False) -> l
 
 
 def check_writers(config: RunConfig) -> list[LoadError]:
-    """Return the errors in the listed writers that can be found without creating the writers."""
+    """Return the mistakes in the listed writers that can be found without creating the writers."""
     mistakes = []
     for index in range(len(config.pipeline.statistics_writers)):
         try:
@@ -77,12 +77,12 @@ def check_writers(config: RunConfig) -> list[LoadError]:
 
 
 class GuardedWriter:
-    """Wraps a writer so that its errors don't end the run: after an error, the writer gets no more calls.
+    """Wraps a writer, so its errors don't end the run: after an error, the writer gets no more calls.
 
     Args:
         writer: the writer.
         name: the writer's name in messages.
-        patient: True to keep calling the writer after disk errors, because the disk may have room again later.
+        patient: True to keep calling the writer after disk errors, because the disk may have space again later.
     """
 
     def __init__(self, writer: StatisticsWriter, name: str, patient: bool = False) -> None:

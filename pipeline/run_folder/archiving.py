@@ -13,7 +13,7 @@ from headrace.queues.held_files import is_held, once_released
 
 
 def archive(path: Path, files: FileOperations) -> None:
-    """Rename a run's folder to the first free `<run-id>-archived-<n>`; refuse if a process is running the run."""
+    """Rename a run's folder to the first free `<run-id>-archived-<n>`; raise an error if the run is in progress."""
     guard = hold(path)
     try:
         if sys.platform == "win32":
@@ -37,7 +37,7 @@ def archive(path: Path, files: FileOperations) -> None:
 
 
 def _moves(file: Path, files: FileOperations) -> bool:
-    """Return True if a file can be renamed to its own name, which means that no program has it open."""
+    """Return True if a file can be renamed to its current name, which means that no program has it open."""
     try:
         files.perform("replace", os.replace, file, file)
     except OSError:

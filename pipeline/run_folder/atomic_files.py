@@ -1,13 +1,13 @@
-"""Atomic files: complete or absent, whatever stops the process or the machine.
+"""Atomic file writes: a file is complete or absent, even after a crash of the process or the machine.
 
-`write_atomic` writes a temporary file next to the target, syncs it, renames it, and syncs the folder. Every
-operation that changes the disk goes through a `FileOperations`, one primitive at a time, so that a test can make any
-primitive fail, or end the process there.
+`write_atomic` writes a temporary file next to the target, syncs it, renames it, and syncs the folder. Every operation
+that changes the disk goes through a `FileOperations`, one primitive at a time, so a test can make any primitive fail,
+or kill the process there.
 
 These functions block (an fsync may take tens of milliseconds): on an event loop, call them in
 `asyncio.to_thread`.
 
-A `FileGuard` is for files that a run can do without: if the disk refuses one, only that file is lost.
+A `FileGuard` is for files that a run can do without: an error while writing a file affects only that file.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _counter = itertools.count()
 
 
 class FileOperations:
-    """The file operations that atomic writing consists of.
+    """The file operations used for atomic writes.
 
     The methods up to `listdir` are primitives: each does one thing to the disk, through `perform`. The later methods
-    combine primitives. A test overrides only `perform` and sees every primitive by name, in order. If another program
-    has the file open, the operation is retried for a few seconds (`queues.held_files`).
+    combine primitives. A test only needs to override `perform` to see every primitive's name, in order. If another
+    program has the file open, the operation is retried for a few seconds (`queues.held_files`).
     """
 
     pause: Callable[[float], object] = staticmethod(time.sleep)
@@ -77,11 +77,11 @@ class FileOperations:
         self._patiently("unlink", os.unlink, path)
 
     def link(self, source: Path, target: Path) -> None:
-        """Hard-link a file that no longer changes; copy it if the file system has no links."""
+        """Hard-link a file that no longer changes; copy it if the file system does not support links."""
         try:
             self.perform("link", os.link, source, target)
         except OSError as error:
-            # On Windows, EINVAL means that the file system has no links, as on FAT and on other machines' shares.
+            # On Windows, EINVAL means that the file system does not support links, as with FAT and network shares.
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EINVAL):
                 raise
             self.write_file(target, source.read_bytes())
@@ -146,7 +146,7 @@ class FileOperations:
         try:
             self.fsync(descriptor)
         except OSError as error:
-            # Some network file systems can't sync folders, and offer nothing better.
+            # Some network file systems can't sync folders, and have no alternative.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                 raise
         finally:
@@ -160,7 +160,7 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview, *, files: Fil
     """Write the file `path` so that a crash at any moment leaves either the complete old content or the new.
 
     On return, the new file is durable. On failure, the old file is unchanged and no temporary file remains. Only a
-    process that ends midway leaves a temporary file, which `clean_temporary` removes.
+    process that ends during the write leaves a temporary file, which `clean_temporary` removes.
 
     Raises:
         OSError: if the folder is missing, the disk is full, …
@@ -177,7 +177,7 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview, *, files: Fil
 
 
 def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> list[Path]:
-    """Remove the temporary files of interrupted `write_atomic` calls in a folder, not below it, and return them.
+    """Remove and return the temporary files of interrupted `write_atomic` calls in a folder (not in its subfolders).
 
     Use this only for a folder that no running process writes to, because temporary files in use look the same.
     """
@@ -197,7 +197,8 @@ def free_name(path: Path) -> Path:
 
 
 QUIET_S = 60.0
-"""Seconds without an error after which a file counts as writable again: an almost full disk accepts some writes."""
+"""Seconds without an error after which a file counts as writable again, because a nearly full disk accepts some writes.
+"""
 
 
 class FileGuard:

@@ -1,7 +1,7 @@
-"""A run as one file: a zip of its configuration, newest checkpoint and policies, with checksums.
+"""A run as a single file: a zip of its configuration, newest checkpoint and policies, with checksums.
 
-`headrace.json` lists the files; the archive holds no others. Nothing in the archive is compressed, so it can't expand
-beyond its stated size.
+`headrace.json` lists the files; the archive contains no others. Nothing in the archive is compressed, so it can't
+expand beyond its stated size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DAMAGED = (
     *(OSError, zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError),
     *(OverflowError, struct.error, zlib.error),
 )
-"""Errors for damaged archives and malformed listings; this module itself raises ValueError."""
+"""Errors raised for damaged archives and malformed lists of files; the ValueErrors come from this module."""
 
 
 _SCORES_AND_POOLS = ("*/*-best.json", "*/league.json", "*/league/pool.json", "*/league/*.policy")
@@ -108,7 +108,7 @@ def _with_suffix(path: Path) -> Path:
 
 
 def _files(run_folder: Path) -> dict[str, Path]:
-    """Return the files needed to resume or play a run, by name in the archive."""
+    """Return the files needed to resume or play a run, keyed by their names in the archive."""
     try:
         checkpoint = newest_checkpoint(run_folder / "checkpoints")
         if checkpoint is None:
@@ -141,7 +141,7 @@ def _copied(file: IO[bytes], write: Callable[[bytes], Any]) -> dict[str, Any]:
 
 
 def described_archive(path: Path) -> str:
-    """Return a description of an archive that is not a model, with a way to read it; "" for any other file."""
+    """Describe an archive that is not a model, and say how to read it; return "" for any other file."""
     if not zipfile.is_zipfile(path):
         return ""
     with zipfile.ZipFile(path) as archive:

@@ -52,7 +52,7 @@ class CheckpointError(Exception):
 
 
 class CheckpointFormatError(CheckpointError):
-    """A checkpoint has another version of the format, but is not damaged."""
+    """A checkpoint has a different version of the format, but is not damaged."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Checkpoint:
     folder: Path
     parts: Mapping[str, PartSaved]
     steps: Mapping[str, int]
-    """Trainer step by behaviour name."""
+    """Trainer step, keyed by behaviour name."""
     progress: Mapping[str, Any]
-    """Main's own state: elapsed seconds, seed, lessons, best evaluations."""
+    """Main's state: elapsed seconds, seed, lessons, best evaluations."""
     manifest: Path = Path(MANIFEST)
     """Path of the manifest from which the checkpoint was read."""
 
@@ -110,7 +110,7 @@ class Checkpoint:
 
 
 def part_file(name: str) -> str:
-    """Return the file name of a stage's part; stage names may contain characters that file names can't."""
+    """Return the file name of a stage's part. Stage names may contain characters that file names can't."""
     return portable("".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in name) + PART_SUFFIX)
 
 
@@ -163,7 +163,7 @@ def write_manifest(
         "progress": dict(progress),
         "parts": {p.name: {"file": p.file, "size": p.size, "crc32": p.crc32} for p in parts},
     }
-    content[_CHECKSUM] = checksum_of(json.loads(json.dumps(content)))  # as read back, with strings as keys
+    content[_CHECKSUM] = checksum_of(json.loads(json.dumps(content)))  # as it will be read back, with strings as keys
     data = json.dumps(content, indent=2).encode()
     unfinished = unfinished_folder(checkpoints, number)
     files.make_folder(unfinished)
@@ -171,7 +171,7 @@ def write_manifest(
     files.sync_folder(unfinished)
     files.replace(unfinished, checkpoint_folder(checkpoints, number))
     files.sync_folder(checkpoints)
-    try:  # the checkpoint is committed whatever happens here; the next checkpoint tries again
+    try:  # the checkpoint is committed even if this fails; the next checkpoint tries again
         write_atomic(checkpoints / MANIFEST, data, files=files)
     except OSError as error:
         log.warning("%s could not be updated; checkpoint %d is complete nevertheless: %s", MANIFEST, number, error)
@@ -201,7 +201,7 @@ def each_checkpoint(checkpoints: Path) -> Iterator[Checkpoint | CheckpointError]
     """Yield the checkpoints in a folder, newest first; for an unusable manifest, yield the error instead.
 
     Raises:
-        CheckpointFormatError: if a checkpoint has another version of the format.
+        CheckpointFormatError: if a checkpoint has a different version of the format.
     """
     copied = _copied_manifest(checkpoints)
     numbers = set(numbered_folders(checkpoints))
@@ -219,7 +219,7 @@ def each_checkpoint(checkpoints: Path) -> Iterator[Checkpoint | CheckpointError]
 
 
 def numbered_folders(checkpoints: Path) -> list[int]:
-    """Return the numbers of all checkpoints that were ever complete, taken from the folders' names."""
+    """Return the numbers of all checkpoints that were ever complete, as given by the folders' names."""
     try:
         return [int(entry.name) for entry in checkpoints.iterdir() if entry.name.isdecimal()]
     except FileNotFoundError:
@@ -250,7 +250,7 @@ def pack_state(state: Any) -> bytes:
 
 
 def unpack_state(data: bytes) -> Any:
-    """Decode the result of `pack_state`; tuples come back as lists.
+    """Decode the result of `pack_state`; tuples become lists.
 
     Raises:
         CheckpointError: if `data` is not a packed state.
@@ -283,7 +283,7 @@ def _unpack_array(code: int, data: bytes) -> Any:
 
 
 def _copied_manifest(checkpoints: Path) -> Checkpoint | CheckpointError | None:
-    """Return the checkpoint in the manifest next to the folders, the only manifest that older versions wrote."""
+    """Return the checkpoint according to the manifest next to the folders, which is the only one in older versions."""
     path = checkpoints / MANIFEST
     try:
         return _read_manifest(path, checkpoints)
@@ -329,7 +329,7 @@ def checksum_of(content: Mapping[str, Any]) -> str:
 
 
 def _remove_superseded(checkpoints: Path, newest: int, keep: int, files: FileOperations) -> None:
-    """Remove all but the newest `keep` checkpoints up to `newest`; each folder is first renamed as unfinished."""
+    """Of the checkpoints up to `newest`, remove all but the last `keep`; each folder is first renamed as unfinished."""
     older = sorted((number for number in numbered_folders(checkpoints) if number <= newest), reverse=True)
     for number in older[keep:]:
         unfinished = unfinished_folder(checkpoints, number)

@@ -24,7 +24,7 @@ from headrace.queues.held_files import is_held
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 120.0
-"""Seconds without progress after which a checkpoint is abandoned; the next checkpoint tries again."""
+"""Seconds without progress after which a checkpoint is abandoned. The next one starts afresh."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class CheckpointAssembler:
         return sorted(self._pending.expected - self._pending.parts.keys()) if self._pending else []
 
     def move(self, folder: Path) -> None:
-        """Move to another folder, which has no checkpoints; abandon the checkpoint in progress."""
+        """Move to a different folder, without checkpoints; abandon the checkpoint in progress."""
         self._folder, self._pending, self.newest = folder, None, -1
 
     def begin(self, expected: Iterable[str], now_s: float) -> int:
@@ -78,13 +78,13 @@ class CheckpointAssembler:
         self._pending = _Pending(self._next, frozenset(expected), now_s)
         self._next += 1
         number = self._pending.number
-        with contextlib.suppress(OSError):  # hosts create the folder as well, and report errors
+        with contextlib.suppress(OSError):  # hosts also create the folder, and report errors
             self._files.make_folder(unfinished_folder(self._folder, number))  # shows that a checkpoint has started
             remove_unfinished(self._folder, self._files, but=number)
         return number
 
     def expect(self, parts: Iterable[str]) -> None:
-        """Also require these parts for the checkpoint in progress."""
+        """Require these additional parts for the checkpoint in progress."""
         if self._pending is not None:
             self._pending.expected |= frozenset(parts)
 
@@ -136,7 +136,7 @@ class CheckpointAssembler:
         try:
             write_manifest(self._folder, pending.number, parts, steps, progress, self._files, self._keep)
         except OSError as error:
-            if is_held(error):  # nothing has changed, and the next try may succeed
+            if is_held(error):  # nothing has changed, and the next attempt may succeed
                 self._pending = pending
             else:
                 self._make_room()
@@ -167,6 +167,6 @@ class CheckpointAssembler:
         return False
 
     def _make_room(self) -> None:
-        """Remove the parts of a failed checkpoint; it may have failed because the disk is full."""
+        """Remove the parts of failed checkpoints, which may have failed because the disk is full."""
         with contextlib.suppress(OSError):
             remove_unfinished(self._folder, self._files)

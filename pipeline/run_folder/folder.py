@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 def read_configuration(run_folder: Path) -> dict[str, Any]:
-    """Return the content of a run's `configuration.yaml`; empty if it can't be read."""
+    """Return the content of a run's `configuration.yaml`; empty if the file can't be read."""
     try:
         plain = yaml.safe_load((run_folder / CONFIGURATION).read_text(encoding="utf-8", errors="replace"))
     except (OSError, yaml.YAMLError):
@@ -62,19 +62,19 @@ def read_configuration(run_folder: Path) -> dict[str, Any]:
 
 @dataclass
 class RunFolder:
-    """The folder of a run that this process is running; closing it lets other processes use it."""
+    """The folder of a run in this process; closing it lets other processes use the folder."""
 
     path: Path
     files: FileOperations = REAL
     _lock: RunLock | None = field(default=None, repr=False)
     _resumed: bool = False
     _behaviors: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
-    """Names of behaviours' folders, by the folder's lower-case name and then by behaviour."""
+    """Names of the behaviours' folders, keyed by the folder's lower-case name and then by behaviour."""
     _configuration: str = ""
     """The text of `configuration.yaml`."""
     waits: bool = False
-    """True until a resumed run is known to continue: no file in the folder is overwritten before that. Also True if the
-    folder is lost and nothing can be written."""
+    """True until a resumed run has loaded its checkpoint; until then, no file in the folder is overwritten. Also True
+    if the folder is lost and nothing can be written."""
     rescued_as: str = ""
     """Command-line options that name the rescue folder; empty unless the original folder was lost."""
 
@@ -94,10 +94,10 @@ class RunFolder:
 
         Args:
             results_dir: the folder of all runs; created if missing.
-            run_id: name of the run and of its folder. A run that failed before it met an agent has an empty folder,
+            run_id: name of the run and of its folder. A run that failed before any agent appeared has an empty folder,
                 which counts as new.
             resume: True to resume an existing run.
-            force: True to archive an existing run as `<run-id>-archived-<n>`; without effect with `resume`.
+            force: True to archive an existing run as `<run-id>-archived-<n>`; ignored if `resume` is True.
             waits: True to leave `configuration.yaml` unchanged until `go_on`.
             configuration: text of `configuration.yaml`, the effective options.
             files: file operations.
@@ -138,11 +138,11 @@ class RunFolder:
             write_atomic(path, data, files=self.files)
 
     def lost(self) -> str:
-        """Return why this is no longer the folder that was locked; empty if it still is."""
+        """Return the reason why this is no longer the folder that was locked; empty if it still is."""
         return "" if self._lock is None else self._lock.folder.lost()
 
     def rescue(self) -> None:
-        """Continue in a new folder, `<run-id>-rescued`, next to the lost one or else in the folder for temporary files.
+        """Continue in a new folder `<run-id>-rescued`, next to the lost one or, if that fails, in the temporary folder.
 
         Raises:
             OSError: if no folder can be created, in which case the run can't write anything.
@@ -202,7 +202,7 @@ class RunFolder:
         """Return a behaviour's folder, creating it if missing.
 
         Raises:
-            RunFolderError: if the name is unusable (`check_behavior_name`), or another behaviour has this folder.
+            RunFolderError: if the name is unusable (`check_behavior_name`), or a different behaviour has this folder.
         """
         check_behavior_name(name)
         path = behavior_folder(self.path, name) if self._resumed else self.path / file_name(name)
@@ -218,13 +218,13 @@ class RunFolder:
         return path
 
     def _is_one(self, path: Path, folder: str) -> bool:
-        """Return True if a path is the same as another behaviour's folder, on a disk that may ignore case."""
+        """Return True if a path is the same as a different behaviour's folder, on a disk that may ignore case."""
         return path.name == folder or (path.exists() and path.samefile(self.path / folder))
 
     def write_training_status(self, status: TrainingStatus) -> None:
         """Write `training_status.json` atomically; called at every checkpoint."""
         text = json.dumps(status.as_dict(), indent=4, allow_nan=False)
-        self.files.make_folder(self.run_logs)  # recreate it, if a user has removed the run's folder
+        self.files.make_folder(self.run_logs)  # recreate the folder, if a user has removed it
         write_atomic(self.training_status, text.encode(), files=self.files)
 
     def read_training_status(self) -> TrainingStatus:
@@ -244,7 +244,7 @@ class RunFolder:
             ) from error
 
     def put_broken_status_aside(self) -> None:
-        """Rename a damaged `training_status.json` so that the run can continue without overwriting it.
+        """Rename a damaged `training_status.json`, so the run can continue without overwriting it.
 
         Raises:
             RunFolderError: if the file can't be renamed.
@@ -281,9 +281,9 @@ class RunFolder:
 
 
 def unusable(path: Path, error: OSError) -> RunFolderError:
-    """Return the error for a run's folder that can't be created or written, with the obstacle and the remedy."""
+    """Return the error for a run's folder that can't be created or written, with the reason and the remedy."""
     reason = error.strerror or str(error)
-    # If the path can't even be examined, the system's message must do.
+    # If the path can't even be examined, use the system's message.
     with suppress(OSError):
         there = next((folder for folder in path.parents if folder.exists() or folder.is_symlink()), None)
         if there is not None and not there.is_dir():
@@ -302,7 +302,7 @@ def _make_new(path: Path, force: bool, files: FileOperations) -> None:
         archive(path, files)
     files.make_folder(path.parent)
     try:
-        files.mkdir(path)  # fails if it exists: of two processes that start together, only one creates the folder
+        files.mkdir(path)  # fails if it exists; if two processes start at once, only one creates the folder
     except FileExistsError as error:
         raise _already_there(path) from error
     files.sync_folder(path.parent)
@@ -317,7 +317,7 @@ def _already_there(path: Path) -> RunFolderError:
 
 
 def _never_began(path: Path) -> bool:
-    """Return True if a run never met an agent: its folder has only settings, logs and empty folders."""
+    """Return True if no agent ever appeared in a run: its folder contains only settings, logs and empty folders."""
     if not (path / CONFIGURATION).is_file():
         return False
     empty = ("checkpoints", "streams", "Pipeline")
@@ -326,7 +326,7 @@ def _never_began(path: Path) -> bool:
 
 
 def check_there_is_a_run(results_dir: str | Path, run_id: str) -> None:
-    """Check that there is a run to resume, or to play.
+    """Check that a run exists, in order to resume or play it.
 
     Raises:
         RunFolderError: if the run is missing (the message names existing runs), or its folder can't be read.

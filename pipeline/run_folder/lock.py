@@ -1,10 +1,8 @@
 """The lock of a run's folder: only one process at a time runs a run.
 
 The operating system holds the lock and releases it when the process ends, however it ends. The file `.lock` names the
-process for people and messages; nothing depends on it.
-
-The lock belongs to a file that the folder may lose, so each writer checks that the file is still the locked one
-(`HeldFolder`).
+process for people and messages; nothing depends on it. The lock file may be deleted from the folder, so each writer
+checks that the file is still the locked one (`HeldFolder`).
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _SCANNED_S = 0.5 if sys.platform == "win32" else 0
 
 
 class HeldFolder:
-    """A run's folder for a process that writes to it, with a check that the folder is still the locked one.
+    """A run's folder, for a process that writes to it, with a check that it is still the folder that was locked.
 
     Args:
         path: `results/<run-id>`.
@@ -39,12 +37,12 @@ class HeldFolder:
         self.move(path)
 
     def move(self, path: Path) -> None:
-        """Use another folder from now on."""
+        """Use a different folder from now on."""
         self.path = path
         self._lock = _identity(path)
 
     def lost(self) -> str:
-        """Return why the folder is no longer the locked one; empty if it still is, or can't be examined."""
+        """Return why this is no longer the folder that was locked; empty if it still is or can't be examined."""
         found = _identity(self.path)
         if self._lock in (None, found) or found == ():
             return ""
@@ -59,10 +57,10 @@ class HeldFolder:
         return f"{shown(self.path)} is no longer the folder that this run has locked: {why}"
 
     def check(self) -> None:
-        """Check that the folder is still the locked one.
+        """Check that this is still the folder that was locked.
 
         Raises:
-            OSError: if the folder is no longer the locked one.
+            OSError: if the folder was replaced or removed.
         """
         if why := self.lost():
             raise OSError(why)
@@ -104,7 +102,7 @@ class RunLock:
     def release(self) -> None:
         """Release the lock."""
         try:
-            with suppress(OSError):  # a leftover file is harmless
+            with suppress(OSError):  # a file that is left over is harmless
                 self.folder.check()
                 self._files.remove(self._path)
         finally:
@@ -112,7 +110,7 @@ class RunLock:
 
 
 def hold(run_folder: Path) -> BaseFileLock:
-    """Lock a run's folder without naming this process as the one that is running it.
+    """Lock a run's folder without recording that this process is running it.
 
     Raises:
         RunFolderError: if another process holds the lock.

@@ -21,7 +21,7 @@ OF_TRACKERS = ("wandb", "wandb_run_id.txt", "mlflow_run_id.txt")
 METADATA = "metadata"
 """Key of `training_status.json` that is not a behaviour."""
 RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, "curves.png", *OF_TRACKERS, METADATA)
-"""Names that no behaviour may have, because every run has a file, a folder or an entry with that name."""
+"""Names that no behaviour may have, because every run has a file, folder or entry with that name."""
 _LONGEST_NAME = 255
 """Maximum length of a file name, in bytes, on most disks."""
 _WHILE_WRITTEN = 25
@@ -48,7 +48,7 @@ def check_behavior_name(name: str) -> None:
 
 
 def folder_names(category: str) -> tuple[str, ...]:
-    """Return the possible names of a behaviour's folder: the current one, and earlier versions' if different."""
+    """Return the possible names of a behaviour's folder: the current name and, if different, the earlier one."""
     name = file_name(category)
     former = re.sub(r'[<>:"/\\|?*\x00-\x1f]', "_", category)
     former = former if former.strip(" .") else "_"
@@ -57,7 +57,7 @@ def folder_names(category: str) -> tuple[str, ...]:
 
 
 def behavior_folder(run_folder: Path, category: str) -> Path:
-    """Return a behaviour's folder, which need not exist; its files' names begin with the folder's name."""
+    """Return a behaviour's folder, which need not exist; the names of its files begin with the folder's name."""
     first, *former = (run_folder / name for name in folder_names(category))
     return next((folder for folder in former if folder.is_dir() and not first.is_dir()), first)
 

@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 
 def choose_checkpoint(checkpoints: Path, *, playing: bool = False, files: FileOperations = REAL) -> Checkpoint | None:
-    """Return the newest intact checkpoint; a warning names damaged checkpoints and the one used.
+    """Return the newest intact checkpoint; warn about damaged checkpoints, and name the one used instead.
 
-    Damaged checkpoints are renamed to `<number>.damaged`, so that the resumed run can reuse their numbers.
+    Damaged checkpoints are renamed to `<number>.damaged`, so the resumed run can reuse their numbers.
 
     Args:
         checkpoints: `results/<run-id>/checkpoints`.
@@ -43,7 +43,7 @@ def choose_checkpoint(checkpoints: Path, *, playing: bool = False, files: FileOp
         The checkpoint; None if none was ever complete.
 
     Raises:
-        CheckpointError: if all checkpoints are damaged or of another version.
+        CheckpointError: if all checkpoints are damaged or have a different version.
     """
     defects: list[str] = []
     for found in each_checkpoint(checkpoints):
@@ -93,7 +93,7 @@ def _make_newest(checkpoints: Path, chosen: Checkpoint, files: FileOperations) -
 
 _SHOWN = 12
 _PASSING = ("checkpoint_settings", "debug", "default_settings", "monitor")
-"""Sections that are not compared: they concern only this start, or are already part of the behaviours' settings."""
+"""Sections that are not compared, because they only affect this start of the run or are merged into the behaviours."""
 _ABSENT = object()
 
 
@@ -106,7 +106,7 @@ def changed_settings(before: str, config: RunConfig) -> str:
     """
     try:
         old = RunConfig.from_plain(yaml.safe_load(before)).to_plain()
-    except (ConfigError, yaml.YAMLError, TypeError, AttributeError):  # from another version or program
+    except (ConfigError, yaml.YAMLError, TypeError, AttributeError):  # written by a different version or program
         return ""
     changes = [
         f"{dotted(path)} {_text(was)} → {_text(now)}"
@@ -122,7 +122,7 @@ def kept_configuration(run_folder: Path) -> RunConfig:
 
     Raises:
         RunFolderError: if the file is missing or can't be read.
-        ConfigError: if the configuration is from another version or has mistakes.
+        ConfigError: if the configuration was written by a different version or has mistakes.
     """
     file, plain = run_folder / CONFIGURATION, read_configuration(run_folder)
     if not plain:
@@ -156,7 +156,7 @@ def resumed_settings(config: RunConfig, run_folder: Path, steps: int | None) -> 
 
 
 def other_run(before: str, config: RunConfig) -> str:
-    """Return why a run can't continue with a configuration that has none of its behaviours; empty if it can.
+    """Return the reason if a configuration can't resume a run because it has none of its behaviours; empty otherwise.
 
     Args:
         before: the text of the run's `configuration.yaml`.

@@ -1,6 +1,7 @@
 """The content of `run_logs/training_status.json`: exported policies, ratings and lessons, in ML-Agents' format.
 
-ML-Agents calls an exported policy in this file a checkpoint. `--resume` reads a `checkpoint.Checkpoint` instead.
+ML-Agents calls an exported policy in this file a checkpoint. `--resume` does not use these; it reads a
+`checkpoint.Checkpoint`.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class ExportEntry:
         }
 
     def within(self, run_folder: Path) -> ExportEntry:
-        """Return the entry with its paths under `run_folder`, because the run may have been moved."""
+        """Return the entry with its paths changed to be inside `run_folder`, because the run may have been moved."""
 
         def here(file: str) -> str:
-            path = PureWindowsPath(file)  # understands the separators of all systems
+            path = PureWindowsPath(file)  # handles the path separators of all systems
             return str(run_folder / path.parent.name / path.name)
 
         beside = tuple(here(file) for file in self.auxiliary_file_paths)
@@ -97,7 +98,7 @@ class TrainingStatus:
 
     behaviors: Mapping[str, BehaviorStatus] = field(default_factory=dict)
     lessons: Mapping[str, int] = field(default_factory=dict)
-    """Number of the curriculum lesson, by environment parameter."""
+    """Number of the current curriculum lesson, keyed by environment parameter."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the status in ML-Agents' format; a behaviour and a parameter with the same name share an entry."""
@@ -142,7 +143,7 @@ class TrainingStatus:
 
 
 class StatusError(ValueError):
-    """A key of `training_status.json` has an invalid value."""
+    """Raised if a key in `training_status.json` has an invalid value."""
 
     def __init__(self, key: str, value: object, expected: str) -> None:
         super().__init__(f"{key} is {reprlib.repr(value)}, expected {expected}")
@@ -182,7 +183,10 @@ def _number(entry: Mapping[str, Any], where: str, key: str, kind: type[N] = floa
 
 
 def _versions() -> dict[str, str]:
-    """Return the three keys that ML-Agents requires in a status; it only warns if their values are not its own."""
+    """Return the three keys that ML-Agents requires in a status.
+
+    It only warns if it does not recognise their values.
+    """
     return {
         "stats_format_version": STATUS_FORMAT_VERSION,
         "mlagents_version": f"headrace {version_of('headrace', 'unknown')}",

@@ -1,1 +1,1 @@
-"""The policy server: models answer observations with actions, over HTTP and gRPC; waiting requests share a decision."""
+"""The policy server: serves models that map observations to actions, over HTTP and gRPC, with batched requests."""

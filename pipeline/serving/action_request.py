@@ -20,7 +20,7 @@ from headrace.stages.environments.spaces.masks import MaskError, MaskReader
 
 
 class ErrorKind(Enum):
-    """Reasons for refusing a request, each with its HTTP status and the name of its gRPC status."""
+    """Reasons for refusing a request, each with an HTTP status and the name of a gRPC status."""
 
     MALFORMED = (400, "INVALID_ARGUMENT")
     UNKNOWN = (404, "NOT_FOUND")
@@ -74,7 +74,7 @@ class ActionRequest:
     session: str = ""
     """Id of the session that holds these agents' memories; empty if there is no session."""
     episode_start: NDArray[np.bool_] | None = None
-    """[n] True for agents whose episodes begin; None if no episode begins."""
+    """[n] True for agents that begin an episode; None if none does."""
     begins: bool = False
     """True if the session begins or restarts with this request."""
     ends: bool = False
@@ -127,7 +127,7 @@ def make_action_request(
     """Return a request with these parts; the observations must already be checked.
 
     Raises:
-        RequestRefused: if the parts do not belong together, or the masks do not fit the spec.
+        RequestRefused: if the parts are inconsistent, or the masks do not fit the spec.
     """
     n = len(observations[0])
     for each, array in zip(spec.observations, observations, strict=True):
@@ -174,7 +174,7 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
 
 
 def _holds_flags(value: Any, depth: int) -> bool:
-    """Return True if lists of this depth mix booleans with numbers; NumPy alone would accept them."""
+    """Return True if lists of this depth mix booleans with numbers, which NumPy would accept."""
     for _ in range(depth - 1):
         value = chain.from_iterable(value)
     return bool in set(map(type, value if depth else [value]))
@@ -192,7 +192,7 @@ def _from_bytes(spec: ObservationSpec, data: bytes) -> Array:
 
 
 def observation_from_values(spec: ObservationSpec, values: Array) -> Array:
-    """Return an observation as an array [n, *shape], given its numbers agent by agent, row by row.
+    """Return an observation as an array [n, *shape], given a flat list of its numbers in row-major order.
 
     Raises:
         RequestRefused: if the numbers don't fit the spec.
@@ -222,7 +222,7 @@ def _of_spec(spec: ObservationSpec, array: Array) -> Array:
 
 
 def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationSpec, Any]]:
-    """Return each observation spec with the value given for it, by name or by position."""
+    """Return each observation spec with its value, which the request identifies by name or by position."""
     specs = spec.observations
     names = [each.name for each in specs]
     if isinstance(observations, Mapping):
@@ -258,7 +258,7 @@ def _masks(spec: BehaviorSpec, masks: object, n: int) -> NDArray[np.bool_]:
 
 
 def flags(value: object, key: str) -> NDArray[np.bool_] | None:
-    """Return booleans, or ones and zeros, as a boolean array; None for None.
+    """Convert booleans, or ones and zeros, to a boolean array; None stays None.
 
     Raises:
         RequestRefused: if a value is anything else; the message begins with the key.
@@ -287,7 +287,7 @@ def _text(value: object) -> str:
 
 
 def unfit(message: str) -> RequestRefused:
-    """Return the refusal of a request that does not fit."""
+    """Return the error for a request that does not fit the model."""
     return RequestRefused(ErrorKind.UNFIT, message)
 
 

@@ -1,7 +1,7 @@
 """A model's batcher: one decision answers all waiting requests.
 
-The batcher never waits to fill a batch: while it decides for one batch, the next one collects. So batches grow with the
-load, and a lone request is answered immediately.
+The batcher never waits for a batch to fill: while the policy decides for one batch, new requests form the next. So
+batches grow with the load, and a single request is answered immediately.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BatchLimits:
     """Limits of a batcher."""
 
     waiting: int = 256
-    """Maximum number of waiting requests; additional requests are refused. There are rarely more callers than this."""
+    """Maximum number of waiting requests; additional requests are refused. More callers than this are rare."""
     agents: int = 4096
     """Maximum number of agents in one decision."""
     patience_s: float = 5.0
@@ -60,9 +60,9 @@ class Batcher:
 
     Args:
         model: the policy.
-        deterministic: the default for requests that do not choose.
+        deterministic: the default for requests that do not set it.
         random: generator for sampled actions.
-        limits: the limits; None for the defaults.
+        limits: the batcher's limits; None for the defaults.
 
     Attributes:
         decisions: number of calls to the policy so far.
@@ -98,7 +98,7 @@ class Batcher:
             recall: the agents' memories; None for a model without memory.
 
         Raises:
-            RequestRefused: if too many requests wait, the decision takes too long, or the policy can't decide.
+            RequestRefused: if too many requests are waiting, the decision takes too long, or the policy fails.
         """
         if len(self._waiting) >= self._limits.waiting:
             raise RequestRefused(
@@ -120,7 +120,7 @@ class Batcher:
             timer.cancel()
 
     async def run(self) -> None:
-        """Decide for waiting requests until cancelled."""
+        """Answer waiting requests until cancelled."""
         try:
             while True:
                 await self._news.wait()
@@ -132,7 +132,7 @@ class Batcher:
                 self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _round(self) -> None:
-        """Decide for waiting requests, with one policy call for sampled and one for most likely actions."""
+        """Answer the waiting requests, with one policy call for sampled actions and one for the most likely actions."""
         loaded, agents = self._model.newest, 0
         groups: dict[bool, list[_WaitingRequest]] = {}
         while self._waiting and (not agents or agents + self._waiting[0].request.agents <= self._limits.agents):
@@ -144,7 +144,7 @@ class Batcher:
             await self._decide(loaded, group, deterministic)
 
     async def _decide(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> None:
-        """Answer a group; if that fails, answer each request separately, so that only those at fault are refused."""
+        """Answer a group; if that fails, answer each request separately, so only those at fault are refused."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
@@ -212,7 +212,7 @@ def _recall(group: list[_WaitingRequest]) -> Recall | None:
 
 
 def _settle(each: _WaitingRequest, result: ActionAnswer | RequestRefused) -> None:
-    if each.answer.done():  # the caller has gone or was refused
+    if each.answer.done():  # the caller has disconnected or was refused
         return
     if isinstance(result, ActionAnswer):
         each.answer.set_result(result)
@@ -221,7 +221,7 @@ def _settle(each: _WaitingRequest, result: ActionAnswer | RequestRefused) -> Non
 
 
 def _refusal(loaded: LoadedModel, error: Exception) -> RequestRefused:
-    if isinstance(error, NotFiniteError):  # the model has decided on zeros, so these observations are at fault
+    if isinstance(error, NotFiniteError):  # the model works on zeros, so these observations are at fault
         return RequestRefused(ErrorKind.UNFIT, f"the model has no finite answer to these observations: {error}")
     reason = describe_error(error)
     log.error("%s could not choose actions: %s", loaded.path, reason)

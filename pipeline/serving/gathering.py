@@ -1,4 +1,4 @@
-"""Gathers gRPC calls so that they share decisions: a call is answered only after all that arrived with it are read."""
+"""Gathers gRPC calls to share decisions: a call is answered only after all calls that arrived with it are read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ apart; six turns take 0.03 ms."""
 CROWD, SLEEP_S = 16, 0.0005
 """Number of waiting calls at which the loop sleeps, and seconds of sleep: gRPC's thread also needs the core."""
 MOST_S = 0.1
-"""Seconds after which calls proceed even if more calls still arrive."""
+"""Seconds after which calls proceed even if more calls are still arriving."""
 
 
 class Gathering:
-    """Holds calls until no more arrive, then lets them proceed together.
+    """Delays calls until no more arrive, then lets them proceed together.
 
     Attributes:
         arrived: number of calls so far, counted by the receiver.
@@ -24,7 +24,7 @@ class Gathering:
         self.arrived = 0
         self._gate: asyncio.Event | None = None
         self._waiting = self._before = 0
-        """Number of calls that wait now, and number of calls that proceeded together the last time."""
+        """Number of calls waiting now, and number of calls that last proceeded together."""
 
     async def wait(self) -> None:
         """Wait until no more calls arrive."""
@@ -35,7 +35,7 @@ class Gathering:
         await self._gate.wait()
 
     def _look(self, arrived: int, turns: int, end: float) -> None:
-        """Look for new calls turn by turn, then sleep once; start over when a call arrives."""
+        """Look for new calls at each turn, then sleep once; start over whenever a call arrives."""
         loop = asyncio.get_running_loop()
         if arrived != self.arrived:
             turns = QUIET_TURNS

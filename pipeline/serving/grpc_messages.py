@@ -18,5 +18,5 @@ def serving_messages(name: str, package: str) -> ProtoMessages:
 
 
 def described_files() -> list[descriptor_pb2.FileDescriptorProto]:
-    """Return the file descriptors of all files in use."""
+    """Return the descriptors of all `.proto` files in use."""
     return [file for messages in _FILES.values() for file in messages.files]

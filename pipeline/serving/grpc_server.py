@@ -57,15 +57,16 @@ CloseSessionResponse = _message("CloseSessionResponse")
 _OPTIONS = {
     "grpc.server_handshake_timeout_ms": int(1000 * HEADER_S),  # for the HTTP/2 handshake
     "grpc.max_connection_idle_ms": 30_000,  # idle time; clients reconnect by themselves
-    "grpc.max_concurrent_streams": 1024,  # per connection, with just answered calls; others get UNAVAILABLE
-    "grpc.server.max_pending_requests": 1024,  # calls that arrived but are unread; others get CANCELLED
+    "grpc.max_concurrent_streams": 1024,  # per connection, including calls just answered; excess calls get UNAVAILABLE
+    "grpc.server.max_pending_requests": 1024,  # calls that arrived but are unread; excess calls get CANCELLED
     "grpc.server.max_pending_requests_hard_limit": 1024,
-    "grpc.so_reuseport": 0,  # else two servers on one port would share its calls at random
+    "grpc.so_reuseport": 0,  # otherwise, two servers could listen on one port and share its calls at random
 }
 MOST_UNDER_WAY = 64
-"""Maximum number of calls read but unanswered, lower while answers are slow (`Admission`); others are refused."""
+"""Maximum number of calls that are read but not answered, lower while answers are slow (`Admission`). Excess calls are
+refused."""
 REFUSED_S = 1.0
-"""Minimum seconds before an excess call is refused; the delay is random, up to twice as long. Callers retry
+"""Minimum number of seconds before an excess call is refused. The delay is random, up to twice as long: callers retry
 immediately, and a refusal costs gRPC as much as an answer."""
 _QUIET_S = 0.1
 """Seconds without a new call after which all calls that have arrived count as read."""
@@ -82,7 +83,7 @@ class GrpcServer:
 
     Args:
         service: answers the requests.
-        listen: address to listen on, a `listen` value.
+        listen: address to listen on, as a `listen` value.
         token: the token that calls must send; empty if they need none.
         most_bytes: maximum size of a message in bytes.
         most_calls: maximum number of concurrent calls.
@@ -123,7 +124,7 @@ class GrpcServer:
         raise OSError(reason.errno, f"can't listen on {self._listen}:{ports[-1]} for gRPC: {reason.strerror}")
 
     async def read_all(self, patience_s: float) -> None:
-        """Wait up to `patience_s` until all calls that have arrived are read: `stop` would end them as CANCELLED."""
+        """Wait up to `patience_s` until all calls that have arrived are read; `stop` would cancel unread ones."""
         if self._server is None:
             return
         seen, end = -1, asyncio.get_running_loop().time() + patience_s
@@ -176,7 +177,7 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
 
     async def _reflect(self, _: Any, context: _Context) -> None:
-        """Answer a tool's requests for descriptions until the tool has sent its last request."""
+        """Answer a tool's requests for descriptions until the tool ends the stream."""
         await self._check_token(context)
         try:
             while (message := await self._message(context, last=True)) is not None:
@@ -204,7 +205,7 @@ class GrpcServer:
         return answer
 
     async def _admitted(self, kind: Any, method: Method, context: _Context) -> Any:
-        """Answer a call together with the calls that arrived with it; refuse the call if too many are in progress."""
+        """Answer a call together with others that arrived at the same time; refuse it if too many are in progress."""
         if self._admission.full and not self._service.ending:
             under_way = self._admission.under_way
             self._service.tally.turned_away()
@@ -219,7 +220,7 @@ class GrpcServer:
             self._admission.end(begun)
 
     async def _message(self, context: _Context, last: bool = False) -> Any:
-        """Return the stream's next message; None at the end of the stream, if `last` allows it to end."""
+        """Return the stream's next message; if `last` is True, None at the end of the stream."""
         try:
             async with asyncio.timeout(BODY_S):
                 message: Any = await context.read()

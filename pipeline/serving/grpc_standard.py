@@ -1,4 +1,4 @@
-"""gRPC's standard services: health, for programs that supervise servers, and reflection, for tools.
+"""gRPC's standard services: health checks, for programs that supervise servers, and reflection, for tools.
 
 gRPC defines both protocols. Reflection has two names; older tools know only the first one.
 """

@@ -25,7 +25,7 @@ OPEN = HEALTH_PATHS | {STYLE}
 
 
 class NewSession(BaseModel):
-    """A request to open a session, which keeps agents' memories between requests to a model."""
+    """A request to open a session, which stores agents' memories between requests to a model."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,7 +43,7 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
 
     async def act(request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        service.loaded(name)  # refuse an unknown model before reading the body
+        service.loaded(name)  # refuse unknown models before reading the body
         body = await read_plain(request)
         answer = await service.act(name, lambda spec: read_action_request(spec, body))
         return _answer(request, _plain_of(answer))
@@ -94,7 +94,7 @@ def _plain_of(answer: ActionAnswer) -> dict[str, Any]:
 
 
 def _answer(request: web.Request, plain: Any, status: int = 200) -> web.Response:
-    """Return plain data in the format that `Accept` names, else in the format of the request's body."""
+    """Return a response with plain data, in the format that `Accept` names, else in that of the request's body."""
     accept = request.headers.get(hdrs.ACCEPT, "*/*")
     packed = request.content_type == MSGPACK if accept == "*/*" else MSGPACK in accept
     body: bytes = msgpack.packb(plain) if packed else orjson.dumps(plain)

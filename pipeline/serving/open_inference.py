@@ -1,8 +1,8 @@
 """The Open Inference Protocol (also called KServe's V2) for both transports: its messages and their handlers.
 
-A model's inputs are its observations, by name, with a row per agent; `masks`, if it has action masks; and
-`episode_start`, if it has a memory. Its outputs are the `continuous` and `discrete` actions. Request parameters extend
-the protocol: `deterministic`, and Triton's sequences, which are sessions.
+A model's inputs are its named observations, with a row per agent; `masks`, if it has action masks; and `episode_start`,
+if it has a memory. Its outputs are the `continuous` and `discrete` actions. Request parameters extend the protocol:
+`deterministic`, and Triton's sequences, which are sessions.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class InferAnswer:
 
 
 class _ModelTensors:
-    """A model's inputs and outputs: datatype and shape by name. In a shape, -1 is the number of agents.
+    """A model's inputs and outputs: their datatypes and shapes, keyed by name. In a shape, -1 is the number of agents.
 
     Args:
         spec: the model's spec.
@@ -123,7 +123,7 @@ class _ModelTensors:
             self.outputs["discrete"] = ("INT64", [-1, len(actions.discrete_branches)])
 
     def _add(self, name: str, datatype: str, *shape: int) -> str:
-        """Add an input and return its name; a name that is taken gets underscores appended."""
+        """Add an input and return its name, with underscores appended if the name is already in use."""
         while name in self.inputs:
             name += "_"
         self.inputs[name] = (datatype, [-1, *shape])
@@ -164,7 +164,7 @@ class _ModelTensors:
         )
 
     def wanted(self, asked: InferRequest) -> dict[str, bool]:
-        """Return the requested outputs by name, each with True if it is wanted as bytes.
+        """Return the requested outputs, keyed by name, with True for those requested as bytes.
 
         Raises:
             RequestRefused: if a requested output does not exist, or a requested option is not supported.
@@ -197,7 +197,7 @@ class OpenInference:
 
     @property
     def ready(self) -> bool:
-        """True while the server answers requests."""
+        """True while the server is answering requests."""
         return not self.service.ending
 
     def server(self) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class OpenInference:
         return loaded
 
     def model(self, name: str, version: str = "") -> dict[str, Any]:
-        """Return a model's metadata; raise errors as `loaded` does."""
+        """Return a model's metadata; raise the same errors as `loaded`."""
         loaded, tensors = self.loaded(name, version), self._tensorss[name]
         return {
             "name": name,

@@ -13,7 +13,7 @@ from headrace.pipeline.serving.refusals import refusing
 from headrace.pipeline.web.site import checked, from_json, read_body
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-"""Header with the JSON's length in bytes, if tensors follow the JSON."""
+"""Header that contains the length of the JSON in bytes, if tensors follow the JSON."""
 
 
 def open_inference_routes(protocol: OpenInference) -> list[web.RouteDef]:

@@ -1,4 +1,4 @@
-"""The policy server's pages: an index of the models, with a command to try each, and the API's description."""
+"""The policy server's pages: an index of the models with a command to try each one, and the API documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from headrace.pipeline.web.site import file_routes
 STYLE = "/style.css"
 """URL path of the pages' style sheet."""
 _MOST_SHOWN = 24
-"""Maximum size of an observation that an example writes out; for larger ones, a line of Python creates the zeros."""
+"""Maximum size of an observation that an example writes out; for larger ones, the example creates the zeros in Python.
+"""
 _LINKS = (("docs", "API"), ("api/openapi.json", "OpenAPI"), ("metrics", "metrics"), ("healthz", "health"))
 
 
@@ -26,8 +27,8 @@ def page_routes(protocol: OpenInference, document: dict[str, Any]) -> list[web.R
     """Return the routes of the pages.
 
     Args:
-        protocol: holds the models.
-        document: the API, as an OpenAPI document.
+        protocol: provides the models.
+        document: the API's OpenAPI document.
     """
 
     async def index(request: web.Request) -> web.Response:
@@ -51,7 +52,7 @@ def index_page(protocol: OpenInference, address: str, token: bool) -> str:
     """Return the page that lists all models.
 
     Args:
-        protocol: holds the models.
+        protocol: provides the models.
         address: the server's URL, as the caller wrote it.
         token: True if calls need a token.
     """

@@ -13,7 +13,7 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def refusing(handler: Handler, unfit: int = ErrorKind.UNFIT.http) -> Handler:
-    """Wrap a handler so that a refusal is answered with the refusal's HTTP status.
+    """Wrap a handler to answer a refused request with the refusal's HTTP status.
 
     Args:
         handler: the handler, which may raise `RequestRefused`.

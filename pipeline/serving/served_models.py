@@ -1,4 +1,4 @@
-"""Served models: read from their files, tried once, and reloaded when a newer file appears."""
+"""Served models: read from their files, tested once, and reloaded when a newer file appears."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headrace.surroundings import shown
 log = logging.getLogger(__name__)
 
 QUICK_PRODUCTS = 2**20
-"""Maximum number of multiplications for a decision in the event loop; a slower decision would block requests."""
+"""Maximum number of multiplications in a decision made in the event loop; slower decisions would block requests."""
 
 Signature = tuple[str, int, int, int]
 """Identity of a file: path, inode, modification time and size. The identity changes when the file is replaced."""
@@ -37,7 +37,7 @@ Signature = tuple[str, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A policy that was read from a file and has decided once as a test."""
+    """A policy that was read from a file and tested with one decision."""
 
     path: Path
     signature: Signature
@@ -58,12 +58,12 @@ class LoadedModel:
         return shown(self.path) + (f", step {self.step}" if self.step else "")
 
     def is_quick(self, agents: int) -> bool:
-        """Return True if a decision for that many agents costs no more than a thread switch."""
+        """Return True if a decision for this many agents costs no more than a thread switch."""
         return isinstance(self.policy, NumpyPolicy) and agents * self.weights <= QUICK_PRODUCTS
 
 
 class ServedModel:
-    """A named model: the last loaded policy, and where newer policies appear.
+    """A named model: the last policy loaded, and where to look for newer ones.
 
     Args:
         name: the model's name in requests.
@@ -79,7 +79,7 @@ class ServedModel:
         self._reference = reference
         self._behavior = behavior
         self._refused: object = None
-        """Signature of the last refused file, or the last error: a warning about it is logged once."""
+        """Signature of the last refused file, or the last error, which serves to log each warning only once."""
         self.newest = _load(*self._find(), version=1)
 
     def nothing_recalled(self, agents: int) -> Recall | None:
@@ -171,10 +171,10 @@ def _named(argument: str) -> tuple[str, str]:
 
 
 def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
-    """Read a file's policy and let it decide once, on zeros, to check that it works.
+    """Read a file's policy and run it once on zeros, to check that it works.
 
     Raises:
-        RunError: if the policy can't be read, or can't decide.
+        RunError: if the policy can't be read, or fails.
     """
     model = read_model(file, version=version)
     policy, spec, settings = model.make_policy(), model.spec, model.design.settings
@@ -184,7 +184,7 @@ def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
 
 
 async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:
-    """Look for newer files until cancelled, in a thread, so that no request waits for the disk."""
+    """Look for newer files until cancelled, in a thread, so requests never wait for the disk."""
     while True:
         await asyncio.sleep(period_s)
         for model in models:
@@ -194,5 +194,5 @@ async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:
 def _refresh(model: ServedModel) -> None:
     try:
         model.refresh()
-    except Exception as error:  # a damaged file may raise any error in a library; the server keeps answering
+    except Exception as error:  # a damaged file can cause any error in a library; the server must keep answering
         log.exception("%s: looking for a newer model failed: %s", model.name, describe_error(error))

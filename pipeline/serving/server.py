@@ -28,9 +28,9 @@ MOST_CONNECTIONS = 2048
 MOST_REQUESTS = 128
 """Maximum number of concurrent HTTP requests, lower while answers are slow (`headrace.stages.admission`)."""
 DRAIN_S = 10.0
-"""Seconds to answer pending requests when the server shuts down; twice the time limit of a request."""
+"""Seconds for answering pending requests when the server shuts down: twice a request's time limit."""
 READ_S = 2.0
-"""Additional seconds to read gRPC calls that have arrived, and to answer that the server is shutting down."""
+"""Additional seconds to read gRPC calls that have arrived, and to reply that the server is shutting down."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ServingOptions:
     endpoint: str = ""
     """Address of the HTTP server, as `headrace.config.listen.Endpoint`; the gRPC server takes the next port."""
     deterministic: bool = False
-    """True to answer with the mean and the most likely choice, as the default for requests."""
+    """True to answer with the mean and the most likely choice by default; requests can override this."""
     seed: int | None = None
     """Seed of all randomness; None for a random seed."""
     origins: Sequence[str] = ()
@@ -126,7 +126,7 @@ def _site_options(options: ServingOptions, token: str, service: PolicyService) -
 
 
 def _grpc_ports(taken: int, port: int | None) -> Sequence[int]:
-    """Return the ports for the gRPC server: the one after the HTTP server's, or several if the user named none."""
+    """Return the ports to try for the gRPC server: the HTTP server's plus 1, or several if the user gave no port."""
     if port is None:
         return range(taken + 1, taken + 1 + TRIED_PORTS)
     if port == LAST_PORT:

@@ -22,7 +22,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.admission import AIM_S
 
 LOOK_S = 1.0
-"""Seconds between two checks for newer models."""
+"""Seconds between checks for newer models."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class PolicyService:
         models: the served models.
         deterministic: True to answer with the most likely actions by default, for every model.
         seed: seed of all randomness; None for a random seed.
-        clock: returns the time in seconds.
+        clock: returns the current time in seconds.
         batches: limits of each model's batcher; None for the defaults.
         sessions: limits of each model's sessions; None for the defaults.
     """
@@ -72,7 +72,7 @@ class PolicyService:
         """True once the server shuts down and refuses new requests."""
 
     async def run(self) -> None:
-        """Answer requests, and look for newer models, until cancelled."""
+        """Answer requests and look for newer models until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(keep_fresh([desk.model for desk in self._desks.values()], LOOK_S))
             for desk in self._desks.values():
@@ -92,7 +92,7 @@ class PolicyService:
         """Return a model's loaded policy.
 
         Raises:
-            RequestRefused: if there is no model of this name.
+            RequestRefused: if no model has this name.
         """
         return self._desk(name).model.newest
 
@@ -104,7 +104,7 @@ class PolicyService:
         """Return a model's description.
 
         Raises:
-            RequestRefused: if there is no model of this name.
+            RequestRefused: if no model has this name.
         """
         return self._desk(name).model.plain()
 
@@ -113,7 +113,7 @@ class PolicyService:
 
         Args:
             name: the model's name.
-            read: reads and checks the request, given the model's spec.
+            read: function that reads and checks the request, given the model's spec.
 
         Raises:
             RequestRefused: if the request does not fit, or can't be answered now.
@@ -141,7 +141,7 @@ class PolicyService:
         """Begin a session with a model.
 
         Raises:
-            RequestRefused: if there is no model of this name, or there are too many sessions.
+            RequestRefused: if no model has this name, or too many sessions are open.
         """
         desk = self._desk(name)
         self._check_open()
@@ -160,7 +160,7 @@ class PolicyService:
             raise RequestRefused(ErrorKind.ENDING, "the server is shutting down")
 
     def aim_s(self) -> float:
-        """Return the target time for most requests, in seconds: at least three decisions by the slowest model."""
+        """Return the target response time in seconds: at least three decisions of the slowest model."""
         return max(AIM_S, 3 * max(desk.batcher.decision_s for desk in self._desks.values()))
 
     def _desk(self, name: str) -> _Desk:
@@ -189,7 +189,7 @@ _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 
 class Tally:
-    """Counts requests and keeps the numbers for Prometheus.
+    """Counts requests and provides the counts to Prometheus.
 
     Args:
         models: the models by name.
@@ -216,7 +216,7 @@ class Tally:
             registry=self._registry,
         )
         self._of: dict[str, tuple[Counter, Counter, Histogram]] = {}
-        """Each model's counters, kept because finding a counter by its labels takes as long as a decision."""
+        """Each model's counters, cached because looking up a counter by its labels takes as long as a decision."""
         self._registry.register(_Models(models))
 
     def answered(self, model: str, agents: int, seconds: float) -> None:
@@ -234,7 +234,7 @@ class Tally:
         self._requests.labels(model, refusal.why.name.lower()).inc()
 
     def turned_away(self) -> None:
-        """Count a request or a connection that was refused unread."""
+        """Count a request or connection that was refused without being read."""
         self._turned_away.inc()
 
     def text(self) -> bytes:

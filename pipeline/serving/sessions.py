@@ -1,4 +1,4 @@
-"""Sessions keep agents' memories between requests to a model. The policy itself is stateless."""
+"""Sessions store agents' memories between requests to a model. The policy itself is stateless."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SessionLimits:
 
     sessions: int = 10_000
     agents: int = 100_000
-    """Maximum number of agents in all sessions together."""
+    """Maximum number of agents, summed over all sessions."""
     idle_s: float = 600.0
     """Seconds without use after which a session ends."""
 
@@ -35,7 +35,7 @@ class _Session:
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """One request's use of a session: the memories before it and, if there was a decision, those after it."""
+    """One request's use of a session: the memories before the request and, if a decision was made, those after it."""
 
     before: Recall | None
     after: Recall | None = None
@@ -46,7 +46,8 @@ class Sessions:
     """The sessions of one model.
 
     Args:
-        nothing: returns the memories of n agents before their first decision; None if the model has no memory.
+        nothing: function that returns the memories of n agents before their first decision; None if the model has no
+            memory.
         clock: returns the time in seconds.
         limits: the limits; None for the defaults.
     """
@@ -71,7 +72,7 @@ class Sessions:
         """Begin a session for a number of agents and return its id: `key`, or an unguessable id if `key` is empty.
 
         Raises:
-            RequestRefused: if there are too many sessions or agents.
+            RequestRefused: if too many sessions or agents exist.
         """
         if not 1 <= agents <= MOST_AGENTS:
             raise unfit(f"agents: {agents}, expected 1 to {MOST_AGENTS} in a session")
@@ -108,10 +109,11 @@ class Sessions:
 
     @contextmanager
     def turn(self, request: ActionRequest) -> Iterator[Turn]:
-        """Let a request use its session; the session's memories change only if there is a decision.
+        """Let a request use its session; the session's memories change only if a decision is made.
 
         Raises:
-            RequestRefused: if the session is missing, another request uses it, or the numbers of agents differ.
+            RequestRefused: if the session does not exist, a different request is using it, or the numbers of agents
+                differ.
         """
         key = request.session
         fresh = request.begins and key not in self._sessions

@@ -1,1 +1,1 @@
-"""The base of Headrace's HTTP servers: a site on one endpoint, behind guards."""
+"""The basis of Headrace's HTTP servers: a site on one endpoint, protected by guards."""

@@ -1,4 +1,6 @@
-"""A site's guards, which decide who may call it. A guard is a function of a request, called before the handler.
+"""A site's guards, which decide who may call the site.
+
+A guard is a function that receives a request before its handler does.
 
 A guard raises a refusal, returns a response that replaces the handler's, or returns None to let the request pass.
 
@@ -45,15 +47,15 @@ LEAVE = {
 
 
 def make_token() -> str:
-    """Return the token that the user set in the environment, or a new one."""
+    """Return the token that the user set in the environment, or a new token."""
     return os.environ.get(TOKEN_VARIABLE, "").strip() or secrets.token_urlsafe(24)
 
 
 def check_host(listen: str, names: Collection[str] = ()) -> Guard:
     """Return a guard that refuses requests whose Host header is not a name of this server.
 
-    Other sites can't make a numeric address point here, so an address is refused only if it is not a loopback address
-    and other machines may not call.
+    Other sites can't make a numeric address point here. So a numeric address is refused only if it is not a loopback
+    address and other machines may not call the server.
 
     Args:
         listen: the server's `listen` value.
@@ -96,7 +98,7 @@ def _may_be_called(host: str, wide: bool) -> bool:
 
 
 def check_origin(allowed: Collection[str] = ()) -> Guard:
-    """Return a guard that refuses requests from other origins' pages. Only browsers send an Origin header.
+    """Return a guard that refuses requests from pages of other origins. Only browsers send an Origin header.
 
     Args:
         allowed: additional origins whose pages may call the server; browsers first send a preflight without a token.
@@ -116,7 +118,7 @@ def check_origin(allowed: Collection[str] = ()) -> Guard:
 
 
 def _opens_page(request: web.Request) -> bool:
-    """Return True if the user followed a link from another site: only the user sees the response."""
+    """Return True if the user followed a link from a different site, in which case only the user sees the response."""
     return request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
 
 

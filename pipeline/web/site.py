@@ -1,6 +1,6 @@
-"""A site: one HTTP server on an endpoint, with its guards, in the event loop that starts it.
+"""A site: an HTTP server on one endpoint, with guards, which runs in the event loop that starts it.
 
-This module also makes refusals, serves a page's files and reads request bodies.
+This module also creates refusals, serves a page's files and reads request bodies.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KEPT_S = 75.0
 """Seconds that an idle connection is kept open."""
 HEALTH = "/healthz"
 HEALTH_PATHS = frozenset({HEALTH, "/v2/health/live", "/v2/health/ready"})
-"""Paths that are answered even if all connections are in use."""
+"""Paths that are served even if all connections are in use."""
 TRIED_PORTS = 20
 """Number of ports to try, starting with the default one, if the endpoint has no port."""
 
@@ -58,7 +58,7 @@ class SiteOptions:
     endpoint: str
     """Address to listen on, as `headrace.config.listen.Endpoint`; empty for localhost at the default port."""
     usual_port: int = 8470
-    """The default port; without a port in the endpoint, the site takes the first free port, starting with this one."""
+    """The default port. If the endpoint has no port, the site uses the first free port, starting with this one."""
     token: str = ""
     """The token that callers need; empty if they need none."""
     needs_token: Callable[[web.Request], bool] = lambda _: True
@@ -70,7 +70,8 @@ class SiteOptions:
     most_connections: int = 256
     """Maximum number of concurrent connections; one address may have at most half as many."""
     most_requests: float = math.inf
-    """Maximum number of concurrent requests with a body, lower while responses are slow; others are refused unread."""
+    """Maximum number of concurrent requests with a body, lower while responses are slow; excess requests are refused
+    unread."""
     aim_s: Callable[[], float] = lambda: AIM_S
     """Function that returns the seconds within which most requests should be answered."""
     on_refused: Callable[[], object] = lambda: None
@@ -128,14 +129,17 @@ class Site:
         return self._url(host)
 
     def addresses(self, token: str = "") -> str:
-        """Return the site's URLs, for other machines too if they may call; show URLs with a token only to the user."""
+        """Return the site's URLs, including those for other machines if they may call.
+
+        With a token, show them only to the user.
+        """
         query = f"?token={quote(token, safe='')}" if token else ""
         outer = self.outer_url
         return f"{self.url}{query}" + (f" (from other machines: {outer}{query})" if outer else "")
 
     @property
     def outer_url(self) -> str:
-        """The URL for calls from other machines; empty if none may call, or if it is the same as `url`."""
+        """The URL for calls from other machines; empty if they may not call, or if the URL is the same as `url`."""
         host = outer_host(self._listen)
         return self._url(host) if host not in ("", self._listen) else ""
 
@@ -185,7 +189,10 @@ class Site:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request that passes the guards; a handler's unexpected error is logged and answered with 500."""
+        """Answer a request that passes the guards.
+
+        If the handler fails unexpectedly, log the error and respond with 500.
+        """
         try:
             for guard in self._guards:
                 found = guard(request)
@@ -204,9 +211,9 @@ class Site:
             return refusal(500, f"this is an error in the server: {describe_error(error)}")
 
     def _admitting(self, handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
-        """Wrap the handler of all requests so that a connection counts as in use while its request is answered.
+        """Wrap the handler of all requests, so a connection counts as in use while its request is being answered.
 
-        A connection in the reserve may only call health paths.
+        A reserved connection may only call health paths.
         """
 
         async def answer(request: Any) -> web.StreamResponse:
@@ -246,7 +253,7 @@ def _refused(error: web.HTTPException) -> web.Response:
     return answer
 
 
-# A page's files: a fixed table of paths, read once, so that no path leads anywhere else.
+# A page's files: a fixed table of paths, read once, so no request can reach other files.
 
 TYPES = {
     "html": "text/html",
@@ -286,11 +293,11 @@ M = TypeVar("M", bound=BaseModel)
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 BODY_S = 10.0
-"""Seconds within which a request's whole body must arrive."""
+"""Seconds within which the entire body of a request must arrive."""
 
 
 async def read_json(request: web.Request, model: type[M]) -> M:
-    """Read a request's JSON body into a model; a body larger than the site allows is refused with 413.
+    """Read a request's JSON body into a model; refuse a body larger than the site allows with 413.
 
     Args:
         request: the request.
@@ -328,11 +335,11 @@ async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Read a request's body of any type; raise as `read_plain` does, but refuse only encoded bodies by their type."""
+    """Read a request's body of any type; raise the same errors as `read_plain`, but refuse only encoded bodies."""
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
         raise web.HTTPUnsupportedMediaType(text="the body must be sent without a Content-Encoding")
     try:
-        if request.content.is_eof():  # all of it has arrived
+        if request.content.is_eof():  # the entire body has arrived
             return await request.read()
         async with asyncio.timeout(BODY_S):
             return await request.read()
@@ -343,16 +350,16 @@ async def read_body(request: web.Request) -> bytes:
 
 
 def from_json(body: bytes) -> Any:
-    """Parse a JSON text.
+    """Parse JSON.
 
     Raises:
-        ValueError, RecursionError: if the text is not JSON.
+        ValueError, RecursionError: if the body is not JSON.
     """
     try:
         return orjson.loads(body)
-    except orjson.JSONDecodeError:  # orjson reads only UTF-8, and no NaN, which later checks report with its location
+    except orjson.JSONDecodeError:  # orjson reads only UTF-8 and no NaN; later checks report NaN with its location
         plain = json.loads(body)
-    if b"\\u" in body:  # a lone surrogate can only be escaped; no response or log could encode it
+    if b"\\u" in body:  # a lone surrogate can only occur as an escape; responses and logs could not encode it
         json.dumps(plain, ensure_ascii=False).encode()
     return plain
 
@@ -368,7 +375,7 @@ def checked(plain: object, model: type[M]) -> M:
     """Convert plain data to a model.
 
     Raises:
-        web.HTTPUnprocessableEntity: if the data do not fit; the message names each mistake.
+        web.HTTPUnprocessableEntity: if the data does not fit the model; the message names each mistake.
     """
     try:
         return model.model_validate(plain)

@@ -24,7 +24,7 @@ _OF_PPO, _OF_SAC = ("n_steps", "batch_size"), ("train_freq", "gradient_steps")
 _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
 _IN_TURN = "as in Stable-Baselines3; without this key actors may collect while the trainer learns"
 _PICTURES = 512
-"""Number of features in Stable-Baselines3's NatureCNN."""
+"""Number of output features of Stable-Baselines3's NatureCNN."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ _OF_ONE_ALONE: Mapping[str, tuple[Collection[str], Collection[str]]] = {
     "ppo": (("n_epochs", "clip_range"), ()),
     "sac": (("ent_coef",), ("buffer_size", "learning_starts", "train_freq", "tau", "gradient_steps")),
 }
-"""By algorithm: two groups of keys. An entry for the algorithm has at least one key from each non-empty group."""
+"""Two groups of keys per algorithm. An entry for the algorithm has at least one key from each non-empty group."""
 _VERSION = re.compile(r"-v\d+")
 
 
 class NoEntryError(Exception):
-    """The entry or its algorithm can't be determined; the message completes "<file>: …"."""
+    """Raised if the entry or its algorithm can't be determined; the message completes "<file>: …"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def find_entry(document: Document, asked: EntryRequest) -> Entry:
     """Find the entry for an environment, as the zoo does, and its algorithm.
 
     Raises:
-        NoEntryError: if there is no such entry, or the arguments do not determine one.
+        NoEntryError: if no entry, or more than one, matches the arguments.
     """
     entries = _entries(document)
     if not is_rl_zoo(document):
@@ -85,7 +85,7 @@ def find_entry(document: Document, asked: EntryRequest) -> Entry:
 
 
 def is_atari(env_id: str) -> bool:
-    """Return True for a game of the Arcade Learning Environment, judging by its id."""
+    """Return True if an id looks like that of an Arcade Learning Environment game."""
     return env_id.startswith("ALE/") or "NoFrameskip-v" in env_id
 
 

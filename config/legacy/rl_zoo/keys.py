@@ -24,12 +24,12 @@ class Key:
     to: str | None
     """Headrace's key, below the behaviour; None if there is none; `IDLE` if none is needed."""
     default: Any = None
-    """Stable-Baselines3's default. If `to` is None, Headrace does the same, unless `here` says otherwise."""
+    """Stable-Baselines3's default. If `to` is None, Headrace always uses this value, unless `here` is set."""
     write: Callable[[Any], Any] = integral
     """Function that converts a Stable-Baselines3 value to a Headrace value; raises a ValueError that gives the reason
     if it can't."""
     falls: bool = False
-    """True if the key also accepts `lin_…`, a value that falls to 0, and sets `<to>_schedule`."""
+    """True if the key also accepts `lin_…`, a value that decreases linearly to 0, which sets `<to>_schedule`."""
     why: str = ""
     """What Headrace does instead, if `to` is None."""
     needs: str = ""
@@ -39,7 +39,7 @@ class Key:
     top: bool = False
     """True if `to` starts at the top of the file rather than at the behaviour."""
     note: str = ""
-    """Difference in meaning, for the comment."""
+    """Difference in meaning between the two keys, to add to the comment."""
     also: tuple[str, Callable[[Any], Any]] | None = None
     """A second key to write, and a function that returns its value, or None to omit the key."""
 
@@ -258,4 +258,4 @@ OF_ITSELF = (
     *("LogEveryNTimesteps", "ParallelTrainCallback", "ProgressBarCallback", "RawStatisticsCallback"),
     "SaveVecNormalizeCallback",
 )
-"""Wrappers and callbacks that do what Headrace always does."""
+"""Wrappers and callbacks whose effect is built into Headrace."""

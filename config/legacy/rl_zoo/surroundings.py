@@ -105,7 +105,7 @@ def _wrap(writing: Writing, given: Mapping[str, Given], wrappers: list[tuple[str
 
 
 def _leave_out_classes(writing: Writing, given: Given | None, why: str) -> None:
-    """Report the classes that a key lists, except those that do what Headrace always does."""
+    """Report the classes that a key lists, except those whose effect is built into Headrace."""
     for name, arguments, found in _classes(given, writing):
         if name.rpartition(".")[2] in OF_ITSELF:
             writing.idle.append(f"{found.key} {in_words(name)}")

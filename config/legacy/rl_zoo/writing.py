@@ -16,14 +16,14 @@ _LONGEST = 60
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value for Stable-Baselines3, either given in the entry or a default."""
+    """The value of a Stable-Baselines3 key: either from the entry or a default."""
 
     key: str
     value: Any
     old: OldValue
-    """The enclosing value, whose position is known."""
+    """The enclosing value in the file, used for its location."""
     written: bool = True
-    """False for a default."""
+    """True if the entry contains the value; False if it is a default."""
 
     def __str__(self) -> str:
         return f"{in_words(self.key)}: {in_words(self.value)}"
@@ -35,7 +35,7 @@ class Writing:
     Args:
         notes: receives warnings, mistakes, comments and origins.
         behavior: the name of the only behaviour.
-        whole: the whole entry, as the origin of defaults.
+        whole: the entire entry, which is recorded as the origin of defaults.
     """
 
     def __init__(self, notes: Notes, behavior: str, whole: OldValue) -> None:
@@ -48,7 +48,7 @@ class Writing:
         self.otherwise: list[str] = []
         """Differences from Stable-Baselines3 in settings that the entry does not mention."""
         self.idle: list[str] = []
-        """Keys without an effect on learning."""
+        """Keys that have no effect on learning."""
 
     def default(self, key: str, value: Any) -> Given:
         """Return one of Stable-Baselines3's defaults."""
@@ -70,7 +70,7 @@ class Writing:
         self._notes.wrong(given.old, why if given.old.path[-1:] == (given.key,) else f"{given.key}: {why}")
 
     def expression(self, given: Given) -> dict[str, Given]:
-        """Read a map, which may be a Python expression; return its values by key."""
+        """Read a map, which may be a Python expression; return its values, keyed by name."""
         value = given.value
         try:
             value = read_expression(value) if isinstance(value, str) else value
@@ -85,7 +85,7 @@ class Writing:
         return {key: Given(f"{given.key}.{key}", inner, given.old) for key, inner in value.items()}
 
     def settle(self, table: Mapping[str, Key], given: Mapping[str, Given], beside: Mapping[str, Given]) -> None:
-        """Write all keys in a table; `beside` has other values that keys may depend on."""
+        """Write all keys in a table; `beside` contains other values that keys may depend on."""
         around = {**beside, **given}
         for name, key in table.items():
             found = given.get(name) or self.default(name, key.default)
