@@ -271,7 +271,7 @@ class Actor(Source[Item]):
             receive()
 
     def _give_up(self) -> None:
-        """Interrupt any wait for another process's decisions, so a command can be followed soon."""
+        """Interrupt any wait for another process's decisions, so the actor can follow a command soon."""
         if self._environment.oracle is not None:
             self._environment.oracle.give_up()
         self._wake.set()

@@ -19,8 +19,8 @@ from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import StageContext
 
 _LESSON, _TURN = 1, 2
-"""Codes of the reasons for a reset during play, used to derive its seed: a lesson that requires it, or a new team's
-turn."""
+"""Codes for the reasons for a reset during play, used to derive the reset's seed: a lesson that requires it, or a new
+team's turn."""
 
 
 class Resets:

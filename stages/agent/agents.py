@@ -53,7 +53,7 @@ class Groups:
 
     @property
     def anyone_parted(self) -> bool:
-        """Whether a trajectory has closed since the last call to `forget_parted`."""
+        """True if a trajectory has closed since the last call to `forget_parted`."""
         return bool(self._parted)
 
     def parted(self, slots: Numbers) -> Numbers:

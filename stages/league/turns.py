@@ -47,7 +47,7 @@ class Turns:
         return {"learner": self.learner, "end": self._end, "steps": dict(self._steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`; if the saved learner no longer exists, the first one gets the turn."""
+        """Restore the state from `state_dict()`; if the saved learner no longer exists, the first learner is next."""
         self._steps |= {name: int(step) for name, step in state["steps"].items() if name in self._steps}
         there = state["learner"] in self._length
         self.learner = str(state["learner"]) if there else next(iter(self._length))

@@ -1,9 +1,9 @@
-"""The design of a policy, which fully describes its structure, and what follows from it: decision columns and tensors.
+"""The design of a policy, which fully describes the policy's structure, and its decision columns and tensors.
 
 Trainer and actors share the same design. A trainer class or its settings can request additional decision columns
 through `extra_columns` (docs/extending.md); `EXTRA_COLUMNS` lists the available ones, and `sampling.ActionSampler`
 fills them in. The layout gives the names and shapes of the tensors, in the order of `PolicyUpdate.weights`; a policy
-with a different layout is refused. Plain designs store matrices as [in, out], so a layer computes `inputs @ weight +
+with a different layout is rejected. Plain designs store matrices as [in, out], so a layer computes `inputs @ weight +
 bias`; all other designs store tensors as their torch modules do.
 """
 
@@ -33,7 +33,7 @@ Numbers = TypeVar("Numbers")
 ACTION_HEADS = "action_heads"
 
 VALUES = "values"
-"""Name of a column that other libraries' actors record; a request for it is refused with an explanation."""
+"""Name of a column that other libraries' actors record; a request for it is rejected with an explanation."""
 
 
 class ActionDistributions(NamedTuple, Generic[Numbers]):

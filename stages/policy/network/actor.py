@@ -234,7 +234,7 @@ class TorchPolicy:
         """Return the head outputs [d, H], the last hidden layer's outputs [d, features], and new memories [d, m]."""
         if self.version < 0:
             raise StageError(f"{self._spec.behavior_id}: no policy has been loaded")
-        if not len(observations[0]):  # torch's layers refuse empty batches
+        if not len(observations[0]):  # torch's layers reject empty batches
             nobody, features = np.empty((0, self._head_size), np.float32), self._actor.action.in_features
             memories = np.empty((0, self._remembered), np.float32) if self._remembered else None
             return nobody, np.empty((0, features), np.float32), memories

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 _AMX = "AMX"
 _CPU_FLAGS = {"amx_bf16": _AMX, "avx512_bf16": "AVX512-bf16", "bf16": "the ARM bf16 extension"}
-"""CPU flags that indicate fast bfloat16, fastest first, with names for messages. Linux reports all, torch the first
-two."""
+"""CPU flags that indicate fast bfloat16, fastest first, with names for messages. Linux reports all of them, and torch
+the first two."""
 
 
 def fast_bf16(device: str) -> str | None:

@@ -202,7 +202,7 @@ def _compared(ours: ActionBatch, theirs: ActionBatch) -> str | None:
 def _difference_in_godot(
     design: PolicyDesign, live: ActingPolicy, model: bytes, random: np.random.Generator
 ) -> str | None:
-    """Compare the policy with its model, run in the way that the Godot RL Agents addon does.
+    """Compare the policy with its model, which is run as in the Godot RL Agents addon.
 
     Inputs are named by the game's keys; discrete observations are numbers.
     """

@@ -66,7 +66,7 @@ class Signals:
 
     @property
     def follows_agents(self) -> bool:
-        """Whether the signals need each agent's data from its earlier trajectories."""
+        """True if the signals need each agent's data from its earlier trajectories."""
         return self.sums is not None or self.scale is not None
 
     def see(self, extrinsic: NDArray[np.float32], buffer: RolloutBuffer, chains: Chains | None, update: int) -> None:

@@ -3,7 +3,8 @@
 Cohen et al. (2021), "On the Use and Misuse of Absorbing States in Multi-agent Reinforcement Learning". Each agent acts
 on its own observations. The critic observes all members of a group. Returns are based on the critic's value for the
 group. Advantages are returns minus the critic's counterfactual baseline, which depends on the teammates' actions but
-not on the agent's. An agent that leaves before its group's end learns from the rewards of the remaining members.
+not on the agent's. An agent that leaves before its group's episode ends learns from the rewards of the remaining
+members.
 """
 
 from __future__ import annotations

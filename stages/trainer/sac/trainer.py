@@ -54,7 +54,7 @@ from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory
 from headrace.stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
 
 _CALLS_PER_NORM = 8
-"""Gradient norms are measured in one of this many calls to `learn`, because there may be a call every few steps."""
+"""Gradient norms are measured in one out of this many calls to `learn`, because there may be a call every few steps."""
 
 
 class SACTrainer(Trainer):
