@@ -65,7 +65,7 @@ class Activity:
                 _RUNNING[self.task] = outer
 
     def silent_s(self, now_s: float) -> float:
-        """Return how many seconds ago the current work last made progress; 0 while idle or waiting for a good reason.
+        """Return how many seconds ago the current work last made progress; 0 while idle or during a legitimate wait.
 
         Supervision calls this about once a second; each call compares the counters with those at the previous call.
         """

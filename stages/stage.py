@@ -98,7 +98,7 @@ class Stage(Generic[In, Out]):
         raise NotImplementedError(f"{type(self).__name__} needs a process() method")
 
     def progress(self) -> int | None:
-        """Return a number that changes as the stage makes progress with one item; None while it waits for good reason.
+        """Return a number that changes as the stage makes progress with one item; None during a legitimate wait.
 
         Supervision (`pipeline.supervision`) calls this about once a second, to find stages that wait forever. Only a
         stage that works on one item for a long time, and awaits during that work, needs to override it.

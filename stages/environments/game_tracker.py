@@ -126,7 +126,9 @@ class GameTracker:
                 yield _EndedGame(mapping, team, float(outcomes[team]), returns=returns)
 
     def _inferred(self, result: StepResult) -> list[_EndedGame]:
-        """Infer ended games: a game ends if no agent of the learning team continues, or an agent begins an episode."""
+        """Infer ended games: a game ends when no agent of the learning team is still playing, or one begins a new
+        episode.
+        """
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
             if steps.ended and self._mappings.counts_games(behavior_id):
@@ -160,7 +162,7 @@ class GameTracker:
         return None if self._returns is None else self._returns.take(env_id)
 
     def _learners_of(self, mapping: PolicyMapping, env_id: int, result: StepResult) -> tuple[set[int], set[int]]:
-        """Return the learning team's agents that played in an instance before the tick, and those that continue."""
+        """Return the learning team's agents that played in an instance before the tick, and those still playing."""
         before: set[int] = set()
         now: set[int] = set()
         for behavior_id in self._players(mapping):

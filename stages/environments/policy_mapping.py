@@ -102,7 +102,7 @@ class PolicyMappings:
         self.games: list[PolicyMapping] = []
         """The mapping of each instance's running game."""
         self.turns = 0
-        """Number of changes of the learning team so far."""
+        """How many times the learning team has changed so far."""
         self._mixed = False
         self._distinct: list[PolicyMapping] = []
         self._slots: NDArray[np.intp] | None = None

@@ -45,7 +45,7 @@ from headrace.stages.stage import Source, StageContext
 _ACTING = 1
 """Part of the seed that makes decisions' random numbers differ from all others derived from the same seed."""
 _DRAWING = 2
-"""Part of the seed that makes the draws of brains differ from all others derived from the same seed."""
+"""Part of the seed that makes the draws for brains differ from all others derived from the same seed."""
 _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """Exceptions that request an exit; an environment should not raise them."""
 

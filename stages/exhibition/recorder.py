@@ -78,7 +78,7 @@ def makes_mp4() -> bool:
 
 
 class Mp4File:
-    """A video as mp4.
+    """A video in mp4 format.
 
     Args:
         path: the file's path without its suffix.

@@ -1,4 +1,4 @@
-"""Reads and writes the Godot addon's messages: JSON, preceded by its length.
+"""Reads and writes the Godot addon's messages: JSON preceded by its length.
 
 A message has one map per agent. The module reads all agents' lists of numbers in one pass; only if that fails does it
 check them one by one, to name the agent, key and index of the error.

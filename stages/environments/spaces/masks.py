@@ -63,7 +63,7 @@ class MaskReader:
     Args:
         space: the action space.
         names: the names of the branches, used in messages; empty to use numbers.
-        least: the expectation that messages state if a mask leaves no choice.
+        least: what messages say was expected if a mask leaves no choice.
         free: number of choices of an additional branch, which masks may omit: the policy's action repeat.
 
     Attributes:

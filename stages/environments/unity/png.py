@@ -23,7 +23,7 @@ DROPPED = -1
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _SIZE_AT = 16
-"""Offset of width and height, fixed by the format: they follow the signature and the first chunk's head."""
+"""Offset of the width and height, which always follow the signature and the first chunk's header."""
 _CHUNK_EXTRA = 12
 """Number of bytes in a chunk in addition to its content: length, type and checksum."""
 MOST_THREADS = 4
