@@ -126,9 +126,7 @@ class GameTracker:
                 yield _EndedGame(mapping, team, float(outcomes[team]), returns=returns)
 
     def _inferred(self, result: StepResult) -> list[_EndedGame]:
-        """Infer ended games: a game ends when no agent of the learning team is still playing, or one begins a new
-        episode.
-        """
+        """Infer ended games: a game ends when no agent of the learning team is playing, or one begins an episode."""
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
             if steps.ended and self._mappings.counts_games(behavior_id):
