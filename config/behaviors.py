@@ -39,18 +39,18 @@ class StopWhenSettings(Settings):
     """Conditions under which a behaviour stops learning before `max_steps`. Meeting any one of them is enough."""
 
     mean_reward: Float | None = Field(
-        None, description="Stop when the mean return of the last `over` training episodes is at least this."
+        None, description="Stop when the mean return over the last `over` training episodes reaches this value."
     )
     over: Int = Field(
-        100, gt=0, le=100_000, description="Number of episodes over which `mean_reward` and `plateau` take the mean."
+        100, gt=0, le=100_000, description="Number of episodes that `mean_reward` and `plateau` average over."
     )
     elo: Float | None = Field(
-        None, description="With self-play: stop when the rating of the newest policy is at least this."
+        None, description="With self-play: stop when the newest policy's rating reaches this value."
     )
     plateau: Int | None = Field(
         None,
         gt=0,
-        description="Stop when the mean return of the last `over` episodes has not risen above its maximum for this "
+        description="Stop when the mean return over the last `over` episodes has not reached a new maximum for this "
         "many steps.",
     )
 
@@ -169,14 +169,14 @@ class BehaviorSettings(Settings):
         description="Weights to start from, a `.pt` file: a path, or a file name under "
         "`<results_dir>/<initialize_from>/<behaviour>/`. With `inference`, an `.onnx` model to play with.",
     )
-    self_play: SelfPlaySettings | None = Field(None, description="If present, turns on self-play.")
+    self_play: SelfPlaySettings | None = Field(None, description="If present, enables self-play.")
     league: LeagueSettings | None = Field(
         None,
-        description="If present, trains several learners for this behaviour, which play each other and a pool of "
-        "frozen players. The name of a preset, or a map. Not in ML-Agents.",
+        description="If present, trains several learners for this behaviour; they play each other and a pool of frozen "
+        "players. Either the name of a preset or a map. Not in ML-Agents.",
     )
     behavioral_cloning: BehavioralCloningSettings | None = Field(
-        None, description="If present, adds imitation of demonstrations to the trainer's learning."
+        None, description="If present, the trainer also learns by imitating demonstrations."
     )
     brain: Annotated[tuple[OwnBrainSettings, ...], BeforeValidator(as_brains)] = Field(
         (),
@@ -188,8 +188,8 @@ class BehaviorSettings(Settings):
     )
     broadcast: Flag = Field(
         False,
-        description="True: the steps of a `brain` that does not learn also go to custom stages, recordings and "
-        "students (`hyperparameters.teacher`). Not in current ML-Agents files.",
+        description="If true, the steps of a `brain` that does not learn are also sent to custom stages, recordings "
+        "and students (`hyperparameters.teacher`). Not in current ML-Agents files.",
     )
     framework: Text | None = Field(
         None, description="Accepted for compatibility with ML-Agents, but has no effect and logs a warning."

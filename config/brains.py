@@ -50,13 +50,13 @@ BRAIN_KINDS: Table[BrainKind] = Table(
     ),
     model=BrainKind(
         "a trained policy: a `.pt` or `.onnx` file, or the policies of a run (`results/first`, `results/first@best`, "
-        "`results/first/Ball@500000`); `with: {deterministic: true}` takes its most likely actions",
+        "`results/first/Ball@500000`); `with: {deterministic: true}` selects its most likely actions",
         "headrace.pipeline.policies.brains:make_model",
         ("deterministic",),
     ),
     player=BrainKind(
-        "a person with the keyboard on the live page, in every game of the run's only instance, which waits for the "
-        "person; needs `--monitor-control`",
+        "a person who plays with the keyboard on the live page, in every game of the run's only instance, which "
+        "waits for the person; needs `--monitor-control`",
         "headrace.stages.exhibition.own_game:make_player",
     ),
 )
@@ -117,7 +117,7 @@ def check_with(use: str, arguments: Mapping[str, object], named: str = "use") ->
     if accepted is None:
         return []
     key = "with" if named == "use" else f"{named}_with"
-    takes = ", ".join(map(repr, accepted)) or "nothing"
+    takes = f"only {', '.join(map(repr, accepted))}" if accepted else "no arguments"
     found = [
         Finding((key, name), f"'{use}' accepts {takes}; leave it out", ((named,),))
         for name in arguments

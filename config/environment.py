@@ -34,9 +34,9 @@ from headrace.config.observation_kinds import OBSERVATION_KINDS
 class KeySettings(Settings):
     """What a key does while it is pressed."""
 
-    branch: Int | None = Field(None, ge=0, description="Discrete branch in which the key chooses `value`.")
+    branch: Int | None = Field(None, ge=0, description="Discrete branch for which the key chooses `value`.")
     index: Int | None = Field(
-        None, ge=0, description="Instead of `branch`: index of the continuous action that takes `value`."
+        None, ge=0, description="Instead of `branch`: index of the continuous action that is set to `value`."
     )
     value: Float = Field(description="The choice, counted from 0, or the value of the continuous action, from -1 to 1.")
 
@@ -51,7 +51,7 @@ class KeySettings(Settings):
         if self.branch is not None and not (self.value >= 0 and self.value.is_integer()):
             yield Finding(
                 ("value",),
-                f"{self.value:g} is not a choice of a discrete branch; expected a whole number of at least 0",
+                f"{self.value:g} is not a valid choice for a discrete branch; expected a non-negative whole number",
             )
 
 
@@ -59,13 +59,15 @@ class KeyMapSettings(Settings):
     """The keyboard keys that a person uses to control a behaviour's agent."""
 
     press: dict[Text, KeySettings] = Field(
-        description="Actions by key, with the browser's name for it: `ArrowLeft`, `Space`, `a`. If several keys for "
-        "one action are pressed, the last key in this list counts; continuous values are added up."
+        description="The action of each key, under the browser's name for the key: `ArrowLeft`, `Space`, `a`. If "
+        "several keys for the same action are pressed, the last key in this list counts; continuous values are added "
+        "up."
     )
     rest: Annotated[tuple[Int, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="Choice of each discrete branch while none of its keys is pressed; empty: 0."
+        (),
+        description="Choice for each discrete branch while none of its keys is pressed; if empty, 0 for every branch.",
     )
-    wait: Flag = Field(False, description="The game waits until a key is pressed, as in a board game.")
+    wait: Flag = Field(False, description="If true, the game waits until a key is pressed, as a board game does.")
 
 
 # The section itself.
@@ -94,7 +96,7 @@ def _team(value: Any) -> Any:
         return number
     if value is None or value == "each":
         return value
-    raise ValueError(f"{value!r} is not valid; expected a whole number of at least 0, or 'each'")
+    raise ValueError(f"{value!r} is not valid; expected a non-negative whole number or 'each'")
 
 
 class ObservationSettings(Settings):
@@ -107,13 +109,13 @@ class ObservationSettings(Settings):
     )
     goal: Flag = Field(
         False,
-        description="The observation holds the agent's goal (see `goal_conditioning_type`). If this key is missing, "
-        "the default is true for a vector `desired_goal`.",
+        description="If true, the observation is the agent's goal (see `goal_conditioning_type`). By default, only a "
+        "vector `desired_goal` is a goal.",
     )
     channels: Literal["first", "last"] | None = Field(
         None,
-        description="Place of an image's channels; null: next to two equal dimensions, otherwise the smallest "
-        "dimension.",
+        description="Position of an image's channel dimension; null: the dimension beside two equal ones, otherwise "
+        "the smallest.",
     )
     max_entities: Int | None = Field(
         None,
@@ -128,8 +130,7 @@ class WrapperSettings(Settings):
 
     use: Reference = Field(
         description="`module:callable` whose first argument is an environment, such as "
-        "`gymnasium.wrappers:TimeAwareObservation`; modules next to the YAML and in the working directory are "
-        "found."
+        "`gymnasium.wrappers:TimeAwareObservation`; the module may be next to the YAML or in the working directory."
     )
     with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for the wrapper.")
 
@@ -150,9 +151,10 @@ class RoleSettings(Settings):
     )
     team: Annotated[int | Literal["each"] | None, BeforeValidator(_team)] = Field(
         None,
-        description="Their team: 0, 1, … without gaps; `each`: every agent is a separate team, numbered in the "
-        "environment's order; null: 0. Two exceptions are opponents: the only two agents of an environment, if they "
-        "share a behaviour and are not a group, and the players of an OpenSpiel game with individual rewards.",
+        description="The agents' team: 0, 1, … without gaps; `each`: every agent is a separate team, numbered in the "
+        "environment's order; null: 0. By default, the following agents are opponents instead: the only two "
+        "agents of an environment, if they share a behaviour and are not a group, and the players of an "
+        "OpenSpiel game with individual rewards.",
     )
     group: Flag = Field(
         False,
@@ -175,15 +177,15 @@ class ActionRepeatSettings(Settings):
         None,
         gt=1,
         le=1000,
-        description="Instead of `steps`: with each action, the policy chooses the number of environment steps to hold "
-        "it, from 1 to this. The choice is a discrete branch `step_mul` of the actions.",
+        description="Instead of `steps`: with each action, the policy chooses how many environment steps to hold it "
+        "for, from 1 to this number. The choice is an additional discrete branch, `step_mul`.",
     )
     discount: Float = Field(
         1.0,
         gt=0,
         le=1,
-        description="Factor for each environment step by which the rewards of a held action are discounted when they "
-        "are added up; the `gamma` of a reward signal discounts per decision.",
+        description="Discount per environment step when the rewards of a held action are added up; a reward signal's "
+        "`gamma` discounts per decision.",
     )
 
     def _mistakes(self) -> Iterator[Finding]:
@@ -208,18 +210,18 @@ class EnvironmentSettings(ChoosingSettings):
     id: Text | None = Field(
         None,
         min_length=1,
-        description="Name of the environment: `Volley`, `CartPole-v1`; PettingZoo's are modules "
+        description="Name of the environment: `Volley`, `CartPole-v1`; PettingZoo environments are modules "
         "(`mpe2.simple_tag_v3`) or names in its registry (`classic/connect_four-v3`).",
     )
     factory: Reference | None = Field(
         None,
-        description="`module:callable` that makes a Gymnasium or PettingZoo environment, instead of `id`, or one of "
-        "kind `mlagents`.",
+        description="Instead of `id`: `module:callable` that makes a Gymnasium or PettingZoo environment, or an "
+        "environment of kind `mlagents`.",
     )
     game: Text | None = Field(
         None,
         min_length=1,
-        description="Name of a game of OpenSpiel: `leduc_poker`, `leduc_poker(players=3)`, or `my_module:my_game` for "
+        description="Name of an OpenSpiel game: `leduc_poker`, `leduc_poker(players=3)`, or `my_module:my_game` for "
         "a game that a module registers.",
     )
     api: Literal["auto", "parallel", "aec"] = Field(
@@ -232,35 +234,35 @@ class EnvironmentSettings(ChoosingSettings):
         gt=0,
         le=100_000,
         description="Environment instances in each actor, or in all actors together if "
-        "`pipeline.hosts.actors.replicas` is `auto`. `auto`: as many as speed up the run, according to the measured "
+        "`pipeline.hosts.actors.replicas` is `auto`. `auto`: as many as make the run faster, judging by the measured "
         "time of a step; the number affects learning.",
         json_schema_extra={"default_text": "`env_settings.num_envs`"},
     )
     options: PlainMap = Field(
         default_factory=dict,
-        description="Keyword arguments for the environment; the parameters of a game of OpenSpiel.",
+        description="Keyword arguments for the environment; the parameters of an OpenSpiel game.",
     )
     wrappers: Annotated[tuple[WrapperSettings, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Wrappers around each single environment, innermost first."
     )
     action_bounds: Literal["scale", "clip"] = Field(
         "scale",
-        description="Continuous actions of a policy that lie between -1 and 1 are scaled to the bounds of the "
-        "environment's space, or policies act in that space's own numbers, which are clipped at its bounds, as with "
-        "Stable-Baselines3's PPO; `clip` can't be combined with `sac`.",
+        description="`scale`: policies choose continuous actions between -1 and 1, which are scaled to the bounds of "
+        "the environment's space. `clip`: policies act in the units of that space, and actions are clipped to its "
+        "bounds, as with Stable-Baselines3's PPO; can't be combined with `sac`.",
     )
     action_repeat: Annotated[ActionRepeatSettings | None, BeforeValidator(_repeat_in_short)] = Field(
         None,
-        description="Environment steps for which an action is held: a number, or `{max: …}` to let the policy choose; "
-        "null: 1. The rewards of these steps are added up. Each agent chooses again when its hold is over, its "
-        "episode ends or a mask forbids its action: [algorithms](algorithms.md#action-repeat).",
+        description="Environment steps for which an action is held: a number, or `{max: …}` to let the policy "
+        "choose; null: 1. The rewards of these steps are added up. An agent chooses a new action when the hold or "
+        "the episode ends, or when a mask forbids the held action: [algorithms](algorithms.md#action-repeat).",
     )
     max_episode_steps: Int | None = Field(
         None,
         gt=0,
         le=10**9,
         description="Steps after which an episode is truncated, which is not a termination: the critic estimates the "
-        "rest of the return. Environments of Gymnasium, PettingZoo and OpenSpiel are then reset; other environments "
+        "rest of the return. Gymnasium, PettingZoo and OpenSpiel environments are then reset; other environments "
         "continue, and the next episode begins in the current state. null: only the environment's own limit, which "
         "always applies.",
     )
@@ -277,25 +279,26 @@ class EnvironmentSettings(ChoosingSettings):
     )
     behaviors: dict[Text, Annotated[RoleSettings, BeforeValidator(_role_in_short)]] = Field(
         default_factory=dict,
-        description="Roles of the agents of a PettingZoo environment, or of OpenSpiel's `player_0`, `player_1`, …, by "
-        "name or by a pattern such as `adversary_*`; the first match counts. By default, every agent has `behavior`.",
+        description="Roles of the agents of a PettingZoo environment, or of the players of an OpenSpiel game "
+        "(`player_0`, `player_1`, …), by name or by a pattern such as `adversary_*`; the first match counts. By "
+        "default, every agent has `behavior`.",
     )
     outcome: Literal["return", "last_reward"] = Field(
         "return",
-        description="Winner of a PettingZoo or OpenSpiel game with several teams: the team with the highest sum of "
-        "rewards, over the whole episode (`return`) or in the last step (`last_reward`).",
+        description="Who wins a PettingZoo or OpenSpiel game with several teams: the team with the highest sum of "
+        "rewards, over the entire episode (`return`) or in the last step (`last_reward`).",
     )
     rotate_sides: Flag | None = Field(
         None,
-        description="The teams of a PettingZoo or OpenSpiel game swap sides at every episode, so that each team "
-        "learns every side; null: true if the sides have the same behaviours.",
+        description="The teams of a PettingZoo or OpenSpiel game swap sides every episode, so each team learns to "
+        "play every side; null: true if the sides have the same behaviours.",
     )
 
     info_keys: Annotated[tuple[Text, ...], BeforeValidator(as_tuple)] = Field(
         (),
         max_length=32,
-        description="Keys of the `info` at the end of an episode, for environments of Gymnasium or PettingZoo and "
-        "games made with Godot. Their numbers are reported as statistics `Environment/<key>`. `is_success` and "
+        description="Keys of the `info` at the end of an episode, for Gymnasium and PettingZoo environments and for "
+        "games made with Godot. Their values are reported as statistics `Environment/<key>`. `is_success` and "
         "`success` are always reported, as `Environment/Success Rate` ([statistics](statistics.md#environment)).",
     )
     keys: dict[Text, KeyMapSettings] = Field(
@@ -349,8 +352,8 @@ class GodotSettings(EnvironmentSettings):
         60,
         gt=0,
         le=10_000,
-        description="Frames per second of game time of a build, which then runs as fast as the machine allows; null: "
-        "in real time, with at most eight physics frames per rendered frame.",
+        description="Frames per second of game time; a build then runs as fast as the machine allows. null: in real "
+        "time, with at most eight physics frames per rendered frame.",
     )
     pictures: Literal["auto", "interleaved", "planar"] = Field(
         "auto",
@@ -370,8 +373,8 @@ class GodotSettings(EnvironmentSettings):
         for parameter, method in value.items():
             if _PLACE not in method or not method.replace(_PLACE, "").isidentifier():
                 raise ValueError(
-                    f"has {method!r} for {parameter!r}: expected the name of a method with {_PLACE} for the new value, "
-                    f"such as set_{parameter}_{_PLACE}"
+                    f"{method!r} is not valid for {parameter!r}; expected a method name that contains {_PLACE} for "
+                    f"the new value, such as set_{parameter}_{_PLACE}"
                 )
         return value
 
@@ -393,5 +396,5 @@ class OpenProtocolSettings(EnvironmentSettings):
 
     kind: Literal["open_protocol"]
     transport: Literal["tcp", "websocket"] = Field(
-        "tcp", description="How games connect: plain TCP, or WebSockets, as browser pages use."
+        "tcp", description="How games connect: plain TCP, or WebSockets, which browser pages use."
     )

@@ -165,7 +165,8 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         holds_actions=True,
     ),
     open_protocol=EnvironmentKind(
-        meaning="a game of any engine that speaks the open protocol (docs/protocol.md), set by `env_settings`",
+        meaning="a game made with any engine that uses the open protocol (docs/protocol.md); `env_settings` names the "
+        "program",
         group="headrace.stages.environments.open_protocol.making:make_open_group",
         settings="headrace.config.environment:OpenProtocolSettings",
         check="headrace.config.section_checks:check_programs",

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from headrace.config.errors import Finding
 from headrace.config.fields import Flag, Float, Int, Settings, Text, as_tuple
 
-_SEED = "Seed of the sampler; -1: derived from the run's."
+_SEED = "Seed of the sampler; -1: derived from the run's seed."
 _ELO = "Elo"
 
 
@@ -127,7 +127,9 @@ class CompletionCriteria(Settings):
         description="For `reward`: smooth the mean return, with a weight of one quarter for its previous value in the "
         "lesson.",
     )
-    threshold: Float = Field(0.0, description="Value to exceed, which may be negative; from 0 to 1 for `progress`.")
+    threshold: Float = Field(
+        0.0, description="Value to exceed; it may be negative, but for `progress` it must be from 0 to 1."
+    )
     require_reset: Flag = Field(
         False,
         description="Reset all environments when the lesson changes; otherwise each one uses the new value from its "
@@ -136,7 +138,10 @@ class CompletionCriteria(Settings):
 
     def _mistakes(self) -> Iterator[Finding]:
         if self.measure == "progress" and not 0 <= self.threshold <= 1:
-            message = f"{self.threshold:g} is not a fraction of max_steps; expected 0 to 1 for 'measure: progress'"
+            message = (
+                f"{self.threshold:g} is not a fraction of max_steps; expected a number from 0 to 1 for 'measure: "
+                "progress'"
+            )
             yield Finding(("threshold",), message, (("measure",),))
 
 

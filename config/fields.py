@@ -89,7 +89,8 @@ def is_reference(text: str) -> bool:
 def hint_at_module(text: str) -> str:
     """Return a hint if a string is a file path rather than a module name, otherwise an empty string."""
     is_path = not {"/", "\\"}.isdisjoint(text) or ".py:" in text
-    return "; name the module, not its file: my.py next to the YAML is 'my:MyClass'" if is_path else ""
+    hint = "; name the module, not its file: for MyClass in my.py next to the YAML, write 'my:MyClass'"
+    return hint if is_path else ""
 
 
 def to_number(text: str) -> int | float | None:

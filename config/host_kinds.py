@@ -70,15 +70,15 @@ class HostResources(Settings):
         description="CPUs.",
         json_schema_extra={"default_text": "1; 0 if the run starts Ray itself"},
     )
-    gpus: Float = Field(0.0, ge=0, le=1000, description="GPUs; a fraction shares one.")
-    memory: Int | None = Field(None, gt=0, le=2**50, description="Bytes of memory; null: not considered.")
+    gpus: Float = Field(0.0, ge=0, le=1000, description="Number of GPUs; with a fraction, hosts share a GPU.")
+    memory: Int | None = Field(None, gt=0, le=2**50, description="Bytes of memory; null: no request.")
     custom: PlainMap = Field(
         default_factory=dict,
         description="Amounts of custom resources, by the names under which nodes offer them; "
         "`node:10.0.0.7: 0.01` requests the node with this address.",
     )
     placement: Literal["spread", "pack"] = Field(
-        "spread", description="Spread over all nodes, or packed onto as few as possible."
+        "spread", description="Whether hosts are spread over all nodes, or packed onto as few nodes as possible."
     )
 
     @field_validator("custom", mode="after")
@@ -86,7 +86,7 @@ class HostResources(Settings):
     def _amounts(cls, custom: PlainMap) -> PlainMap:
         for name, amount in custom.items():
             if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
-                raise ValueError(f"{amount!r} of {name!r} is not valid; expected a number of at least 0")
+                raise ValueError(f"{name!r} is {amount!r}; expected a non-negative number")
         return custom
 
 
@@ -137,8 +137,8 @@ class ActorHosts(_Hosts):
         gt=0,
         le=256,
         description="Number of actors. With a number, each actor has `environment.num_envs` instances. `auto`: as "
-        "many as speed up the run on this machine; they share `environment.num_envs` instances, so learning does not "
-        "depend on the number.",
+        "many as make the run faster on this machine; they share `environment.num_envs` instances, so learning does "
+        "not depend on the number.",
         json_schema_extra={"default_text": "`auto`"},
     )
 
@@ -177,8 +177,9 @@ class LearnerHosts(_Hosts):
         "auto",
         description="Threads of each trainer. `auto`: the fastest of 1, 2, 4, … in the first updates, limited to the "
         "cores that actors and other learners leave free (`sac` with hand-written gradients always tries a second "
-        "thread, because actors mostly wait for it); a resumed run keeps the number. `auto` is 1 if `deterministic`, "
-        "with `record` or `replay`, with replicas and on Ray; inline hosts use the process's setting.",
+        "thread, because actors mostly wait for the trainer); a resumed run keeps the number. `auto` means 1 if "
+        "`deterministic`, with `record` or `replay`, with replicas and on Ray; inline hosts use the process's "
+        "setting.",
     )
 
 

@@ -13,7 +13,7 @@ from headrace.config.network_settings import NetworkSettings
 from headrace.config.reward_signals import DEMONSTRATIONS, LearnedSignalSettings, RewardSignalSettings
 
 Schedule = Literal["linear", "constant"]
-_STAYS_OR_FALLS = "`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
+_STAYS_OR_FALLS = "`linear`: falls to almost 0 at `max_steps`; `constant`: does not change."
 _AS_LEARNING_RATE = {"default_text": "`learning_rate_schedule`"}
 
 
@@ -117,8 +117,8 @@ class OnPolicyHyperparameters(Hyperparameters):
     beta_schedule: Schedule = schedule_field("linear", "Schedule of `beta` up to `max_steps`.", _AS_LEARNING_RATE)
     summed_entropy: Flag = Field(
         False,
-        description="The entropy of continuous actions is their sum, as in most implementations, instead of their "
-        "mean; not valid together with discrete actions. Not in ML-Agents.",
+        description="Sum the entropies of an agent's continuous actions, as most implementations do, instead of "
+        "averaging them; can't be combined with discrete actions. Not in ML-Agents.",
     )
     epsilon: Float = Field(0.2, gt=0, description="Clip range of the probability ratio.")
     epsilon_schedule: Schedule = schedule_field("linear", "Schedule of `epsilon` up to `max_steps`.", _AS_LEARNING_RATE)
@@ -135,9 +135,9 @@ class OnPolicyHyperparameters(Hyperparameters):
         None,
         gt=0,
         description="An update ends after the first epoch in which the approximate KL divergence from the policy "
-        "before the update exceeds 1.5 times this; null: an update always runs all epochs. Not in ML-Agents.",
+        "before the update exceeds 1.5 times this value; null: every update runs all epochs. Not in ML-Agents.",
     )
-    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
+    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which always uses this default).")
     ratio_per_dimension: Flag = Field(
         False,
         description="Clip the ratio per action dimension, as ML-Agents does, not per joint action. Not in ML-Agents.",
@@ -149,13 +149,16 @@ class OnPolicyHyperparameters(Hyperparameters):
     )
 
     value_coefficient: Float = Field(
-        0.5, ge=0, description="Weight of the value loss (c₁ of the paper's eq. 9). Not in ML-Agents (which has this)."
+        0.5,
+        ge=0,
+        description="Weight of the value loss (c₁ of the paper's eq. 9). Not in ML-Agents (which always "
+        "uses this default).",
     )
     reward_normalization: Flag = reward_normalization_field()
     advantage_normalization: Literal["buffer", "minibatch", "none"] = Field(
         "buffer",
         description="Set over which advantages are normalised: the whole buffer, or each minibatch, as in most "
-        "implementations (not valid with a memory). Not in ML-Agents (which has the buffer).",
+        "implementations (not valid with a memory). Not in ML-Agents (which always uses the buffer).",
     )
 
     @property
@@ -204,8 +207,8 @@ class RegularizationSettings(Settings):
     anchor_steps: Int = Field(
         300_000,
         gt=0,
-        description="Agent steps in which the anchor moves 63 % of the way to the policy; more steps, in proportion, "
-        "as the learning rate falls.",
+        description="Agent steps in which the anchor moves 63 % of the way to the policy; the number grows in "
+        "inverse proportion to the learning rate.",
     )
     averaged_share: Float = Field(
         0.0,
@@ -223,8 +226,8 @@ class PPOHyperparameters(OnPolicyHyperparameters):
     shared_critic: Flag = Field(False, description="Actor and critic share the network's body.")
     regularization: RegularizationSettings | None = Field(
         None,
-        description="If present, keeps the policy near a slowly following copy of itself (the anchor), which reduces "
-        "cycles in self-play. Not in ML-Agents.",
+        description="If present, keeps the policy close to a copy of itself that follows slowly (the anchor), which "
+        "reduces cycles in self-play. Not in ML-Agents.",
     )
 
 

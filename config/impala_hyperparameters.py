@@ -22,7 +22,7 @@ from headrace.config.hyperparameters import (
 class ImpalaHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `impala`. Sizes are given in unrolls."""
 
-    unroll_length: Int = Field(20, gt=0, le=10**7, description="Steps of an unroll.")
+    unroll_length: Int = Field(20, gt=0, le=10**7, description="Number of steps in an unroll.")
     batch_size: Int = Field(
         12, gt=0, le=10**7, description="Unrolls per gradient step; each update is one gradient step."
     )
@@ -49,9 +49,10 @@ class ImpalaHyperparameters(Hyperparameters):
         0.0,
         ge=0,
         lt=1,
-        description="Decay of Adam's mean of gradients; 0: no momentum, which would mislead steps late in the run.",
+        description="Decay rate of Adam's running mean of gradients; 0 disables momentum, which would mislead steps "
+        "late in the run.",
     )
-    adam_beta2: Float = Field(0.99, ge=0, lt=1, description="Decay of Adam's mean of squared gradients.")
+    adam_beta2: Float = Field(0.99, ge=0, lt=1, description="Decay rate of Adam's running mean of squared gradients.")
     adam_epsilon: Float = Field(
         0.01,
         gt=0,
@@ -77,9 +78,9 @@ class ImpalaHyperparameters(Hyperparameters):
     value_cloning_cost: Float = Field(
         0.0, ge=0, description="Weight of the squared difference from the recorded value, for replayed steps."
     )
-    rho_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios of V-trace's steps.")
+    rho_bar: Float = Field(1.0, gt=0, description="Limit on the importance ratio of each V-trace step.")
     c_bar: Float = Field(
-        1.0, gt=0, description="Limit of the importance ratios in V-trace's products over later steps."
+        1.0, gt=0, description="Limit on each importance ratio in V-trace's products over later steps."
     )
     lambd: Float = Field(1.0, ge=0, le=1, description="λ of V-trace's targets.")
     reward_clipping: Literal["none", "abs_one", "soft_asymmetric"] = Field(
@@ -89,7 +90,7 @@ class ImpalaHyperparameters(Hyperparameters):
     )
     clip_advantage: Flag | Annotated[Float, Field(gt=0)] | None = Field(
         None,
-        description="A number: advantages are clipped to plus or minus this. `true`: negative advantages become 0, as "
+        description="A number: advantages are clipped to ± this number. `true`: negative advantages become 0, as "
         "in the original learner. `false` or null: no clipping.",
     )
     shared_critic: Flag = Field(
@@ -156,7 +157,7 @@ class ImpalaHyperparameters(Hyperparameters):
                     yield Finding(("hyperparameters", key), message)
         if self.critic_pretrain_steps >= block.max_steps:
             message = (
-                f"{self.critic_pretrain_steps} steps cover the whole run (max_steps: {block.max_steps}): only the "
+                f"{self.critic_pretrain_steps} steps cover the entire run (max_steps: {block.max_steps}): only the "
                 "critic learns, and the policy never changes"
             )
             yield Finding(("hyperparameters", "critic_pretrain_steps"), message)

@@ -25,8 +25,10 @@ _LEARNER = re.compile(r"[A-Za-z0-9_-]+")
 
 _KINDS = {
     "pfsp": "members of the pool that the learners in `against` froze, or that `against` names, chosen by `weighting`",
-    "verify": "if a member frozen by the learners in `against` beats it, those members; otherwise its own frozen "
-    "versions, if it has forgotten how to beat them; otherwise itself",
+    "verify": (
+        "if a member frozen by the learners in `against` beats the learner, those members; otherwise the learner's "
+        "own frozen versions, if it has forgotten how to beat them; otherwise itself"
+    ),
     "self": "itself; all teams learn",
     "newest": "the newest policies of the learners in `against`; against a learner that it hardly ever beats, the "
     "frozen versions of that learner",
@@ -65,8 +67,8 @@ class MatchSettings(Settings):
         0.1,
         ge=0,
         le=1,
-        description="With `newest`: a learner plays the opponent itself if it beats that opponent with a higher "
-        "probability. AlphaStar uses 0.1 for main exploiters, and 0.3 for main agents among themselves.",
+        description="With `newest`: a learner plays an opponent's newest policy if it beats that policy with a higher "
+        "probability than this. AlphaStar uses 0.1 for main exploiters, and 0.3 for main agents among themselves.",
     )
 
     @model_serializer(mode="wrap")
@@ -93,21 +95,21 @@ class FreezeSettings(Settings):
     at_most: Int | None = Field(
         None,
         gt=0,
-        description="Number of trainer steps after which it is frozen, whatever its results.",
+        description="Number of trainer steps after which the learner is frozen, whatever its results.",
         json_schema_extra={"default_text": "2 × `after`; otherwise `max_steps` / (`iterations` + ½)"},
     )
     win_rate: Float | None = Field(
         0.7,
         ge=0,
         le=1,
-        description="Between `after` and `at_most`, it is frozen as soon as it beats each of its opponents with a "
-        "higher probability; null: never.",
+        description="Between `after` and `at_most`, the learner is frozen as soon as it beats each of its opponents "
+        "with a higher probability than this; null: never.",
     )
-    first: Flag = Field(True, description="True: its initial policy is frozen as well.")
+    first: Flag = Field(True, description="If true, the learner's initial policy is frozen as well.")
 
     def _mistakes(self) -> Iterator[Finding]:
         if self.after is not None and self.at_most is not None and self.after > self.at_most:
-            yield Finding(("after",), f"{self.after} is more than at_most ({self.at_most})", (("at_most",),))
+            yield Finding(("after",), f"{self.after} is greater than at_most ({self.at_most})", (("at_most",),))
 
     def for_steps(self, longest: int) -> FreezeSettings:
         """Return a copy with both step counts filled in; `longest` is the default of `at_most`."""
@@ -121,7 +123,8 @@ class ResetSettings(Settings):
     probability: Float = Field(1.0, ge=0, le=1, description="Probability of a reset after each freeze.")
     to: Text = Field(
         START,
-        description="`start`: its own initial weights; otherwise the name of a learner whose newest weights it takes.",
+        description="`start`: the learner's own initial weights; otherwise the name of a learner whose newest "
+        "weights it copies.",
     )
 
 
@@ -132,16 +135,19 @@ class LearnerSettings(Settings):
         1,
         gt=0,
         le=10_000,
-        description="Number of actors that play for it; the run's number of actors is the sum over all learners.",
+        description="Number of actors that play for the learner; the run's number of actors is the sum over all "
+        "learners.",
     )
     matches: Annotated[tuple[MatchSettings, ...], BeforeValidator(as_tuple)] = Field(
         default_factory=lambda: (MatchSettings(match="pfsp"),),
         min_length=1,
-        description="The opponents, with their shares of the games; a share without players leaves its games to the "
-        "others.",
+        description="The opponents, with their shares of the games; if a share has no players, its games go to the "
+        "other shares.",
         json_schema_extra={"default_text": "`pfsp` alone"},
     )
-    freeze: FreezeSettings = Field(default_factory=FreezeSettings, description="When it is frozen into the pool.")
+    freeze: FreezeSettings = Field(
+        default_factory=FreezeSettings, description="When the learner is frozen into the pool."
+    )
     reset: ResetSettings | None = Field(
         None, description="What happens to the learner after it is frozen; null: it continues."
     )
@@ -188,7 +194,8 @@ class LeagueSettings(Settings):
         0.99,
         gt=0,
         le=1,
-        description="Decay of earlier results with each new game of a pair in which at least one player still learns.",
+        description="Factor by which each new game of a pair discounts the pair's earlier results, if at least one "
+        "of the two players is still learning.",
     )
     meta_solver: Literal["nash", "replicator", "uniform"] | None = Field(
         None,
@@ -199,8 +206,8 @@ class LeagueSettings(Settings):
         0.0,
         ge=0,
         lt=1,
-        description="Share of the games in which members play each other: the pairs whose next game is most "
-        "informative about the value of the mixture.",
+        description="Share of the games in which members play each other; these games go to the pairs whose next "
+        "result is most informative about the mixture's value.",
     )
     learning: Literal["all", "turns"] = Field(
         "all",
@@ -210,11 +217,11 @@ class LeagueSettings(Settings):
     turn_steps: Int | None = Field(
         None,
         gt=0,
-        description="With `learning: turns`: trainer steps of each turn.",
+        description="With `learning: turns`: trainer steps in each turn.",
         json_schema_extra={"default_text": "the learner's `freeze.at_most`"},
     )
     iterations: Int = Field(
-        20, gt=0, le=10**6, description="How often each learner is frozen, if `freeze` sets no steps."
+        20, gt=0, le=10**6, description="How many times each learner is frozen, if `freeze` sets no steps."
     )
     quality_rate: Float = Field(
         0.01, gt=0, description="With `weighting: five`: η, the rate at which a win lowers the loser's quality score."

@@ -23,7 +23,7 @@ def about_leagues(config: Sections) -> Iterator[Finding]:
     pipeline, hosts = config.pipeline, config.pipeline.hosts
     path: KeyPath = ("pipeline", "hosts", "actors", "replicas")
     if pipeline.deterministic and hosts.actors.replicas not in (1, len(leagues)):
-        message = f"{hosts.actors.replicas} contradicts 'deterministic: true', which needs {max(1, len(leagues))}"
+        message = f"{hosts.actors.replicas} conflicts with 'deterministic: true', which needs {max(1, len(leagues))}"
         more = "" if leagues else "; raise environment.num_envs instead"
         yield Finding(path, message + more, (("pipeline", "deterministic"),))
     if not learners or config.checkpoint_settings.inference:
@@ -39,13 +39,18 @@ def about_leagues(config: Sections) -> Iterator[Finding]:
     yield from _about_teams(config, {each.of for each in learners.values()})
     for each in learners.values() if pipeline.deterministic else ():
         if (actors := each.learners[each.learner].actors) > 1:
-            message = f"{actors} contradicts 'deterministic: true', which needs 1; raise environment.num_envs instead"
+            message = (
+                f"{actors} conflicts with 'deterministic: true', which needs 1; raise environment.num_envs instead"
+            )
             own = (*_BEHAVIORS, each.of, "league", "learners", each.learner, "actors")
             yield Finding(own, message, (("pipeline", "deterministic"),))
     wanted = sum(each.learners[each.learner].actors for each in learners.values())
     if not hosts.actors.is_auto("replicas") and hosts.actors.replicas not in (1, wanted):
         whose = ", ".join(dict.fromkeys(league.of for league in learners.values()))
-        message = f"{hosts.actors.replicas}, but the learners of {whose} have {wanted} actors in total; leave it out"
+        message = (
+            f"{hosts.actors.replicas} conflicts with the league of {whose}, whose learners have {wanted} actors in "
+            "total; leave it out"
+        )
         yield Finding(path, message, (path, where))
     if pipeline.inference == "central":
         message = "'central' can't be combined with a league, whose actors run their own policies; leave it out"
@@ -64,7 +69,10 @@ def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Findi
         for key in ("payoff", "decay", "meta_solver", "rating", "learning", "turn_steps", "quality_rate"):
             mine, theirs = getattr(league, key), getattr(first, key)
             if mine != theirs:
-                message = f"{mine!r}, but {theirs!r} in the league of {first.of}; the leagues of one game must agree"
+                message = (
+                    f"is {mine!r} here, but {theirs!r} in the league of {first.of}; all leagues of a game must use "
+                    "the same value"
+                )
                 yield Finding((*_BEHAVIORS, other, "league", key), message)
     if not others and first.learning == "turns":
         message = f"'turns' needs several learners, but {name} is the only one; leave it out"

@@ -97,7 +97,7 @@ class MemorySettings(Settings):
     def _even(cls, value: int) -> int:
         if value % 2:
             raise ValueError(
-                f"{value} is odd; expected an even number, because the output and the cell state take half each"
+                f"{value} is odd; expected an even number, because the output and the cell state use half each"
             )
         return value
 
@@ -112,8 +112,8 @@ class StateNoiseSettings(Settings):
     sample_freq: Int = Field(
         -1,
         ge=-1,
-        description="Decisions after which an agent draws a new matrix, in addition to the start of each episode; -1: "
-        "only at the start of an episode.",
+        description="Number of decisions after which an agent draws a new noise matrix, in addition to the start of "
+        "each episode; -1: only at the start of an episode.",
     )
     full_std: Flag = Field(
         True,
@@ -165,7 +165,7 @@ class NetworkSettings(Settings):
     )
     vis_encode_type: Annotated[Text, one_of(IMAGE_ENCODERS)] = Field(
         "simple",
-        description="Encoder of visual observations. Minimum side length of an image, in pixels: "
+        description="Encoder for visual observations. Minimum side length of an image, in pixels: "
         + ", ".join(f"`{name}` {encoder.smallest_side}" for name, encoder in IMAGE_ENCODERS.items())
         + ".",
     )
@@ -175,7 +175,7 @@ class NetworkSettings(Settings):
     goal_conditioning_type: Literal["hyper", "none"] = Field(
         "hyper",
         description="`hyper`: goal signals generate the weights of the last hidden layer; `none`: they are ordinary "
-        "observations. Without goal signals, it has no effect.",
+        "observations. Without goal signals, this setting has no effect.",
     )
     deterministic: Flag = Field(False, description="Act with the mean or the most likely action instead of sampling.")
     network: Reference | None = Field(
@@ -190,8 +190,8 @@ class NetworkSettings(Settings):
     )
     critic_hidden_units: Annotated[int | tuple[int, ...] | None, BeforeValidator(_units_or_none)] = Field(
         None,
-        description="Units of the critic's hidden layers, in the form of `hidden_units` (a number applies to each of "
-        "`num_layers`), if they differ from the actor's. Not in ML-Agents.",
+        description="Units in the critic's hidden layers, if they differ from the actor's; written like "
+        "`hidden_units` (a number applies to each of `num_layers`). Not in ML-Agents.",
     )
     initial_weights: Literal["default", "orthogonal", "torch"] = Field(
         "default",
@@ -209,7 +209,7 @@ class NetworkSettings(Settings):
     )
     gsde: StateNoiseSettings | None = Field(
         None,
-        description="If present (`gsde: {}`), turns on generalised state-dependent exploration: smooth noise, for "
+        description="If present (`gsde: {}`), enables generalised state-dependent exploration: smooth noise, for "
         "`ppo`, `poca`, `impala` and `sac`. Not in ML-Agents.",
     )
 

@@ -69,7 +69,7 @@ class SelfPlaySettings(Settings):
         "turns",
         description="`turns`: one team learns, against the newest policies and snapshots of the others, until the "
         "next team's turn. `all`: all teams learn simultaneously, with their newest policies, in every game: "
-        f"{', '.join(f'`{key}`' for key in _OF_TURNS)} are refused. Not in ML-Agents.",
+        f"{', '.join(f'`{key}`' for key in _OF_TURNS)} can't be set then. Not in ML-Agents.",
     )
 
     save_steps: Int = Field(20000, gt=0, description="Trainer steps between snapshots.")
@@ -82,9 +82,9 @@ class SelfPlaySettings(Settings):
     swap_steps: Int = Field(
         2000,
         gt=0,
-        description="Ghost steps of this behaviour between swaps of its policies as an opponent. For x swaps during "
-        "the other team's turn: (agents of this team / agents of the other team) × the other team's `team_change` / "
-        "x.",
+        description="Ghost steps between two changes of the policy that this behaviour plays as an opponent. For x "
+        "swaps during the other team's turn: (agents of this team / agents of the other team) × the other team's "
+        "`team_change` / x.",
     )
     window: Int = Field(10, gt=0, le=10_000, description="Number of snapshots from which opponents are drawn.")
     play_against_latest_model_ratio: Float = Field(
@@ -130,7 +130,7 @@ class SelfPlaySettings(Settings):
         built_in = OPPONENT_SAMPLERS.get(self.opponents)
         if built_in is None:  # a user's class, which checks its own arguments
             return []
-        accepts = ", ".join(map(repr, built_in.keys)) or "nothing"
+        accepts = f"only {', '.join(map(repr, built_in.keys))}" if built_in.keys else "no arguments"
         findings = [
             Finding(("opponents_with", key), f"'{self.opponents}' accepts {accepts}; leave it out", (("opponents",),))
             for key in self.opponents_with
@@ -138,7 +138,7 @@ class SelfPlaySettings(Settings):
         ]
         power = self.opponents_with.get("power", 0)
         if not findings and (isinstance(power, bool) or not isinstance(power, int | float) or not 0 <= power < inf):
-            message = f"{power!r} is not valid; expected a finite number of at least 0"
+            message = f"{power!r} is not valid; expected a finite, non-negative number"
             findings.append(Finding(("opponents_with", "power"), message))
         return findings
 
@@ -163,7 +163,7 @@ EVALUATION_OPPONENTS = {
     ),
     "snapshot": EvaluationOpponentsKind(
         "headrace.stages.evaluation.opponents:SnapshotOpponents",
-        "the policies at the time of the first evaluation, kept in `<behavior>-opponent.pt`",
+        "the policies at the time of the first evaluation, saved in `<behavior>-opponent.pt`",
     ),
 }
 """Kinds of opponents, keyed by the value of `evaluation.opponents`; any other value is a brain
@@ -192,5 +192,5 @@ class EvaluationSettings(Settings):
     def _mistakes(self) -> list[Finding]:
         if self.opponents not in EVALUATION_OPPONENTS:
             return check_with(self.opponents, self.opponents_with, "opponents")
-        message = f"'{self.opponents}' accepts nothing; leave it out"
+        message = f"'{self.opponents}' accepts no arguments; leave it out"
         return [Finding(("opponents_with", key), message, (("opponents",),)) for key in self.opponents_with]

@@ -45,7 +45,7 @@ class QueuesSettings(Settings):
     """The queues between stages. Policy queues are not configurable, because they hold only the newest policy."""
 
     trajectories: QueueSettings = Field(
-        default_factory=QueueSettings, description="Queues of trajectories to the trainer."
+        default_factory=QueueSettings, description="Queues that carry trajectories to the trainer."
     )
     slab_bytes: Int | None = Field(
         None,
@@ -82,7 +82,7 @@ class StagePlacement(Settings):
     """A custom stage, and its position in the pipeline."""
 
     use: StageReference = Field(
-        description="`module:Class` of the stage (modules next to the YAML and in the working directory are found), "
+        description="`module:Class` of the stage (the module may be next to the YAML or in the working directory), "
         f"or the name of a stage that an installed package provides in the entry-point group `{STAGE_GROUP}`."
     )
     after: Literal["agent_processor", "ghost"] = Field(
@@ -153,7 +153,7 @@ class WriterSettings(Settings):
 
     use: Annotated[Text, BeforeValidator(_writer)] = Field(
         description=f"{'; '.join(f'`{name}`: {kind.meaning}' for name, kind in STATISTICS_WRITERS.items())}; or your "
-        "own `module:Class`; modules next to the YAML and in the working directory are found."
+        "own `module:Class`; the module may be next to the YAML or in the working directory."
     )
     with_: PlainMap = Field(
         default_factory=dict,
@@ -192,7 +192,7 @@ class _Silence(Settings):
     def _mistakes(self) -> Iterator[Finding]:
         if self.end_s is not None and self.end_s < self.warn_s and self._is_set("warn_s"):
             message = (
-                f"{self.end_s:g} is less than warn_s, {self.warn_s:g}, so the part would be terminated before the "
+                f"{self.end_s:g} is less than warn_s ({self.warn_s:g}), so the part would be terminated before the "
                 "warning"
             )
             yield Finding(("end_s",), message, (("warn_s",),))
@@ -210,7 +210,7 @@ class ActorSilence(_Silence):
         None,
         gt=0,
         le=_MOST_S,
-        description=f"{_END} and, within the restart limits, started again; null: `env_settings.timeout_wait`, and "
+        description=f"{_END} and, within the restart limits, restarted; null: `env_settings.timeout_wait`, and "
         f"{START_S:g} or five times that, whichever is longer, before its first message and while it starts up.",
     )
 
@@ -220,7 +220,7 @@ class LearnerSilence(_Silence):
 
     warn_s: Float = Field(60.0, gt=0, le=_MOST_S, description=f"{_WARN} A long update counts as silence.")
     end_s: Float | None = Field(
-        600.0, gt=0, le=_MOST_S, description=f"{_END} and, within the restart limits, started again; null: never."
+        600.0, gt=0, le=_MOST_S, description=f"{_END} and, within the restart limits, restarted; null: never."
     )
 
 
@@ -253,8 +253,8 @@ class SupervisionSettings(Settings):
         60.0,
         gt=0,
         le=_MOST_S,
-        description="Seconds without progress that a host may take to end once the run ends; after that, the run stops "
-        "waiting and kills it.",
+        description="Seconds that a host may go without progress while it shuts down at the end of the run; after "
+        "that, the run kills it.",
     )
 
 
@@ -328,7 +328,7 @@ class PipelineSettings(Settings):
     def _against_determinism(self) -> list[Finding]:
         if not self.deterministic:
             return []
-        against, involves = "contradicts 'deterministic: true'", (("deterministic",),)
+        against, involves = "conflicts with 'deterministic: true'", (("deterministic",),)
         findings = []
         if self._is_set("max_policy_lag") and self.max_policy_lag not in (0, "auto"):
             message = f"{self.max_policy_lag} {against}, which needs 0; leave one of the two out"
@@ -345,13 +345,13 @@ class PipelineSettings(Settings):
         if self.inference != "central":
             if changed(self.hosts.inference):
                 message = (
-                    "configures the host of central inference, which is off; add 'pipeline.inference: central', or "
-                    "leave it out"
+                    "configures the host for central inference, which is not enabled; add 'pipeline.inference: "
+                    "central', or leave it out"
                 )
                 findings.append(Finding(("hosts", "inference"), message, (("inference",),)))
         elif self.deterministic:
             message = (
-                "'central' contradicts 'deterministic: true': the actors in one batch draw random numbers together, "
+                "'central' conflicts with 'deterministic: true': the actors in one batch draw random numbers together, "
                 "and the batches depend on timing; leave one of the two out"
             )
             findings.append(Finding(("inference",), message, (("deterministic",),)))
@@ -362,7 +362,7 @@ class PipelineSettings(Settings):
         findings = []
         for index, stage in enumerate(self.stages):
             if stage.name in seen:
-                message = f"is a second stage called '{stage.name}'; give one of the two another 'name'"
+                message = f"is a second stage called '{stage.name}'; give one of the two a different 'name'"
                 findings.append(Finding(("stages", index), message))
             seen.add(stage.name)
         return findings

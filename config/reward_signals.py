@@ -20,9 +20,9 @@ from headrace.config.fields import Flag, Float, Int, PathText, PlainMap, Referen
 from headrace.config.network_settings import NetworkSettings
 
 DEMONSTRATIONS = (
-    "Demonstrations: a recording of Unity (`.demo`), of Godot's addon (`.json`) or of Headrace (`.stream`), a folder "
-    "of them, or a pattern, relative to the YAML's folder, or else to the working directory; or `minari:<data set "
-    "id>`."
+    "Demonstrations: a recording made by Unity (`.demo`), Godot's addon (`.json`) or Headrace (`.stream`), a folder "
+    "of recordings, or a pattern, relative to the YAML's folder, or else to the working directory; or `minari:<data "
+    "set id>`."
 )
 """Description of each `demo_path`."""
 
@@ -160,14 +160,16 @@ class RewardSignals(Settings):
     @classmethod
     def _bodies(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            message = "nothing (null) is not valid; expected a map of keys and values; '{}' uses the defaults"
+            message = "an empty value (null) is not valid; expected a map of keys and values ('{}' uses the defaults)"
             empty = [name for name in cls.model_fields if name in data and data[name] is None]
             report([Finding((name,), message) for name in empty])
         return data
 
     def _mistakes(self) -> Iterator[Finding]:
         if not self.present:
-            message = "is empty; list at least one, such as 'extrinsic: {}', or leave the key out to use that default"
+            message = (
+                "is empty; list at least one signal, such as 'extrinsic: {}', or leave the key out to use that default"
+            )
             yield Finding((), message, ((),))
 
     @model_serializer(mode="wrap")

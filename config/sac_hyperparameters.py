@@ -53,8 +53,8 @@ class SACHyperparameters(Hyperparameters):
     )
     update_at: Literal["step", "episode_end"] = Field(
         "step",
-        description="When to update: as steps arrive, or at the end of an episode for all steps since the last one. "
-        "Not in ML-Agents.",
+        description="When to update: as steps arrive, or at the end of an episode, for all steps since the previous "
+        "updates. Not in ML-Agents.",
     )
     train_freq: Int | None = Field(
         None,
@@ -79,7 +79,8 @@ class SACHyperparameters(Hyperparameters):
     target_update_interval: Int = Field(
         1,
         gt=0,
-        description="Number of updates between two changes of the target networks. Not in ML-Agents (which has 1).",
+        description="Number of updates between two changes of the target networks. Not in ML-Agents (which always "
+        "uses 1).",
     )
     steps_per_update: Float = Field(
         1.0, gt=0, description="Agent steps per update; below 1 for several updates per step."
@@ -99,14 +100,14 @@ class SACHyperparameters(Hyperparameters):
     )
     target_entropy: Float | None = Field(
         None,
-        description="Target entropy of all continuous actions together, in nats, to which the learned coefficient "
-        "leads; null: minus the number of continuous actions. Not in ML-Agents (which has this default).",
+        description="Target entropy of all continuous actions together, in nats, that the learned coefficient aims "
+        "for; null: minus the number of continuous actions. Not in ML-Agents (which always uses this default).",
     )
     reward_normalization: Flag = reward_normalization_field()
-    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
+    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which always uses this default).")
     hindsight: HindsightSettings | None = Field(
         None,
-        description="If present, turns on hindsight experience replay, for goal environments. Not in ML-Agents.",
+        description="If present, enables hindsight experience replay, for goal environments. Not in ML-Agents.",
     )
 
     @property
@@ -152,7 +153,8 @@ class SACHyperparameters(Hyperparameters):
             yield Finding(("hyperparameters", "hindsight"), message, (("network_settings", "memory"),))
         if self.hindsight is not None and "extrinsic" not in block.signals:
             message = (
-                "recomputes the environment's reward, which is not among reward_signals; add extrinsic, or leave it out"
+                "recomputes the environment's reward, which is not among reward_signals; add extrinsic there, or "
+                "leave hindsight out"
             )
             yield Finding(("hyperparameters", "hindsight"), message, (("reward_signals",),))
         if memory is not None and self.buffer_size < memory.sequence_length:

@@ -266,7 +266,7 @@ def check_programs(config: Sections) -> Iterator[Finding]:
         )
         yield Finding(("env_settings", "base_port"), message, (("env_settings", "num_envs"),))
     if count > _MOST_PROGRAMS:
-        message = f"{count} are more than the limit of {_MOST_PROGRAMS} in one actor; raise pipeline.hosts"
+        message = f"{count} exceeds the limit of {_MOST_PROGRAMS} environments in one actor; raise pipeline.hosts"
         yield Finding(("env_settings", "num_envs"), f"{message}.actors.replicas instead", ())
 
 

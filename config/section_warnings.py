@@ -68,7 +68,10 @@ def _about_other_systems(config: Sections) -> Iterator[Finding]:
     for name in config.behaviors:
         other = by_lower.setdefault(name.lower(), name)
         if other != name:
-            message = f"differs from {other} only by upper and lower case: Windows and macOS use one folder for both"
+            message = (
+                f"differs from {other} only in upper and lower case, so Windows and macOS would use the same folder "
+                "for both"
+            )
             yield Finding(("behaviors", name), message)
 
 

@@ -67,12 +67,14 @@ class EnvSettings(ChoosingSettings):
     )
     seed: Int = Field(-1, ge=-1, description="Seed of the run; -1: a random seed.")
     max_lifetime_restarts: Int = Field(
-        10, ge=-1, description="Restarts of each crashed environment, actor or learner in total; -1: no limit."
+        10, ge=-1, description="Maximum number of restarts of each crashed environment, actor or learner; -1: no limit."
     )
     restarts_rate_limit_n: Int = Field(
-        1, ge=-1, description="Restarts within `restarts_rate_limit_period_s`; -1: no limit."
+        1, ge=-1, description="Maximum number of restarts within `restarts_rate_limit_period_s`; -1: no limit."
     )
-    restarts_rate_limit_period_s: Int = Field(60, gt=0, description="Period of that limit, in seconds.")
+    restarts_rate_limit_period_s: Int = Field(
+        60, gt=0, description="Period to which `restarts_rate_limit_n` applies, in seconds."
+    )
     on_close: Literal["end", "restart"] = Field(
         "end",
         description="What to do when a game closes normally (a build quits, or Stop in the Unity Editor). `end`: the "
@@ -82,7 +84,7 @@ class EnvSettings(ChoosingSettings):
     listen: Listen = Field(
         LOCALHOST,
         description="Where to wait for Unity: `localhost` (only this machine), an address of this machine (in "
-        "addition to localhost) or `all` (every address), with which other machines can end the run. Not in "
+        "addition to localhost) or `all` (every address; other machines can then end the run). Not in "
         "ML-Agents, which listens on all addresses.",
     )
     max_message_mib: Int = Field(
@@ -90,8 +92,8 @@ class EnvSettings(ChoosingSettings):
     )
     side_channels: Annotated[tuple[Reference, ...], BeforeValidator(as_tuple)] = Field(
         (),
-        description="Your own side channels to Unity, each as `module:Class`; modules next to the YAML and in the "
-        "working directory are found.",
+        description="Your own side channels to Unity, each as `module:Class`; the module may be next to the YAML or "
+        "in the working directory.",
     )
 
 

@@ -179,7 +179,7 @@ def explain(top: type[BaseModel], error: ValidationError, data: Any) -> list[Fin
 def show(value: object) -> str:
     """Return a value in YAML's form, shortened if it is long."""
     if value is None:
-        return "nothing (null)"
+        return "an empty value (null)"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
@@ -245,7 +245,7 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     if others:
         *words, last = [f"'{word}'" for word in others]
         listed = f"{', '.join(words)} and {last}" if words else last
-        return f"unknown key for this trainer_type; it is a key of {listed}"
+        return f"unknown key for this trainer_type; it is valid only for {listed}"
     place = _place_below(models, key, value_at(data, path[:-1]))
     if place is not None:
         return f"unknown key here; it belongs under '{place}'"

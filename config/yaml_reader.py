@@ -158,7 +158,7 @@ def read_file(path: Path) -> Document:
     except OSError as error:
         raise ConfigError([Mistake(name, None, "", f"can't be read: {error.strerror}")]) from error
     if len(raw) > MAX_BYTES:
-        message = f"is not a configuration: it is larger than the limit of {MAX_BYTES:,} bytes"
+        message = f"is too large for a configuration file; the limit is {MAX_BYTES:,} bytes"
         raise ConfigError([Mistake(name, None, "", message)])
     try:
         by_powershell = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's `>` writes UTF-16

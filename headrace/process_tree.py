@@ -92,7 +92,7 @@ _STATUSES = {
     0xC000_00FD: "stack overflow",
     0xC000_012D: "not enough memory: the paging file is too small",
     0xC000_0135: "a DLL was not found",
-    0xC000_0139: "a DLL lacks a function: it has another version",
+    0xC000_0139: "a DLL lacks a function: it has the wrong version",
     0xC000_013A: "Ctrl-C, Ctrl-Break or a closed console",
     0xC000_0142: "a DLL could not be initialised",
     0xC000_0374: "heap corruption",

@@ -135,7 +135,7 @@ def read_arrays(header: Mapping[str, Any], buffer: Any) -> list[Array]:
     starts, total = offsets(header)
     size = memoryview(buffer).nbytes
     if size < total:
-        raise ShapeError(f"the header claims {total} bytes of arrays, got {size}")
+        raise ShapeError(f"the header claims {total} bytes of arrays, but the message has {size}")
     return [
         np.ndarray(shape, _dtype(dtype), buffer, start)
         for (_, dtype, shape), start in zip(header["arrays"], starts, strict=True)

@@ -117,13 +117,13 @@ class TrajectoryBatch:
 
     def __post_init__(self) -> None:
         n = _common_length(self.rows, "rows")
-        k = _common_length(self.trajectories, "trajectories")
+        _common_length(self.trajectories, "trajectories")
         _common_length(self.episodes, "episodes")
         _common_length(self.games, "games")
         lengths = self.trajectories["lengths"]
         if int(lengths.sum()) != n:
             total = int(lengths.sum())
-            raise ShapeError(f"{self.behavior_id}: lengths of {k} trajectories add up to {total}, got {n} rows")
+            raise ShapeError(f"{self.behavior_id}: trajectory lengths add up to {total}, but the batch has {n} rows")
 
     @property
     def behavior(self) -> str:
@@ -244,8 +244,8 @@ class PolicyUpdate:
         sizes = [math.prod(shape) for _, shape in self.layout]
         if sum(sizes) != self.weights.size:
             raise ShapeError(
-                f"policy version {self.version} of {self.behavior_id} has {self.weights.size} weights, expected "
-                f"{sum(sizes)} from its layout"
+                f"policy version {self.version} of {self.behavior_id} has {self.weights.size} weights, but its layout "
+                f"requires {sum(sizes)}"
             )
         views, at = {}, 0
         for (name, shape), size in zip(self.layout, sizes, strict=True):

@@ -229,6 +229,6 @@ def behavior_team(behavior_id: str) -> int:
     """
     teams = parse_qs(behavior_id.partition("?")[2].partition("#")[0], keep_blank_values=True).get("team", ["0"])
     if not (teams[0].isascii() and teams[0].isdecimal()) or len(teams[0]) > _MOST_DIGITS:
-        problem = f"the team must be a whole number of at least 0, got {reprlib.repr(teams[0])}"
+        problem = f"the team must be a non-negative whole number, got {reprlib.repr(teams[0])}"
         raise SpecError(f"behaviour id {behavior_id!r}: {problem}")
     return int(teams[0])

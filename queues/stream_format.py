@@ -218,19 +218,19 @@ def unpack_payload(payload: bytes, with_arrays: bool = True) -> tuple[dict[str, 
     """
     body = _decompress(payload, MAX_FRAME_BYTES if with_arrays else codec.aligned(_META_LENGTH.size + MAX_META_BYTES))
     if len(body) < _META_LENGTH.size:
-        raise StreamError(f"its content has {len(body)} bytes, expected at least {_META_LENGTH.size}")
+        raise StreamError(f"its content has {len(body)} bytes; expected at least {_META_LENGTH.size}")
     (meta_bytes,) = _META_LENGTH.unpack_from(body)
     data_start = codec.aligned(_META_LENGTH.size + meta_bytes)
     if meta_bytes > MAX_META_BYTES:
-        raise StreamError(f"its metadata claims {meta_bytes:,} bytes, expected at most {MAX_META_BYTES:,}")
+        raise StreamError(f"its metadata claims {meta_bytes:,} bytes; expected at most {MAX_META_BYTES:,}")
     if data_start > len(body):
-        raise StreamError(f"its metadata claims {meta_bytes:,} bytes, its content has {len(body):,}")
+        raise StreamError(f"its metadata claims {meta_bytes:,} bytes, but its content has {len(body):,}")
     try:
         meta = unpack(body[_META_LENGTH.size : _META_LENGTH.size + meta_bytes])
     except (ValueError, TypeError, RecursionError) as error:
         raise StreamError(f"its metadata is not msgpack: {error}") from error
     if not isinstance(meta, dict):
-        raise StreamError(f"its metadata is a {type(meta).__name__}, expected a map")
+        raise StreamError(f"its metadata is a {type(meta).__name__}; expected a map")
     return meta, memoryview(body)[data_start:]
 
 
@@ -244,9 +244,9 @@ def unpack_arrays(table: Mapping[str, Any], data: memoryview) -> list[Array]:
         for name, dtype, shape in table["arrays"]:
             # NumPy accepts many more dtype strings, such as objects, records, and aliases that cause warnings.
             if not isinstance(name, str) or not _PLAIN_DTYPE.fullmatch(dtype):
-                raise StreamError(f"array {name!r} has dtype {dtype!r}, expected plain numbers such as '<f4'")
+                raise StreamError(f"array {name!r} has dtype {dtype!r}; expected plain numbers such as '<f4'")
             if not all(type(extent) is int and extent >= 0 for extent in shape):
-                raise StreamError(f"array {name!r} has shape {shape!r}, expected whole numbers of at least 0")
+                raise StreamError(f"array {name!r} has shape {shape!r}; expected non-negative whole numbers")
         claimed = codec.offsets(table)[1]
         if claimed != data.nbytes:
             raise StreamError(f"its arrays claim {claimed:,} bytes, but {data.nbytes:,} are present")
@@ -260,7 +260,7 @@ def _decompress(payload: bytes, most: int) -> bytes:
         size = zstandard.get_frame_parameters(payload).content_size
         if size > most:  # zstandard reports an unknown size as its largest number
             stated = "no size" if size >= zstandard.CONTENTSIZE_ERROR else f"{size:,} bytes"
-            raise StreamError(f"its content states {stated}, expected at most {most:,} bytes")
+            raise StreamError(f"its content states {stated}; expected at most {most:,} bytes")
         return zstandard.ZstdDecompressor().decompress(payload, max_output_size=most, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise StreamError(f"its payload is not zstd: {error}") from error

@@ -119,12 +119,12 @@ class StreamReader:
         start = file.read(PREAMBLE.size)
         if not start:
             raise StreamError(
-                f"{self.path}: the file is empty, expected a stream; the run that recorded it may have "
-                "ended before it began to write: leave this file out, or record again"
+                f"{self.path}: the file is empty; the run that recorded it may have ended "
+                "before it began to write: leave this file out, or record again"
             )
         if start[: len(MAGIC)] != MAGIC[: len(start)]:
             raise StreamError(
-                f"{self.path}: not a stream: it begins with {start[: len(MAGIC)]!r}, expected {MAGIC!r}; "
+                f"{self.path}: not a stream: it begins with {start[: len(MAGIC)]!r}; expected {MAGIC!r}; "
                 "give a .stream file that a run with --record wrote"
             )
         if len(start) < PREAMBLE.size:
@@ -134,18 +134,18 @@ class StreamReader:
         version = PREAMBLE.unpack(start)[1]
         if version != VERSION:
             raise StreamError(
-                f"{self.path}: the stream has format version {version}, expected {VERSION}; replay it with the release "
+                f"{self.path}: the stream has format version {version}; expected {VERSION}; replay it with the release "
                 "that recorded it, or record again with this one"
             )
         try:
             kind, payload = _read_frame(file, size - PREAMBLE.size)
             if kind != HEADER:
-                raise StreamError(f"is of kind {kind}, expected {HEADER}")
+                raise StreamError(f"is of kind {kind}; expected {HEADER}")
             return StreamHeader.from_plain(unpack_payload(payload, with_arrays=False)[0])
         except (_DamageError, StreamError) as error:
             raise StreamError(
                 f"{self.path}: the header frame at byte {PREAMBLE.size} is damaged ({error}), and without "
-                "it messages can't be distinguished from noise: restore the file from a copy, or leave it out"
+                "it messages can't be distinguished from noise: restore the file from a backup, or leave it out"
             ) from error
 
     def _find_later(self, file: BinaryIO, size: int) -> None:
@@ -203,7 +203,7 @@ class StreamReader:
     def _decode(self, at: int, kind: int, payload: bytes) -> Frame:
         try:
             if kind != MESSAGE:
-                raise StreamError(f"it is of kind {kind}, expected {MESSAGE}")
+                raise StreamError(f"it is of kind {kind}; expected {MESSAGE}")
             meta, data = unpack_payload(payload)
             edge, sequence, time_s = meta["edge"], meta["sequence"], meta["time_s"]
             if (type(edge), type(sequence), type(time_s)) != (str, int, float):

@@ -47,7 +47,7 @@ def find_port(listen: str, port: int) -> tuple[int, list[str]]:
             if error.errno != errno.EADDRINUSE:
                 raise
             if not attempts:
-                raise OSError(errno.EADDRINUSE, "another program uses it") from error
+                raise OSError(errno.EADDRINUSE, "another program is using it") from error
 
 
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}

@@ -139,7 +139,8 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
     for key, place in MOVED[trainer].items():
         if key in flat:
             old, value = flat[key].value, _value(key, flat[key].value)
-            word = f", and '{old}' is '{value}'" if isinstance(old, str) and value == _NEW_WORDS.get(old) else ""
+            renamed = isinstance(old, str) and value == _NEW_WORDS.get(old)
+            word = f", and its value '{old}' is now '{value}'" if renamed else ""
             target.notes.warn(flat[key], key, f"is now '{place}'{word}")
             target.put(place, value, flat[key])
         elif key in shipped:
@@ -195,7 +196,7 @@ def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
             notes.warn(old, key, GONE[key])
         elif key in ALL:
             trainers = " and ".join(sorted(each for each in MOVED if key in known(each)))
-            notes.warn(old, key, f"is a key of {trainers} that {trainer} does not use; left out", idle=True)
+            notes.warn(old, key, f"applies only to {trainers}, not to {trainer}; left out", idle=True)
         else:
             hint = suggest(key, sorted(ALL)) or "; leave it out"
             notes.wrong(old, f"unknown key, even in old versions of ML-Agents{hint}")
@@ -257,7 +258,7 @@ def _refuse_paces(flat: Flat, trainer: str, notes: Notes) -> None:
     for name in PACES:
         old = pace(signals, name)
         if old is not None:
-            notes.warn(old, f"reward_signals.{name}", f"is a key of sac that {trainer} does not use; left out")
+            notes.warn(old, f"reward_signals.{name}", f"applies only to sac, not to {trainer}; left out")
 
 
 def _convert_memory(flat: Flat, target: Target) -> None:
@@ -283,7 +284,7 @@ def _convert_rewards(flat: Flat, section: OldValue, target: Target) -> None:
         convert_signals(signals, target, epochs)
         for key in ("gamma", *_CURIOSITY):
             if key in flat:
-                message = "has no effect in files with reward_signals, which turn this signal on; left out"
+                message = "has no effect in a file with reward_signals, which replaces it; left out"
                 target.notes.warn(flat[key], key, message)
         return
     _convert_before_signals(flat, section, target)
@@ -299,7 +300,8 @@ def _convert_before_signals(flat: Flat, section: OldValue, target: Target) -> No
     if "use_curiosity" not in flat or truth(flat["use_curiosity"].value) is not True:
         for key in _CURIOSITY:
             if key in flat:
-                target.notes.warn(flat[key], key, "is now 'reward_signals.curiosity', which is left out for false")
+                message = "is now 'reward_signals.curiosity', which is omitted if the value is false"
+                target.notes.warn(flat[key], key, message)
         return
     place = "reward_signals.curiosity"
     for key, below, value in (
@@ -364,7 +366,7 @@ def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) 
 def _warn_of_the_other(other: OldValue | None, online: bool, target: Target) -> None:
     if other is not None:
         whose = "offline_bc" if online else "online_bc"
-        target.notes.warn(other, str(other.path[-1]), f"is a key of {whose} and has no effect here; left out")
+        target.notes.warn(other, str(other.path[-1]), f"applies only to {whose} and has no effect here; left out")
 
 
 def _convert_amounts(flat: Mapping[str, OldValue], section: OldValue, target: Target, *, online: bool) -> None:

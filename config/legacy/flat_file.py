@@ -63,7 +63,7 @@ def _convert_default(
     flat = dict(default.items())
     if behaviors and not _is_whole(flat):
         message = (
-            "names no trainer, or nothing to imitate, so it can't become 'default_settings'; its keys are copied into "
+            "lacks a trainer or something to imitate, so it can't become 'default_settings'; its keys are copied into "
             "each behaviour instead"
         )
         target.notes.warn(default, DEFAULT, message)

@@ -242,7 +242,11 @@ def _drop_epochs(place: str, old: OldValue, trainer_epochs: Any, notes: Notes) -
 
 def _drop_samples(place: str, old: OldValue, notes: Notes) -> None:
     if old.value == 0:
-        notes.warn(old, f"{place}.samples_per_update", "was removed; there is now no limit, which is also what 0 meant")
+        notes.warn(
+            old,
+            f"{place}.samples_per_update",
+            "was removed; the number is no longer limited, which is also what 0 meant",
+        )
     else:
         message = (
             f"{old.value} can't be kept: the discriminator always sees as many demonstrated steps as other steps; "

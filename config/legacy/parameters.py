@@ -257,7 +257,7 @@ def convert_samplers(samplers: OldValue, target: Target) -> None:
             target.notes.warn(old, name, message)
         elif name in target.data:
             earlier = target.notes.origins.get((*target.path, name), "under environment_parameters")
-            target.notes.wrong(old, f"is already given ({earlier}); a parameter can have only one meaning")
+            target.notes.wrong(old, f"is already defined ({earlier}); a parameter can be defined only once")
         else:
             _convert_sampler(name, old, target)
 

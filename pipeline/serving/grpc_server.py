@@ -109,7 +109,7 @@ class GrpcServer:
         Raises:
             OSError: if the server can't listen; `strerror` gives the address and the reason.
         """
-        reason = OSError(errno.EADDRINUSE, "another program uses it")
+        reason = OSError(errno.EADDRINUSE, "another program is using it")
         for wanted in ports:
             try:
                 port, hosts = find_port(self._listen, wanted)

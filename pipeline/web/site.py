@@ -168,7 +168,7 @@ class Site:
                 if taken and port != self._ports[-1]:
                     continue
                 await self._runner.cleanup()
-                reason = "another program uses it" if taken else error.strerror
+                reason = "another program is using it" if taken else error.strerror
                 raise OSError(error.errno, f"can't listen on {self._listen}:{port}: {reason}") from error
 
     def stop_listening(self) -> None:

@@ -105,7 +105,7 @@ def number_problem(reward: Any) -> str | None:
         if isinstance(reward, np.ndarray | list | tuple)
         else ""
     )
-    return f"step() returned the reward {short(reward)}; expected a number, such as a float{parts}"
+    return f"step() returned reward {short(reward)}; expected a number, such as a float{parts}"
 
 
 def reward_problem(reward: Any) -> str | None:
@@ -113,7 +113,7 @@ def reward_problem(reward: Any) -> str | None:
     problem = number_problem(reward)
     if problem or np.isfinite(value := float(np.asarray(reward).item())):
         return problem
-    return f"step() returned the reward {value}; expected a finite number; look for the cause in the environment"
+    return f"step() returned reward {value}; expected a finite number; look for the cause in the environment"
 
 
 def flag_problem(flag: Any, which: str) -> str | None:
@@ -212,7 +212,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
     if not (finite := np.isfinite(rewards)).all():
         row = int(finite.argmin())
         value = float(array[row])
-        problem = reward_problem(value) or f"step() returned the reward {value:.6g}, which is too large for float32"
+        problem = reward_problem(value) or f"step() returned reward {value:.6g}, which is too large for float32"
         raise NotFiniteError(f"{who(row)}: {problem}")
     return rewards
 

@@ -85,9 +85,10 @@ class EpisodeInfos:
         if missing:
             there = sorted(str(key) for key in keys if not str(key).startswith("_"))
             log.warning(
-                "%s: environment.info_keys: no number %s in the infos at the end of the first %d episodes (found: %s)",
+                "%s: environment.info_keys: no numeric value for %s in the infos at the end of the first %d episodes "
+                "(found: %s)",
                 self._name,
-                " and none ".join(f"'{key}'" for key in missing),
+                " or ".join(f"'{key}'" for key in missing),
                 self._ended,
                 ", ".join(there) or "none",
             )

@@ -294,7 +294,7 @@ def check_game_results(games: GameResults, num_envs: int, environment: str, team
         return _NONE
     if env_ids.ndim != 1 or outcomes.ndim != 2 or len(env_ids) != len(outcomes):
         raise StageError(
-            f"{name}: env_ids has the shape {list(env_ids.shape)} and outcomes {list(outcomes.shape)}; expected "
+            f"{name}: env_ids has shape {list(env_ids.shape)} and outcomes {list(outcomes.shape)}; expected "
             "[games] and [games, teams], one row per finished game"
         )
     if _are_plain_duels(env_ids, outcomes, num_envs):
@@ -314,13 +314,13 @@ def _are_plain_duels(env_ids: NDArray[Any], outcomes: NDArray[Any], num_envs: in
 def _array(values: Any, what: str) -> NDArray[Any]:
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
-        raise StageError(f"{what} have the dtype {array.dtype}; expected an array of numbers")
+        raise StageError(f"{what} have dtype {array.dtype}; expected an array of numbers")
     return array
 
 
 def _instances(env_ids: NDArray[Any], num_envs: int, name: str) -> NDArray[np.int32]:
     if env_ids.dtype.kind not in "iu":
-        raise StageError(f"{name}.env_ids has the dtype {env_ids.dtype}; expected whole numbers, such as int32")
+        raise StageError(f"{name}.env_ids has dtype {env_ids.dtype}; expected whole numbers, such as int32")
     strange = env_ids[(env_ids < 0) | (env_ids >= num_envs)]
     if len(strange):
         raise StageError(

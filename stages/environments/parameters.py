@@ -174,7 +174,7 @@ def check_parameter_names(parameters: EpisodeParameters, known: Mapping[str, str
             meanings = "; ".join(f"{each}: {meaning}" for each, meaning in known.items())
             hint = f"{close} It" if close else "; it"
             raise StageError(
-                f"environment_parameters.{parameter}: {name} has no parameter of this name{hint} takes {meanings}"
+                f"environment_parameters.{parameter}: {name} has no parameter of this name{hint} accepts {meanings}"
             )
 
 

@@ -28,7 +28,8 @@ def accept_any_reset(layers: Sequence[Any], name: str, seeded: Callable[..., Any
         missing = [argument for argument in _ARGUMENTS if argument not in taken_by(layer.reset)]
         if missing:
             text = (
-                f"reset{inspect.signature(layer.reset)} of {type(layer).__name__} accepts no {' and no '.join(missing)}"
+                f"reset{inspect.signature(layer.reset)} of {type(layer).__name__} does not accept "
+                f"{' or '.join(missing)}"
             )
             _warn_once(f"{name}: {text}", "seed" in missing)
             layer.reset = _Reset(layer, missing, inner, seeded, f"{name}: {text}")
@@ -82,5 +83,5 @@ _warned: set[str] = set()
 def _warn_once(text: str, unseeded: bool) -> None:
     if text not in _warned:
         _warned.add(text)
-        why = "; its seed is set through its method seed and its np_random, if they exist" if unseeded else ""
+        why = "; its seed is set through its seed() method and its np_random, if they exist" if unseeded else ""
         log.warning("%s%s. Expected: def reset(self, *, seed=None, options=None)", text, why)

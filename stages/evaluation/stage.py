@@ -132,7 +132,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         returns = np.array([value for each in played for value in each.returns])
         lengths = [value for each in played for value in each.lengths]
         if not len(returns):
-            self._warn(name, f"no episode of {name} ends in the evaluation environments, so {name} has no score")
+            self._warn(name, f"no episode of {name} ended in the evaluation environments, so {name} has no score")
             return
         mean = float(returns.mean())
         best = name not in self._best or mean > self._best[name]

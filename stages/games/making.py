@@ -48,7 +48,7 @@ def _find_game(config: RunConfig) -> Callable[..., Any]:
     assert game is not None, "as above"
     if game not in BUILTIN_GAMES:
         hint = suggest(game.replace("_", ""), BUILTIN_GAMES) or f"; available: {', '.join(BUILTIN_GAMES)}"
-        raise StageError(f"environment.id: there is no built-in game {game!r}{hint}", key=("environment", "id"))
+        raise StageError(f"environment.id: {game!r} is not a built-in game{hint}", key=("environment", "id"))
     module, _, name = BUILTIN_GAMES[game].partition(":")
     make: Callable[..., Any] = getattr(importlib.import_module(module), name)
     if settings.behavior is None and "behavior" in factory.parameter_names(make):  # other games name their behaviours

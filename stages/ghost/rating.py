@@ -121,7 +121,7 @@ class SkillRating:
             except ImportError:
                 self._missing = True
                 log.warning(
-                    "More than two teams play each other, for which ELO is only an approximation; a better rating, "
+                    "ELO is only an approximation for games with more than two teams; a better rating, "
                     'Self-play/Skill, needs openskill: pip install "headrace[league]".'
                 )
             else:

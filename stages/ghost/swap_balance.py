@@ -99,8 +99,9 @@ class SwapBalance:
         ratio = made / learned
         here, there = _swaps(ghost, learner, ratio)
         log.warning(
-            "Teams of unequal size: %s makes %.2f steps for each of %s. With these swap_steps, %s meets new opponents "
-            "%.3g times per turn, and %s %.3g times. For equal numbers, set behaviors.%s.self_play.swap_steps to %d.",
+            "Teams of unequal size: %s makes %.2f steps for each step of %s. With these swap_steps, %s meets new "
+            "opponents %.3g times per turn, and %s %.3g times. For equal numbers, set "
+            "behaviors.%s.self_play.swap_steps to %d.",
             *(ghost.name, ratio, learner.name, learner.name, here, ghost.name, there, learner.name),
             max(1, round(ghost.settings.team_change / ratio / here)),
         )

@@ -191,7 +191,7 @@ class KeptPolicies:
         if kept is None:
             wanted = f"snapshot {question.snapshot}" if question.snapshot >= 0 else f"version {question.version}"
             raise StageError(
-                f"{question.behavior_id}: an actor requests {wanted} of its policy, which is not available"
+                f"{question.behavior_id}: an actor requested {wanted} of its policy, but that is not available"
             )
         return kept
 

@@ -32,7 +32,7 @@ def require(solver: str | None) -> None:
     if solver == "nash" and importlib.util.find_spec("scipy") is None:
         raise StageError(
             "meta_solver 'nash' needs SciPy, which is not installed: pip install \"headrace[league]\"; or use "
-            "'replicator', which does without"
+            "'replicator', which does not need SciPy"
         )
 
 

@@ -124,7 +124,7 @@ def _check(spec: BehaviorSpec, observation: ObservationSpec) -> None:
         )
     if np.dtype(observation.dtype).kind not in "biuf":
         raise StageError(
-            f"{spec.behavior_id}: observation {observation.name!r} has dtype {observation.dtype!r}, "
+            f"{spec.behavior_id}: observation {observation.name!r} has dtype {observation.dtype!r}; "
             "expected numbers or booleans"
         )
 

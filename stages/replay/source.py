@@ -193,7 +193,7 @@ class ReplaySource(Source[Message]):
 
     def _report(self, reader: StreamReader) -> None:
         if reader.damage:
-            self._log.warning("replayed up to the last whole message: %s", reader.damage)
+            self._log.warning("replayed up to the last complete message: %s", reader.damage)
         elif not reader.closed_cleanly:
             self._log.warning(
                 "%s: 0 bytes are lost, but the stream was not closed: its run was killed, or is still recording",
@@ -229,7 +229,7 @@ def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
             found = [str(place)] if place.exists() else sorted(glob.glob(str(place), recursive=True))
         if not found:
             raise StageError(
-                f"replay: there is no stream {str(stream)!r}; expected a stream file, a folder of stream files, or a "
+                f"replay: no stream matches {str(stream)!r}; expected a stream file, a folder of stream files, or a "
                 "pattern such as 'results/<run-id>/streams/*.stream'"
             )
         for name in found:

@@ -257,7 +257,7 @@ def _write(memory: SavedMemory, file: IO[bytes], step: int) -> None:
 
 def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
     if _take(file, len(MAGIC)) != MAGIC:
-        raise ReplayFileError("not a replay buffer of this version")
+        raise ReplayFileError("not a replay buffer file written by this version of Headrace")
     (length,) = struct.unpack("<Q", _take(file, 8))
     header = _take(file, min(length, _MOST_HEADER_BYTES))
     if zlib.crc32(header) != struct.unpack("<I", _take(file, 4))[0]:
@@ -272,7 +272,8 @@ def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
     memory.restore(saved["facts"])
     if [_before(*described) for described in saved["columns"]] != [_before(*now) for now in _described(memory)]:
         raise ReplayFileError(
-            "its observations or actions differ from the environment's, or hindsight was switched on or off since"
+            "its observations or actions differ from the environment's, or hindsight has been switched on or off "
+            "since then"
         )
     for (_, dtype, *_), (column, rows) in zip(saved["columns"], memory.columns(), strict=True):
         checksum = 0

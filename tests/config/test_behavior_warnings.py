@@ -128,7 +128,7 @@ WARNINGS = [
     ),
     (
         "trainer_type: impala, max_steps: 2000, hyperparameters: {critic_pretrain_steps: 2000}",
-        "hyperparameters.critic_pretrain_steps: 2000 steps cover the whole run",
+        "hyperparameters.critic_pretrain_steps: 2000 steps cover the entire run",
     ),
     (
         "trainer_type: impala, max_steps: 79",

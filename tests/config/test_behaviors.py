@@ -253,7 +253,7 @@ MISTAKES = [
         "trainer_type: 'pppo' is not a trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or your own "
         "'module:Class'; did you mean 'ppo'?",
     ),
-    ("trainer_type: null", "trainer_type: nothing (null) is not valid; expected text"),
+    ("trainer_type: null", "trainer_type: an empty value (null) is not valid; expected text"),
     (
         "trainer_type: my.Trainer",
         "trainer_type: 'my.Trainer' is not a trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or your own",
@@ -265,8 +265,8 @@ MISTAKES = [
     ("hyperparameters: {beta: 0}", "hyperparameters: needs trainer_type as well; add 'trainer_type: ppo' (or your"),
     ("hyperparameters: {tau: 0.1}", "hyperparameters: needs trainer_type as well; add 'trainer_type: sac' (or your"),
     ("hyperparameters: {depth: 1}", "hyperparameters: needs trainer_type as well; add 'trainer_type: ppo' (or your"),
-    ("hyperparameters: null", "hyperparameters: nothing (null) is not valid; expected a map"),
-    ("network_settings: null", "network_settings: nothing (null) is not valid; expected a map"),
+    ("hyperparameters: null", "hyperparameters: an empty value (null) is not valid; expected a map"),
+    ("network_settings: null", "network_settings: an empty value (null) is not valid; expected a map"),
     ("network_settings: {hidden_units: 0}", "network_settings.hidden_units: 0 is out of range"),
     ("network_settings: {num_layers: 0}", "network_settings.num_layers: 0 is out of range"),
     (
@@ -316,7 +316,8 @@ MISTAKES = [
     ),
     (
         "init_path: old/Ball.nn",
-        "init_path: 'old/Ball.nn' is in Barracuda's format, which only versions 1.0 to 2.x of Unity's package can read; expected",
+        "init_path: 'old/Ball.nn' is in Barracuda's format, which only versions 1.0 to 2.x of Unity's package can "
+        "read; expected",
     ),
     ("self_play: {window: 0}", "self_play.window: 0 is out of range"),
     ("self_play: {save_steps: 0}", "self_play.save_steps: 0 is out of range"),
@@ -328,19 +329,19 @@ MISTAKES = [
     ),
     (
         "self_play: {opponents_with: {power: 1}}",
-        "self_play.opponents_with.power: 'latest_or_uniform' accepts nothing; leave it out",
+        "self_play.opponents_with.power: 'latest_or_uniform' accepts no arguments; leave it out",
     ),
     (
         "self_play: {opponents: prioritised, opponents_with: {power: -1}}",
-        "self_play.opponents_with.power: -1 is not valid; expected a finite number of at least 0",
+        "self_play.opponents_with.power: -1 is not valid; expected a finite, non-negative number",
     ),
     (
         "self_play: {opponents: prioritised, opponents_with: {power: .inf}}",
-        "self_play.opponents_with.power: inf is not valid; expected a finite number of at least 0",
+        "self_play.opponents_with.power: inf is not valid; expected a finite, non-negative number",
     ),
     (
         "self_play: {opponents: prioritised, opponents_with: {powr: 1}}",
-        "self_play.opponents_with.powr: 'prioritised' accepts 'power'; leave it out",
+        "self_play.opponents_with.powr: 'prioritised' accepts only 'power'; leave it out",
     ),
     ("even_checkpoints: true, keep_checkpoints: 0", "keep_checkpoints: 0 can't be combined with even_checkpoints"),
     ("even_checkpoints: true, max_steps: 3", "keep_checkpoints: 5 is greater than max_steps (3)"),
@@ -373,7 +374,7 @@ PPO_MISTAKES = [
     ("shared_critic: 'true'", "shared_critic: 'true' is not valid; expected true or false"),
     ("max_grad_norm: 0", "max_grad_norm: 0 is out of range"),
     ("adam_epsilon: 0", "adam_epsilon: 0 is out of range"),
-    ("tau: 0.005", "tau: unknown key for this trainer_type; it is a key of 'sac'"),
+    ("tau: 0.005", "tau: unknown key for this trainer_type; it is valid only for 'sac'"),
 ]
 
 

@@ -94,7 +94,7 @@ def test_a_draw_falls_into_one_share_or_into_the_rest(shares, at, index):
         ("brain: {use: random, wieght: 0.5}", "brain.wieght: unknown key; did you mean 'weight'"),
         ("brain: {weight: 0.5}", "brain.use: is required but missing"),
         ("brain: {use: random, weight: 1.5}", "brain.weight: 1.5 is out of range"),
-        ("brain: {use: random, with: {size: 3}}", "brain.with.size: 'random' accepts nothing; leave it out"),
+        ("brain: {use: random, with: {size: 3}}", "brain.with.size: 'random' accepts no arguments; leave it out"),
         ("brain: {use: a/b, with: {deterministic: 1}}", "brain.with.deterministic: 1 is not valid; expected true or"),
         ("brain: [{use: random}, {use: scripted}]", "the weights are shares of the games and add up to 2;"),
         (
@@ -164,7 +164,7 @@ def test_a_person_plays_all_games_and_only_as_the_brain_of_a_behaviour():
         RunConfig.from_plain({"behaviors": {"Ball": {"self_play": {"brains": "player"}}}})
     with pytest.raises(ConfigError, match="evaluation.opponents: 'player' is a person.* name another opponent"):
         RunConfig.from_plain({"behaviors": {"Ball": {}}, "evaluation": {"every": 9, "opponents": "player"}})
-    with pytest.raises(ConfigError, match="brain.with.keys: 'player' accepts nothing"):
+    with pytest.raises(ConfigError, match="brain.with.keys: 'player' accepts no arguments"):
         config({"use": "player", "with": {"keys": "wasd"}})
 
 

@@ -22,12 +22,13 @@ def test_policies_decide_in_actors_unless_they_are_asked_to_lie_together():
         ({"pipeline__inference": "centrally"}, "inference: 'centrally'"),
         (
             {"pipeline__inference": "central", "pipeline__deterministic": True},
-            "pipeline.inference: 'central' contradicts 'deterministic: true': the actors in one batch draw random "
+            "pipeline.inference: 'central' conflicts with 'deterministic: true': the actors in one batch draw random "
             "numbers",
         ),
         (
             {"pipeline__hosts__inference__kind": "inline"},
-            "pipeline.hosts.inference: configures the host of central inference, which is off; add 'pipeline.inference: central'",
+            "pipeline.hosts.inference: configures the host for central inference, which is not enabled; add "
+            "'pipeline.inference: central'",
         ),
         (
             {"pipeline__inference": "central", "pipeline__hosts__inference__resources": {"gpus": 1}},

@@ -137,7 +137,7 @@ def test_the_league_of_a_learner_names_the_behaviour_of_the_environment():
         ),
         (
             {"learners": {"main": {"freeze": {"after": 9, "at_most": 8}}}},
-            "league.learners.main.freeze.after: 9 is more than at_most (8)",
+            "league.learners.main.freeze.after: 9 is greater than at_most (8)",
         ),
         (
             {"learners": {"main": {"freeze": {"first": False}}}},

@@ -64,7 +64,12 @@ def refused(tmp_path, text):
         (
             "beha",
             "pipeline: {hosts: {actors: {replicas: 2}}}\nbeha",
-            ["league.yaml:2: pipeline.hosts.actors.replicas: 2, but the learners of RPS have 3 actors"],
+            [
+                (
+                    "league.yaml:2: pipeline.hosts.actors.replicas: 2 conflicts with the league of RPS, whose learners "
+                    "have 3 actors"
+                )
+            ],
         ),
         (
             "actors: 2",
@@ -116,7 +121,7 @@ ON_RAY = "pipeline: {hosts: {actors: {kind: ray}, learners: {kind: ray, resource
     ("resources", "wanted"),
     [
         ("{gpu: 1}", "gpu: unknown key; did you mean 'gpus'"),
-        ("{custom: {fast: many}}", "custom: 'many' of 'fast' is not valid; expected a number of at least 0"),
+        ("{custom: {fast: many}}", "custom: 'fast' is 'many'; expected a non-negative number"),
         ("{custom: {'node:10.0.0.7': 0.1}}", "custom.node:10.0.0.7: is a node of a cluster, but without pipeline.ray."),
     ],
 )

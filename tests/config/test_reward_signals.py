@@ -101,7 +101,7 @@ def test_null_drops_a_signal_of_default_settings(load):
 @pytest.mark.parametrize(
     ("default", "own", "expected"),
     [
-        ("{extrinsic: {}}", "{rnd: null}", ".rnd: nothing (null) is not valid"),
+        ("{extrinsic: {}}", "{rnd: null}", ".rnd: an empty value (null) is not valid"),
         ("{extrinsic: {}}", "{extrinsic: null}", ": is empty"),
     ],
 )
@@ -114,10 +114,13 @@ def test_null_for_a_signal_that_is_not_inherited_or_the_only_one_is_a_mistake(
 
 
 MISTAKES = [
-    ("{}", ": is empty; list at least one, such as 'extrinsic: {}', or leave the key out to use that default"),
-    ("", ": nothing (null) is not valid; expected a map of keys and values"),
+    ("{}", ": is empty; list at least one signal, such as 'extrinsic: {}', or leave the key out to use that default"),
+    ("", ": an empty value (null) is not valid; expected a map of keys and values"),
     ("[extrinsic]", ": a list is not valid; expected a map"),
-    ("{extrinsic: }", ".extrinsic: nothing (null) is not valid; expected a map of keys and values; '{}' uses the"),
+    (
+        ("{extrinsic: }"),
+        ".extrinsic: an empty value (null) is not valid; expected a map of keys and values ('{}' uses the",
+    ),
     ("{extrinsic: 1.0}", ".extrinsic: 1.0 is not valid; expected a map"),
     ("{extrinsc: {}}", ".extrinsc: unknown key; did you mean 'extrinsic'?"),
     ("{GAIL: {demo_path: a}}", ".GAIL: unknown key; did you mean 'gail'?"),
@@ -138,7 +141,7 @@ MISTAKES = [
     ("{extrinsic: {learning_rate: 1}}", ".extrinsic.learning_rate: unknown key here; it belongs under 'behaviors.B.re"),
     ("{gail: {}}", ".gail.demo_path: is required but missing: Demonstrations"),
     ("{gail: {demo_path: ''}}", ".gail.demo_path: is empty"),
-    ("{gail: {demo_path: null}}", ".gail.demo_path: nothing (null) is not valid; expected text"),
+    ("{gail: {demo_path: null}}", ".gail.demo_path: an empty value (null) is not valid; expected text"),
     ("{gail: {demo_path: a, use_vale: true}}", ".gail.use_vale: unknown key; did you mean 'use_vail'?"),
     ("{gail: {demo_path: a, use_actions: 1}}", ".gail.use_actions: 1 is not valid; expected true or false"),
     ("{curiosity: {learning_rate: 0}}", ".curiosity.learning_rate: 0 is out of range"),
@@ -149,7 +152,7 @@ MISTAKES = [
         ".curiosity.hidden_units: unknown key here; it belongs under 'network_settings'",
     ),
     ("{rnd: {network_settings: {num_layers: 0}}}", ".rnd.network_settings.num_layers: 0 is out of range"),
-    ("{rnd: {network_settings: null}}", ".rnd.network_settings: nothing (null) is not valid; expected a map"),
+    ("{rnd: {network_settings: null}}", ".rnd.network_settings: an empty value (null) is not valid; expected a map"),
 ]
 
 

@@ -273,7 +273,8 @@ MISTAKES = [
     ),
     (
         "environment: {kind: gymnasium}",
-        "environment: needs 'id' or 'factory', which names the environment to create; add a line such as 'id: CartPole-v1'",
+        "environment: needs 'id' or 'factory', which names the environment to create; add a line such as 'id: "
+        "CartPole-v1'",
     ),
     (CARTPOLE % ", factory: 'a:b'", "environment.factory: can't be combined with 'id'; keep one of the two"),
     (CARTPOLE % ", num_envs: 0", "environment.num_envs: 0 is out of range"),
@@ -310,7 +311,7 @@ MISTAKES = [
     ),
     (
         "env_settings: {env_path: a, num_envs: 300}",
-        "env_settings.num_envs: 300 are more than the limit of 256 in one actor",
+        "env_settings.num_envs: 300 exceeds the limit of 256 environments in one actor",
     ),
     (
         "env_settings: {listen: my-host}",
@@ -330,7 +331,7 @@ MISTAKES = [
     ),
     (
         "env_settings:",
-        "env_settings: nothing (null) is not valid; expected a map of keys and values; give it keys",
+        "env_settings: an empty value (null) is not valid; expected a map of keys and values; give it keys",
     ),
     ("engine_settings: {time_scale: 0}", "engine_settings.time_scale: 0 is out of range"),
     ("engine_settings: {widht: 1}", "engine_settings.widht: unknown key; did you mean 'width'?"),
@@ -383,11 +384,11 @@ MISTAKES = [
     ),
     (
         "pipeline: {deterministic: true, max_policy_lag: 1}",
-        "pipeline.max_policy_lag: 1 contradicts 'deterministic: t",
+        "pipeline.max_policy_lag: 1 conflicts with 'deterministic: t",
     ),
     (
         "pipeline: {deterministic: true, hosts: {learners: {kind: process}}}",
-        "pipeline.hosts.learners.kind: 'process' contradicts 'deterministic: true', which needs 'inline'",
+        "pipeline.hosts.learners.kind: 'process' conflicts with 'deterministic: true', which needs 'inline'",
     ),
     (
         "pipeline: {hosts: {actors: {resources: {gpus: 1}}}}",
@@ -396,7 +397,7 @@ MISTAKES = [
     ),
     (
         "pipeline: {hosts: {actors: {kind: ray, resources: {custom: {licence: one}}}}}",
-        "pipeline.hosts.actors.resources.custom: 'one' of 'licence' is not valid; expected a number of at least 0",
+        "pipeline.hosts.actors.resources.custom: 'licence' is 'one'; expected a non-negative number",
     ),
     (
         "pipeline: {hosts: {actors: {kind: thread}}}",
@@ -408,7 +409,7 @@ MISTAKES = [
     ),
     (
         "pipeline: {deterministic: true, hosts: {evaluation: {kind: process}}}",
-        "pipeline.hosts.evaluation.kind: 'process' contradicts 'deterministic: true'",
+        "pipeline.hosts.evaluation.kind: 'process' conflicts with 'deterministic: true'",
     ),
     ("pipeline: {hosts: {actors: {replicas: 0}}}", "pipeline.hosts.actors.replicas: 0 is out of range"),
     (
@@ -419,7 +420,7 @@ MISTAKES = [
     ("pipeline: {queues: {slab_bytes: 100}}", "pipeline.queues.slab_bytes: 100 is out of range"),
     (
         "pipeline: {deterministic: true, hosts: {actors: {replicas: 2}}}",
-        "pipeline.hosts.actors.replicas: 2 contradicts 'deterministic: true', which needs 1",
+        "pipeline.hosts.actors.replicas: 2 conflicts with 'deterministic: true', which needs 1",
     ),
     (
         "pipeline: {stages: [{use: my.stages.Clip}]}",
@@ -466,7 +467,7 @@ MISTAKES = [
     ),
     (
         "pipeline: {supervision: {main: {warn_s: 10, end_s: 5}}}",
-        "pipeline.supervision.main.end_s: 5 is less than warn_s, 10",
+        "pipeline.supervision.main.end_s: 5 is less than warn_s (10",
     ),
     ("pipeline: {stages: {use: 'a:B'}}", "pipeline.stages: a map is not valid; expected a list"),
 ]
@@ -536,8 +537,8 @@ def test_a_mistake_in_a_parameter_says_what_was_expected(mistakes_of, body: str,
     [
         ("{}", "behaviors: is empty, so the run has nothing to train"),
         ("behaviors: {}", "config.yaml:1: behaviors: is empty, so the run has nothing to train"),
-        ("behaviors:", "config.yaml:1: behaviors: nothing (null) is not valid; expected a map"),
-        ("behaviors: {B: }", "config.yaml:1: behaviors.B: nothing (null) is not valid; expected a map"),
+        ("behaviors:", "config.yaml:1: behaviors: an empty value (null) is not valid; expected a map"),
+        ("behaviors: {B: }", "config.yaml:1: behaviors.B: an empty value (null) is not valid; expected a map"),
         ("behaviors: {a/b: {}}", "config.yaml:1: behaviors.a/b: is not a valid behaviour name"),
         ("behaviors: {'B?team=0': {}}", "config.yaml:1: behaviors.B?team=0: is not a valid behaviour name"),
         (

@@ -237,7 +237,7 @@ def test_what_is_larger_than_any_configuration_is_refused_before_it_is_expanded(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no /dev/zero")
 def test_a_file_without_end_is_not_read_to_its_end():
-    with pytest.raises(ConfigError, match="larger than the limit of 1,000,000 bytes"):
+    with pytest.raises(ConfigError, match="too large for a configuration file; the limit is 1,000,000 bytes"):
         read_file(Path("/dev/zero"))
 
 

@@ -131,7 +131,7 @@ def test_a_port_in_use_is_refused_before_the_run_begins(tmp_path, in_this_proces
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = called(in_this_process, tmp_path, f"--monitor={port}")
-    assert f"monitor.listen: can't listen on localhost:{port}: another program uses it" in said
+    assert f"monitor.listen: can't listen on localhost:{port}: another program is using it" in said
     assert "Traceback" not in said
 
 

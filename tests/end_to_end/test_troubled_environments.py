@@ -33,7 +33,7 @@ def test_a_reward_that_is_not_a_number_is_named_and_not_trained_on(tmp_path):
     """In processes tests/chaos has it."""
     with pytest.raises(RunFailed) as failed:
         run_here(changed(troubled(trouble="nan", after=550), INLINE), tmp_path, "run")
-    assert "TroubledEnv', instance 0: step() returned the reward nan" in str(failed.value)
+    assert "TroubledEnv', instance 0: step() returned reward nan" in str(failed.value)
     states = read_whole_checkpoint(tmp_path / "run")
     weights = states["trainer@learner-CartPole"]["trainer"]["weights"]
     assert all(abs(weight).max() < 100 for weight in weights.values())  # NaN is not

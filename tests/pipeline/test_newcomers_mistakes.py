@@ -96,7 +96,7 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
         (
             "file.yaml:5: behaviors.Pole.hyperparameters.tau: ",
             "unknown key for this trainer_type",
-            "it is a key of 'sac'",
+            "it is valid only for 'sac'",
         ),
     ),
     "layers": (
@@ -245,7 +245,7 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
         ),
         (
             "run-pipeline: replay: ",
-            "there is no stream 'no.stream'",
+            "no stream matches 'no.stream'",
             "expected a stream file, a folder of stream files",
         ),
     ),

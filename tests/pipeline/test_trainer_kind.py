@@ -115,7 +115,7 @@ def test_its_settings_model_checks_fills_in_and_explains():
     }
     with pytest.raises(ConfigError, match=r"hyperparameters\.strid: unknown key; did you mean 'stride'\?"):
         RunConfig.from_plain(wander(strid=5))
-    with pytest.raises(ConfigError, match=r"unknown key for this trainer_type; it is a key of 'sac'"):
+    with pytest.raises(ConfigError, match=r"unknown key for this trainer_type; it is valid only for 'sac'"):
         RunConfig.from_plain(wander(tau=0.1))
 
 

@@ -134,5 +134,5 @@ def test_the_tensors_of_a_policy_are_views_shaped_by_its_layout():
 @pytest.mark.parametrize("count", [0, 2, 4])
 def test_a_policy_with_more_or_fewer_weights_than_its_layout_has_is_named(count):
     update = PolicyUpdate("Ball", 7, np.zeros(count, np.float32), (("w", (3,)),), 100)
-    with pytest.raises(ShapeError, match=f"policy version 7 of Ball has {count} weights, expected 3"):
+    with pytest.raises(ShapeError, match=f"policy version 7 of Ball has {count} weights, but its layout requires 3"):
         update.tensors()

@@ -268,7 +268,7 @@ def test_a_damaged_header_is_a_stream_error_that_says_where(recording):
         (b"{", "not a stream"),
         (MAGIC.replace(b"\r\n", b"\n") + bytes(100), "not a stream"),
         (MAGIC[:5], "truncated after 5 bytes"),
-        (PREAMBLE.pack(MAGIC, 2) + bytes(100), "format version 2, expected 1"),
+        (PREAMBLE.pack(MAGIC, 2) + bytes(100), "format version 2; expected 1"),
         (PREAMBLE.pack(MAGIC, 1) + bytes(100), "header frame at byte 12"),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_port_in_use_at_one_address_is_in_use(held, host, listen):
     except OSError:
         pytest.skip(f"this machine has no {host}")
     other.listen()
-    with pytest.raises(OSError, match="another program uses it") as caught:
+    with pytest.raises(OSError, match="another program is using it") as caught:
         find_port(listen, other.getsockname()[1])
     assert caught.value.errno == errno.EADDRINUSE
 

@@ -149,7 +149,7 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
         writing.put("hyperparameters.gradient_steps", steps if each == -1 else each, updates)
         writing.top.put("pipeline.max_policy_lag", 0, freq.old, _IN_TURN)
     else:
-        comment = "" if every == 1 else f"{freq}, {updates}: the same number of updates, after a few steps at a time"
+        comment = "" if every == 1 else f"{freq}, {updates}: the same number of updates, made after every few steps"
         writing.put("hyperparameters.steps_per_update", integral(steps / each) if each > 0 else 1, updates, comment)
 
 
@@ -194,7 +194,7 @@ def _convert_pictures(
     except ValueError as error:
         writing.leave_out(layers, str(error))
         own = of_critic = []
-    behind = f"and {layers}" if own else "here a layer of that size follows"
+    behind = f"and {layers}" if own else "Headrace adds a layer of that size"
     comment = f"NatureCNN's {_PICTURES} features; {behind}"
     writing.put("network_settings.hidden_units", [_PICTURES, *own], layers, comment)
     if of_critic != own:

@@ -76,7 +76,9 @@ def find_entry(document: Document, asked: EntryRequest) -> Entry:
         names = "" if "" in entries else f"; it has entries for {', '.join(listed) or 'all environments'}"
         raise NoEntryError(f"is an rl-baselines3-zoo file; name the environment, as in '{HOW}'{names}")
     if asked.env_id in (_FOR_ATARI, _FOR_ALL):
-        raise NoEntryError(f"'{asked.env_id}' is not an environment; name one to which the entry applies, with --id")
+        raise NoEntryError(
+            f"'{asked.env_id}' is not an environment; use --id to name an environment that the entry applies to"
+        )
     name = _name_for(asked.env_id, entries)
     values = entries[name]
     whole = OldValue(document.data, document)

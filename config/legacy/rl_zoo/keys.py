@@ -225,7 +225,7 @@ PPO_POLICY: Mapping[str, Key] = {
         also=("network_settings.gsde.clip_mean", lambda value: 0 if value else None),
     ),
     "full_std": Key("network_settings.gsde.full_std", True, needs="use_sde"),
-    "share_features_extractor": Key(None, True, why="actor and critic share the encoder of images"),
+    "share_features_extractor": Key(None, True, why="actor and critic share the image encoder"),
     **_POLICY,
 }
 """Keys in PPO's `policy_kwargs`."""

@@ -57,7 +57,7 @@ class Writing:
     def put(self, to: str, value: Any, given: Given, comment: str = "", *, top: bool = False, note: str = "") -> None:
         """Write a value. Its comment states its origin unless another comment is given, followed by the note."""
         origin = in_words(given.key) if given.value == value else str(given)
-        origin = origin if given.written else f"their default of {given.key}"
+        origin = origin if given.written else f"their default for {given.key}"
         (self.top if top else self.own).put(to, value, given.old, f"{comment or origin}{note and f'; {note}'}")
 
     def leave_out(self, given: Given, why: str) -> None:

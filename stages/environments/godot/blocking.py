@@ -26,7 +26,7 @@ _LAST_WORDS_S = 2.0
 """Seconds to wait for the game's process to exit after its connection has closed."""
 _CLOSED = "the environment is closed, or its game has failed; create a new one"
 _OWES = "the game has not answered the last request yet: call step_recv before you send anything else"
-_UNASKED = "the game sent a message without a request"
+_UNASKED = "the game sent a message that was not requested"
 
 
 class GodotEnvError(ConnectionError):

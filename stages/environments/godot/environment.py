@@ -322,7 +322,7 @@ class GodotEnv:
         if message.get("type") != kind:
             self._link.close()
             found = message.get("type")
-            raise GodotEnvError(f"the game answered with a message of type {found!r}, expected {kind!r}")
+            raise GodotEnvError(f"the game answered with a message of type {found!r}; expected {kind!r}")
         return cast("dict[str, Any]", message)
 
     def _doubtful(self, content: bytes) -> dict[str, Any]:
@@ -339,13 +339,13 @@ class GodotEnv:
         """Raise an error if a reward or a value in an observation is not a number."""
         for agent, reward in enumerate(message.get("reward") or ()):
             if not isinstance(reward, int | float):
-                raise GodotEnvError(f"agent {agent} has the reward {not_a_number(reward)}, expected a finite number")
+                raise GodotEnvError(f"agent {agent} has reward {not_a_number(reward)}; expected a finite number")
         for agent, observed in enumerate(message.get("obs") or ()):
             for key, values in observed.items() if isinstance(observed, Mapping) else ():
                 for index, value in enumerate(values if isinstance(values, list) else [values]):
                     if value is None or (isinstance(value, str) and not is_picture(key)):
                         raise GodotEnvError(
-                            f"agent {agent} has {not_a_number(value)} at index {index} of the observation {key!r}, "
+                            f"agent {agent} has {not_a_number(value)} at index {index} of the observation {key!r}; "
                             f"expected finite numbers; {OF_OBSERVATIONS}"
                         )
 

@@ -227,7 +227,7 @@ class GodotInstance(Program[GodotWorker]):
         if not isinstance(found, list) or len(found) != self._agents:
             what = f"{len(found)} entries" if isinstance(found, list) else repr(found)[:60]
             raise ProgramBroken(
-                f"{self.name}: its message has {what} as {key!r}, expected one for each of the {self._agents} agents "
+                f"{self.name}: its message has {what} as {key!r}; expected one for each of the {self._agents} agents "
                 "that it has announced; agents can't join or leave a running game"
             )
         return found

@@ -93,7 +93,7 @@ class AgentColumns:
             for agent, value in zip(self._places, own, strict=True):
                 if not isinstance(value, _NUMBER_KINDS) or not np.isfinite(_float32([_float(value)], 1)[0]):
                     raise WrongColumn(
-                        f"agent {agent}: has the reward {not_a_number(value)}, expected a finite number; look for a "
+                        f"agent {agent} has reward {not_a_number(value)}; expected a finite number; look for a "
                         "division by zero or an error where the game computes rewards"
                     )
         return rewards
@@ -123,7 +123,7 @@ class AgentColumns:
             truth(agent, TRUNCATED, info.get(TRUNCATED, False))
             last = info.get(LAST)
             if last is not None and not isinstance(last, Mapping):
-                raise WrongColumn(f"agent {agent}: has {shown(last)} as {LAST!r} in its info, expected a map of keys")
+                raise WrongColumn(f"agent {agent} has {shown(last)} as {LAST!r} in its info; expected a map of keys")
             found.append(info)
         return found
 
@@ -163,7 +163,7 @@ class AgentColumns:
             )
             keys = ", ".join(values) if isinstance(values, Mapping) else shown(values)
             why = f"it has: {keys}" if keys else f"it has no observations: {OF_OBSERVATIONS}"
-            raise WrongColumn(f"agent {agent}: lacks the observation {key!r} ({why})") from None
+            raise WrongColumn(f"agent {agent} lacks the observation {key!r} ({why})") from None
         if key in self._choices:
             return self._one_hot(observation, found)
         if is_picture(key):
@@ -194,7 +194,7 @@ class AgentColumns:
         if flat is None or len(flat) != observation.size:
             what = shown(value) if flat is None else f"{len(flat)} numbers"
             raise WrongColumn(
-                f"agent {agent}: has {what} as the observation {observation.name!r}, expected the {observation.size} "
+                f"agent {agent} has {what} as the observation {observation.name!r}; expected the {observation.size} "
                 "numbers that it has announced"
             )
         for index, number in enumerate(flat):
@@ -204,7 +204,7 @@ class AgentColumns:
 
     def _not_a_number(self, agent: int, observation: ObservationSpec, index: int, value: Any) -> str:
         return (
-            f"agent {agent}: has {not_a_number(value)} at index {index} of the observation {observation.name!r}, "
+            f"agent {agent} has {not_a_number(value)} at index {index} of the observation {observation.name!r}; "
             f"expected finite numbers; {OF_OBSERVATIONS}"
         )
 
@@ -215,7 +215,7 @@ class AgentColumns:
             inner = value[0] if isinstance(value, list) and len(value) == 1 else value
             if not isinstance(inner, _NUMBER_KINDS) or inner != round(inner) or not 0 <= inner < choices:
                 raise WrongColumn(
-                    f"agent {agent}: has {shown(value)} as the observation {observation.name!r}, expected a whole "
+                    f"agent {agent} has {shown(value)} as the observation {observation.name!r}; expected a whole "
                     f"number from 0 to {choices - 1}"
                 )
             rows[row, int(inner)] = 1
@@ -226,13 +226,13 @@ class AgentColumns:
         for row, (agent, text) in enumerate(zip(self._places, found, strict=True)):
             if not isinstance(text, str):
                 raise WrongColumn(
-                    f"agent {agent}: has {shown(text)} as the image {observation.name!r}, expected the image's bytes "
+                    f"agent {agent} has {shown(text)} as the image {observation.name!r}; expected the image's bytes "
                     f"as a hexadecimal string; {NO_WINDOW}"
                 )
             try:
                 pictures[row] = read_picture(text, observation.shape, observation.channels_last)
             except WrongPicture as error:
-                raise WrongColumn(f"agent {agent}: has an image {observation.name!r} {error}") from None
+                raise WrongColumn(f"agent {agent} has an image {observation.name!r} {error}") from None
         return pictures
 
 
@@ -243,7 +243,7 @@ def info_of(agent: int, info: Any) -> dict[str, Any]:
         WrongColumn: if the info is not a map.
     """
     if info is not None and not isinstance(info, dict):
-        raise WrongColumn(f"agent {agent}: has {shown(info)} as its info, expected a map of keys")
+        raise WrongColumn(f"agent {agent} has {shown(info)} as its info; expected a map of keys")
     return info or {}
 
 
@@ -254,7 +254,7 @@ def truth(agent: int, what: str, value: Any) -> bool:
         WrongColumn: if the value is anything else.
     """
     if value not in (0, 1) or not isinstance(value, bool | int | float):
-        raise WrongColumn(f"agent {agent}: has {shown(value)} as {what!r}, expected true or false")
+        raise WrongColumn(f"agent {agent} has {shown(value)} as {what!r}; expected true or false")
     return bool(value)
 
 
@@ -315,7 +315,7 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
             picture[..., :3] = data.reshape(height, width, sent)[..., :3]
             return picture
     raise WrongPicture(
-        f"of {len(data):,} bytes, expected {math.prod(shape):,} ({'×'.join(map(str, shape))}, as announced)"
+        f"of {len(data):,} bytes; expected {math.prod(shape):,} ({'×'.join(map(str, shape))}, as announced)"
     )
 
 

@@ -53,8 +53,8 @@ class GymnasiumGoalRewards:
             env, self._close = make_single(self._request)
             if env is None:
                 raise StageError(
-                    f"{self._name}: hindsight needs a single environment to compute rewards, and there are only "
-                    "vectorised ones; use single environments, or leave hindsight out"
+                    f"{self._name}: hindsight needs a single environment to compute rewards, but all environments are "
+                    "vectorised; use single environments, or leave hindsight out"
                 )
             env.reset(seed=seed)
         self._spaces = [_goal_space(env, key, size, self._name) for key in (ACHIEVED_GOAL, DESIRED_GOAL)]
@@ -62,7 +62,7 @@ class GymnasiumGoalRewards:
             self._compute = getattr(env, "get_wrapper_attr", lambda name: getattr(env, name))("compute_reward")
         except AttributeError:
             raise StageError(
-                f"{self._name}: hindsight recomputes rewards for other goals, and the environment has no method "
+                f"{self._name}: hindsight recomputes rewards for other goals, but the environment has no method "
                 "compute_reward(achieved_goal, desired_goal, info); add it, or leave hindsight out"
             ) from None
         spaces = copy.deepcopy(self._spaces)

@@ -172,7 +172,7 @@ def _make(
             except Exception as error:
                 if not options:
                     raise
-                lacks = f"does not take these options ({error_summary(error)})"
+                lacks = f"does not accept these options ({error_summary(error)})"
         mode = "sync"
     if mode == "sync":
         options = {"disable_env_checker": True, **options}  # `checks` has clearer messages

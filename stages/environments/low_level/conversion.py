@@ -45,7 +45,7 @@ def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
     for observation in observations:
         if not 1 <= len(observation.shape) <= 3 or min(observation.shape) < 1:
             raise StageError(
-                f"{label}: {behavior_id}'s observation {observation.name!r} has the shape {observation.shape}; "
+                f"{label}: {behavior_id}'s observation {observation.name!r} has shape {observation.shape}; "
                 "expected a vector (rank 1), a set of elements (rank 2) or an image (rank 3)"
             )
     return BehaviorSpec(behavior_id, observations, actions, grouped=True)
@@ -171,7 +171,7 @@ class _StepsReader:
         observations = getattr(steps, "obs", None)
         if observations is None or len(observations) != len(self._spec.observations):
             found = "no obs" if observations is None else f"{len(observations)} obs"
-            raise self._broken(f"{kind} has {found}, expected {len(self._spec.observations)}, from its spec")
+            raise self._broken(f"{kind} has {found}; expected {len(self._spec.observations)}, from its spec")
         if not count:
             return np.zeros((0, *spec.shape), np.float32)
         try:
@@ -180,7 +180,7 @@ class _StepsReader:
         except (OverflowError, TypeError, ValueError) as error:
             raise self._broken(f"{kind}.obs[{index}] is not an array of numbers: {error}") from error
         if column.shape != (count, *spec.shape):
-            raise self._broken(f"{kind}.obs[{index}] has the shape {column.shape}, expected {(count, *spec.shape)}")
+            raise self._broken(f"{kind}.obs[{index}] has shape {column.shape}; expected {(count, *spec.shape)}")
         return self._finite(column, f"{kind}.obs[{index}]", ids)
 
     def _finite(self, column: NDArray[np.float32], what: str, ids: NDArray[np.int32]) -> NDArray[np.float32]:

@@ -131,7 +131,7 @@ class _Columns:
             return np.ones((count, actions.mask_size), np.bool_)
         if not actions.masked:
             raise MessageError(
-                f"sent {self._where}.masks, and {self._spec.behavior_id} was announced without masks: announce its "
+                f"sent {self._where}.masks, but {self._spec.behavior_id} was announced without masks: announce its "
                 "actions with 'masked': true"
             )
         sent = self._part["masks"]
@@ -140,8 +140,8 @@ class _Columns:
         try:
             return MaskReader.of_branches(actions).read(sent, count)
         except MaskError as error:
-            where = f"sent as {self._where}.masks" if error.row is None else self._agent(int(self.ids[error.row]))
-            raise MessageError(f"{where} a mask{error.at} that {error.problem}") from error
+            where = f"as {self._where}.masks" if error.row is None else self._of(int(self.ids[error.row]))
+            raise MessageError(f"sent a mask{error.at} {where} that {error.problem}") from error
 
     def _ids(self) -> NDArray[np.int32]:
         if "ids" not in self._part:
@@ -188,7 +188,9 @@ class _Columns:
         if not good.all():
             at = int(good.argmin())
             agent, index = int(self.ids[at // per_agent]), at % per_agent
-            raise MessageError(f"{self._agent(agent)} {flat[at]} at index {index} of {what}, expected {_WANTED[dtype]}")
+            raise MessageError(
+                f"sent {flat[at]} at index {index} of {what} {self._of(agent)}; expected {_WANTED[dtype]}"
+            )
         return flat.astype(dtype, copy=False)
 
     def _no_numbers(self, sent: list[Any], per_agent: int, dtype: str, what: str) -> MessageError:
@@ -199,11 +201,11 @@ class _Columns:
                 if not isinstance(value, int | float):
                     found = "null" if value is None else repr(value)
                     return MessageError(
-                        f"{self._agent(agent)} {found} at index {index} of {what}, expected {_WANTED[dtype]}"
+                        f"sent {found} at index {index} of {what} {self._of(agent)}; expected {_WANTED[dtype]}"
                     )
             if len(flat) != per_agent:
                 return MessageError(
-                    f"{self._agent(agent)} {_counted(len(flat), 'number')} as {what}, expected {per_agent}"
+                    f"sent {_counted(len(flat), 'number')} as {what} {self._of(agent)}; expected {per_agent}"
                 )
         return MessageError(f"sent values in {self._where}.{what} that are not numbers")
 
@@ -216,8 +218,8 @@ class _Columns:
                 f"sent bytes as {self._where}.{what} that can't be read as {_OF_BYTES.get(dtype, dtype)}: {error}"
             ) from None
 
-    def _agent(self, agent: int) -> str:
-        return f"sent for agent {agent} of {self._spec.behavior_id}"
+    def _of(self, agent: int) -> str:
+        return f"for agent {agent} of {self._spec.behavior_id}"
 
 
 def _numbers(sent: Any) -> NDArray[Any]:
@@ -274,7 +276,7 @@ def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) ->
         raise MessageError(f"sent {', '.join(unknown)} in a state: expected only the keys {', '.join(_KEYS)}")
     agents = message.get("agents", {})
     if not isinstance(agents, Mapping):
-        raise MessageError(f"sent {repr(agents)[:60]} as agents: expected a map by behaviour")
+        raise MessageError(f"sent {repr(agents)[:60]} as agents: expected a map with a key for each behaviour")
     rows = {}
     for behavior_id, part in agents.items():
         spec = specs.get(behavior_id)

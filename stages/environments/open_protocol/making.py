@@ -109,8 +109,8 @@ class OpenInstance(Program[OpenWorker]):
         for empty in range(_MOST_EMPTY):
             if empty == _MANY_EMPTY:
                 log.warning(
-                    "%s sent %s states in a row in which no agent requests a decision or ends; an agent whose episode "
-                    "has ended must request a decision to begin the next one",
+                    "%s sent %s states in a row in which no agent requested a decision or ended; an agent whose "
+                    "episode has ended must request a decision to begin the next one",
                     *(self.name, f"{_MANY_EMPTY:,}"),
                 )
             try:

@@ -45,7 +45,7 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
     """
     if message.get("protocol") != VERSION:
         raise MessageError(
-            f"speaks version {message.get('protocol')!r} of the open protocol, expected {VERSION} as 'protocol' in its "
+            f"speaks version {message.get('protocol')!r} of the open protocol; expected {VERSION} as 'protocol' in its "
             "hello"
         )
     _known(message, ("type", "protocol", "game", "behaviors"), "hello")

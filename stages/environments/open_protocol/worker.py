@@ -113,7 +113,7 @@ class OpenWorker(GameWorker):
         if kind == "state" and (isinstance(number, bool) or number != self._asked):
             what = "without a number" if number is None else f"with the number {repr(number)[:60]}"
             raise MessageError(
-                f"sent a state {what}, expected {self._asked}, the number of the last reset or act: answer each "
+                f"sent a state {what}; expected {self._asked}, the number of the last reset or act: answer each "
                 "request once, and in order"
             )
 

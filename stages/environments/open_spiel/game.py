@@ -157,8 +157,8 @@ def _fitting(key: str, value: Any, defaults: Mapping[str, Any], name: str) -> An
     if key == _SEED:
         raise StageError(f"{where}: the run sets {_SEED} from its own seed; leave it out", key=(*_OPTIONS, key))
     if key not in defaults:
-        hint = suggest(key, defaults) or f"; it takes {_listed(defaults) or 'none'}"
-        raise StageError(f"{where} takes no {key!r}{hint}", key=(*_OPTIONS, key))
+        hint = suggest(key, defaults) or f"; it accepts {_listed(defaults) or 'no parameters'}"
+        raise StageError(f"{where} does not accept {key!r}{hint}", key=(*_OPTIONS, key))
     wanted = type(defaults[key])
     if wanted is float and type(value) is int:
         return float(value)

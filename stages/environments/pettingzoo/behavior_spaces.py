@@ -268,7 +268,7 @@ def _finite(received: list[float], what: str, who: Who) -> NDArray[np.float32]:
     if not finite.all():
         row = int(np.argmin(finite))
         raise NotFiniteError(
-            f"{who(row)}: {what} is {received[row]:.6g}, expected a finite number; look for a division by zero where "
+            f"{who(row)}: {what} is {received[row]:.6g}; expected a finite number; look for a division by zero where "
             "rewards are computed"
         )
     return rewards

@@ -114,7 +114,7 @@ class TurnInstance(Instance):
             if not (terminated or truncated):
                 self._warn(
                     "gone",
-                    "agent '%s' is no longer in agents, but neither terminated nor truncated, so its end counts as "
+                    "agent '%s' is no longer in agents, but was neither terminated nor truncated, so its end counts as "
                     "truncated",
                     agent,
                 )

@@ -199,11 +199,13 @@ class ParallelInstance(Instance):
     def _note_absence(self, agent: Agent, decided: bool, goes_on: bool) -> None:
         if not goes_on and decided:
             raise BrokenEnvironmentError(
-                f"{self._name}: agent '{agent}' is no longer in agents, but neither terminated nor truncated"
+                f"{self._name}: agent '{agent}' is no longer in agents, but was neither terminated nor truncated"
             )
         how = "so it pauses: it receives no action until it returns" if goes_on else "so its end counts as truncated"
         self._warn(
-            f"gone {goes_on}", f"agent '%s' is no longer in agents, but neither terminated nor truncated, {how}", agent
+            f"gone {goes_on}",
+            f"agent '%s' is no longer in agents, but was neither terminated nor truncated, {how}",
+            agent,
         )
 
     def _note_new_life(self, agent: Agent) -> None:

@@ -269,7 +269,7 @@ def check_scores(scores: Sequence[Sequence[float]], env_ids: Sequence[int], name
         game, team = (int(index) for index in np.argwhere(~finite)[0])
         raise NotFiniteError(
             f"{name}: the rewards of team {team} in instance {env_ids[game]}'s game add up to "
-            f"{scores[game][team]:.6g}, expected a finite number; look for a division by zero where rewards are "
+            f"{scores[game][team]:.6g}; expected a finite number; look for a division by zero where rewards are "
             "computed"
         )
 

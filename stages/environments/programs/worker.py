@@ -167,7 +167,7 @@ class GameWorker(ProgramWorker):
             ProgramEnded: if the game announces its end.
         """
         if message["type"] != kind:
-            raise MessageError(f"answered with a message of type {message['type']!r}, expected {kind!r}")
+            raise MessageError(f"answered with a message of type {message['type']!r}; expected {kind!r}")
 
     async def close(self, patience_s: float | None = None) -> None:
         """End the game: a program quits, or is killed if it takes too long.
@@ -256,7 +256,7 @@ class GameWorker(ProgramWorker):
         if self._over:
             raise ProgramBroken(f"{self.name} isn't connected: it has failed, or was never started")
         if self._server.unasked:
-            raise await self._failed("sent a message without a request")
+            raise await self._failed("sent a message that was not requested")
         self._owes = True
         self._server.send(content)
         return await self._answer(kind, late)

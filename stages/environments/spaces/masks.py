@@ -38,7 +38,7 @@ Lead = tuple[int, ...]
 """The axes before those of one mask: () for one agent, (n,) for several."""
 _MEANING = "1 for each allowed choice and 0 for each forbidden choice"
 _LEAST = "at least one 1, which means allowed"
-_FLAGS = "for each flag, 0 if it must be 0, 1 if it must be 1, and 2 if it can be either"
+_FLAGS = "0 for each flag that must be 0, 1 for each that must be 1, and 2 for each that can be either"
 _ADDITIVE = -1e6
 """Smaller numbers show that the mask is meant to be added to logits."""
 
@@ -350,7 +350,7 @@ def _of_flags(space: OwnSpace, given: NDArray[Any], lead: Lead, at: str) -> Mask
 def _no_booleans(given: NDArray[Any], wrong: Masks, meaning: str, lead: Lead, at: str) -> MaskError:
     *row, index = np.argwhere(wrong)[0].tolist()
     number = given[(*row, index)]
-    problem = f"has {number} at index {index}, expected {meaning}"
+    problem = f"has {number} at index {index}; expected {meaning}"
     if number < _ADDITIVE:
         problem = (
             f"has {number} at index {index}, as in a mask that is added to logits; expected {meaning}: convert the "
@@ -365,7 +365,7 @@ def _unfit(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> MaskErr
     elif array.dtype.kind not in "biuf":
         got = f"is an array of {array.dtype}"
     else:
-        got = f"has the shape {array.shape}" + (f", for {lead[0]} agents" if lead else "")
+        got = f"has shape {array.shape}" + (f", for {lead[0]} agents" if lead else "")
     return MaskError(f"{got}; {_expected(space)}", None, at)
 
 

@@ -61,7 +61,7 @@ def action_protos(spec: BehaviorSpec, continuous: NDArray[np.float32], discrete:
     expected = (d, actions.continuous_size), (d, len(actions.discrete_branches))
     if (continuous.shape, discrete.shape) != expected:
         raise ValueError(
-            f"{spec.behavior_id}: actions of shapes {continuous.shape} and {discrete.shape}, expected {expected[0]} "
+            f"{spec.behavior_id}: actions of shapes {continuous.shape} and {discrete.shape}; expected {expected[0]} "
             f"and {expected[1]}"
         )
     if actions.discrete_branches:

@@ -117,7 +117,7 @@ class BehaviorReader:
         if not finite.all():
             row = int(np.argmin(finite))
             raise UnityBroken(
-                f"{self._owner}, agent {ids[row]}: its {what} is {rewards[row]}, expected a finite number; look for a "
+                f"{self._owner}, agent {ids[row]}: its {what} is {rewards[row]}; expected a finite number; look for a "
                 "division by zero where the agent's script adds rewards"
             )
         return rewards
@@ -128,7 +128,7 @@ class BehaviorReader:
         if any(len(observations) != wanted for observations in per_agent):
             row = next(row for row, observations in enumerate(per_agent) if len(observations) != wanted)
             raise UnityMisobserved(
-                f"{self._owner}, agent {ids[row]}: has {len(per_agent[row])} observations, expected {wanted}, like the "
+                f"{self._owner}, agent {ids[row]} has {len(per_agent[row])} observations; expected {wanted}, like the "
                 f"first agent of the behaviour ({', '.join(o.name for o in self.spec.observations)}); give all its "
                 "agents the same sensors, or this agent a separate behaviour name"
             )
@@ -166,7 +166,7 @@ class BehaviorReader:
             self._warned_of_mask = True
             row = next(row for row, mask in enumerate(forbidden) if len(mask) not in (0, width))
             log.warning(
-                "%s, agent %d: its action mask has %d entries, expected %d: one for each choice of the branches %s. "
+                "%s, agent %d: its action mask has %d entries; expected %d: one for each choice of branches %s. "
                 "Masks of any other length are ignored, so every action is allowed, as in ML-Agents",
                 *(self._owner, rows[row].id, len(forbidden[row]), width, list(self._mask_reader.branches)),
             )
@@ -275,7 +275,7 @@ class FloatReader:
             numbers = np.stack([self._one(row, proto) for row, proto in enumerate(protos)])
         if not np.isfinite(numbers).all():
             row, at = (int(index) for index in np.argwhere(~np.isfinite(numbers))[0])
-            raise WrongObservation(row, f"has {numbers[row, at]} at index {at}, expected finite numbers")
+            raise WrongObservation(row, f"has {numbers[row, at]} at index {at}; expected finite numbers")
         return numbers.reshape(len(protos), *self.spec.shape)
 
     def _all_at_once(self, serialised: list[bytes]) -> NDArray[np.float32] | None:
@@ -355,7 +355,7 @@ def _check_shape(spec: ObservationSpec, row: int, proto: Any) -> None:
 def _floats(spec: ObservationSpec, row: int, proto: Any) -> NDArray[np.float32]:
     data = proto.float_data.data
     if len(data) != spec.size:
-        raise WrongObservation(row, f"has {len(data)} numbers, expected {spec.size} (shape {spec.shape})")
+        raise WrongObservation(row, f"has {len(data)} numbers; expected {spec.size} (shape {spec.shape})")
     return np.fromiter(data, np.float32, spec.size)
 
 

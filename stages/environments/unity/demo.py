@@ -71,7 +71,7 @@ class DemoReader:
         except OSError as error:
             raise StageError(f"{self.path}: can't read the demonstration: {error.strerror}") from error
         if not self._data:
-            raise StageError(f"{self.path}: the file is empty, expected a demonstration; record it again")
+            raise StageError(f"{self.path}: the file is empty; record the demonstration again")
         self.meta, self.brain, self._first = self._read_head()
 
     def __iter__(self) -> Generator[Any, None, None]:
@@ -107,7 +107,7 @@ class DemoReader:
             ) from error
         if meta.api_version not in API_VERSIONS:
             raise StageError(
-                f"{self.path}: the demonstration has format version {meta.api_version}, expected "
+                f"{self.path}: the demonstration has format version {meta.api_version}; expected "
                 f"{' or '.join(str(version) for version in API_VERSIONS)}; record it again with ML-Agents 1.0 to 4.0"
             )
         return meta, brain, first

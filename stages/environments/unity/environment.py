@@ -245,7 +245,7 @@ class UnityEnvironment:
     def _behavior(self, name: str) -> _AnnouncedBehavior:
         if name not in self._behaviors:
             known = ", ".join(self._behaviors) or "none before the first reset"
-            raise UnityActionException(f"there is no behaviour {name!r}; the behaviours are: {known}")
+            raise UnityActionException(f"unknown behaviour {name!r}; the behaviours are: {known}")
         return self._behaviors[name]
 
     def _receive(self, exchange: Coroutine[Any, Any, Any]) -> None:

@@ -121,7 +121,7 @@ def check(greeting: UnityGreeting, worker: str) -> None:
     if not compatible(COMMUNICATION_VERSION, greeting.communication_version):
         raise UnityRefused(
             f"{worker} speaks version {greeting.communication_version or 'unknown'} of the communication protocol (its "
-            f"package com.unity.ml-agents is {greeting.package_version or 'of unknown version'}), and Headrace speaks "
+            f"package com.unity.ml-agents is {greeting.package_version or 'of unknown version'}), but Headrace speaks "
             f"{COMMUNICATION_VERSION}: the major versions must match. Install com.unity.ml-agents 1.0 or newer in the "
             "Unity project and rebuild it"
         )

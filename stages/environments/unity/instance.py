@@ -108,7 +108,8 @@ class UnityInstance(Program[Worker]):
             known = ", ".join(sorted(self._brains)) or "none"
             raise UnityBroken(
                 f"{self.name} sends agents of a behaviour {behavior_id!r} that it has not announced (announced: "
-                f"{known}); is its package com.unity.ml-agents complete, and all of one version?"
+                f"{known}); check that its package com.unity.ml-agents is complete, with all files from the same "
+                "version"
             )
         reader = BehaviorReader(brain, first, self.name)
         if self._without_graphics and behavior_id not in self.specs:

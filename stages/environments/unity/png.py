@@ -95,7 +95,7 @@ def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None
         if png_size(file) != out.shape[1:]:
             height, width = png_size(file)
             raise PngError(
-                f"holds an image of {height}×{width} (height × width), expected {out.shape[1]}×{out.shape[2]}"
+                f"holds an image of {height}×{width} (height × width); expected {out.shape[1]}×{out.shape[2]}"
             )
     channels = _side_by_side([_pixels(file) for file in files], mapping or (0,) * len(out)).transpose(2, 0, 1)
     if mapping:
@@ -106,7 +106,7 @@ def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None
     elif len(out) == 1:
         out[0] = _mean(channels[: len(channels) // len(files)])
     elif len(channels) < len(out):
-        raise PngError(f"has images with {len(channels)} channels, expected {len(out)}")
+        raise PngError(f"has images with {len(channels)} channels; expected {len(out)}")
     else:
         out[...] = channels[: len(out)]
 
@@ -140,7 +140,7 @@ def _sources(mapping: tuple[int, ...], channels: int) -> tuple[tuple[int, ...], 
     if used != list(range(len(used))):
         raise PngError(f"has the channel mapping {list(mapping)}: expected {DROPPED}, and 0, 1, 2 … without gaps")
     if len(used) != channels:
-        raise PngError(f"has the channel mapping {list(mapping)} to {len(used)} channels, expected {channels}")
+        raise PngError(f"has the channel mapping {list(mapping)} to {len(used)} channels; expected {channels}")
     return tuple(tuple(at for at, channel in enumerate(mapping) if channel == target) for target in range(channels))
 
 

@@ -148,7 +148,7 @@ class ExchangeServer:
                 self._server = server
                 await server.start()
                 return port
-        raise self._unusable(OSError(errno.EADDRINUSE, "another program uses it"))
+        raise self._unusable(OSError(errno.EADDRINUSE, "another program is using it"))
 
     def _unusable(self, error: OSError) -> UnityRefused:
         problem = f"{self.name} can't listen on port {self._wanted}: {error.strerror}."

@@ -288,9 +288,7 @@ class UnityWorker(ProgramWorker):
             raise UnityEnded(f"{self.name} has closed the connection")
         if message.header.status != messages.OK:
             words = f" {message.header.message!r}" if message.header.message else ""
-            raise self._protocol_error(
-                f"its message has the status {message.header.status}{words}, expected 200 or 400"
-            )
+            raise self._protocol_error(f"its message has status {message.header.status}{words}; expected 200 or 400")
         return message
 
     def _protocol_error(self, what: str) -> UnityBroken:

@@ -40,7 +40,7 @@ def find_network(reference: str, folder: Path | None, path: KeyPath, label: str)
         found = load_attribute(reference, folder, "network")
         if not (inspect.isclass(found) and issubclass(found, nn.Module)):
             what = f"the class {found.__name__}" if inspect.isclass(found) else repr(found)
-            raise StageError(f"{label} is {what}, expected a subclass of torch.nn.Module")
+            raise StageError(f"{label} is {what}; expected a subclass of torch.nn.Module")
     network_class: type[nn.Module] = found
     return network_class
 
@@ -104,7 +104,7 @@ class CustomNetwork(nn.Module):
                 )
         for name, parameter in network.named_parameters():
             if parameter.dtype != torch.float32:
-                raise StageError(f"{self._label}: its parameter {name!r} is {parameter.dtype}, expected torch.float32")
+                raise StageError(f"{self._label}: its parameter {name!r} is {parameter.dtype}; expected torch.float32")
         return network
 
     def _encoding_size(self) -> int:
@@ -129,7 +129,7 @@ class CustomNetwork(nn.Module):
         if not isinstance(encoding, Tensor) or tuple(encoding.shape) != expected:
             got = f"shape {tuple(encoding.shape)}" if isinstance(encoding, Tensor) else type(encoding).__name__
             raise StageError(
-                f"{self._label}: forward returned {got} for {_TRIED_ROWS} rows, expected a tensor of shape {expected}, "
+                f"{self._label}: forward returned {got} for {_TRIED_ROWS} rows; expected a tensor of shape {expected}, "
                 "[rows, encoding_size]"
             )
 

@@ -107,7 +107,7 @@ def write_named(targets: Mapping[str, Tensor], state: Mapping[str, Any], what: s
         raise StageError(f"{what}: tensor {unknown[0]!r} is not part of this network, which has {sorted(targets)}")
     for name, target in targets.items():
         if name not in state:
-            raise StageError(f"{what}: tensor {name!r} is missing, expected shape {tuple(target.shape)}")
+            raise StageError(f"{what}: tensor {name!r} is missing; expected shape {tuple(target.shape)}")
         got = np.shape(state[name])
         if got != tuple(target.shape):
             raise StageError(

@@ -106,7 +106,7 @@ class SetEncoder(nn.Module):
                 raise StageError(
                     f"{design.spec.behavior_id}: observation {observation.name!r} is a goal and a set of entities "
                     f"(shape {observation.shape}), but a hypernetwork accepts only vectors and images as goals; set "
-                    f"{design.key}.goal_conditioning_type to none, or give the goal as a vector"
+                    f"{design.key}.goal_conditioning_type to none, or provide the goal as a vector"
                 )
         self.own = attention_linear(context, EMBEDDING) if context else None
         known = EMBEDDING if context else 0

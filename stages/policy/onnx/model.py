@@ -221,7 +221,7 @@ def _difference_in_godot(
             inputs[spec.name] = seen[-1].reshape(_ROWS, -1).astype(np.float32)
     output, state = Runtime(model).run([OUTPUT, STATE_OUT], inputs)
     if state.shape != (_ROWS,):
-        return f"its {STATE_OUT} has the shape {list(state.shape)}"
+        return f"its {STATE_OUT} has shape {list(state.shape)}"
     ours = live.act(tuple(seen), None, random, True).actions
     return _compared(ours, ActionBatch(*read_output(design.spec, output)))
 

@@ -287,7 +287,7 @@ class OnnxPolicy:
         version = whole_numbers(stated[contract.VERSION_NUMBER])[0]
         if version not in contract.VERSIONS:
             raise StageError(
-                f"{self._where}: has ML-Agents' model version {version}, expected "
+                f"{self._where}: has ML-Agents' model version {version}; expected "
                 f"{' or '.join(map(str, contract.VERSIONS))}; export it again with a current version"
             )
         return version

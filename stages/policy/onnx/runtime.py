@@ -48,10 +48,10 @@ class Runtime:
         self.shapes: dict[str, tuple[int | None, ...]] = {}
         for value in self._session.get_inputs():
             if value.type != "tensor(float)":
-                raise StageError(f"{self._where}: its input {value.name} is a {value.type}, expected tensor(float)")
+                raise StageError(f"{self._where}: its input {value.name} is a {value.type}; expected tensor(float)")
             if not value.shape or isinstance(value.shape[0], int):
                 raise StageError(
-                    f"{self._where}: its input {value.name} has the shape {value.shape}, whose first axis is fixed: "
+                    f"{self._where}: its input {value.name} has shape {value.shape}, whose first axis is fixed: "
                     "expected a model for any number of agents, as ML-Agents exports them"
                 )
             self.shapes[value.name] = tuple(n if isinstance(n, int) else None for n in value.shape[1:])
@@ -121,8 +121,8 @@ def _session(model: Path | bytes, where: str) -> Any:
         content = model.read_bytes() if isinstance(model, Path) else model
         if is_damaged(content):
             raise StageError(
-                f"{where}: is damaged, or another program has changed it: its checksum does not match. Restore it from "
-                "a copy, or export it again from its .pt file with --export-onnx"
+                f"{where}: is damaged, or another program has changed it: its checksum does not match. Restore it "
+                "from a backup, or export it again from its .pt file with --export-onnx"
             )
         content = _without_empty_outputs(content)
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -192,7 +192,7 @@ def _spec(runtime: Runtime, behavior: str, where: str) -> BehaviorSpec:
 def _observation(name: str, shape: tuple[int | None, ...], where: str) -> ObservationSpec:
     sizes = tuple(size for size in shape if size is not None)
     if len(sizes) < len(shape) or kind_of_rank(len(sizes)) == "unknown":
-        raise StageError(f"{where}: its input {name} has the shape {list(shape)}, which does not say what it observes")
+        raise StageError(f"{where}: its input {name} has shape {list(shape)}, which does not say what it observes")
     return ObservationSpec(name, sizes)
 
 

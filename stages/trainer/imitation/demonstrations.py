@@ -206,7 +206,7 @@ def _check_choices(demonstrations: Demonstrations, file: str) -> None:
         row, (branch,) = _first(bad)
         where = _at(demonstrations, row, (branch,), "discrete_actions")
         raise StageError(
-            f"{file}: {where} is {demonstrations.choices[row, branch]}, "
+            f"{file}: {where} is {demonstrations.choices[row, branch]}; "
             f"expected a choice of 0 to {branches[branch] - 1}"
         )
 
@@ -220,7 +220,7 @@ def _bounded(demonstrations: Demonstrations, file: str) -> Demonstrations:
         row, (column,) = _first(bad)
         where = _at(demonstrations, row, (int(bounded[column]),), "continuous_actions")
         raise StageError(
-            f"{file}: {where} is {given[row, column]}, expected a number in [-1, 1]; "
+            f"{file}: {where} is {given[row, column]}; expected a number in [-1, 1]; "
             "scale the actions to the environment's bounds"
         )
     continuous = demonstrations.continuous.copy()

@@ -45,9 +45,9 @@ def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
     except OSError as error:
         raise StageError(f"{path}: can't be read: {error.strerror or error}") from error
     except WireError as error:
-        raise StageError(f"{path}: is not a recording of Godot's addon: {error}") from None
+        raise StageError(f"{path}: is not a recording made by Godot's addon: {error}") from None
     if not isinstance(content, list):
-        raise StageError(f"{path}: is not a recording of Godot's addon: expected a list of episodes")
+        raise StageError(f"{path}: is not a recording made by Godot's addon: expected a list of episodes")
     assert spec.spaces is not None, "checked above"
     actions = spec.spaces[GODOT]["actions"]
     widths = [1 if action["action_type"] == "discrete" else action["size"] for action in actions]
@@ -80,8 +80,8 @@ def _playable(path: Path, behavior: str, spec: BehaviorSpec | None) -> BehaviorS
     """Return the spec after checking that this file's numbers can be split according to it."""
     if spec is None or spec.spaces is None or GODOT not in spec.spaces:
         raise StageError(
-            f"{path}: recordings of Godot's addon do not describe their spaces, so only a run of the game can use this "
-            f"file: set it as the demo_path of {behavior} in a run with environment.kind: godot"
+            f"{path}: recordings made by Godot's addon do not describe their spaces, so only a run of the game can "
+            f"use this file: set it as the demo_path of {behavior} in a run with environment.kind: godot"
         )
     names = [observation.name for observation in spec.observations]
     if names != [_RECORDED_KEY] or len(spec.observations[0].shape) != 1:
@@ -141,6 +141,6 @@ def _check_whole(path: Path, choices: NDArray[np.float32], lengths: list[int]) -
         episode = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
         step = int(row) - sum(lengths[:episode]) + 1
         raise StageError(
-            f"{path}: episode {episode + 1}, step {step}: discrete action {branch} is {choices[row, branch]}, expected "
+            f"{path}: episode {episode + 1}, step {step}: discrete action {branch} is {choices[row, branch]}; expected "
             "an integer"
         )

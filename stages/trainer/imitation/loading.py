@@ -111,7 +111,7 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
         check_fit(part.spec, spec, name)
         parts.append(replace(checked(part, name), spec=spec))
     if not parts:
-        raise StageError(f"{_where(path, behavior)}: the recording has no steps of {behavior}")
+        raise StageError(f"{_where(path, behavior)}: the recording contains no steps of {behavior}")
     demonstrations = joined(parts)
     log.info(
         "%s: %d demonstrated steps in %d episodes from %s",
@@ -151,7 +151,7 @@ def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
         for file in files:
             _readable(file, path, behavior)
         if files:
-            raise StageError(f"{_where(path, behavior)}: {files[0].name} is not a recording of Godot's addon")
+            raise StageError(f"{_where(path, behavior)}: {files[0].name} is not a recording made by Godot's addon")
         raise StageError(f"{_where(path, behavior)}: the folder is empty; expected {_kinds()} files")
     left_out = sorted({file.name for file in files} - {file.name for file in known})
     if left_out:

@@ -91,15 +91,15 @@ class RewardSignal(ABC):
                 computed = self.compute(piece)
                 if computed.shape != piece.rewards.shape:
                     raise StageError(
-                        f"{self.where}: compute returned a tensor of shape {list(computed.shape)}, expected "
+                        f"{self.where}: compute returned a tensor of shape {list(computed.shape)}; expected "
                         f"{list(piece.rewards.shape)}: one reward for each transition"
                     )
                 out[rows] = computed.cpu().numpy()
         finite = np.isfinite(out)
         if not finite.all():
             raise NotFiniteError(
-                f"{self.where}: the reward of {int((~finite).sum())} of {total} steps is NaN or infinite, the first is "
-                f"{out[~finite][0]}{self.remedy}"
+                f"{self.where}: the reward of {int((~finite).sum())} of {total} steps is NaN or infinite; the first "
+                f"is {out[~finite][0]}{self.remedy}"
             )
         return out
 

@@ -75,7 +75,13 @@ def test_without_use_recurrent_there_is_no_memory(take):
 def test_default_is_laid_under_sections_at_the_top_only(take):
     taken = take(
         f"""
-        default: {flat("ppo", "reward_signals: {extrinsic: {strength: 2, gamma: 0.5}, curiosity: {strength: 1, gamma: 0.6, encoding_size: 9}}")}
+        default: {
+            flat(
+                "ppo",
+                "reward_signals: {extrinsic: {strength: 2, gamma: 0.5}, curiosity: {strength: 1, gamma: 0.6, "
+                "encoding_size: 9}}",
+            )
+        }
         A: {{hidden_units: 7}}
         B: {{reward_signals: {{gail: {{strength: 0.1, gamma: 0.7, demo_path: d}}}}}}
         """
@@ -223,7 +229,7 @@ def test_before_there_were_signals_gamma_and_use_curiosity_made_them(take):
 def test_gamma_beside_signals_had_no_effect_and_has_none(take):
     taken = take(f"Ball: {flat('ppo', 'gamma: 0.5')}")
     assert taken.config.behaviors["Ball"].signals["extrinsic"].gamma == 0.9
-    assert any("gamma: has no effect in files with reward_signals" in note for note in taken.notes)
+    assert any("gamma: has no effect in a file with reward_signals" in note for note in taken.notes)
 
 
 @pytest.mark.parametrize("key", ["summary_path", "model_path"])
@@ -236,12 +242,12 @@ def test_paths_of_results_are_gone(take, key: str):
 def test_keys_of_another_trainer_are_warned_of_as_all_shared_them(take, trainer: str, line: str, whose: str):
     taken = take(f"Ball: {flat(trainer, line)}")
     key = line.split(":")[0]
-    assert f"old.yaml:1: {key}: is a key of {whose} that {trainer} does not use; left out" in taken.notes
+    assert f"old.yaml:1: {key}: applies only to {whose}, not to {trainer}; left out" in taken.notes
 
 
 def test_a_key_that_is_of_use_to_some_sections_is_not_said_to_be_of_none_to_others(take):
     taken = take(f"default: {flat('ppo')}\nA: {flat('sac')}\nB: {{}}")
-    assert not any("beta: is a key of" in note for note in taken.notes)
+    assert not any("beta: applies only to" in note for note in taken.notes)
     assert taken.data["behaviors"]["A"]["hyperparameters"]["beta"] is None
 
 
@@ -320,7 +326,10 @@ MISTAKES = [
         f"default: {flat('ppo')}\nWalker: Wlker",
         "old.yaml:2: Walker: refers to a section 'Wlker', which does not exist; did you",
     ),
-    (f"default: {flat('ppo')}\nA:", "old.yaml:2: A: is nothing (null); expected a map of keys and values, or the name"),
+    (
+        (f"default: {flat('ppo')}\nA:"),
+        "old.yaml:2: A: is an empty value (null); expected a map of keys and values, or the name",
+    ),
     (f"default: 5\nA: {flat('ppo')}", "old.yaml:1: default: is 5; expected a map"),
     (
         f"A: {flat('ppo', 'use_recurrent: maybe')}",

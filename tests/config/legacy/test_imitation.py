@@ -62,7 +62,7 @@ def test_memory_goes_with_it(take):
 def test_a_placeholder_in_default_is_in_nobodys_way(take):
     taken = take("default: {trainer: offline_bc, demo_path: ./<Your_Demo_File>.demo}\nBall: {demo_path: d}")
     assert "default_settings" not in taken.data
-    assert any("default: names no trainer, or nothing to imitate" in note for note in taken.notes)
+    assert any("default: lacks a trainer or something to imitate" in note for note in taken.notes)
 
 
 MISTAKES = [

@@ -316,7 +316,7 @@ def test_each_line_says_what_it_was(converted):
     assert "learning_rate: 0.001  # learning_rate: lin_0.001" in lines
     assert "num_epoch: 20  # n_epochs" in lines
     assert "hidden_units: [256, 128]  # policy_kwargs.net_arch: {pi: [256, 128], vf: [256, 128]}" in lines
-    assert "adam_epsilon: 1.0e-05  # their default of optimizer_kwargs" in lines
+    assert "adam_epsilon: 1.0e-05  # their default for optimizer_kwargs" in lines
 
 
 def test_a_game_of_atari_has_its_own_vectorised_implementation(converted):

@@ -98,4 +98,4 @@ def test_what_is_wrong_with_samplers_is_reported_where_they_stand(refuse, write,
 def test_a_parameter_can_not_have_lessons_and_a_sampler(refuse, write):
     text = "behaviors: {B: {curriculum: {thresholds: [1], parameters: {mass: [1, 2]}}}}"
     (mistake,) = refuse(text, sampler=write(SAMPLERS, "samplers.yaml"))
-    assert mistake.startswith("samplers.yaml:2: mass: is already given (")
+    assert mistake.startswith("samplers.yaml:2: mass: is already defined (")

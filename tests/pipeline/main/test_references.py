@@ -163,7 +163,7 @@ def test_the_defaults_are_looked_at_where_no_behaviour_is_listed(path, capsys):
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("environment: {kind: builtin, id: Voley}\n", 1, "no built-in game 'Voley'; did you mean 'Volley'?"),
+        ("environment: {kind: builtin, id: Voley}\n", 1, "'Voley' is not a built-in game; did you mean 'Volley'?"),
         ("environment:\n  kind: gymnasium\n  id: your:Ball-v0\n", 3, "no module named 'your'"),
         ("env_settings:\n  env_path: game\n  side_channels: [mine:Chanel]\n", 3, "has no attribute 'Chanel'"),
     ],

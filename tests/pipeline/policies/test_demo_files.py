@@ -62,7 +62,7 @@ def test_several_behaviours_do_not_go_into_one_file(record, tmp_path):
 def test_a_behaviour_of_which_nothing_was_recorded_is_left_out_with_a_word(record, tmp_path, caplog):
     source = record(experience(SPEC, [3]), specs=[SPEC, OTHER])
     assert [path.name for path in write_demos(source, tmp_path / "demos")] == ["Test.demo"]
-    assert "the recording has no steps of Other" in caplog.text
+    assert "the recording contains no steps of Other" in caplog.text
 
 
 def test_several_recordings_become_one_demo_file(record, tmp_path):

@@ -52,7 +52,9 @@ def policy_of(tmp_path_factory):
         "Box"),
         (BOX, [[0, 0, 0], [0, 1e300, 0]], "obs: has a NaN or infinity in row 1 of 2"),
         (PICTURE, np.zeros((3, 20, 20), np.uint8), r"expected one of Box\(0, 255, \(20, 20, 3\), uint8\)"),
-        (PICTURE, np.full((20, 20, 3), 0.5), "expected whole numbers, of .*; images are passed as bytes, 0 to 255, not scaled$"),
+        (PICTURE, np.full((20, 20, 3), 0.5), (
+            "expected whole numbers, of .*; images are passed as bytes, 0 to 255, not scaled$"
+        )),
         (PICTURE, np.full((20, 20, 3), 256), r"obs: the observation 'observation' has 256 at \[0, 0, 0\], which uint8 can't hold; expected .* Box\(0, 255"),
         (STACKED, np.zeros((210, 160, 3), np.uint8), r"shape \(210, 160, 3\) \(uint8\); this is a single frame, .*FrameStackObservation"),
         (STACKED, np.zeros((2, 250, 160, 3), np.uint8), "a single frame"),
@@ -60,7 +62,11 @@ def policy_of(tmp_path_factory):
         (STACKED, np.zeros((4, 84, 85), np.uint8), r"got an array of shape \(4, 84, 85\) \(uint8\)$"),
         (BOTH, {"at": AT}, r"obs: 'gear' is missing; expected Dict\('at': Box.*'gear': Discrete\(3, start=1\)\)$"),
         (BOTH, {"at": AT, "gaer": GEAR}, r"obs: the space has no 'gaer'; did you mean 'gear'\?"),
-        (BOTH, {"at": AT, "gear": 0}, r"obs: the observation 'gear' is 0, outside its space Discrete\(3, start=1\); expected 1 to 3$"),
+        (BOTH, {(
+            "at"
+        ): AT, (
+            "gear"
+        ): 0}, r"obs: the observation 'gear' is 0, outside its space Discrete\(3, start=1\); expected 1 to 3$"),
         (BOTH, {"at": AT, "gear": 1.5}, r"obs\['gear'\]: expected whole numbers, of Discrete"),
         (BOTH, {"at": [AT, AT], "gear": GEAR}, r"obs: \['at'\] is a batch, but \['gear'\] is one observation$"),
         (BOTH, {"at": [AT, AT], "gear": [GEAR]}, r"obs: \['at'\] is a batch of 2, but \['gear'\] is a batch of 1$"),
@@ -69,7 +75,11 @@ def policy_of(tmp_path_factory):
         (PAIR, (AT,), r"obs: expected one of Tuple\(Box.*\), got a tuple of shape \(1, 3\)"),
         (PAIR, (AT, [1, 2.5]), r"obs\[1\]: expected whole numbers, of Box"),
         (THINGS, [{"kind": 0}], r"obs: expected one of Sequence\(Dict\('kind': .*, got a list"),
-        (THINGS, [{"kind": 2, "at": [0, 0]}], r"obs: the observation 'observation.kind' is 2, outside its space Discrete\(2\); expected 0 to 1$"),
+        (THINGS, [{(
+            "kind"
+        ): 2, (
+            "at"
+        ): [0, 0]}], r"obs: the observation 'observation.kind' is 2, outside its space Discrete\(2\); expected 0 to 1$"),
         (THINGS, [{"kind": 1, "at": [0, 0]}] * 33, "obs: .* has 33 entities, more than the maximum of 32"),
     ],
 )  # fmt: skip
@@ -81,11 +91,11 @@ def test_an_observation_that_does_not_fit_is_told(policy_of, observed, given, me
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        ([1, 0, 1], r"mask: has the shape \(3,\); expected 1 for each allowed choice .*: 5 \(2 \+ 3\)$"),
-        ([[1] * 5] * 2, r"mask: has the shape \(2, 5\); expected 1 for each"),
+        ([1, 0, 1], r"mask: has shape \(3,\); expected 1 for each allowed choice .*: 5 \(2 \+ 3\)$"),
+        ([[1] * 5] * 2, r"mask: has shape \(2, 5\); expected 1 for each"),
         ([1, 0, 0, 0, 0], "mask: forbids all 3 choices of branch 1"),
         ({"arm": [1]}, "mask: is a map, but the space is MultiDiscrete"),
-        (([1, 0], [1, 0]), r"mask: has the shape \(2, 2\)"),
+        (([1, 0], [1, 0]), r"mask: has shape \(2, 2\)"),
         ([0, -np.inf, 0, 0, 0], r"mask: has -inf at index 1, as in a mask .*\(mask == 0\)"),
     ],
 )

@@ -123,7 +123,7 @@ async def test_a_session_remembers(tmp_path):
         ),
         (asking([1, 2, float("nan")]), "INVALID_ARGUMENT", "not finite"),
         (asking(name="vektor"), "INVALID_ARGUMENT", "did you mean 'vector'"),
-        (asking(masks=[True] * 4), "INVALID_ARGUMENT", "masks: has the shape (4,), for 1 agents"),
+        (asking(masks=[True] * 4), "INVALID_ARGUMENT", "masks: has shape (4,), for 1 agents"),
         (asking(masks=[False] * 5), "INVALID_ARGUMENT", "forbids all 3 choices of branch 0"),
         (asking(episode_start=[True]), "INVALID_ARGUMENT", "the request names none"),
         (grpc_server.ActRequest(model="Ball"), "INVALID_ARGUMENT", "observations.vector: missing"),
@@ -266,7 +266,9 @@ async def test_a_port_in_use_is_named(tmp_path):
         port = taken.getsockname()[1]
         async with serving(tmp_path) as service:
             server = GrpcServer(service, "127.0.0.1", "", 1000, 1)
-            with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{port} for gRPC: another program uses it"):
+            with pytest.raises(
+                OSError, match=f"can't listen on 127.0.0.1:{port} for gRPC: another program is using it"
+            ):
                 await server.start((port,))
 
 

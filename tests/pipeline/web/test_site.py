@@ -246,7 +246,7 @@ async def test_a_fault_of_the_server_is_told_and_ends_nothing(caplog):
 async def test_a_port_in_use_is_named_and_the_usual_one_has_others_beside_it():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{port}: another program uses it"):
+        with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{port}: another program is using it"):
             await Site([], SiteOptions(f"127.0.0.1:{port}")).start()
         async with opened(Desk(), endpoint="127.0.0.1", usual_port=port) as (site, _):
             assert port < site.port < port + site_module.TRIED_PORTS

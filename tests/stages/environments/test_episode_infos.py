@@ -121,6 +121,6 @@ def test_a_key_that_no_episode_had_is_named_once(caplog):
     for _ in range(30):
         infos.of_episodes([{"score": 1.0, "mood": "good"}])
     assert [record.getMessage() for record in caplog.records] == [
-        "Walk: environment.info_keys: no number 'mood' and none 'pace' in the infos at the end of the first 10 "
+        "Walk: environment.info_keys: no numeric value for 'mood' or 'pace' in the infos at the end of the first 10 "
         "episodes (found: mood, score)"
     ]

@@ -224,9 +224,9 @@ def test_the_built_in_game_is_made_with_its_options():
 
 
 def test_an_unknown_built_in_game_is_reported_with_a_suggestion():
-    with pytest.raises(StageError, match=r"no built-in game 'Voley'; did you mean 'Volley'\?"):
+    with pytest.raises(StageError, match=r"'Voley' is not a built-in game; did you mean 'Volley'\?"):
         group_of(EnvironmentSettings(kind="builtin", id="Voley"), "B", 1)
-    with pytest.raises(StageError, match="no built-in game 'Chess'; available: Volley"):
+    with pytest.raises(StageError, match="'Chess' is not a built-in game; available: Volley"):
         group_of(EnvironmentSettings(kind="builtin", id="Chess"), "B", 1)
     with pytest.raises(StageError, match=r"'connect_four'; did you mean 'ConnectFour'\?"):
         group_of(EnvironmentSettings(kind="builtin", id="connect_four"), "B", 1)

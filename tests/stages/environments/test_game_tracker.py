@@ -158,12 +158,12 @@ def test_what_is_no_outcome_of_a_game_is_refused(outcomes, complaint, given):
         ([2], [[1.0, 0]], r"env_ids contains 2, but there are 2 instances; expected numbers from 0 to 1"),
         ([-1], [[1.0, 0]], r"env_ids contains -1, but"),
         ([1, 0, 1], [[1.0, 0]] * 3, r"env_ids contains 1 more than once; expected one row per game"),
-        ([0.0], [[1, 0]], r"env_ids has the dtype float(64|32); expected whole numbers"),
-        ([0], [1], r"env_ids has the shape \[1\] and outcomes \[1\]; expected \[games\] and \[games, teams\]"),
-        ([0, 1], [[1, 0]], r"has the shape \[2\] and outcomes \[1, 2\]"),
-        ([], [[1, 0]], r"has the shape \[0\] and outcomes \[1, 2\]"),
-        ([[0, 1]], [[[1, 0], [1, 0]]], r"has the shape \[1, 2\] and"),
-        ([0], [["1", "0"]], r"outcomes have the dtype <U1; expected an array of numbers"),
+        ([0.0], [[1, 0]], r"env_ids has dtype float(64|32); expected whole numbers"),
+        ([0], [1], r"env_ids has shape \[1\] and outcomes \[1\]; expected \[games\] and \[games, teams\]"),
+        ([0, 1], [[1, 0]], r"has shape \[2\] and outcomes \[1, 2\]"),
+        ([], [[1, 0]], r"has shape \[0\] and outcomes \[1, 2\]"),
+        ([[0, 1]], [[[1, 0], [1, 0]]], r"has shape \[1, 2\] and"),
+        ([0], [["1", "0"]], r"outcomes have dtype <U1; expected an array of numbers"),
     ],
 )
 def test_results_that_are_not_a_row_for_each_of_some_instances_are_refused(env_ids, outcomes, complaint, given):

@@ -319,7 +319,7 @@ def test_a_mask_that_comes_late_is_an_error_of_every_kind(kind):
     [
         (
             lambda space, column: np.ones(7, np.float32),
-            r"has the shape \(7,\)|has the shape \(4, 7\)|has the shape \(2, 7\)",
+            r"has shape \(7,\)|has shape \(4, 7\)|has shape \(2, 7\)",
         ),
         (
             lambda space, column: np.where(column, 0, -1e9).astype(np.float32),
@@ -411,9 +411,9 @@ def test_a_mask_that_a_single_environment_has_elsewhere_is_warned_about(make, wo
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (np.ones(1, np.int8), r"has the shape \(1,\)"),
+        (np.ones(1, np.int8), r"has shape \(1,\)"),
         (np.array([0, -np.inf, 0, 0, 0], np.float32), "has -inf at index 1"),
-        (np.ones(6, np.int8), r"has the shape \(6,\)"),
+        (np.ones(6, np.int8), r"has shape \(6,\)"),
     ],
 )
 def test_a_mask_of_one_instance_alone_that_can_not_be_obeyed_is_named_with_it(kind, wrong, words):

@@ -243,7 +243,8 @@ def test_a_scripted_player_plays_all_opponents(tmp_path):
     [
         (
             "Wrong",
-            "returned an ActionBatch with continuous of shape [1, 3] and discrete of shape [1, 0] for 2 agents of Ball?team=1; expected",
+            "returned an ActionBatch with continuous of shape [1, 3] and discrete of shape [1, 0] for 2 agents of "
+            "Ball?team=1; expected",
         ),
         ("Broken", "raised ValueError: no idea (at "),
     ],
@@ -278,5 +279,5 @@ def test_each_built_in_kind_is_made(tmp_path, name):
 def test_what_is_no_kind_of_opponents_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="'snapshots' is not a brain.*did you mean 'snapshot'"):
         scripted(tmp_path, opponents="snapshots")
-    with pytest.raises(ConfigError, match="opponents_with.*'random' accepts nothing"):
+    with pytest.raises(ConfigError, match="opponents_with.*'random' accepts no arguments"):
         scripted(tmp_path, opponents="random", opponents_with={"seed": 3})

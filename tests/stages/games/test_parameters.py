@@ -112,7 +112,7 @@ def test_a_match_under_way_goes_on_as_it_began():
         (
             VolleyGroup(1),
             "wind",
-            "environment_parameters.wind: Volley has no parameter of this name; it takes ball_gravity",
+            "environment_parameters.wind: Volley has no parameter of this name; it accepts ball_gravity",
         ),
     ],
 )

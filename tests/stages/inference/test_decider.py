@@ -137,7 +137,7 @@ def test_a_snapshot_stays_until_every_actor_plays_by_a_later_one():
     decider.load(policy_update("Ball", 6, snapshot=6))  # on its way to both
     ask("actor-1", 5, 5)
     assert decider.kept("Ball") == 2
-    with pytest.raises(StageError, match="snapshot 3 of its policy, which is not available"):
+    with pytest.raises(StageError, match="snapshot 3 of its policy, but that is not available"):
         ask("actor-0", 3, 3)
 
 

@@ -139,7 +139,7 @@ class OutgoingMessage:
             ValueError: if the message is not empty.
         """
         if self.buffer:
-            raise ValueError(f"the message has {len(self.buffer)} bytes already; raw bytes must be the entire message")
+            raise ValueError(f"the message has {len(self.buffer)} bytes, but raw bytes must be the entire message")
         self.buffer = bytearray(buffer)
 
 

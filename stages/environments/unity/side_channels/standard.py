@@ -73,7 +73,7 @@ class EngineConfigurationChannel(SendingChannel):
         if (width is None) != (height is None):
             raise ChannelMisused(f"engine settings: width {width} and height {height} can only be set together")
         if time_scale is not None and not (math.isfinite(time_scale) and time_scale >= 0):
-            raise ChannelMisused(f"engine settings: time_scale is {time_scale}, expected a number of at least 0")
+            raise ChannelMisused(f"engine settings: time_scale must be a non-negative number, got {time_scale}")
         if width is not None and height is not None:
             self._send(_Kind.SCREEN, width, height)
         if quality_level is not None:

@@ -132,7 +132,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
             UnityGymException: if some actions are continuous.
         """
         if self._actions.mask_space is None:
-            raise UnityGymException(f"{self.name}: there are no masks, because not all its actions are discrete")
+            raise UnityGymException(f"{self.name}: masks are not available, because not all its actions are discrete")
         return np.concatenate(self._mask if isinstance(self._mask, tuple) else [self._mask]).astype(np.bool_)
 
     def render(self) -> Any:

@@ -153,7 +153,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         name = agent.partition(_AGENT)[0]
         if name not in self._behaviors:
             known = ", ".join(self._behaviors) or "none yet"
-            raise UnityException(f"there is no agent {agent!r}; the behaviours are: {known}")
+            raise UnityException(f"unknown agent {agent!r}; the behaviours are: {known}")
         return self._behaviors[name]
 
     def _refuse(self, acting: set[str]) -> None:

@@ -74,7 +74,7 @@ class ActionMap:
             return self._converted(chosen)
         except (TypeError, ValueError):
             agent, wrong = next(pair for pair in zip(who, chosen, strict=True) if not self._fits(pair[1]))
-            raise UnityActionException(f"{agent}: got the action {wrong!r}, expected one of {self.space}") from None
+            raise UnityActionException(f"{agent}: got action {wrong!r}; expected one of {self.space}") from None
 
     def _fits(self, action: Any) -> bool:
         try:

@@ -88,29 +88,30 @@ def test_infos_may_be_missing_or_none():
 @pytest.mark.parametrize(
     ("observations", "second", "problem"),
     [
-        (SEEN, {"obs": [1, 2]}, "agent 1: lacks the observation 'phase'.*has: obs"),
+        (SEEN, {"obs": [1, 2]}, "agent 1 lacks the observation 'phase'.*has: obs"),
         (
             SEEN,
             {},
-            "agent 1: lacks the observation 'obs' .it has no observations: look for .* an error in its get_obs.*export-debug",
+            "agent 1 lacks the observation 'obs' .it has no observations: look for .* an error in its "
+            "get_obs.*export-debug",
         ),
-        (SEEN, None, "agent 1: lacks the observation 'obs'.*None"),
-        (SEEN, {"obs": [1], "phase": 0}, "agent 1: has 1 numbers.*'obs'.*the 2 numbers"),
-        (SEEN, {"obs": [1, 2, 3], "phase": 0}, "agent 1: has 3 numbers"),
-        (SEEN, {"obs": 7, "phase": 0}, "agent 1: has 7 as the observation 'obs'"),
-        (SEEN, {"obs": [1, None], "phase": 0}, "agent 1: has null.*NaN.*index 1.*'obs'.*get_obs"),
-        (SEEN, {"obs": ["-nan", 1], "phase": 0}, "agent 1: has .*nan.* at index 0"),
-        (SEEN, {"obs": ["inf", 1], "phase": 0}, "agent 1: has .*inf.* at index 0"),
-        (SEEN, {"obs": [{}, 1], "phase": 0}, "agent 1: has {} at index 0"),
-        (SEEN, {"obs": [1, -(10**39)], "phase": 0}, "agent 1: has -1000.* at index 1"),
-        (SEEN, {"obs": [1, 10**400], "phase": 0}, "agent 1: has .* at index 1"),
-        (SEEN, {"obs": [1, [10**39]], "phase": 0}, "agent 1: has 1000.* at index 1"),
-        (SEEN, {"obs": [1, 2], "phase": 3}, "agent 1: has 3 as the observation 'phase'.*from 0 to 2"),
-        (SEEN, {"obs": [1, 2], "phase": 0.5}, "agent 1: has 0.5"),
-        (SEEN, {"obs": [1, 2], "phase": None}, "agent 1: has None"),
-        (CAMERA, {"cam_2d": None}, "agent 1: has None as the image.*xvfb-run"),
-        (CAMERA, {"cam_2d": "00" * 5}, "agent 1: has an image 'cam_2d' of 5 bytes, expected 6"),
-        (CAMERA, {"cam_2d": "xy"}, "agent 1: has an image 'cam_2d' that is not hexadecimal"),
+        (SEEN, None, "agent 1 lacks the observation 'obs'.*None"),
+        (SEEN, {"obs": [1], "phase": 0}, "agent 1 has 1 numbers.*'obs'.*the 2 numbers"),
+        (SEEN, {"obs": [1, 2, 3], "phase": 0}, "agent 1 has 3 numbers"),
+        (SEEN, {"obs": 7, "phase": 0}, "agent 1 has 7 as the observation 'obs'"),
+        (SEEN, {"obs": [1, None], "phase": 0}, "agent 1 has null.*NaN.*index 1.*'obs'.*get_obs"),
+        (SEEN, {"obs": ["-nan", 1], "phase": 0}, "agent 1 has .*nan.* at index 0"),
+        (SEEN, {"obs": ["inf", 1], "phase": 0}, "agent 1 has .*inf.* at index 0"),
+        (SEEN, {"obs": [{}, 1], "phase": 0}, "agent 1 has {} at index 0"),
+        (SEEN, {"obs": [1, -(10**39)], "phase": 0}, "agent 1 has -1000.* at index 1"),
+        (SEEN, {"obs": [1, 10**400], "phase": 0}, "agent 1 has .* at index 1"),
+        (SEEN, {"obs": [1, [10**39]], "phase": 0}, "agent 1 has 1000.* at index 1"),
+        (SEEN, {"obs": [1, 2], "phase": 3}, "agent 1 has 3 as the observation 'phase'.*from 0 to 2"),
+        (SEEN, {"obs": [1, 2], "phase": 0.5}, "agent 1 has 0.5"),
+        (SEEN, {"obs": [1, 2], "phase": None}, "agent 1 has None"),
+        (CAMERA, {"cam_2d": None}, "agent 1 has None as the image.*xvfb-run"),
+        (CAMERA, {"cam_2d": "00" * 5}, "agent 1 has an image 'cam_2d' of 5 bytes; expected 6"),
+        (CAMERA, {"cam_2d": "xy"}, "agent 1 has an image 'cam_2d' that is not hexadecimal"),
     ],
 )
 def test_what_does_not_fit_is_named(observations, second, problem):
@@ -121,5 +122,5 @@ def test_what_does_not_fit_is_named(observations, second, problem):
 
 @pytest.mark.parametrize("reward", [None, "nan", "-inf", [1], float("inf"), "word", 1e39, -(10**400)])
 def test_a_reward_that_is_no_finite_number_is_named(reward):
-    with pytest.raises(WrongColumn, match="agent 1: has the reward"):
+    with pytest.raises(WrongColumn, match="agent 1 has reward"):
         columns().rewards([0.5, reward])

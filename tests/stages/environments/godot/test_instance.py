@@ -155,11 +155,11 @@ async def test_agents_that_are_never_done_are_warned_of_once(monkeypatch, caplog
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (step(1), "1 entries as 'obs', expected one for each of the 2 agents"),
+        (step(1), "1 entries as 'obs'; expected one for each of the 2 agents"),
         (step(1, 2, 3), "3 entries as 'obs'"),
         ({**step(1, 2), "reward": None}, "None as 'reward'"),
         ({**step(1, 2), "info": [{}]}, "1 entries as 'info'"),
-        (step(1, "nan"), "behaviour 'A', agent 1: has nan"),
+        (step(1, "nan"), "behaviour 'A', agent 1 has nan"),
     ],
 )
 async def test_a_message_that_does_not_fit_names_game_behaviour_and_agent(answer, problem):
@@ -172,26 +172,26 @@ async def test_a_message_that_does_not_fit_names_game_behaviour_and_agent(answer
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        (step(1, 2, done=[1], info=[{}, "won"]), "agent 1: has 'won' as its info, expected a map"),
+        (step(1, 2, done=[1], info=[{}, "won"]), "agent 1 has 'won' as its info; expected a map"),
         (
             step(1, 2, done=[1], info=[{}, {"TimeLimit.truncated": "yes"}]),
-            "agent 1: has 'yes' as 'TimeLimit.truncated'",
+            "agent 1 has 'yes' as 'TimeLimit.truncated'",
         ),
         (
             step(1, 2, done=[1], info=[{}, {"terminal_observation": [3]}]),
-            "agent 1: has .*3.* as 'terminal_observation'",
+            "agent 1 has .*3.* as 'terminal_observation'",
         ),
         (
             step(1, 2, done=[1], info=[{}, {"terminal_observation": {"seen": [3]}}]),
-            "agent 1: lacks the observation 'obs' .*in the 'terminal_observation' of its info",
+            "agent 1 lacks the observation 'obs' .*in the 'terminal_observation' of its info",
         ),
         (
             step(1, 2, done=[1], info=[{}, {"terminal_observation": {"obs": [3, 4]}}]),
-            "agent 1: has 2 numbers as the observation 'obs'.*in the 'terminal_observation' of its info",
+            "agent 1 has 2 numbers as the observation 'obs'.*in the 'terminal_observation' of its info",
         ),
-        (step(1, 2) | {"done": [False, None]}, "agent 1: has None as 'done', expected true or false"),
-        (step(1, 2) | {"done": [False, "false"]}, "agent 1: has 'false' as 'done', expected true or false"),
-        (step(1, 2) | {"done": [2, False]}, "agent 0: has 2 as 'done', expected true or false"),
+        (step(1, 2) | {"done": [False, None]}, "agent 1 has None as 'done'; expected true or false"),
+        (step(1, 2) | {"done": [False, "false"]}, "agent 1 has 'false' as 'done'; expected true or false"),
+        (step(1, 2) | {"done": [2, False]}, "agent 0 has 2 as 'done'; expected true or false"),
     ],
 )
 async def test_a_field_of_one_agent_that_is_wrong_is_named(message, problem):

@@ -117,7 +117,7 @@ def test_a_reward_that_is_not_finite_is_named_with_the_instance(reward):
     group = group_of(Told(), Told(result=(SEEN, reward, False, False, {})))
     group.reset(0)
 
-    with pytest.raises(NotFiniteError, match=r"Env, instance 1: step\(\) returned the reward"):
+    with pytest.raises(NotFiniteError, match=r"Env, instance 1: step\(\) returned reward"):
         group.step(ACTIONS)
 
 
@@ -184,7 +184,7 @@ class Clipper(gymnasium.Wrapper):
         ("reset", "its reset.* returned a ndarray"),
         ("four", "its step.* returned 4 values"),
         ("shape", r"observation from step\(\) has shape \(2,\)"),
-        ("reward", "returned the reward 'one'"),
+        ("reward", "returned reward 'one'"),
     ],
 )
 def test_the_wrapper_that_returns_something_else_is_named(how, words, outer):

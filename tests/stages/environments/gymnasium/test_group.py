@@ -509,9 +509,7 @@ def test_a_mask_that_forbids_everything_is_reported():
 def test_a_mask_of_another_width_is_reported():
     group = GymnasiumGroup(Given(AutoresetMode.NEXT_STEP, mask=np.ones((2, 5))), "B", "Given")
 
-    with pytest.raises(
-        BrokenEnvironmentError, match=r"info\['action_mask'\] has the shape \(2, 5\), for 2 agents; .*: 2$"
-    ):
+    with pytest.raises(BrokenEnvironmentError, match=r"info\['action_mask'\] has shape \(2, 5\), for 2 agents; .*: 2$"):
         group.reset()
 
 

@@ -211,13 +211,13 @@ class NewWrapper(gymnasium.Wrapper):
 @pytest.mark.parametrize(
     ("env", "wrappers", "lack"),
     [
-        (WithoutAnything, [], r"reset\(\) of WithoutAnything accepts no seed and no options"),
-        (WithoutOptions, [], r"reset\(seed=None\) of WithoutOptions accepts no options"),
-        (WithoutSeed, [], r"reset\(options=None\) of WithoutSeed accepts no seed"),
-        (WithOldSeed, [], r"reset\(\) of WithOldSeed accepts no seed and no options"),
-        (WithOldSeed, [NewWrapper], r"reset\(\) of WithOldSeed accepts no seed and no options"),
-        (Plain, [OldWrapper], r"reset\(\) of OldWrapper accepts no seed and no options"),
-        (Plain, [NewWrapper, OldWrapper, NewWrapper], r"reset\(\) of OldWrapper accepts no seed and no options"),
+        (WithoutAnything, [], r"reset\(\) of WithoutAnything does not accept seed or options"),
+        (WithoutOptions, [], r"reset\(seed=None\) of WithoutOptions does not accept options"),
+        (WithoutSeed, [], r"reset\(options=None\) of WithoutSeed does not accept seed"),
+        (WithOldSeed, [], r"reset\(\) of WithOldSeed does not accept seed or options"),
+        (WithOldSeed, [NewWrapper], r"reset\(\) of WithOldSeed does not accept seed or options"),
+        (Plain, [OldWrapper], r"reset\(\) of OldWrapper does not accept seed or options"),
+        (Plain, [NewWrapper, OldWrapper, NewWrapper], r"reset\(\) of OldWrapper does not accept seed or options"),
     ],
 )
 def test_a_reset_of_the_old_kind_is_seeded_and_warned_of_once(group_of, env, wrappers, lack, caplog, monkeypatch):
@@ -251,7 +251,8 @@ def test_parameters_of_the_environment_need_a_reset_with_options(group_of):
 
     group.set_parameters(Parameters())
     with pytest.raises(
-        StageError, match=r"WithoutOptions accepts no options, through which it receives the parameters .* \(gravity\)"
+        StageError,
+        match=r"WithoutOptions does not accept options, through which it receives the parameters .* \(gravity\)",
     ) as found:
         group.reset(0)
     assert found.value.__cause__ is None  # who looks for its causes would never end if it were its own
@@ -503,9 +504,7 @@ def test_a_vector_of_rewards_is_refused_at_once_in_the_words_of_one_reward(group
         await settled(group.reset(0))
         await settled(group.step(actions(num_envs)))
 
-    with pytest.raises(
-        StageError, match=rf"make'{where}: step\(\) returned the reward .*; expected a num.* weigh"
-    ) as it:
+    with pytest.raises(StageError, match=rf"make'{where}: step\(\) returned reward .*; expected a num.* weigh") as it:
         asyncio.run(play())
     assert not isinstance(it.value, BrokenEnvironmentError), "it would be restarted in vain"
 

@@ -154,8 +154,8 @@ def test_a_step_about_nobody_is_an_empty_tick():
 
 
 MISTAKES = [
-    ({"obs": [np.zeros((1, 3))]}, r"DecisionSteps.obs\[0\] has the shape \(1, 3\), expected \(1, 2\)"),
-    ({"obs": []}, "DecisionSteps has 0 obs, expected 1"),
+    ({"obs": [np.zeros((1, 3))]}, r"DecisionSteps.obs\[0\] has shape \(1, 3\); expected \(1, 2\)"),
+    ({"obs": []}, "DecisionSteps has 0 obs; expected 1"),
     ({"obs": [[["a", "b"]]]}, r"DecisionSteps.obs\[0\] is not an array of numbers"),
     ({"obs": [[[0.0, float("nan")]]]}, r"DecisionSteps.obs\[0\] of agent 1 is not finite"),
     ({"reward": [1.0, 2.0]}, "DecisionSteps.reward has 2 rows, but agent_id has 1"),
@@ -180,7 +180,7 @@ def test_what_does_not_fit_its_spec_is_named(wrong, says):
 @pytest.mark.parametrize(
     ("mask", "says"),
     [
-        ([[True]], r"action_mask has the shape \(1, 1\), for 1 agents; expected .*: 3$"),
+        ([[True]], r"action_mask has shape \(1, 1\), for 1 agents; expected .*: 3$"),
         ([[True, True, True]], "action_mask of row 0 forbids all 3 choices; expected at least one false value"),
         ([[[1, 2], [3]]], "is not a mask for 1 agents"),
     ],
@@ -201,7 +201,7 @@ def test_an_agent_twice_in_one_step_is_named():
 def test_specs_that_are_none_are_refused():
     with pytest.raises(StageError, match=r"behavior_specs\['Guess\?team=0'\] is not an ML-Agents BehaviorSpec"):
         group(ScriptedEnv({BRAIN: object()}, {})).reset()
-    with pytest.raises(StageError, match=r"'seen' has the shape \(1, 2, 3, 4\)"):
+    with pytest.raises(StageError, match=r"'seen' has shape \(1, 2, 3, 4\)"):
         group(ScriptedEnv({BRAIN: behavior(observation(1, 2, 3, 4), continuous=1)}, {})).reset()
 
 

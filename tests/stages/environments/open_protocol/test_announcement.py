@@ -87,7 +87,7 @@ def test_what_can_not_be_read_is_named_by_its_key(change, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"protocol": 2}, "version 2 of the open protocol, expected 1"),
+        ({"protocol": 2}, "version 2 of the open protocol; expected 1"),
         ({"protocol": None}, "version None"),
         ({"behaviors": {}}, "announces no behaviors"),
         ({"behaviours": {}}, r"announces unknown keys \('behaviours'\) in hello"),

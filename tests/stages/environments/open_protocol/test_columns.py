@@ -94,27 +94,27 @@ def test_actions_are_written_by_agent():
         (deciding(observations=[[[1, 2]]]), r"sent 1 entry as .*\('place'\): expected one for each of 2 agents"),
         (deciding(observations=[[1, 2, 3, 4]]), "sent 4 entries as .*expected one for each of 2 agents"),
         (deciding(observations=[[[1], [2]]]), "sent 2 numbers as .*expected 4 in total, 2 for each of 2 agents"),
-        (deciding(observations=[[[1, 2], [3]]]), "for agent 9 of Ball 1 number as .*expected 2"),
+        (deciding(observations=[[[1, 2], [3]]]), "sent 1 number as .* for agent 9 of Ball; expected 2"),
         (deciding(observations=[b"\0" * 12]), r"sent 3 numbers \(float32\) as .*expected 4 in total"),
-        (deciding(observations=[[[1, None], [3, 4]]]), r"for agent 4 of Ball null at index 1 of observations\[0\]"),
-        (deciding(observations=[[[1, 2], [3, float("nan")]]]), "for agent 9 of Ball nan at index 1"),
-        (deciding(observations=[[[1, 2], ["x", 4]]]), "for agent 9 of Ball 'x' at index 0"),
+        (deciding(observations=[[[1, None], [3, 4]]]), r"null at index 1 of observations\[0\] .* for agent 4 of Ball"),
+        (deciding(observations=[[[1, 2], [3, float("nan")]]]), "sent nan at index 1 of .* for agent 9 of Ball"),
+        (deciding(observations=[[[1, 2], ["x", 4]]]), "sent 'x' at index 0 of .* for agent 9 of Ball"),
         (deciding(observations=[b"\0" * 15]), "bytes as .* that can't be read as float32"),
         (deciding(observations=["%%%"]), "bytes as .* that can't be read as float32"),
         (deciding(observations=[7]), "sent 7 as .*expected a list of numbers, or bytes"),
         (deciding(rewards=[1]), "sent 1 entry as agents.Ball.deciding.rewards"),
-        (deciding(rewards=[1, None]), "for agent 9 of Ball null at index 0 of rewards"),
+        (deciding(rewards=[1, None]), "sent null at index 0 of rewards for agent 9 of Ball"),
         (deciding(reward=[1, 2]), "sent reward in agents.Ball.deciding: expected only the keys"),
         (deciding(truncated=[1, 2]), "sent truncated in agents.Ball.deciding"),
         (
             deciding(masks=[[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]),
-            "for agent 9 of Ball a mask that forbids all 3 choices of branch 1; expected at least one",
+            "a mask for agent 9 of Ball that forbids all 3 choices of branch 1; expected at least one",
         ),
         (
             deciding(masks=[[1, 1, 1, 1, 2]] * 2),
-            "for agent 4 of Ball a mask that has 2 at index 4, expected 1 for each",
+            "a mask for agent 4 of Ball that has 2 at index 4; expected 1 for each",
         ),
-        (deciding(groups=[0.5, 1]), "for agent 4 of Ball 0.5 at index 0 of groups, expected whole numbers from 0"),
+        (deciding(groups=[0.5, 1]), "sent 0.5 at index 0 of groups for agent 4 of Ball; expected whole numbers from 0"),
         ({"decide": {}}, "expected a map with 'deciding', 'ended' or both"),
         ({"deciding": 3}, "expected a map of columns"),
     ],
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_named(part, words):
 
 def test_bytes_of_pictures_are_from_0_to_255():
     with pytest.raises(
-        MessageError, match="for agent 1 of Eye 256 at index 3 of .*expected whole numbers from 0 to 255"
+        MessageError, match="sent 256 at index 3 of .* for agent 1 of Eye; expected whole numbers from 0 to 255"
     ):
         read_rows(PICTURE, {"deciding": {"ids": [1], "observations": [[[0, 0, 0, 256]]]}})
 

@@ -82,7 +82,7 @@ def test_a_mask_that_can_not_be_obeyed_is_reported_with_its_agent():
     plain.expect_masks({"action_mask": [1, 1]})
     seen = [step(None), step(None, {"action_mask": np.array([1, 1])})]
 
-    with pytest.raises(BrokenEnvironmentError, match=r"^Zoo, b: info\['action_mask'\] has the shape \(2,\)"):
+    with pytest.raises(BrokenEnvironmentError, match=r"^Zoo, b: info\['action_mask'\] has shape \(2,\)"):
         plain.masks(seen, who)
 
 

@@ -65,8 +65,8 @@ AT_STEP = {
     "rewards are an array": (with_part(1, np.zeros(2)), "returned a ndarray as rewards; expected a dict"),
     "no infos": (with_part(4, None), "returned a NoneType as infos; expected a dict"),
     "observations are an array": (with_part(0, np.zeros((2, 2))), "returned a ndarray as observations"),
-    "a reward is a word": (with_part(1, of_b("one")), "agent 'b': step() returned the reward 'one'; expected a number"),
-    "a reward is None": (with_part(1, of_b(None)), "agent 'b': step() returned the reward None"),
+    "a reward is a word": (with_part(1, of_b("one")), "agent 'b': step() returned reward 'one'; expected a number"),
+    "a reward is None": (with_part(1, of_b(None)), "agent 'b': step() returned reward None"),
     "a flag is an array": (
         with_part(2, of_b(np.zeros(2, bool))),
         "agent 'b': step() returned array([False, False]) as",
@@ -115,7 +115,7 @@ def test_what_a_reset_returns_is_named(mistake):
     ("told", "words"),
     [
         (lambda told: told[:4], r"its last\(\) returned 4 values; expected five values: observation, reward"),
-        (lambda told: (told[0], "one", *told[2:]), r"agent 'player_0': last\(\) returned the reward 'one'; expected"),
+        (lambda told: (told[0], "one", *told[2:]), r"agent 'player_0': last\(\) returned reward 'one'; expected"),
         (lambda told: (*told[:2], None, *told[3:]), r"last\(\) returned None as `terminated`; expected True or False"),
         (lambda told: (*told[:4], [1]), r"last\(\) returned a list as info; expected a dict"),
         (lambda told: (np.zeros(3), *told[1:]), r"agent 'player_0' of B in instance 1: observation .* \(3,\)"),
@@ -202,7 +202,7 @@ def test_a_reset_of_the_old_kind_is_seeded_by_the_method_seed_and_warned_of_once
 
     assert [env.seeded for env in envs] == [[5], [6]]
     (text,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "Zoo: reset() of Old accepts no seed and no options; its seed is set through its method seed" in text
+    assert "Zoo: reset() of Old does not accept seed or options; its seed is set through its seed() method" in text
 
 
 @pytest.mark.parametrize("base", [Crowd, Counting])

@@ -156,7 +156,7 @@ def test_an_agent_that_vanishes_with_the_game_but_without_an_end_is_reported():
                 del terminations["blue_0"]
             return seen, rewards, terminations, *rest
 
-    with pytest.raises(BrokenEnvironmentError, match="'blue_0' is no longer in agents, but neither terminated nor"):
+    with pytest.raises(BrokenEnvironmentError, match="'blue_0' is no longer in agents, but was neither terminated nor"):
         play(group_of(Forgetful(TWO)), 3)
 
 
@@ -416,5 +416,5 @@ def test_a_reward_that_is_not_finite_is_reported_by_agent_and_instance(reward, r
     group = group_of(Crowd(TWO), Crowd({**TWO, "blue_0": (0, 3, reward)}), behavior="Blue", roles=roles)
     with pytest.raises(NotFiniteError) as refused:
         play(group, 1)
-    said = f"Zoo: agent 'blue_0' of Blue in instance 1: its reward is {reward:.6g}, expected a finite number"
+    said = f"Zoo: agent 'blue_0' of Blue in instance 1: its reward is {reward:.6g}; expected a finite number"
     assert str(refused.value).startswith(said)

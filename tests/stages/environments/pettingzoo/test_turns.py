@@ -217,6 +217,6 @@ def test_a_result_that_hangs_on_the_reward_of_an_agent_that_never_moved_is_refus
     group = group_of(Counting(), Counting(target=1, tax=np.nan), rotate_sides=False)
     group.reset(0)
     with pytest.raises(
-        NotFiniteError, match="^Zoo: the rewards of team 1 in instance 1's game add up to nan, expected"
+        NotFiniteError, match="^Zoo: the rewards of team 1 in instance 1's game add up to nan; expected"
     ):
         group.step(moves(team_0=[0, 0]))

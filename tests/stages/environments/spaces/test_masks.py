@@ -142,32 +142,34 @@ def test_any_mask_in_any_form_is_what_it_was(sizes, n, seed, data):
 
 
 WRONG = [
-    (spaces.Discrete(3), np.ones(4), r"^has the shape \(4,\); expected 1 for each allowed choice .*: 3$"),
-    (spaces.Discrete(3), np.ones(1), r"^has the shape \(1,\); .*: 3$"),
-    (spaces.Discrete(3), np.ones((3, 3)), r"^has the shape \(3, 3\)"),
-    (spaces.Discrete(3), np.array(1), r"^has the shape \(\)"),
+    (spaces.Discrete(3), np.ones(4), r"^has shape \(4,\); expected 1 for each allowed choice .*: 3$"),
+    (spaces.Discrete(3), np.ones(1), r"^has shape \(1,\); .*: 3$"),
+    (spaces.Discrete(3), np.ones((3, 3)), r"^has shape \(3, 3\)"),
+    (spaces.Discrete(3), np.array(1), r"^has shape \(\)"),
     (spaces.Discrete(3), "all", r"^is str 'all'; expected"),
     (spaces.Discrete(3), [1, None, 1], r"^is a list of 3: \[1, None, 1\]; expected"),
     (spaces.Discrete(3), np.array([0, -np.inf, 0]), r"^has -inf at index 1, as in a mask that is added to logits; .*== 0"),
     (spaces.Discrete(3), np.array([0, 0, -1e9]), r"^has -1000000000.0 at index 2, as in a mask that is added"),
-    (spaces.Discrete(3), np.array([0.2, 0.8, 0]), r"^has 0.2 at index 0, expected 1 for each allowed choice"),
-    (spaces.Discrete(3), np.array([1, 2, 0]), r"^has 2 at index 1, expected 1 for each allowed choice"),
+    (spaces.Discrete(3), np.array([0.2, 0.8, 0]), r"^has 0.2 at index 0; expected 1 for each allowed choice"),
+    (spaces.Discrete(3), np.array([1, 2, 0]), r"^has 2 at index 1; expected 1 for each allowed choice"),
     (spaces.Discrete(3), np.array([1, np.nan, 0]), r"^has nan at index 1"),
     (spaces.Discrete(3), np.zeros(3, np.int8), r"^forbids all 3 choices; expected at least one 1, which means allowed"),
     (TWO_AND_THREE, np.array([1, 0, 0, 0, 0]), r"^forbids all 3 choices of branch 1; expected"),
-    (TWO_AND_THREE, np.ones((3, 2)), r"^has the shape \(3, 2\); expected .*: 5 \(2 \+ 3\)$"),
-    (TWO_AND_THREE, (np.ones(2), np.ones(4)), r"^\[1\] has the shape \(4,\)"),
-    (TWO_AND_THREE, (np.ones(2),), r"^has the shape \(1, 2\)"),
+    (TWO_AND_THREE, np.ones((3, 2)), r"^has shape \(3, 2\); expected .*: 5 \(2 \+ 3\)$"),
+    (TWO_AND_THREE, (np.ones(2), np.ones(4)), r"^\[1\] has shape \(4,\)"),
+    (TWO_AND_THREE, (np.ones(2),), r"^has shape \(1, 2\)"),
     (TWO_AND_THREE, {"a": np.ones(2)}, "^is a map, but the space is .*, not a Dict"),
-    (spaces.MultiDiscrete([5, 5]), np.ones((5, 5)), r"^has the shape \(5, 5\); expected .*: 10 \(5 \+ 5\)$"),
-    (FLAGS, np.array([0, 3]), r"^has 3 at index 1, expected for each flag, 0 if it must be 0"),
+    (spaces.MultiDiscrete([5, 5]), np.ones((5, 5)), r"^has shape \(5, 5\); expected .*: 10 \(5 \+ 5\)$"),
+    (FLAGS, np.array([0, 3]), r"^has 3 at index 1; expected 0 for each flag that must be 0"),
     (FLAGS, np.array([True, False]), "^has a boolean for each flag of MultiBinary.* is ambiguous: .*: 4 .*: 2$"),
-    (FLAGS, np.ones(3), r"^has the shape \(3,\); .*: 4 \(2 \+ 2\), or for each flag, 0 if .*: 2$"),
-    (BODY, {"wing": np.ones(2)}, "^has the key 'wing', which the action space does not have; its keys are: 'hand', 'leg', 'walk'$"),
+    (FLAGS, np.ones(3), r"^has shape \(3,\); .*: 4 \(2 \+ 2\), or 0 for each flag that .*: 2$"),
+    (BODY, {"wing": np.ones(2)}, (
+        "^has the key 'wing', which the action space does not have; its keys are: 'hand', 'leg', 'walk'$"
+    )),
     (BODY, {"leg": np.ones(1)}, r"^\['leg'\] is for Box\(.*\), which can't be masked"),
-    (BODY, {"hand": np.ones(4)}, r"^\['hand'\] has the shape \(4,\)"),
-    (PAIR, (np.ones(1), None, None), r"^\[0\] has the shape \(1,\)"),
-    (NESTED, {"arm": {"grip": np.ones(3)}}, r"^\['arm'\]\['grip'\] has the shape \(3,\)"),
+    (BODY, {"hand": np.ones(4)}, r"^\['hand'\] has shape \(4,\)"),
+    (PAIR, (np.ones(1), None, None), r"^\[0\] has shape \(1,\)"),
+    (NESTED, {"arm": {"grip": np.ones(3)}}, r"^\['arm'\]\['grip'\] has shape \(3,\)"),
     (spaces.Box(-1, 1, (2,)), np.ones(2), r"^is for Box\(.*\), which can't be masked; expected a mask of"),
 ]  # fmt: skip
 
@@ -183,7 +185,7 @@ def test_a_mask_that_can_not_be_obeyed_is_named_with_its_row(space, mask, words)
 
 
 def test_masks_of_another_number_of_agents_are_named():
-    with pytest.raises(MaskError, match=r"has the shape \(3, 2\), for 2 agents; expected"):
+    with pytest.raises(MaskError, match=r"has shape \(3, 2\), for 2 agents; expected"):
         reader_of(spaces.Discrete(2)).read(np.ones((3, 2)), 2)
 
 

@@ -173,7 +173,7 @@ def test_a_mask_of_another_length_is_none_and_reported_once(branches, width, cap
         assert found is None if not width else found.tolist() == [[False, True, True, True, True], [True] * 5]
     (warning,) = caplog.messages
     assert (
-        f"Unity worker 3, behaviour 'Crawler?team=0', agent 4: its action mask has 2 entries, expected {width}"
+        f"Unity worker 3, behaviour 'Crawler?team=0', agent 4: its action mask has 2 entries; expected {width}"
         in warning
     )
     assert str(list(branches)) in warning
@@ -191,7 +191,7 @@ def test_a_mask_that_leaves_no_choice_is_reported():
 def test_another_number_of_observations_is_reported():
     reader = reader_of(agent(1, numbers([1], name="Rays")))
     message = broken(reader, [agent(1, numbers([1])), agent(4, numbers([1]), numbers([2]))])
-    assert "agent 4: has 2 observations, expected 1" in message
+    assert "agent 4 has 2 observations; expected 1" in message
     assert "(Rays)" in message
 
 
@@ -199,7 +199,7 @@ def test_another_number_of_observations_is_reported():
     ("odd", "problem"),
     [
         (numbers([1, 2, 3]), "has shape (3,); expected (2,)"),
-        (numbers([1, 2, 3], shape=(2,)), "has 3 numbers, expected 2 (shape (2,))"),
+        (numbers([1, 2, 3], shape=(2,)), "has 3 numbers; expected 2 (shape (2,))"),
         (numbers([1, 2], shape=(1, 2)), "has shape (1, 2); expected (2,)"),
     ],
 )

@@ -68,7 +68,7 @@ def test_both_versions_of_the_format_are_read(tmp_path, version):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "the file is empty, expected a demonstration"),
+        (b"", "the file is empty; record the demonstration again"),
         (
             b"# a text file that somebody renamed to .demo, of more than a few bytes\n",
             r"not a demonstration \(.*\); expected a",
@@ -76,7 +76,7 @@ def test_both_versions_of_the_format_are_read(tmp_path, version):
         (bytes(100), r"not a demonstration \(it describes no behaviour\)"),
         (b"\xff" * 100, r"not a demonstration \(has no length at byte 0\)"),
         (b"\x05\x08\x01\x12\x01A", r"not a demonstration \(has no length at byte 33\)"),
-        (b"\x02\x08\x07".ljust(40, b"\0"), "has format version 7, expected 0 or 1; record it again"),
+        (b"\x02\x08\x07".ljust(40, b"\0"), "has format version 7; expected 0 or 1; record it again"),
     ],
 )
 def test_what_is_no_demonstration_is_refused(tmp_path, data, message):

@@ -174,7 +174,7 @@ def test_wrong_actions_say_what_was_expected(play):
 @pytest.mark.parametrize(
     ("trouble", "expected", "says"),
     [
-        ("wrong-observation", UnityObservationException, "numbers, expected"),
+        ("wrong-observation", UnityObservationException, "numbers; expected"),
         ("garbage", UnityCommunicationException, "violates the protocol"),
         ("nan-reward", UnityCommunicationException, "its reward is nan"),
         ("unknown-behavior", UnityEnvironmentException, "not announced"),

@@ -139,12 +139,12 @@ def test_damaged_content_is_reported():
 def test_a_picture_of_another_size_is_reported_before_it_is_decoded():
     header = struct.pack(">IIBBBBB", 1 << 20, 1 << 20, 8, 2, 0, 0, 0)
     enormous = SIGNATURE + chunk(b"IHDR", header) + chunk(b"IEND", b"")
-    assert "holds an image of 1048576×1048576 (height × width), expected 3×4" in wrong(enormous, (3, 3, 4))
+    assert "holds an image of 1048576×1048576 (height × width); expected 3×4" in wrong(enormous, (3, 3, 4))
     assert "holds an image of 3×5" in wrong(png(noise(3, 4, 3)) + png(noise(3, 5, 3)), (6, 3, 4))
 
 
 def test_too_few_channels_are_reported():
-    assert "has images with 3 channels, expected 4" in wrong(png(noise(3, 4, 3)), (4, 3, 4))
+    assert "has images with 3 channels; expected 4" in wrong(png(noise(3, 4, 3)), (4, 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_too_few_channels_are_reported():
         (2, (0, 2, -1), "has the channel mapping [0, 2, -1]: expected -1, and 0, 1, 2 … without gaps"),
         (1, (0, -2, 0), "has the channel mapping [0, -2, 0]: expected -1, and 0, 1, 2 … without gaps"),
         (1, (1, 1, 1), "without gaps"),
-        (3, (0, 1, 1), "has the channel mapping [0, 1, 1] to 2 channels, expected 3"),
-        (1, (-1, -1, -1), "to 0 channels, expected 1"),
+        (3, (0, 1, 1), "has the channel mapping [0, 1, 1] to 2 channels; expected 3"),
+        (1, (-1, -1, -1), "to 0 channels; expected 1"),
     ],
 )
 def test_a_mapping_that_does_not_fit_is_reported(channels, mapping, problem):
@@ -218,5 +218,5 @@ def test_a_first_picture_that_is_not_of_its_shape_is_reported():
 
 def test_a_picture_of_too_few_channels_is_reported_by_agent():
     info = agent(1, picture(png(noise(6, 8, 3)), (4, 6, 8)))
-    with pytest.raises(UnityBroken, match="agent 1: observation 'Camera' has images with 3 channels, expected 4"):
+    with pytest.raises(UnityBroken, match="agent 1: observation 'Camera' has images with 3 channels; expected 4"):
         reader_of(info).read([info])

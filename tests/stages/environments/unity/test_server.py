@@ -176,7 +176,9 @@ async def test_a_port_in_use_is_refused_whatever_address_it_is_used_on(family, a
         other.bind((address, 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(UnityRefused, match=rf"worker 7 can't listen on port {port}: another program uses it\. Ch"):
+        with pytest.raises(
+            UnityRefused, match=rf"worker 7 can't listen on port {port}: another program is using it\. Ch"
+        ):
             await make_server(port).start()
 
 

@@ -253,7 +253,7 @@ async def test_a_missing_base_capability_is_warned_of(tmp_path, caplog):
     ("kind", "words"),
     [
         ("garbage", "its 100 bytes are not a message of the protocol"),
-        ("empty-message", "its message has the status 0, expected 200 or 400"),
+        ("empty-message", "its message has status 0; expected 200 or 400"),
     ],
 )
 async def test_nonsense_is_refused_as_such(tmp_path, kind, words):

@@ -148,7 +148,7 @@ def test_a_class_that_is_not_there_is_named_with_what_is(design):
 
 
 def test_what_is_no_module_is_refused(design):
-    assert "is the class Other, expected a subclass of torch.nn.Module" in refused(design("class Other: pass", "Other"))
+    assert "is the class Other; expected a subclass of torch.nn.Module" in refused(design("class Other: pass", "Other"))
     text = "def other(observations, settings): pass"
     assert "expected a subclass of torch.nn.Module" in refused(design(text, "other"))
 
@@ -172,7 +172,7 @@ def test_a_missing_or_impossible_encoding_size_is_reported(design, line, got):
 def test_an_output_of_another_shape_than_promised_is_reported(design):
     text = LINEAR.replace("self.encoding_size = settings.hidden_units", "self.encoding_size = 5")
     said = refused(design(text, "Linear"))
-    assert "forward returned shape (3, 8) for 3 rows, expected a tensor of shape (3, 5), [rows, encoding_size]" in said
+    assert "forward returned shape (3, 8) for 3 rows; expected a tensor of shape (3, 5), [rows, encoding_size]" in said
     said = refused(design(LINEAR.replace("return torch.relu(", "return (").replace("[0]))", "[0]),)"), "Linear"))
     assert "forward returned tuple for 3 rows" in said
 
@@ -189,4 +189,4 @@ def test_layers_with_running_statistics_are_refused_because_actors_would_not_get
 
 def test_parameters_of_another_precision_are_refused(design):
     text = LINEAR.replace("settings.hidden_units)", "settings.hidden_units).double()")
-    assert "its parameter 'layer.weight' is torch.float64, expected torch.float32" in refused(design(text, "Linear"))
+    assert "its parameter 'layer.weight' is torch.float64; expected torch.float32" in refused(design(text, "Linear"))

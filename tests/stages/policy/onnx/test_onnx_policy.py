@@ -185,7 +185,7 @@ MISFITS = {
         r"branches \[2, 2\], but the environment has 0 and \[2\]",
     ),
     "kind of actions": (others_model(), CONTINUOUS, r"0 continuous actions.*environment has 2"),
-    "version": (others_model(version=4.0), DISCRETE, "version 4, expected 2 or 3"),
+    "version": (others_model(version=4.0), DISCRETE, "version 4; expected 2 or 3"),
     "fixed batch": (others_model(batch=1), DISCRETE, "first axis is fixed"),
     "no such model": (b"nothing of the kind", DISCRETE, "not a model that onnxruntime can run"),
 }

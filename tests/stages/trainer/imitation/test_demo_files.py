@@ -76,7 +76,7 @@ def test_agents_may_get_a_new_id_in_each_episode(tmp_path):
 @pytest.mark.parametrize("pairs", [episode(1)[:1], episode(1)[1:], [episode(1)[1], episode(1)[0]]])
 def test_a_file_in_which_nothing_follows_anything_has_no_step(tmp_path, pairs):
     unity_file(tmp_path / "a.demo", pairs)
-    with pytest.raises(StageError, match=r"'a\.demo': the recording has no steps of Ball"):
+    with pytest.raises(StageError, match=r"'a\.demo': the recording contains no steps of Ball"):
         load_demonstrations("a.demo", BALL, tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_the_observation_after_the_last_action_is_not_learned_from(tmp_path):
 def test_episodes_without_a_step_count_for_nothing(tmp_path):
     path = written(tmp_path, [[[[0, 0]], []], *EPISODES])
     assert load_demonstrations(path, SPEC).lengths.tolist() == [2, 1]
-    with pytest.raises(StageError, match="the recording has no steps of Agent"):
+    with pytest.raises(StageError, match="the recording contains no steps of Agent"):
         load_demonstrations(written(tmp_path, []), SPEC)
 
 
@@ -69,7 +69,7 @@ def test_actions_beyond_the_bounds_are_clipped_with_a_warning(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[[[[1,2]", "is not a recording of Godot's addon: invalid JSON"),
+        ("[[[[1,2]", "is not a recording made by Godot's addon: invalid JSON"),
         ({"some": "settings"}, "expected a list of episodes"),
         ([[[1, 2]]], "episode 1: expected a pair"),
         ([EPISODES[0], [[[1, 2]], [[0, 0, 0]]]], "episode 2 has 1 observations and 1 actions"),
@@ -79,7 +79,7 @@ def test_actions_beyond_the_bounds_are_clipped_with_a_warning(tmp_path, caplog):
         ),
         ([[[[1, 2], [0, 0]], [[0, 0]]]], "episode 1, step 1: its action has 2 numbers, but the game declares 3"),
         ([[[[1, 2], [0, 0]], [[0.5, 0, 0]]]], "step 1: discrete action 0 is 0.5"),
-        ([[[[1, 2], [0, 0]], [[3, 0, 0]]]], "step 1: discrete_actions.* is 3, expected a choice of 0 to 2"),
+        ([[[[1, 2], [0, 0]], [[3, 0, 0]]]], "step 1: discrete_actions.* is 3; expected a choice of 0 to 2"),
         ("[[[[1,nan],[0,0]],[[0,0,0]]]]", "step 1: obs.* is nan; demonstrations need finite numbers"),
         ([[[[1, None], [0, 0]], [[0, 0, 0]]]], "step 1: obs.* is nan; demonstrations need finite numbers"),
     ],

@@ -94,7 +94,7 @@ def test_a_file_that_is_no_stream_is_refused(tmp_path):
 
 def test_a_stream_without_a_step_is_refused(record, tmp_path):
     record([], "empty.stream")
-    with pytest.raises(StageError, match=r"'empty\.stream': the recording has no steps of Test"):
+    with pytest.raises(StageError, match=r"'empty\.stream': the recording contains no steps of Test"):
         load_demonstrations("empty.stream", SPEC, tmp_path)
 
 
@@ -193,7 +193,7 @@ def test_unbounded_actions_may_be_anything(record, expert, tmp_path):
 def test_a_choice_that_there_is_none_of_is_refused(record, expert, tmp_path):
     record([expert([2], discrete_actions=np.array([[0], [3]], np.int32))])
     with pytest.raises(
-        StageError, match=r"trajectory 1, step 2: discrete_actions\[0\] is 3, expected a choice of 0 to 2"
+        StageError, match=r"trajectory 1, step 2: discrete_actions\[0\] is 3; expected a choice of 0 to 2"
     ):
         load_demonstrations("expert.stream", SPEC, tmp_path)
 

@@ -161,7 +161,7 @@ def test_a_signal_that_cant_be_made_is_a_mistake_at_its_key(own, block, key, pro
         (
             "Odd",
             StageError,
-            r"compute returned a tensor of shape \[4, 1\], expected \[4\]: one reward for each transition",
+            r"compute returned a tensor of shape \[4, 1\]; expected \[4\]: one reward for each transition",
         ),
         ("Endless", NotFiniteError, r"the reward of 4 of 4 steps is NaN or infinite.*see Endless\.compute"),
     ],

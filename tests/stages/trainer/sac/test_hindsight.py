@@ -144,7 +144,7 @@ def test_what_was_saved_goes_on(tmp_path):
         each.add(*batch_of(each, STEPS[:1]))
         assert each.drawable == 5
     plain = memory_of(capacity=12, plain=True)
-    with pytest.raises(ReplayFileError, match="or hindsight was switched on or off since"):
+    with pytest.raises(ReplayFileError, match="or hindsight has been switched on or off since then"):
         read_replay(plain, path)
 
 

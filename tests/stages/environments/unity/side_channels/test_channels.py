@@ -67,7 +67,7 @@ def test_engine_settings_that_are_not_given_are_not_sent():
     [
         ({"width": 84}, "width 84 and height None can only be set together"),
         ({"height": 84}, "width None and height 84 can only be set together"),
-        ({"time_scale": -1.0}, "time_scale is -1.0, expected a number of at least 0"),
+        ({"time_scale": -1.0}, "time_scale must be a non-negative number, got -1.0"),
         ({"time_scale": float("nan")}, "time_scale is nan"),
     ],
 )

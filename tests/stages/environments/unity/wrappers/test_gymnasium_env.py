@@ -241,7 +241,7 @@ def test_choices_beside_numbers_have_masks_for_sample_alone():
     assert choice == 2
     env.step((numbers, choice))
     assert scene.acted[0][2] == [[2]]
-    with pytest.raises(UnityGymException, match="there are no masks"):
+    with pytest.raises(UnityGymException, match="masks are not available"):
         env.action_masks()
 
 

@@ -145,8 +145,8 @@ def test_a_behaviour_may_appear_later():
         ({}, r"no action was passed for Walker\?team=0\?agent_id=3, Walker\?team=0\?agent_id=5"),
         ({3: [0.0]}, r"no action was passed for Walker\?team=0\?agent_id=5"),
         ({3: [0.0], 5: [0.0], 9: [0.0]}, "agent_id=9 does not request a decision now; these agents do: .*agent_id=3, "),
-        ({3: [0.0], 5: [np.nan]}, "agent_id=5: got the action .*nan"),
-        ({3: [0.0, 1.0], 5: [0.0]}, r"agent_id=3: got the action \[0.0, 1.0\], expected one of Box"),
+        ({3: [0.0], 5: [np.nan]}, "agent_id=5: got action .*nan"),
+        ({3: [0.0, 1.0], 5: [0.0]}, r"agent_id=3: got action \[0.0, 1.0\]; expected one of Box"),
     ],
 )
 def test_actions_that_do_not_fit_are_refused_by_agent(actions, problem):
@@ -167,7 +167,7 @@ def test_before_a_reset_and_after_all_have_ended_nobody_acts():
 
 def test_who_was_never_heard_of_has_no_spaces():
     env, _ = parallel(WALKS, says({3: 0.0}))
-    with pytest.raises(UnityException, match=r"there is no agent 'red_0'; the behaviours are: Walker\?team=0"):
+    with pytest.raises(UnityException, match=r"unknown agent 'red_0'; the behaviours are: Walker\?team=0"):
         env.action_space("red_0")
 
 

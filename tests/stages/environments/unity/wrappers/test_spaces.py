@@ -99,9 +99,7 @@ def test_an_action_that_is_not_in_the_space_is_refused_with_its_agent(kind, acti
     spec, flatten, space = KINDS[kind]
     actions = ActionMap(spec, "Walker", flatten)
     good = space.sample()
-    with pytest.raises(
-        UnityActionException, match=r"Walker \d: got the action .*, expected one of (Box|.*Discrete|Tuple)"
-    ):
+    with pytest.raises(UnityActionException, match=r"Walker \d: got action .*; expected one of (Box|.*Discrete|Tuple)"):
         actions.read([good, action], ["Walker 1", "Walker 2"])
     actions.read([good], ["Walker 1"])
 
