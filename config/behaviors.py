@@ -126,14 +126,14 @@ class BehaviorSettings(Settings):
     network_settings: NetworkSettings = Field(default_factory=NetworkSettings, description="The network.")
     reward_signals: RewardSignals = Field(
         default_factory=lambda: RewardSignals(extrinsic=ExtrinsicSettings()),
-        description="The behaviour's sources of reward, by name.",
+        description="The behaviour's sources of reward, keyed by name.",
         json_schema_extra={"default_text": "`extrinsic` alone"},
     )
     checkpoint_interval: Int = Field(
         500000,
         gt=0,
-        description="Steps between checkpoints. Each checkpoint exports a policy, and the run writes a last one when "
-        "it ends.",
+        description="Steps between checkpoints. Each checkpoint exports a policy, and the run writes a final "
+        "checkpoint when it ends.",
     )
     keep_checkpoints: Int = Field(
         5, description="Number of exported policies to keep, newest first; 0 or less keeps all."

@@ -114,7 +114,7 @@ class ObservationSettings(Settings):
     )
     channels: Literal["first", "last"] | None = Field(
         None,
-        description="Position of an image's channel dimension; null: the dimension beside two equal ones, otherwise "
+        description="Position of an image's channel dimension; null: the dimension next to two equal ones, otherwise "
         "the smallest.",
     )
     max_entities: Int | None = Field(
@@ -268,8 +268,8 @@ class EnvironmentSettings(ChoosingSettings):
     )
     observations: dict[Text, Annotated[ObservationSettings, BeforeValidator(_short_form)]] = Field(
         default_factory=dict,
-        description="Kinds of observations, by name: the key in a Dict, the index in a Tuple, with dots for nested "
-        "observations (`state.position`); `observation` if there is only one.",
+        description="Kinds of observations, keyed by name: the key in a Dict, the index in a Tuple, with dots for "
+        "nested observations (`state.position`); `observation` if there is only one.",
     )
     behavior: Text | None = Field(
         None,
@@ -303,13 +303,13 @@ class EnvironmentSettings(ChoosingSettings):
     )
     keys: dict[Text, KeyMapSettings] = Field(
         default_factory=dict,
-        description="Keys for a person who plays on the live page, by behaviour name, or id (`Volley?team=1`): "
+        description="Keys for a person who plays on the live page, keyed by behaviour name or id (`Volley?team=1`): "
         "[play](play.md#keys). Other behaviours use the game's own keys, or numbers and arrows.",
     )
     sides: dict[Text, Text] = Field(
         default_factory=dict,
         description="Name of each side on the live page, so that a player knows which pieces or colour to play "
-        "([play](play.md#sides)); by agent, behaviour name or id. If left out: the `sides` of the environment's "
+        "([play](play.md#sides)); keyed by agent, behaviour name or id. If left out: the `sides` of the environment's "
         "`metadata`, or the agents' names.",
     )
 

@@ -128,7 +128,8 @@ class CompletionCriteria(Settings):
         "lesson.",
     )
     threshold: Float = Field(
-        0.0, description="Value to exceed; it may be negative, but for `progress` it must be from 0 to 1."
+        0.0,
+        description="Value to exceed; it may be negative, except with `progress`, for which it must be from 0 to 1.",
     )
     require_reset: Flag = Field(
         False,

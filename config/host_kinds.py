@@ -74,7 +74,7 @@ class HostResources(Settings):
     memory: Int | None = Field(None, gt=0, le=2**50, description="Bytes of memory; null: no request.")
     custom: PlainMap = Field(
         default_factory=dict,
-        description="Amounts of custom resources, by the names under which nodes offer them; "
+        description="Amounts of custom resources, keyed by the names under which nodes offer them; "
         "`node:10.0.0.7: 0.01` requests the node with this address.",
     )
     placement: Literal["spread", "pack"] = Field(

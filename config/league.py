@@ -30,8 +30,10 @@ _KINDS = {
         "own frozen versions, if it has forgotten how to beat them; otherwise itself"
     ),
     "self": "itself; all teams learn",
-    "newest": "the newest policies of the learners in `against`; against a learner that it hardly ever beats, the "
-    "frozen versions of that learner",
+    "newest": (
+        "the newest policies of the learners in `against`; against a learner that this learner hardly ever beats, "
+        "the frozen versions of that learner"
+    ),
     "meta": "members of the pool, with their probabilities in the mixture of `meta_solver`",
 }
 """Descriptions of the opponents that each value of `match` selects."""
@@ -182,7 +184,7 @@ class LeagueSettings(Settings):
     preset: Literal["alphastar", "five", "psro"] | None = Field(
         None,
         description="Preset that the other keys override, key by key; null removes one of the preset's learners. The "
-        "presets are in docs/league-rules.md.",
+        "presets are described in docs/league-rules.md.",
     )
     payoff: Literal["win_rate", "mean_return"] = Field(
         "win_rate",
@@ -235,7 +237,7 @@ class LeagueSettings(Settings):
     learners: dict[Text, LearnerSettings] = Field(
         default_factory=lambda: {"main": LearnerSettings()},
         min_length=1,
-        description="The learners, by name. The first one is the league's main learner.",
+        description="The learners, keyed by name. The first one is the league's main learner.",
         json_schema_extra={"default_text": "`main` alone"},
     )
 

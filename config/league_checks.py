@@ -70,7 +70,7 @@ def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Findi
             mine, theirs = getattr(league, key), getattr(first, key)
             if mine != theirs:
                 message = (
-                    f"is {mine!r} here, but {theirs!r} in the league of {first.of}; all leagues of a game must use "
+                    f"{mine!r} here, but {theirs!r} in the league of {first.of}; all leagues of a game must use "
                     "the same value"
                 )
                 yield Finding((*_BEHAVIORS, other, "league", key), message)

@@ -98,9 +98,9 @@ class SelfPlaySettings(Settings):
     )
     opponents_with: PlainMap = Field(
         default_factory=dict,
-        description="Keyword arguments for `opponents`. `prioritised` accepts `power` (at least 0, default 2): a "
-        "snapshot that the learner beats with probability p is chosen in proportion to (1 - p) ^ power. Not in "
-        "ML-Agents.",
+        description="Keyword arguments for `opponents`. `prioritised` accepts `power` (a non-negative number, "
+        "default 2): a snapshot that the learner beats with probability p is chosen in proportion to (1 - p) ^ "
+        "power. Not in ML-Agents.",
     )
     brains: Annotated[tuple[BrainSettings, ...], BeforeValidator(as_brains)] = Field(
         (),

@@ -89,7 +89,7 @@ class StagePlacement(Settings):
         "agent_processor", description="The stage whose output it receives. `ghost` exists only with self-play."
     )
     behaviors: Names | None = Field(
-        None, min_length=1, description="Behaviours that the stage handles, by name; null: all."
+        None, min_length=1, description="Names of the behaviours that the stage handles; null: all."
     )
     with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for the class.")
     host: Literal["main"] | None = Field(
@@ -312,7 +312,7 @@ class PipelineSettings(Settings):
     monitor_csv: Flag = Field(
         False,
         description="Write a row for each training episode to `results/<run-id>/<behavior>/monitor.csv`, in the "
-        "format of Stable-Baselines3's Monitor: return `r`, length `l`, seconds `t`; and the episode's number.",
+        "format of Stable-Baselines3's Monitor: return `r`, length `l`, seconds `t`, plus the episode's number.",
     )
     supervision: SupervisionSettings = Field(
         default_factory=SupervisionSettings, description="How long each part of the run may be silent."

@@ -68,7 +68,7 @@ class LearnedSignalSettings(RewardSignalSettings):
     )
     network_settings: NetworkSettings = Field(
         default_factory=NetworkSettings,
-        description="The signal's own networks; `memory` has no effect, with a warning.",
+        description="Settings of the signal's own networks; `memory` has no effect and logs a warning.",
     )
 
     def _derive(self) -> None:

@@ -177,7 +177,7 @@ class SACHyperparameters(Hyperparameters):
             yield Finding(("hyperparameters", "steps_per_update"), message)
         if self.buffer_init_steps > self.buffer_size:
             message = (
-                f"{self.buffer_init_steps} are more than buffer_size ({self.buffer_size}): the oldest steps are "
+                f"{self.buffer_init_steps} exceeds buffer_size ({self.buffer_size}): the oldest steps are "
                 "overwritten before the first update"
             )
             yield Finding(("hyperparameters", "buffer_init_steps"), message)

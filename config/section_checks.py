@@ -180,7 +180,7 @@ def _about_teachers(config: Sections) -> Iterator[Finding]:
         else:
             fix = (
                 "the teacher must be a behaviour of this run; to imitate a person who plays in Unity, record a .demo "
-                "file and give it as demo_path"
+                "file and set it as demo_path"
             )
             yield from _listed(config, where, teacher, fix)
 
@@ -231,7 +231,7 @@ def lacking_programs(config: Sections) -> Iterator[Finding]:
     if _evaluated(config):
         message = (
             f"needs separate environments, but {config.environment_kind.editor} is a single environment, which "
-            "training uses; build the game and give env_path (--env), or leave evaluation out"
+            "training uses; build the game and set env_path (--env), or leave evaluation out"
         )
         yield Finding(("evaluation",), message)
     add = "env_path (--env); without it, the run waits for"

@@ -250,8 +250,8 @@ def _about_self_play(settings: BehaviorSettings) -> Iterator[Finding]:
     if settings.self_play.learning_teams == "turns" and settings.self_play.team_change > settings.max_steps:
         yield _about(
             "self_play.team_change",
-            f"{settings.self_play.team_change} steps are more than max_steps ({settings.max_steps}), so one team "
-            "learns for the whole run",
+            f"{settings.self_play.team_change} steps exceed max_steps ({settings.max_steps}), so one team learns for "
+            "the entire run",
         )
     if declared_kind(settings.trainer_type).off_policy:
         yield _about(
@@ -343,7 +343,7 @@ def _about_trainer(settings: BehaviorSettings) -> Iterator[Finding]:
             key = next(name for name in sizes if hasattr(settings.hyperparameters, name))
             yield _about(
                 f"hyperparameters.{key}",
-                f"{size} steps are more than max_steps ({settings.max_steps}): training ends before the first update, "
+                f"{size} steps exceed max_steps ({settings.max_steps}): training ends before the first update, "
                 "and nothing is learned",
             )
     if kind.off_policy:

@@ -103,7 +103,7 @@ class EngineSettings(Settings):
     width: Int = Field(84, gt=0, le=16384, description="Width of the window, in pixels.")
     height: Int = Field(84, gt=0, le=16384, description="Height of the window, in pixels.")
     quality_level: Int = Field(5, ge=0, le=1000, description="Quality level of the Unity project.")
-    time_scale: Float = Field(20.0, gt=0, description="Speed of the game: 1 is real time, and Godot's default.")
+    time_scale: Float = Field(20.0, gt=0, description="Speed of the game; 1 is real time (Godot's default).")
     target_frame_rate: Int = Field(
         -1, ge=-1, le=1_000_000, description="Target frame rate in frames per second; -1: no limit."
     )
@@ -169,7 +169,8 @@ class ReplaySettings(Settings):
     """Recorded streams that replace the environment and agent processor. Including this section enables replay."""
 
     streams: Annotated[tuple[PathText, ...], BeforeValidator(as_tuple)] = Field(
-        min_length=1, description="Stream files, folders of them, or patterns such as `results/old/streams/*.stream`."
+        min_length=1,
+        description="Stream files, folders of stream files, or patterns such as `results/old/streams/*.stream`.",
     )
     speed: Annotated[Literal["max", "realtime"] | Annotated[float, Strict()], BeforeValidator(_speed)] = Field(
         "max",
@@ -248,7 +249,7 @@ class TorchSettings(Settings):
     """Torch's settings."""
 
     device: Device | None = Field(
-        None, description="Torch device of the trainers, such as `cpu` or `cuda:1`; null: `cuda` if there is one."
+        None, description="Torch device of the trainers, such as `cpu` or `cuda:1`; null: `cuda` if it is available."
     )
     gradients: Literal["auto", "autograd"] = Field(
         "auto",
@@ -284,7 +285,7 @@ class Sections(Settings):
     """The sections of the YAML. Attributes have the names of its keys."""
 
     behaviors: dict[str, BehaviorSettings] = Field(
-        default_factory=dict, description="How each behaviour learns, by its name."
+        default_factory=dict, description="How each behaviour learns, keyed by behaviour name."
     )
     default_settings: BehaviorSettings | None = Field(
         None, description="Defaults for every behaviour, and the settings of behaviours that are not listed."

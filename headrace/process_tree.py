@@ -87,7 +87,7 @@ _STATUSES = {
     0xC000_0006: "one of its files could not be read, for example on a disconnected network drive",
     0xC000_0017: "not enough memory",
     0xC000_001D: "illegal instruction: built for a newer processor",
-    0xC000_007B: "a program or DLL for another architecture, such as 32 bit",
+    0xC000_007B: "a program or DLL for a different architecture, such as 32-bit",
     0xC000_0094: "division by zero",
     0xC000_00FD: "stack overflow",
     0xC000_012D: "not enough memory: the paging file is too small",

@@ -65,7 +65,7 @@ class Segment:
                 return mmap.mmap(-1, self.size, tagname=str(self.handle))
             except OSError as error:
                 cure = "enlarge the paging file, or lower pipeline.queues.slab_bytes"
-                raise _no_room(error, self.size, f"Windows counts the whole queue as used memory: {cure}") from error
+                raise _no_room(error, self.size, f"Windows counts the entire queue as used memory: {cure}") from error
         return mmap.mmap(int(self.handle), self.size)
 
     def duplicate(self) -> Segment:

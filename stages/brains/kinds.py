@@ -147,7 +147,7 @@ def _references(request: BrainRequest) -> list[tuple[str, Path | None]]:
     if request.game is None or request.game not in SCRIPTED_PLAYERS:
         raise LoadError(
             f"{request.where}: 'scripted' is the scripted player of a built-in game ({', '.join(SCRIPTED_PLAYERS)}), "
-            "but this run has another environment; name your own class, such as 'my_players:MyPlayer'"
+            "but this run has a different environment; name your own class, such as 'my_players:MyPlayer'"
         )
     return [(use, None) for use in SCRIPTED_PLAYERS[request.game]]
 

@@ -351,11 +351,13 @@ def _outcomes(
             right &= np.abs(values.sum(axis=1) - 1) <= _ROUNDING
     if not right.all():
         row = int(np.flatnonzero(~right)[0])
-        expected = "finite numbers by team id, higher for the team that did better"
+        expected = "finite numbers indexed by team id, higher for the team that did better"
         if playing() > max(teams, 2):
             expected = f"a column for each team id from 0 to {playing() - 1}: {expected}"
         elif teams <= 2:
-            expected = "numbers from 0 to 1 that add up to 1, by team id: 1 for a win, 0.5 for a draw, 0 for a loss"
+            expected = (
+                "numbers from 0 to 1 that add up to 1, indexed by team id: 1 for a win, 0.5 for a draw, 0 for a loss"
+            )
         raise StageError(
             f"{name}.outcomes of instance {env_ids[row]}'s game are {_listed(outcomes[row])}; expected {expected}"
         )

@@ -55,7 +55,7 @@ def _why_none(env: Any, name: str) -> str:
         f"to get images, set environment.options: {{render_mode: {PICTURES}}}; a factory can also set render_mode "
         "itself"
         if PICTURES in stated
-        else f"its metadata's render_modes are {stated}, without {PICTURES!r}"
+        else f"its metadata lists render_modes {stated}, but not {PICTURES!r}"
     )
     return f"{name} ({own}) renders no images: it was made with render_mode {mode!r}; {cure}"
 

@@ -150,7 +150,7 @@ class CountedGames:
         gone = (ended > 0) & (ended == self._playing) & ~declared
         if (gone & (cut < ended)).any():
             raise StageError(
-                "the environment does not report who has won its games: expected GameResults, as built-in and "
+                "the environment does not report who won its games: expected GameResults, as built-in and "
                 "PettingZoo games provide"
             )
         for env_id in np.flatnonzero(gone):

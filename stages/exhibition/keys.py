@@ -85,10 +85,10 @@ def check_keys(keys: KeyMapSettings, actions: ActionSpec, where: str, path: tupl
     branches = actions.discrete_branches
     for key, does in keys.press.items():
         if does.index is not None and does.index >= actions.continuous_size:
-            raise StageError(f"{where}.press.{key}: there is no continuous action {does.index}: {actions}", key=path)
+            raise StageError(f"{where}.press.{key}: continuous action {does.index} does not exist: {actions}", key=path)
         if does.branch is not None and (does.branch >= len(branches) or does.value >= branches[does.branch]):
             raise StageError(
-                f"{where}.press.{key}: there is no choice {does.value:g} of branch {does.branch}: {actions}", key=path
+                f"{where}.press.{key}: branch {does.branch} has no choice {does.value:g}: {actions}", key=path
             )
     if keys.rest and (
         len(keys.rest) != len(branches) or any(not 0 <= at < of for at, of in zip(keys.rest, branches, strict=True))

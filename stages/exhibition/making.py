@@ -66,7 +66,7 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
     except StageError as error:
         if not _may_act_vectorised(request.config):
             if renders(request.config) and "render_mode" in str(error):  # the user did not set render_mode
-                words = f"it can't be shown: images need render_mode: {PICTURES}, but with that, {error}"
+                words = f"it can't be shown: images need render_mode: {PICTURES}, but with that setting, {error}"
                 raise type(error)(words) from error
             raise
     # Vectorised implementations usually render nothing, and policies trained on this one can't play single

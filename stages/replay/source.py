@@ -196,7 +196,7 @@ class ReplaySource(Source[Message]):
             self._log.warning("replayed up to the last complete message: %s", reader.damage)
         elif not reader.closed_cleanly:
             self._log.warning(
-                "%s: 0 bytes are lost, but the stream was not closed: its run was killed, or is still recording",
+                "%s: no bytes are lost, but the stream was not closed: its run was killed or is still recording",
                 reader.path,
             )
 

@@ -17,7 +17,7 @@ WARNINGS = [
     ("threaded: true", "threaded: has no effect here"),
     (
         "self_play: {team_change: 500001}",
-        "self_play.team_change: 500001 steps are more than max_steps (500000), so one team",
+        "self_play.team_change: 500001 steps exceed max_steps (500000), so one team",
     ),
     (f"{SAC}, self_play: {{}}", "self_play: opponents change, but sac keeps learning from steps against earlier"),
     (
@@ -94,7 +94,7 @@ WARNINGS = [
     ),
     (
         f"{SAC}, hyperparameters: {{buffer_init_steps: 9000, buffer_size: 8000}}",
-        "hyperparameters.buffer_init_steps: 9000 are more than buffer_size (8000): the oldest steps are overwritten",
+        "hyperparameters.buffer_init_steps: 9000 exceeds buffer_size (8000): the oldest steps are overwritten",
     ),
     (
         f"{SAC}, hyperparameters: {{train_freq: 64, gradient_steps: 8, steps_per_update: 4}}",
@@ -107,7 +107,7 @@ WARNINGS = [
     ),
     (
         f"{SAC}, hyperparameters: {{train_freq: 1000}}, max_steps: 999",
-        "hyperparameters.train_freq: 1000 steps are more than max_steps (999): training ends before the first update",
+        "hyperparameters.train_freq: 1000 steps exceed max_steps (999): training ends before the first update",
     ),
     (f"{SAC}, max_steps: 127", "max_steps: 127 steps end before the first update, which comes after 128"),
     (
@@ -132,7 +132,7 @@ WARNINGS = [
     ),
     (
         "trainer_type: impala, max_steps: 79",
-        "hyperparameters.batch_size: 80 steps are more than max_steps (79): training ends before the first update",
+        "hyperparameters.batch_size: 80 steps exceed max_steps (79): training ends before the first update",
     ),
     (
         "trainer_type: bc, hyperparameters: {demo_path: a}, time_horizon: 9",
@@ -141,7 +141,7 @@ WARNINGS = [
     ),
     (
         "trainer_type: poca, max_steps: 10239",
-        "hyperparameters.buffer_size: 10240 steps are more than max_steps (10239): training ends",
+        "hyperparameters.buffer_size: 10240 steps exceed max_steps (10239): training ends",
     ),
     (
         "trainer_type: poca, reward_signals: {extrinsic: {}, curiosity: {}}",
@@ -151,10 +151,10 @@ WARNINGS = [
         "trainer_type: ppo, hyperparameters: {shared_grad_norm: true}",
         "hyperparameters.shared_grad_norm: has no effect without max_grad_norm",
     ),
-    ("max_steps: 10239", "hyperparameters.buffer_size: 10240 steps are more than max_steps (10239): training ends"),
+    ("max_steps: 10239", "hyperparameters.buffer_size: 10240 steps exceed max_steps (10239): training ends"),
     (
         "trainer_type: bc, hyperparameters: {demo_path: a}, max_steps: 4095",
-        "hyperparameters.buffer_size: 4096 steps are more than max_steps (4095): training ends",
+        "hyperparameters.buffer_size: 4096 steps exceed max_steps (4095): training ends",
     ),
 ]
 

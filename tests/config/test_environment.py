@@ -84,7 +84,7 @@ def test_mistakes_say_what_was_expected(load, text, message):
 def test_a_method_that_tells_a_parameter_has_a_place_for_its_value(load, method):
     godot = "behaviors: {B: {}}\nenvironment: {kind: godot, calls: {lesson: '%s'}}\n"
     with pytest.raises(
-        ConfigError, match=r"environment\.calls: has '.*' for 'lesson': expected .* such as set_lesson_{value}"
+        ConfigError, match=r"environment\.calls: '.*' is not valid for 'lesson'; expected .* such as set_lesson_{value}"
     ):
         load(godot % method)
     assert load(godot % "set_lesson_{value}").environment.calls == {"lesson": "set_lesson_{value}"}
@@ -142,10 +142,10 @@ def test_the_keys_of_pettingzoo_survive_being_written_down(load):
         "Pray}", "environment.behaviors.*.behavior: 'Pray' is not listed under behaviors; did you "
         "mean 'Prey'?"),
         ("behaviors: {'*': {behavior: Prey, team: "
-        "-1}}", "environment.behaviors.*.team: -1 is not valid; expected a whole number"),
+        "-1}}", "environment.behaviors.*.team: -1 is not valid; expected a non-negative whole number"),
         ("behaviors: {'*': {behavior: Prey, team: 0.5}}", "environment.behaviors.*.team: 0.5 is not valid; expected"),
         ("behaviors: {'*': {behavior: Prey, team: "
-        "all}}", "team: 'all' is not valid; expected a whole number of at least 0, or 'each'"),
+        "all}}", "team: 'all' is not valid; expected a non-negative whole number or 'each'"),
         ("behaviors: {'*': {behaviour: "
         "Prey}}", "environment.behaviors.*.behaviour: unknown key; did you mean "
         "'behavior'?"),
@@ -179,7 +179,8 @@ def test_a_role_that_is_misspelt_is_named_where_defaults_would_take_it(load):
 def test_pettingzoo_needs_something_to_make(load):
     with pytest.raises(
         ConfigError,
-        match="needs 'id' or 'factory', which names the environment to create; add a line such as 'id: mpe2.simple_tag_v3'",
+        match="needs 'id' or 'factory', which names the environment to create; add a line such as 'id: "
+        "mpe2.simple_tag_v3'",
     ):
         load("behaviors: {B: {}}\nenvironment: {kind: pettingzoo}\n")
 
@@ -259,8 +260,8 @@ def test_keys_are_said_by_behaviour_and_survive_being_written_down(load):
             "keys.B.press.a: 'branch' and 'index' are both missing; expected 'branch' for a discrete action",
         ),
         ("{branch: 0, index: 0, value: 1}", "environment.keys.B.press.a.index: 'branch' and 'index' are both"),
-        ("{branch: 0, value: 1.5}", "environment.keys.B.press.a.value: 1.5 is not a choice of a"),
-        ("{branch: 0, value: -1}", "environment.keys.B.press.a.value: -1 is not a choice of a"),
+        ("{branch: 0, value: 1.5}", "environment.keys.B.press.a.value: 1.5 is not a valid choice for a"),
+        ("{branch: 0, value: -1}", "environment.keys.B.press.a.value: -1 is not a valid choice for a"),
         ("{branch: 0}", "keys.B.press.a.value: is required but missing"),
         ("{brunch: 0, value: 1}", "keys.B.press.a.brunch: unknown key; did you mean 'branch'?"),
     ],

@@ -78,11 +78,10 @@ def test_the_league_of_one_behaviour_alone_keeps_its_names(tmp_path):
             "1.against.0: 'second' is not a possible opponent here; expected 'main', 'spoiler', 'random'"),
         ("iterations: "
         "4", "payoff: "
-        "mean_return", "behaviors.Defence.main.league.payoff: 'win_rate', but 'mean_return' "
-        "in"),
+        "mean_return", "behaviors.Defence.main.league.payoff: 'win_rate' here, but 'mean_return' in"),
         ("iterations: "
         "4", "iterations: 4\n      learning: "
-        "turns", "league.learning: 'all', but 'turns' in the league "
+        "turns", "league.learning: 'all' here, but 'turns' in the league "
         "of Att"),
         ("Third", "", "behaviors.Third: has no league, but Attack"),
         (

@@ -48,7 +48,12 @@ def refused(tmp_path, text):
         (
             "beta: 0.1",
             "beta: 0.1\n  Two: {trainer_type: ppo, league: {decay: 0.5}}",
-            ["league.yaml:15: behaviors.Two.main.league.decay: 0.5, but 0.99 in the league of RPS; the leagues of"],
+            [
+                (
+                    "league.yaml:15: behaviors.Two.main.league.decay: 0.5 here, but 0.99 in the league of RPS; all "
+                    "leagues of"
+                )
+            ],
         ),
         (
             "  RPS:",

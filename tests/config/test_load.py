@@ -350,7 +350,7 @@ LONG_TURNS = """
 def test_a_warning_says_where_its_key_stands_as_a_mistake_does(load):
     config = load(LONG_TURNS)
     (warning,) = config.warnings
-    assert warning.startswith(f"{config.path}:6: behaviors.B.self_play.team_change: 8000 steps are more than max_steps")
+    assert warning.startswith(f"{config.path}:6: behaviors.B.self_play.team_change: 8000 steps exceed max_steps")
     assert config.place(("behaviors", "B", "max_steps")) == f"{config.path}:4"
 
 

@@ -367,7 +367,7 @@ def test_a_game_for_this_system_is_looked_for(opened, tmp_path):
 
 @pytest.mark.parametrize("name", ["_send_as_json", "_get_json_dict", "_process_obs", "_close"])
 def test_what_is_internal_to_the_official_class_is_refused_by_name(opened, name):
-    with pytest.raises(AttributeError, match=f"no GodotEnv.{name}: .*use reset, step"):
+    with pytest.raises(AttributeError, match=f"GodotEnv.{name} does not exist: .*use reset, step"):
         getattr(opened(), name)
     with pytest.raises(TypeError, match=f"Mine.{name} would never be called"):
         type("Mine", (GodotEnv,), {name: lambda self: None})

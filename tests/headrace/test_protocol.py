@@ -27,7 +27,7 @@ def test_a_game_that_keeps_the_protocol_passes(capfd):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("nan", "null at index 1 of .* for agent 0 of Agent"),
+        ("nan", "sent null at index 1 of observations[0]"),
         ("key", "sent statistic in a state: expected only the keys type, number, agents, statistics"),
         ("exit5", "ended with return code 5"),
         ("version", "speaks version 99"),

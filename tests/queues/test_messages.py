@@ -53,7 +53,7 @@ def test_columns_of_one_axis_that_differ_in_length_are_refused(axis: str):
 
 
 def test_lengths_that_do_not_add_up_to_the_rows_are_refused():
-    with pytest.raises(ShapeError, match="Ball: lengths of 2 trajectories add up to 3, got 4 rows"):
+    with pytest.raises(ShapeError, match="Ball: trajectory lengths add up to 3, but the batch has 4 rows"):
         TrajectoryBatch("Ball", 0, {"rewards": np.zeros(4)}, {"lengths": np.array([1, 2])})
 
 

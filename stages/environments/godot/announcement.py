@@ -29,9 +29,9 @@ _PICTURE = "2d"
 """Text that the keys of image observations contain."""
 _TEAM = "?team="
 NO_MASKS = (
-    "games made for Godot RL Agents can't forbid actions, because neither its protocol nor its models support masks; "
-    "if the observation is not a mask, rename the key, otherwise use kind: open_protocol, which has masks "
-    "(docs/protocol.md)"
+    "games made for Godot RL Agents can't forbid actions, because neither that addon's protocol nor its models "
+    "support masks; if the observation is not a mask, rename its key; otherwise use kind: open_protocol, which "
+    "supports masks (docs/protocol.md)"
 )
 """The error message for a game that sends action masks."""
 

@@ -269,7 +269,7 @@ class GodotEnv:
 
     def __getattr__(self, name: str) -> Any:
         if name in _INTERNAL:
-            raise AttributeError(f"there is no GodotEnv.{name}: {_NOT_HERE}")
+            raise AttributeError(f"GodotEnv.{name} does not exist: {_NOT_HERE}")
         raise AttributeError(f"GodotEnv has no attribute {name!r}")
 
     def _announce(self, message: Mapping[str, Any]) -> None:

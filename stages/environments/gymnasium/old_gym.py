@@ -22,9 +22,9 @@ def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
     new = version.startswith("0.26") if seeded is None else seeded
     converter = "GymV26Environment-v0" if new else "GymV21Environment-v0"
     return (
-        f'the package shimmy converts environments of the old package gym: environment: {{id: "shimmy:{converter}", '
-        f'options: {{env_id: "{env_id}"}}}} if gym has registered the environment, otherwise a factory that returns '
-        f'gymnasium.make("{converter}", env=YourEnv()) after import shimmy'
+        f"the package shimmy converts environments of the old package gym. If gym has registered the environment, use "
+        f'environment: {{id: "shimmy:{converter}", options: {{env_id: "{env_id}"}}}}; otherwise import shimmy in a '
+        f'factory that returns gymnasium.make("{converter}", env=YourEnv())'
     )
 
 

@@ -174,7 +174,8 @@ class LowLevelGroup:
         if known != found:
             raise StageError(
                 f"{self._label(index)}: behaviour {behavior_id!r} has {found.seen} and {found.actions}, but in an "
-                f"earlier instance {known.seen} and {known.actions}; all instances must have the same ones"
+                f"earlier instance {known.seen} and {known.actions}; all instances must have the same observations "
+                "and actions"
             )
 
     def _call(self, index: int, what: str, call: Callable[..., Result], *arguments: Any) -> Result:

@@ -123,7 +123,8 @@ def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = 
         import pyspiel
     except ImportError as error:
         raise LoadError(
-            f'{name} needs the package open_spiel, which is not installed; python -m pip install "headrace[openspiel]"'
+            f"{name} needs the package open_spiel, which is not installed; install it with: "
+            'python -m pip install "headrace[openspiel]"'
         ) from error
     head, bracket, rest = reference.partition("(")
     module, _, short = head.rpartition(":")

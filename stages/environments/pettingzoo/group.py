@@ -309,7 +309,7 @@ class PettingZooGroup:
         self._add_rows(env_id, time_steps, tick)
         if self._instances[env_id].over:
             raise BrokenEnvironmentError(
-                f"{self._name}: an episode ended at its reset, before any agent could act, because agents is empty; "
+                f"{self._name}: agents is empty after reset(), so the episode ended before any agent could act; "
                 "expected the agents that act first"
             )
 

@@ -222,7 +222,9 @@ def _module(env_id: str, folder: Path | None, name: str) -> Any:
         missing = cause.name or ""
         package = missing.partition(".")[0]
         if package in _OURS and (package != top or not _is_there(package)):
-            raise LoadError(f"{name} needs the package {package}, which is not installed; {_INSTALL}") from error
+            raise LoadError(
+                f"{name} needs the package {package}, which is not installed; install it with: {_INSTALL}"
+            ) from error
         if package in _OTHERS:
             raise LoadError(f"{name}: {_needs(cause)}") from error
         if f"{env_id}.".startswith(f"{missing}."):
@@ -263,4 +265,6 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module("pettingzoo")
     except ImportError as error:
-        raise LoadError(f"{name} needs the package pettingzoo, which is not installed; {_INSTALL}") from error
+        raise LoadError(
+            f"{name} needs the package pettingzoo, which is not installed; install it with: {_INSTALL}"
+        ) from error

@@ -124,8 +124,8 @@ class ParallelInstance(Instance):
         parts = _PARTS[call]
         if not _is_filled(result, call):
             raise BrokenEnvironmentError(
-                f"{self._name}: its {call}() returned {described(result)}; expected {_NUMBERS[len(parts)]} dicts by "
-                f"agent: {', '.join(parts)}"
+                f"{self._name}: its {call}() returned {described(result)}; expected {_NUMBERS[len(parts)]} dicts "
+                f"keyed by agent: {', '.join(parts)}"
             )
         for part, each in zip(parts, result, strict=True):
             if not isinstance(each, Mapping):
@@ -229,8 +229,8 @@ class ParallelInstance(Instance):
             if rewards[agent]:
                 self._warn(
                     "reward",
-                    "step() returned a reward of %s for agent '%s', whose episode is over or has not begun; it is "
-                    "dropped",
+                    "step() returned a reward of %s for agent '%s', whose episode is over or has not begun; the "
+                    "reward is ignored",
                     *(rewards[agent], agent),
                 )
 

@@ -199,7 +199,9 @@ class ProgramGroup:
             finished, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if self._given_up in finished:
                 names = [self._instances[self._under_way[task]].name for task in waiting]
-                raise EnvironmentEnded(f"{', '.join(names) or 'a program'} was still in a step when the run had to end")
+                raise EnvironmentEnded(
+                    f"{', '.join(names) or 'a program'} had not finished its step when the run had to end"
+                )
             done |= finished
         return done
 

@@ -34,7 +34,7 @@ def action_spec(brain: Any, owner: str) -> ActionSpec:
             branches = sizes
     elif stated.num_discrete_actions != len(branches):
         raise UnityRefused(
-            f"{owner}: announces {stated.num_discrete_actions} discrete actions but the sizes of {len(branches)} "
+            f"{owner}: announces {stated.num_discrete_actions} discrete actions, but sizes for {len(branches)} "
             f"({list(branches)}); expected one size for each"
         )
     if continuous < 0 or any(size < 1 for size in branches):

@@ -330,8 +330,8 @@ class ImageReader:
         if not ((floats >= 0) & (floats <= 1)).all():
             raise WrongObservation(
                 row,
-                "has uncompressed numbers outside 0 to 1, while other agents of the behaviour send PNG; use the same "
-                "compression for all",
+                "contains uncompressed values outside the range 0 to 1, while other agents of the behaviour send "
+                "PNG; use the same compression for all",
             )
         whole: NDArray[np.float32] = np.rint(floats * 255).reshape(self.spec.shape)
         return whole

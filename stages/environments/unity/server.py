@@ -257,9 +257,7 @@ class ExchangeServer:
             if caller not in self._greeted:
                 raise _Refused("the caller's first message is not a greeting", grpc.StatusCode.INVALID_ARGUMENT)
             if not self._asks(request):
-                raise _Refused(
-                    "the caller sent a greeting, but no request after the greeting", grpc.StatusCode.INVALID_ARGUMENT
-                )
+                raise _Refused("the caller sent a greeting but no request", grpc.StatusCode.INVALID_ARGUMENT)
             self._owner, self.greeting = caller, self._greeted[caller]
             self._greeted = {}
         call = self._call = _Call(request)

@@ -111,8 +111,8 @@ class CustomNetwork(nn.Module):
         size = getattr(self.network, "encoding_size", None)
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise StageError(
-                f"{self._label}: expected an attribute encoding_size, an integer of at least 1 (the width of what "
-                f"forward returns), got {size!r}; set it in __init__"
+                f"{self._label}: its attribute encoding_size, the width of what forward returns, must be a positive "
+                f"integer, got {size!r}; set it in __init__"
             )
         return size
 
@@ -124,7 +124,7 @@ class CustomNetwork(nn.Module):
         )
         shapes = [tuple(observation.shape) for observation in self._observations(zeros)]
         with torch.no_grad():
-            encoding = self._guarded(lambda: self(zeros)[0], f"failed on observations of the shapes {shapes}")
+            encoding = self._guarded(lambda: self(zeros)[0], f"failed on observations of shapes {shapes}")
         expected = (_TRIED_ROWS, self.size)
         if not isinstance(encoding, Tensor) or tuple(encoding.shape) != expected:
             got = f"shape {tuple(encoding.shape)}" if isinstance(encoding, Tensor) else type(encoding).__name__

@@ -300,7 +300,7 @@ class OnnxPolicy:
             size = shapes[contract.RECURRENT_IN][-1] or 0
         if size > 0 and not (contract.RECURRENT_IN in shapes and contract.RECURRENT_OUT in outputs):
             raise StageError(
-                f"{self._where}: has a memory of {size} numbers, but not both {contract.RECURRENT_IN} and "
+                f"{self._where}: has a memory of {size} numbers, but lacks {contract.RECURRENT_IN} or "
                 f"{contract.RECURRENT_OUT}; export it again with a current version"
             )
         return max(0, size)

@@ -106,8 +106,8 @@ def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
     difference = _difference(found, expected)
     if difference is not None:
         raise StageError(
-            f"{file}: demonstrations of {found.behavior_id} do not fit {expected.behavior_id}: {difference}; were they "
-            "recorded in another environment, or in another version of this one?"
+            f"{file}: demonstrations of {found.behavior_id} do not fit {expected.behavior_id}: {difference}; were "
+            "they recorded in a different environment, or in a different version of this one?"
         )
 
 

@@ -125,7 +125,7 @@ def _rows(where: str, what: str, rows: list[Any], size: int) -> NDArray[np.float
             found = f"{len(row)} numbers" if isinstance(row, list) else repr(row)
             raise StageError(
                 f"{where}, step {step}: its {what} has {found}, but the game declares {size}; was the file recorded "
-                "with another version of the game?"
+                "with a different version of the game?"
             )
     try:
         return np.fromiter(chain.from_iterable(rows), np.float32, size * len(rows)).reshape(-1, size)

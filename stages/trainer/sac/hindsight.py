@@ -66,7 +66,7 @@ class HindsightMemory(ReplayMemory):
         size = self._desired.stop - self._desired.start
         if context.goal_rewards is None:
             raise StageError(
-                f"{context.behavior}: hindsight needs an environment with compute_reward, and this one does not have it"
+                f"{context.behavior}: hindsight needs an environment with compute_reward, which this environment lacks"
             )
         context.goal_rewards.open(size)
         self._compute = context.goal_rewards

@@ -44,7 +44,7 @@ def test_online_bc_imitates_another_behavior(take, trainer: str):
 def test_a_teacher_that_was_a_player_is_refused_by_name_with_what_to_do(refuse):
     (mistake,) = refuse(f"Pupil: {{trainer: online_bc, brain_to_imitate: Player, {OFFLINE}}}")
     assert mistake.startswith("old.yaml:1: behaviors.Pupil.hyperparameters.teacher: 'Player' is not listed")
-    assert "record a .demo file and give it as demo_path" in mistake
+    assert "record a .demo file and set it as demo_path" in mistake
 
 
 def test_what_is_not_said_is_as_old_files_had_it(take):

@@ -228,7 +228,7 @@ def test_an_unknown_built_in_game_is_reported_with_a_suggestion():
         group_of(EnvironmentSettings(kind="builtin", id="Voley"), "B", 1)
     with pytest.raises(StageError, match="'Chess' is not a built-in game; available: Volley"):
         group_of(EnvironmentSettings(kind="builtin", id="Chess"), "B", 1)
-    with pytest.raises(StageError, match=r"'connect_four'; did you mean 'ConnectFour'\?"):
+    with pytest.raises(StageError, match=r"'connect_four' is not a built-in game; did you mean 'ConnectFour'\?"):
         group_of(EnvironmentSettings(kind="builtin", id="connect_four"), "B", 1)
 
 

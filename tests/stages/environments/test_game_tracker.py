@@ -140,7 +140,7 @@ def narrow(array):
         ([0, 0], r"are 0, 0; expected"),
         ([np.nan, np.nan], r"are nan, nan; expected"),
         ([1e300, 0], r"are (1e\+300|inf), 0; expected"),
-        ([0, np.inf, 1], r"are 0, inf, 1; expected finite numbers by team id"),
+        ([0, np.inf, 1], r"are 0, inf, 1; expected finite numbers indexed by team id"),
     ],
 )
 def test_what_is_no_outcome_of_a_game_is_refused(outcomes, complaint, given):
@@ -193,9 +193,12 @@ def test_results_of_fewer_teams_than_there_are_are_refused():
 @pytest.mark.parametrize(
     ("outcomes", "complaint"),
     [
-        ([2.0, 2.0], "are 2, 2; expected a column for each team id from 0 to 2: finite numbers by team id, higher for"),
+        (
+            [2.0, 2.0],
+            ("are 2, 2; expected a column for each team id from 0 to 2: finite numbers indexed by team id, higher for"),
+        ),
         ([7.0], "are 7; expected a column for each team id from 0 to 2"),
-        ([0.5, np.nan, 1.0], "are 0.5, nan, 1; expected finite numbers by team id"),
+        ([0.5, np.nan, 1.0], "are 0.5, nan, 1; expected finite numbers indexed by team id"),
     ],
 )
 def test_wrong_outcomes_of_three_teams_are_not_told_to_add_up_as_those_of_two(outcomes, complaint):

@@ -179,7 +179,7 @@ async def test_a_recording_in_which_nobody_has_played_leaves_nothing(tmp_path):
     ("plain", "words"),
     [
         ({"environment": {**GAME, "keys": {"Volley": {"press": {"a": {"branch": 7, "value": 0}}}}}},
-         "environment.keys.Volley.press.a: there is no choice 0 of branch 7"),
+         "environment.keys.Volley.press.a: branch 7 has no choice 0"),
         ({"environment": {"kind": "gymnasium", "id": "Nothing-v9"}}, "Nothing"),
         ({"environment": None}, "Unity shows its games itself"),
     ],

@@ -286,7 +286,7 @@ OF_VECTORS = {
     "shape": (lambda seen, *told: (seen[:, :1], *told), r"has shape \(3, 1\), but its space has \(3, 2\)"),
     "too few": (lambda seen, *told: (seen[:2], *told), r"has shape \(2, 2\), but its space has \(3, 2\)"),
     "rewards are words": (lambda seen, r, *told: (seen, ["a", "b", "c"], *told), "Env, instance 0: .* reward .*a"),
-    "a reward is None": (lambda seen, r, *told: (seen, [1, 2, None], *told), "Env, instance 2: .* the reward None"),
+    "a reward is None": (lambda seen, r, *told: (seen, [1, 2, None], *told), "Env, instance 2: .* reward None"),
     "rewards are ragged": (
         lambda seen, r, *told: (seen, [1, [2], 3], *told),
         "Env: step.* returned rewards that NumPy",

@@ -56,7 +56,7 @@ def of_b(value):
 AT_STEP = {
     "four": (
         lambda *told: told[:4],
-        "its step() returned 4 values; expected five dicts by agent: observations, rewards",
+        "its step() returned 4 values; expected five dicts keyed by agent: observations, rewards",
     ),
     "nothing": (lambda *told: None, "its step() returned a NoneType; expected five dicts"),
     "ends are a flag": (with_part(2, False), "its step() returned a bool as terminations; expected a dict"),
@@ -84,7 +84,7 @@ AT_FIRST_STEP = {
 AT_RESET = {
     "no infos": (
         lambda seen, infos: seen,
-        "its reset() returned a dict; expected two dicts by agent: observations, infos",
+        "its reset() returned a dict; expected two dicts keyed by agent: observations, infos",
     ),
     "infos are a list": (with_part(1, [{}, {}]), "its reset() returned a list as infos; expected a dict"),
     "an info is a word": (with_part(1, of_b("x")), "agent 'b': reset() returned a str as info; expected a dict"),

@@ -93,7 +93,9 @@ def test_how_to_install_pettingzoo_is_reported(folder, env_id, monkeypatch):
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     monkeypatch.setitem(sys.modules, "mpe2", None)
 
-    with pytest.raises(LoadError, match=r"not installed; python -m pip install \"headrace\[pettingzoo\]\""):
+    with pytest.raises(
+        LoadError, match=r"not installed; install it with: python -m pip install \"headrace\[pettingzoo\]\""
+    ):
         maker(env_id, folder)
 
 

@@ -359,7 +359,7 @@ def test_agents_that_no_one_spoke_of_before_may_bring_masks():
 
 
 def test_an_episode_that_is_over_at_once_is_reported():
-    with pytest.raises(BrokenEnvironmentError, match="ended at its reset, before any agent could act"):
+    with pytest.raises(BrokenEnvironmentError, match="so the episode ended before any agent could act"):
         group_of(Crowd({"a": (1, 2, 0.0)})).reset(0)
 
 

@@ -52,7 +52,7 @@ def test_the_deprecated_fields_count_for_nothing_beside_an_action_spec():
 def test_contradictions_are_refused():
     wrong = brain(branches=(3, 4))
     wrong.action_spec.num_discrete_actions = 3
-    with pytest.raises(UnityRefused, match=r"^here: announces 3 discrete actions but the sizes of 2 \(\[3, 4\]\)"):
+    with pytest.raises(UnityRefused, match=r"^here: announces 3 discrete actions, but sizes for 2 \(\[3, 4\]\)"):
         action_spec(wrong, "here")
     with pytest.raises(UnityRefused, match=r"branches of sizes \[3, 0\]"):
         action_spec(brain(branches=(3, 0)), "here")

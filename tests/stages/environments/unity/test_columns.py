@@ -233,7 +233,7 @@ def test_an_uncompressed_picture_among_compressed_ones_must_be_of_brightnesses()
     reader = reader_of(agent(1, picture(png(noise(2, 2, 3)), (3, 2, 2))))
     message = broken(reader, [agent(4, numbers(np.full((3, 2, 2), 2.0), properties=(1, 2, 2)))])
     assert "agent 4: observation 'Vector'" not in message  # it is called as the first agent called it
-    assert "agent 4: observation 'Camera' has uncompressed numbers outside 0 to 1" in message
+    assert "agent 4: observation 'Camera' contains uncompressed values outside the range 0 to 1" in message
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_wrong_actions_say_what_was_expected(play):
     env.reset()
     with pytest.raises(UnityActionException, match=r"got continuous actions of shape \(1, 1\).*expected \(2, 1\)"):
         env.set_actions(SIMPLE, ActionTuple(np.zeros((1, 1), np.float32)))
-    with pytest.raises(UnityActionException, match=r"no behaviour 'Simple'; the behaviours are: Simple\?team=0"):
+    with pytest.raises(UnityActionException, match=r"unknown behaviour 'Simple'; the behaviours are: Simple\?team=0"):
         env.get_steps("Simple")
 
 

@@ -375,7 +375,7 @@ async def test_one_that_hangs_when_the_run_is_to_end_is_not_waited_for(in_step):
     stepping = asyncio.create_task(world.step())
     await asyncio.sleep(0.5)
     world.group.request_stop()
-    with pytest.raises(EnvironmentEnded, match="Unity worker 0.* was still in a step when the run had to end"):
+    with pytest.raises(EnvironmentEnded, match="Unity worker 0.* had not finished its step when the run had to end"):
         await stepping
     await world.group.close()
 

@@ -240,7 +240,7 @@ async def test_whoever_greets_and_then_stops_or_sends_garbage_owns_nothing():
     async with listening() as (server, port), calling(port) as stranger, calling(port) as unity:
         for message in (b"stop", b""):
             await stranger(b"greeting")
-            await refused(stranger(message), "no request after the greeting", grpc.StatusCode.INVALID_ARGUMENT)
+            await refused(stranger(message), "a greeting but no request", grpc.StatusCode.INVALID_ARGUMENT)
         await unity(b"greeting")
         waiting = unity(b"agents")
         assert await server.receive() == b"agents"

@@ -235,5 +235,5 @@ def test_a_memory_whose_stated_size_was_lost_is_kept_all_the_same():
     whole = onnx_model(design, update_for(design))
     lost = without(whole, "memory_size", declared=True)
     assert OnnxPolicy(lost, design).memory_size == OnnxPolicy(whole, design).memory_size > 0
-    with pytest.raises(StageError, match="has a memory of .* numbers, but not both recurrent_in and recurrent_out"):
+    with pytest.raises(StageError, match="has a memory of .* numbers, but lacks recurrent_in or recurrent_out"):
         OnnxPolicy(without(whole, "recurrent_out"), design)

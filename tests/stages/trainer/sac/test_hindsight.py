@@ -191,7 +191,7 @@ def test_other_observations_are_refused_by_name(observations, said):
 
 def test_without_an_environment_it_is_refused_by_name():
     with pytest.raises(
-        StageError, match="Test: hindsight needs an environment with compute_reward, and this one does not have it"
+        StageError, match="Test: hindsight needs an environment with compute_reward, which this environment lacks"
     ):
         memory_of(rewards=None)
 

@@ -68,7 +68,7 @@ def test_engine_settings_that_are_not_given_are_not_sent():
         ({"width": 84}, "width 84 and height None can only be set together"),
         ({"height": 84}, "width None and height 84 can only be set together"),
         ({"time_scale": -1.0}, "time_scale must be a non-negative number, got -1.0"),
-        ({"time_scale": float("nan")}, "time_scale is nan"),
+        ({"time_scale": float("nan")}, "time_scale must be a non-negative number, got nan"),
     ],
 )
 def test_engine_settings_that_make_no_sense_are_refused_and_nothing_is_sent(settings, problem):
