@@ -118,7 +118,7 @@ async def test_two_teams_are_needed(teams):
 
 
 async def test_games_that_end_without_a_result_are_refused_not_waited_for():
-    with pytest.raises(StageError, match="does not report who has won"):
+    with pytest.raises(StageError, match="does not report who won"):
         await played(Duel(declares=False), (1, 2), 4)
 
 

@@ -85,7 +85,7 @@ def test_raw_bytes_are_the_whole_message():
     message = OutgoingMessage()
     message.set_raw_bytes(b"\x00\x01")
     assert IncomingMessage(bytes(message.buffer)).get_raw_bytes() == b"\x00\x01"
-    with pytest.raises(ValueError, match="the message has 2 bytes already"):
+    with pytest.raises(ValueError, match="the message has 2 bytes, but raw"):
         message.set_raw_bytes(b"more")
 
 
