@@ -26,7 +26,7 @@ HEADER_S = 5.0
 READ_S = 30.0
 """Seconds within which a caller must read `READ_BYTES` of a pending answer."""
 READ_BYTES = 32 * 1024
-"""Bytes that the caller must read within `READ_S`, unless the whole answer is smaller."""
+"""Bytes that the caller must read within `READ_S`, unless the entire answer is smaller."""
 REFUSED_S = 0.1
 """Delay in seconds before an excess request is refused. Callers retry immediately, and refusing them immediately would
 take time from answering other requests."""

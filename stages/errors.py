@@ -1,6 +1,6 @@
 """The errors of `stages` that callers distinguish, and descriptions of errors from code outside Headrace.
 
-A description is one sentence that includes the line in the user's own file; `--debug` shows the whole traceback.
+A description is one sentence that includes the line in the user's own file; `--debug` shows the entire traceback.
 """
 
 from __future__ import annotations

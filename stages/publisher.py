@@ -43,7 +43,7 @@ class PolicyPublisher(Stage[PolicyUpdate, None]):
             ids.append(behavior_id)
 
     def newest_for(self, behavior_id: str) -> list[PolicyUpdate]:
-        """Return the last policy sent, if any, for an actor that has its first agents of this behaviour id."""
+        """Return the last policy sent, if any, for an actor in which this behaviour id's first agents have appeared."""
         update = self._newest.get(behavior_id)
         if update is None and behavior_id in self._ids.get(behavior_name(behavior_id), []):
             others = (self._newest.get(other) for other in self._ids[behavior_name(behavior_id)])

@@ -65,7 +65,7 @@ class StageContext:
     activity: Activity = field(default_factory=Activity)
     """The stage's current work, as marked by the loop that runs the stage."""
     timings: Timings = field(default_factory=Timings)
-    """Sums up how long each kind of work takes, for `timers.json` and for finding the run's bottleneck."""
+    """Adds up how long each kind of work takes, for `timers.json` and for finding the run's bottleneck."""
 
 
 class Stage(Generic[In, Out]):
@@ -93,7 +93,7 @@ class Stage(Generic[In, Out]):
     def process(self, item: In) -> Yielded[Out]:
         """Handle one item: either yield any number of results (as a plain or async generator), or return None.
 
-        Do not modify arrays in `item`, and copy those that are kept after the call.
+        Do not modify arrays in `item`, and copy any that are still needed after the call.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a process() method")
 

@@ -1,7 +1,7 @@
 """Describes invalid values that environments return, with the same wording for all groups, in runs and in `--validate`.
 
 A `…_problem` function describes what is wrong with one instance's or agent's value; it returns None for a valid value.
-Valid values cost nothing extra: groups convert whole columns with `stack`, `rewards_column` and `FlagsColumn`, and
+Valid values cost nothing extra: groups convert entire columns with `stack`, `rewards_column` and `FlagsColumn`, and
 these search for the invalid value only after a failure.
 """
 

@@ -85,7 +85,7 @@ def make_group(
     """Make a configuration's environment group, with a time limit and action repeat if they are configured.
 
     Args:
-        request: the configuration and the requester.
+        request: the configuration, and the actor that needs the environments.
         film: wraps the group to record video, inside the wrappers that hold actions or truncate episodes.
 
     Raises:

@@ -121,7 +121,7 @@ class GivenEnvironment:
 
 @contextmanager
 def giving(name: str, environment: GivenEnvironment) -> Iterator[str]:
-    """Yield a unique reference that contains `name`; the environment is available under it within the context."""
+    """Yield a unique reference that contains `name` and refers to the environment within the context."""
     word = re.sub(r"\W+", "_", name).strip("_") or "environment"
     names = itertools.chain([word], (f"{word}_{number}" for number in itertools.count(2)))
     reference = next(each for each in (f"{MODULE}:{name}" for name in names) if each not in _given)

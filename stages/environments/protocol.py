@@ -24,8 +24,8 @@ _Result = TypeVar("_Result")
 class AgentSteps:
     """The rows of one behaviour id's agents at one tick. The first `ended` rows are endings; the rest need a decision.
 
-    There are n rows, d = n - ended of them decisions. The environment may reuse the arrays only after the next `step`
-    has returned; before that, the pipeline copies the data that it keeps.
+    Of the n rows, d = n - ended are decisions. The environment may reuse the arrays only after the next `step` has
+    returned; before that, the pipeline copies the data that it keeps.
     """
 
     agent_ids: NDArray[np.int64]

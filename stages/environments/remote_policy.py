@@ -76,7 +76,7 @@ class RemotePolicy:
         return PolicyQuestion(self._behavior_id, *self._named, greedy, tuple(held), columns)
 
     def answered(self, answer: PolicyAnswer) -> None:
-        """Keep the answer for `act`."""
+        """Store the answer for `act`."""
         self._answer = answer
 
     def act(

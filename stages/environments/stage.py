@@ -71,7 +71,7 @@ class EnvironmentStage(Source[StepBatch]):
     Args:
         make_group: builds the group; called again for a restart.
         mappings: the policies of each game.
-        first_agent_id: added to the group's agent ids, so that they are unique across actors.
+        first_agent_id: added to the group's agent ids, to make them unique across actors.
         deterministic: returns True for a behaviour name if its agents take the mean action and the most likely choice.
         oracle: answers for the policies in `mappings` that are in other processes; None if all are in this process.
         audience: observes the environments; None for no observer.

@@ -88,7 +88,7 @@ PlayPolicy = Callable[[BehaviorSpec, PolicyUpdate | None], Player]
 
 
 class EvaluationOpponents(Protocol):
-    """A kind of opponents, which makes the player for each opponent behaviour id."""
+    """A kind of opponent; makes the player for each behaviour id that the opponents play."""
 
     everyone_counts: bool
     """True if the evaluated policy plays for all its teams simultaneously; False if it plays for one team at a time."""

@@ -47,7 +47,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
     """Receives policies, plays one whenever it is `every` steps past the last one played, and reports the scores.
 
     Each behaviour name has its own evaluation, and all evaluations take turns in the same environments. `opponents`
-    determine which players a policy meets, and for how many teams it plays. At the end the stage plays the last
+    determine which players a policy plays against, and for how many teams it plays. At the end the stage plays the last
     policies that it has not played yet.
 
     Args:

@@ -99,7 +99,7 @@ def check_keys(keys: KeyMapSettings, actions: ActionSpec, where: str, path: tupl
 def action_of(
     keys: KeyMapSettings, pressed: Collection[str], spec: BehaviorSpec, allowed: NDArray[np.bool_] | None
 ) -> ActionBatch | None:
-    """Return one agent's action; None if the game waits for a key and no permitted key is pressed.
+    """Return one agent's action; None if the game is waiting for a key and no permitted key is pressed.
 
     Args:
         keys: the agent's keys.

@@ -167,7 +167,7 @@ def _plays_stacked_frames(config: RunConfig) -> bool:
 def for_one_film(config: RunConfig) -> RunConfig:
     """Return the configuration, changed to one actor and one instance, which `make_shown_group` can record.
 
-    The videos' folder is absolute, because the actor may run in another folder.
+    The videos' folder is absolute, because the actor may run in a different folder.
 
     Raises:
         StageError: if the run's environments provide no images.

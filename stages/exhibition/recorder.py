@@ -206,7 +206,7 @@ class GameRecorder:
         return RecordedGroup(group, film, self._open)
 
     def _open(self, fps: float) -> VideoFile | None:
-        """Open the video for another game; return None if enough games are recorded."""
+        """Open the next game's video; return None if enough games have been recorded."""
         if self._games == self._most:
             return None
         self._games += 1

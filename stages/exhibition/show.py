@@ -91,7 +91,7 @@ class Cast:
         return self._parts.get(behavior_id, Casting())
 
     def hands(self, behavior_id: str) -> HeldKeys | None:
-        """Return the keys held by the person who plays for a behaviour id; None if no person does."""
+        """Return the keys that the person who plays for a behaviour id is holding down; None if no person does."""
         person = self._persons.get(behavior_id)
         return None if person is None else person.hands
 
@@ -156,7 +156,7 @@ class Person:
     """A person who is playing one agent.
 
     Args:
-        hands: the keys that the person holds.
+        hands: the keys that the person is holding down.
     """
 
     def __init__(self, hands: HeldKeys) -> None:

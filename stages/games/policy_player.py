@@ -14,7 +14,7 @@ from headrace.stages.policy.protocol import ActingPolicy
 class PolicyPlayer:
     """Plays with a policy and its own random generator.
 
-    A recurrent policy's memories are kept by row: each row is assumed to be the same agent until `forget` is called.
+    A recurrent policy's memories are stored per row: each row is assumed to be the same agent until `forget` is called.
 
     Args:
         policy: the policy.

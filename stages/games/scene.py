@@ -44,7 +44,8 @@ class Scene:
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, keyed by behaviour id; empty for a game without points."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Position of the top of each behaviour id's first agent, which a person may play; empty without positions."""
+    """Position of the top of each behaviour id's first agent, which a person may play; empty if there are no
+    positions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def decide_together(
 ) -> list[PolicyAnswer]:
     """Answer several questions to one policy, all with the same columns, in one forward pass."""
     names = questions[0].columns
-    # Copy even a single question, as arrays from another process are read-only and some networks write to their inputs.
+    # Copy even a single question: arrays from another process are read-only, and some networks write to their inputs.
     joined = {name: np.concatenate([question.columns[name] for question in questions]) for name in names}
     observations = tuple(joined[name] for name in sorted(names, key=_number) if name.startswith("obs_"))
     recall = Recall(joined["memories"], joined["previous_actions"]) if "memories" in names else None
@@ -128,7 +128,7 @@ def _number(name: str) -> int:
 
 
 def _columns_of(decision: Decision, known: set[str]) -> dict[str, Array]:
-    """Return a decision's columns, without those that the actor already has."""
+    """Return a decision's columns, except those that the actor already has."""
     columns = {f"{DECISION}{name}": column for name, column in decision.columns.items() if name not in known}
     columns |= {"continuous": decision.actions.continuous, "discrete": decision.actions.discrete}
     if decision.recall is not None:

@@ -71,7 +71,8 @@ class ReplaySource(Source[Message]):
         self._sleeper: asyncio.Task[None] | None = None
         self._read = 0
         self.behavior_specs: dict[str, BehaviorSpec] = {}
-        """The replayed behaviours' specs by id; complete after `start`, except for files that are still growing."""
+        """The replayed behaviours' specs, keyed by id; complete after `start`, except for files that are still
+        growing."""
 
     def start(self, context: StageContext) -> None:
         """Read all headers and check that the files agree.

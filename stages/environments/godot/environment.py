@@ -164,7 +164,7 @@ class GodotEnv:
             raise
 
     def reset(self, seed: int | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Reset the game; return each agent's observations and infos. `seed` has no effect: the protocol has no seed.
+        """Reset the game; return each agent's observations and infos. `seed` has no effect: the protocol can't send it.
 
         Raises:
             GodotEnvError: if the answer is invalid, or agents observe something that they have not announced.
@@ -257,7 +257,7 @@ class GodotEnv:
         return maps
 
     def check_platform(self, filename: str | Path) -> None:
-        """Check that the game exists in a form for this operating system.
+        """Check that a build of the game exists for this operating system.
 
         Raises:
             GodotEnvError: if it does not.

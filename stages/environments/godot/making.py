@@ -23,7 +23,7 @@ from headrace.stages.environments.programs.worker import worker_settings
 def make_godot_group(request: EnvironmentRequest) -> ProgramGroup:
     """Make the group that `environment` and `env_settings` describe; its first reset starts the games.
 
-    Worker n gets the run's seed + n. Pressing Stop in the editor does not end a run; the next Play continues it.
+    Worker n gets the run's seed + n. Pressing Stop in the editor does not end a run; pressing Play continues it.
     """
     config, settings = request.config, _settings(request.config)
     roles = partial(behaviors_of_agents, roles=settings.behaviors, unnamed=settings.behavior, listed=config.behaviors)

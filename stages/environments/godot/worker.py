@@ -82,7 +82,7 @@ class GodotBuild(Launch):
 
 
 class GodotWorker(GameWorker):
-    """One game: a build that the worker starts, or the editor, whose user presses Play.
+    """One game: a build that the worker starts, or the editor, in which the user presses Play.
 
     The order of calls is `start`, `reset`, then `step`, with `call` between them; each waits for the game's answer for
     at most `timeout_s`.

@@ -6,7 +6,7 @@ The group drives one `gymnasium.vector.VectorEnv`. All three autoreset modes pro
 - SAME_STEP: the tick in which an episode ends contains the ending row and the next episode's first row.
 - DISABLED: the same, but the group itself resets the instances, through the `reset_mask` option.
 - NEXT_STEP: the tick contains only the ending row, and the next tick contains the first row. In between, the
-  environment ignores the instance's action, so the group requests no decision, and makes no transition.
+  environment ignores the instance's action, so the group requests no decision and produces no transition.
 
 `vectorising` makes the vector environment, `checked_vector` checks its return values, and `stages/environments/spaces/`
 converts spaces to columns. All of them need gymnasium; `making` imports them when it makes a group.

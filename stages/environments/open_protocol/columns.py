@@ -26,7 +26,7 @@ _WANTED = {
     "int32": "whole numbers from 0 to 2³¹ - 1",
     "bool": "0 or 1",
 }
-"""Description of a column's valid numbers, by the column's dtype in Headrace."""
+"""Per dtype in Headrace: a description of the numbers that are valid in a column."""
 _OF_BYTES = {"bool": "uint8"}
 """Per dtype in Headrace: the number type of columns sent as bytes, if it differs."""
 _NO_IDS = np.zeros(0, np.int32)

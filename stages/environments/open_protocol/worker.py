@@ -151,7 +151,7 @@ class OpenWorker(GameWorker):
 
         Args:
             parameters: all environment parameters.
-            seed: seeds the game's random numbers; None lets them continue.
+            seed: seeds the game's random numbers; None to continue the random sequence.
         """
         request = self._request("reset", parameters=dict(parameters))
         if seed is not None:

@@ -80,7 +80,7 @@ class ParallelInstance(Instance):
         return self._until_somebody_decides(time_steps, left)
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episodes of the agents that would decide next, and of those that pause."""
+        """End the episodes of the agents that would decide next, and of those that are paused."""
         ended = super().truncate(deciding)
         pausing = [each._replace(reward=self._owed[each.agent], truncated=True) for each in self._last.values()]
         return ended + [copied(each) for each in pausing]

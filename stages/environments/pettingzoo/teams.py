@@ -1,8 +1,8 @@
 """Teams of agents: each agent's behaviour name and team, the groups' rewards, and the results of games.
 
-Patterns of `environment.behaviors` match agents by name, which is `str` of an agent's id: PettingZoo has no other
-information. Without patterns, all agents must have equal spaces and share one behaviour: two agents are opponents
-unless they form a group, and more than two are a team.
+Patterns of `environment.behaviors` match agents by name (`str` of the agent's id), because PettingZoo provides nothing
+else. Without patterns, all agents must have equal spaces and share one behaviour: two agents are opponents unless they
+form a group, and more than two are a team.
 
 Axis letters: g games, T teams.
 """

@@ -15,7 +15,7 @@ _TURNS = 10
 class AnswerTime:
     """A time limit for the awaits in its context, extended a little if the event loop was blocked at the limit.
 
-    An answer that arrived while the loop was blocked therefore still counts.
+    So an answer that arrived while the loop was blocked still counts.
 
     Args:
         seconds: the limit.

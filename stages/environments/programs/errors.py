@@ -12,7 +12,7 @@ class ProgramBroken(BrokenEnvironmentError):
 
 
 class ProgramRefused(StageError):
-    """A program can't be used in its present setup (version, port, executable): no restart helps."""
+    """A program can't be used with its current setup (version, port, executable): a restart does not help."""
 
 
 class ProgramEnded(StageError):

@@ -164,7 +164,7 @@ class ProgramGroup:
         """Wait for at least one answer, or for all if `everyone` is True; return the answers, keyed by instance.
 
         Raises:
-            EnvironmentEnded: if the last instance has closed, or the run ends and an instance hangs.
+            EnvironmentEnded: if the last instance has closed, or the run is ending and an instance hangs.
             StageError: if an instance can't be used, or broke too often.
         """
         done = await self._some_done(everyone)
@@ -190,7 +190,7 @@ class ProgramGroup:
         """Wait until at least one exchange is done, or until all are.
 
         Raises:
-            EnvironmentEnded: if the run ends and an instance hangs.
+            EnvironmentEnded: if the run is ending and an instance hangs.
         """
         assert self._given_up is not None, "reset comes first"
         waiting: set[Any] = {*self._under_way, self._given_up}

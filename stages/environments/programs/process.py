@@ -212,7 +212,7 @@ def _candidates(path: Path, platform: str) -> Iterator[Path]:
 
 
 def _built_for_another(path: Path, platform: str) -> str:
-    """Return a hint if there is a build for another platform; otherwise an empty string."""
+    """Return a hint if there is a build for a different platform; otherwise an empty string."""
     bare = _bare(path)
     for extension, system in ((".app", "darwin"), (".exe", "win32"), (".x86_64", "linux")):
         found = bare.with_name(f"{bare.name}{extension}")

@@ -75,7 +75,7 @@ class Program(ABC, Generic[Connection]):
 
         Raises:
             ProgramBroken: if the program breaks; another attempt may help.
-            ProgramRefused: if the program can't be used in its present setup.
+            ProgramRefused: if the program can't be used with its current setup.
             ProgramEnded: if the program ends normally.
         """
         await self.close(_PATIENCE_S)

@@ -101,7 +101,7 @@ def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
 
 
 def decision_rows(parts: Mapping[str, Sequence[IndexedRows]]) -> dict[int, dict[str, slice]]:
-    """Return the slices of each instance's decisions within the tick's decisions, by instance and behaviour id."""
+    """Return the slices of each instance's decisions within the tick's, keyed by instance and behaviour id."""
     found: dict[int, dict[str, slice]] = {}
     for behavior_id, of_behavior in parts.items():
         at = 0
@@ -235,7 +235,7 @@ class ProgramEpisodes:
         self._trackers: defaultdict[str, EpisodeTracker] = defaultdict(EpisodeTracker)
 
     def of(self, behavior_id: str, columns: ProgramRows, generation: int) -> InstanceRows:
-        """Add episodes to a behaviour's rows in a message; `generation` is that of the current parameters."""
+        """Add episodes to a behaviour's rows in a message; `generation` belongs to the current parameters."""
         episodes = self._trackers[behavior_id].track(columns.ids.astype(np.int64), columns.ended, generation)
         return InstanceRows(columns, episodes)
 

@@ -47,7 +47,7 @@ class Wording(WorkerWording):
     invitation: str
     """Sentence about what the user must do to start the game."""
     next_start: str
-    """The event that continues the run after the game's end, such as `the next Play`."""
+    """The event that continues the run after the game has ended, such as `the next Play`."""
     needs: str
     """Question about what the game needs in order to connect, such as `has its main scene …?`."""
     argument: str
@@ -86,7 +86,7 @@ def worker_settings(config: RunConfig, worker_id: int, seed: int, patient: bool)
 
 
 class ProgramWorker:
-    """Base class of all engines' workers: the program to start, and the worker's name.
+    """Base class of all engines' workers; holds the program to start and the worker's name.
 
     Args:
         settings: the worker's settings.
@@ -116,7 +116,7 @@ class ProgramWorker:
 
     @property
     def pid(self) -> int | None:
-        """The program's process id, even after its exit; None if its user starts it, and before `start`."""
+        """The program's process id, even after its exit; None if the user starts it, and before `start`."""
         return None if self._process is None else self._process.pid
 
     def _cure_for_port(self) -> str:

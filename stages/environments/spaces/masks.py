@@ -112,10 +112,10 @@ class MaskReader:
         return allowed
 
     def check_choice(self, allowed: Masks, deciding: Masks | None = None) -> None:
-        """Check that masks [n, choices] allow a choice of each branch; arguments as in `read`.
+        """Check that masks [n, choices] allow a choice in each branch; arguments as in `read`.
 
         Raises:
-            MaskError: if a mask allows no choice of a branch.
+            MaskError: if a mask allows no choice in a branch.
         """
         if not allowed.shape[1]:
             return

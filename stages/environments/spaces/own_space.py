@@ -1,6 +1,6 @@
 """An environment's spaces as plain data, without an environment library; `own_space` converts Gymnasium's.
 
-A policy's file contains the spaces (`BehaviorSpec.spaces`), so that a policy's callers can use the environment's own
+A policy's file contains the spaces (`BehaviorSpec.spaces`), so the policy's callers can use the environment's own
 format.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 AS_GOOD_AS_INFINITE = 1e30
 """Magnitude from which a bound, such as float32's largest number, means "none"; scaling to it would overflow."""
 _SHOWN = 8
-"""Maximum number of different bounds of a box that a message shows."""
+"""Maximum number of distinct bounds that a message shows for a box."""
 
 
 # Spaces are plain data: a file with Gymnasium's objects would have to be unpickled (docs/decisions/033).

@@ -45,7 +45,7 @@ _KINDS = {
     _CHANNELS_FIRST: "image",
     _CHANNELS_LAST: "image",
 }
-"""Kind of an observation, by its dimension properties."""
+"""Maps an observation's dimension properties to its kind."""
 
 
 class BehaviorReader:
@@ -245,7 +245,7 @@ def _seen_last(shape: tuple[int, ...], picture: tuple[int, int], *, stated: bool
 class FloatReader:
     """Reads an observation of floats.
 
-    Agents' protos usually differ only in the numbers. So each proto is serialised, which protobuf does fast, and all
+    Agents' protos usually differ only in the numbers. So each proto is serialised, which is fast in protobuf, and all
     are read together; comparing two protos shows where the numbers are. Reading repeated fields takes three times as
     long.
     """

@@ -284,13 +284,14 @@ def _delimited(message: Any) -> bytes:
     return varint(len(data)) + data
 
 
-# Repair of demonstrations with too long a name: their header overwrote the beginning of the behaviour's description.
-# The end of the description is intact and has the actions; the pairs after it are intact. A search finds their start.
+# Repairs demonstrations whose name was too long, so their header overwrote the start of the behaviour's description.
+# The end of the description is intact and contains the actions; the pairs after it are intact. A search finds their
+# start.
 
 _FURTHEST = 4096
 """Maximum number of bytes to search for the end of a damaged description."""
 _ACTION_SPEC = b"\x4a"
-"""Tag of field 9, the last one of `BrainParametersProto`."""
+"""Tag of field 9, the last field in `BrainParametersProto`."""
 
 
 def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | None:

@@ -67,7 +67,7 @@ class UnityEnvironment:
 
     Args:
         file_name: the executable, with or without its extension; None for the Editor.
-        worker_id: added to the port, so that several programs can run concurrently.
+        worker_id: added to the port, so several programs can run concurrently.
         base_port: first port of executables; None for 5005, 0 for any free one. The Editor always uses 5004.
         seed: the seed of Unity's random numbers.
         no_graphics: run without a window.
@@ -173,7 +173,7 @@ class UnityEnvironment:
         self._begun = True
 
     def step(self) -> None:
-        """Let the agents take their actions (zeros by default), and wait until some need a decision or end.
+        """Let the agents take their actions (zeros by default), and wait until some need a decision or have ended.
 
         The first step is a reset.
 
@@ -264,7 +264,7 @@ class UnityEnvironment:
                 self._brains[brain.brain_name] = brain
             infos = output.rl_output.agentInfos
             unknown = sorted(set(infos) - set(self._brains))
-            for name in [*self._brains, *unknown]:  # in the order of announcement, as a message's map is unordered
+            for name in [*self._brains, *unknown]:  # in the order of announcement, because a message's map is unordered
                 if name in infos and infos[name].value:
                     self._read(name, infos[name].value)
 

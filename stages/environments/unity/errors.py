@@ -29,7 +29,7 @@ class UnityMisobserved(UnityBroken):
 
 
 class UnityRefused(ProgramRefused):
-    """Unity can't be used in its present setup (version, port, executable): no restart helps."""
+    """Unity can't be used with its current setup (version, port, executable): a restart does not help."""
 
 
 class PortUnusable(UnityRefused):

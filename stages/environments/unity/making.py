@@ -22,7 +22,7 @@ from headrace.stages.errors import LoadError, blaming, describe_error, type_of
 from headrace.stages.loading import load_callable
 
 _OF_CHANNELS = ("channel_id", "message_queue", "on_message_received")
-"""Names that every side channel has, whatever its class."""
+"""Attributes that every side channel has, whatever its class."""
 
 
 def make_unity_group(request: EnvironmentRequest) -> ProgramGroup:

@@ -88,7 +88,7 @@ def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None
         mapping: for each channel of the files, the channel of the observation or `DROPPED`; () for no mapping.
 
     Raises:
-        PngError: if the data isn't PNG files of this height and width, or have too few channels for C.
+        PngError: if the data isn't PNG files of this height and width, or the files have too few channels for C.
     """
     files = split_pngs(data)
     for file in files:

@@ -81,7 +81,7 @@ class ExchangeServer:
     Args:
         port: the port to listen on; 0 for any free one.
         name: the worker's name, used in errors.
-        cure: the remedy if the port is in use, which ends the error.
+        cure: the remedy if the port is in use; the error message ends with it.
         greet: returns our greeting in answer to a caller's; None for a message that is not a greeting.
         asks: returns True for the message that requests a greeted caller's first command.
         max_bytes: maximum size of a message, in either direction.

@@ -34,7 +34,7 @@ _WORDING = WorkerWording(
     "run that waits for the Editor; or build the scene and train with --env, on a port chosen by --base-port",
 )
 _REFUSAL_S = 5.0
-"""Seconds to wait for a Unity program of another version to receive the refusal."""
+"""Seconds to wait for a Unity program of a different version to receive the refusal."""
 _LAST_WORDS_S = 2.0
 """Seconds to wait for the process to exit after its connection has ended."""
 _KILL_S = 10.0
@@ -54,7 +54,7 @@ class Channels(Protocol):
 
 
 class UnityWorker(ProgramWorker):
-    """One Unity program: an executable that the worker starts, or the Editor, whose user presses Play.
+    """One Unity program: an executable that the worker starts, or the Editor, in which the user presses Play.
 
     The order of calls is `start`, `reset`, then `step`; each waits for Unity's answer for at most `timeout_s`. After a
     `UnityBroken` (which kills the executable) or a cancelled call only `close` is allowed.

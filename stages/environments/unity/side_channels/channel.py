@@ -229,7 +229,7 @@ class SideChannels:
 
         Raises:
             UnityBroken: if the data can't be decoded; no message is passed on in this case.
-            StageError: if a channel fails with a message.
+            StageError: if a channel fails to handle a message.
         """
         if not data:
             return

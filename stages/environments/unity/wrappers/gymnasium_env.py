@@ -30,7 +30,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
     """One agent of a Unity program, with the constructor of ML-Agents' class of this name and Gymnasium's current API.
 
     The observation is the first image, float32 from 0 to 1 in Unity's order of axes; without images, all vectors
-    joined. `info` has the low-level interface's steps as `step`. With discrete actions, it also has an `action_mask`,
+    joined. `info["step"]` holds the low-level interface's steps. With discrete actions, it also has an `action_mask`,
     in the form that the action space's `sample` takes, and for an agent in a group its `group_reward`. Episodes that
     Unity interrupts count as truncated.
 
@@ -109,7 +109,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         """Let the agent act, and wait until it needs its next decision, or its episode ends.
 
         Raises:
-            UnityGymException: if the episode has ended, or there is another agent.
+            UnityGymException: if the episode has ended, or there is more than one agent.
             UnityActionException: if the action is not in the space.
         """
         if self.game_over:

@@ -275,7 +275,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
         self._adopt(Said(observations, dict.fromkeys(observations, 0.0), no, dict(no), infos))
 
     def observe(self, agent: str) -> Any:
-        """Return an agent's observation at its decision request, or at its end."""
+        """Return an agent's observation from its decision request, or from the end of its episode."""
         return self._observations[agent]
 
     def step(self, action: Any) -> None:
