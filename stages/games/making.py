@@ -51,6 +51,6 @@ def _find_game(config: RunConfig) -> Callable[..., Any]:
         raise StageError(f"environment.id: {game!r} is not a built-in game{hint}", key=("environment", "id"))
     module, _, name = BUILTIN_GAMES[game].partition(":")
     make: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    if settings.behavior is None and "behavior" in factory.parameter_names(make):  # other games name their own behaviours
+    if settings.behavior is None and "behavior" in factory.parameter_names(make):  # other games name their behaviours
         raise StageError(f"environment: {without_behavior(config, game)}", key=("environment",))
     return make
