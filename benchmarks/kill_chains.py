@@ -131,7 +131,7 @@ class Chain:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         self._count(victim, moment)
-        anew = f"The process of {name} was killed by signal 9. Restarting it; it had not begun."
+        anew = f"The process of {name} was killed by signal 9 before it started working. Restarting it."
         deadline = time.monotonic() + (WITHOUT_NODE_S if name == NODE else PATIENCE_S)
         while command.process.poll() is None and anew not in command.output and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -55,7 +55,9 @@ def follow(arguments: Sequence[str] | None) -> int:
         if args.convert is not None:
             return _convert(args, request)
         if args.id is not None or args.algo is not None:
-            raise CommandError("--id and --algo need --convert: they choose the rl-baselines3-zoo entry to convert")
+            raise CommandError(
+                "--id and --algo work only with --convert: they choose the rl-baselines3-zoo entry to convert"
+            )
         config = load_config(request.config, request.overrides, complete=not args.validate, **request.old_files)
         wrong = contradictions(request, config)
         if wrong:
@@ -152,7 +154,7 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
         return 0
     if picture is None:
         return _refuse(
-            f"--plot: {', '.join(names)} has no curves yet: a run writes the first ones after summary_freq steps"
+            f"--plot: {', '.join(names)} has no curves yet; a run writes its first curves after summary_freq steps"
         )
     path = target or (folders[0] / PICTURE if len(folders) == 1 else Path(PICTURE))
     try:
@@ -181,7 +183,7 @@ def _tournament(players: Sequence[str], request: Request) -> int:
         _say("ERROR", f"{program()}: the tournament has failed: {error}")
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        _say("ERROR", f"{program()}: ended immediately; no results of the tournament were written")
+        _say("ERROR", f"{program()}: ended immediately; no tournament results were written")
         return 130
     if not table.results:
         raise CommandError("--tournament: stopped before the first game ended")

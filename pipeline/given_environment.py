@@ -247,8 +247,8 @@ def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]
         why = "the environment is an object without the spec that gymnasium.make sets"
     elif lost := [each.name for each in spec.additional_wrappers if each.kwargs is None]:
         why = (
-            "the environment is an object, and cannot be made again from its spec: its wrapper "
-            f"{lost[0]} does not derive from gymnasium.utils.RecordConstructorArgs"
+            f"the environment is an object that can't be recreated from its spec: its wrapper {lost[0]} does not "
+            "derive from gymnasium.utils.RecordConstructorArgs"
         )
     elif in_main:
         why = "pipeline.hosts.actors.kind is inline"

@@ -164,7 +164,8 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
     else:
         raise RunError(
             "run() can't be called while an event loop is running. In a notebook write `await run_async(…)`; in a "
-            "file that a run imports, such as for its environment, put the call under `if __name__ == '__main__':`"
+            "file that a run imports, for example to make its environment, put the call under `if __name__ == "
+            "'__main__':`"
         )
     return asyncio.run(run_async(config, options, **parts))
 
@@ -173,9 +174,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
     """Run a configuration like `run`, within a running event loop. Cancellation ends all hosts immediately."""
     known = {each.name for each in fields(RunOptions)}
     if unknown := parts.keys() - known:
-        raise TypeError(
-            f"unknown parts of a run: {', '.join(sorted(unknown))}; the known ones are {', '.join(sorted(known))}"
-        )
+        raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}; expected only {', '.join(sorted(known))}")
     try:
         with kept_surroundings(), kept_state():
             options = replace(options or RunOptions(), **parts)
@@ -383,13 +382,13 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
         return
     text = in_place(plan.config, key_of(failure, plan.config), failure.message)
     if failure.of_user and not plan.config.debug:
-        text += "\n--debug shows the whole traceback."
+        text += "\nUse --debug to see the full traceback."
     if plan.folder.rescued_as:
         kept = coordinator.checkpointing.newest >= 0 or any(each.exports for each in coordinator.behaviors.values())
         text += (
             f"\nThe run's state at that point is in {shown(plan.folder.path)}."
             if kept
-            else "\nNo trainer could save its state: the only checkpoints are those of the lost folder."
+            else "\nNo trainer could save its state: the only checkpoints were in the lost folder."
         )
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:
         run = plan.folder.rescued_as or f"--run-id {plan.folder.run_id}"

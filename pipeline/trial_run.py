@@ -92,13 +92,13 @@ def try_run(config: RunConfig, limit_s: float = 30.0, own_folder: str | None = N
             except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
                 remarks.insert(0, Remark(str(error)))
             except BaseException as error:
-                remarks.insert(0, Remark(f"the run's trial raised {describe_error(error)}"))
+                remarks.insert(0, Remark(f"the trial run raised {describe_error(error)}"))
         if acts(config) and not any(remark.serious for remark in remarks):
             remarks += [Remark(each, serious=False) for each in _advice(config, EnvironmentRequest(small))]
     there, settings = str(Path(folder) / _RUN), config.checkpoint_settings
     real = str(Path(settings.results_dir) / settings.run_id)
     if any(_FULL in each.text for each in remarks):
-        words = f"the trial could not finish: {_FULL}: {Path(folder).parent}; set TMPDIR to another folder"
+        words = f"the trial run could not finish: {_FULL}: {Path(folder).parent}; set TMPDIR to a different folder"
         remarks = [Remark(words, serious=False), *(each for each in remarks if _FULL not in each.text)]
     found = [replace(each, text=each.text.replace(there, real)) for each in remarks]
     return [asdict(remark) for remark in dict.fromkeys(found)]

@@ -32,7 +32,9 @@ def describe(config: RunConfig) -> str:
     if config.replay is not None:
         lines.append(f"replay of {', '.join(config.replay.streams)} (speed {config.replay.speed})")
     elif offline_demonstrations(config):
-        lines.append(f"demonstrations for {', '.join(offline_demonstrations(config))}, repeatedly; no agent acts")
+        lines.append(
+            f"repeated passes over the demonstrations for {', '.join(offline_demonstrations(config))}; no agent acts"
+        )
     else:
         custom = [placement.name for placement in placements_after(config, "agent_processor", in_main=False)]
         actors = len(league_seats(config)) or hosts.actors.replicas
@@ -43,7 +45,7 @@ def describe(config: RunConfig) -> str:
         lines.append(f"  environment: {load_entry(config.environment_kind.description)(config)}{_repeat(config)}")
         if decides_centrally(config):
             lines.append(
-                f"1 inference host ({hosts.inference.kind}): chooses the actions of all learning agents, in batches"
+                f"1 inference host ({hosts.inference.kind}): chooses actions for all learning agents in batches"
             )
     lines += [
         f"environment parameter {name}: {_parameter(each)}"
@@ -58,7 +60,7 @@ def describe(config: RunConfig) -> str:
             f"chosen when the run starts (auto), from the number of cores and the step time: {', '.join(open_keys)}"
         )
     if config.torch_settings.precision == "bf16":
-        lines.append("learners compute the matrix products of hidden layers in bf16; policies and files stay float32")
+        lines.append("learners compute hidden-layer matrix products in bf16; policies and files stay float32")
     if config.evaluation is not None:
         played = config.evaluation
         lines.append(f"evaluation every {played.every} steps, {played.episodes} episodes against {played.opponents}")
@@ -131,7 +133,7 @@ def _lag(lag: int | str) -> str:
     return (
         f"at most {lag} update{'' if lag == 1 else 's'}"
         if lag != "auto"
-        else "0 or 1 update, decided from the first updates"
+        else "0 or 1 update, chosen by timing the first updates"
     )
 
 
@@ -152,16 +154,16 @@ def _gradients(config: RunConfig, name: str) -> Sequence[str]:
         return []
     torch_settings, network = config.torch_settings, settings.network_settings
     if torch_settings.gradients == "autograd":
-        return ["  gradients by autograd, as set by torch_settings.gradients"]
+        return ["  gradients: autograd, as set by torch_settings.gradients"]
     device = placement_of(config, name).device or torch_settings.device
     if device not in (None, "cpu"):
-        return [f"  gradients by autograd, on {device}"]
-    owned = {"a memory": network.memory, "a custom network": network.network, "the noise of gsde": network.gsde}
+        return [f"  gradients: autograd, because it learns on {device}"]
+    owned = {"a memory": network.memory, "a custom network": network.network, "gSDE noise": network.gsde}
     for what, settings_of_it in owned.items():
         if settings_of_it is not None:
-            return [f"  gradients by autograd, because it has {what}"]
-    anyway = "" if kind.autograd_anyway is None else f"; {kind.autograd_anyway} by autograd in any case"
-    return [f"  gradients by hand if it {kind.without_autograd} and learns on a CPU, else by autograd{anyway}"]
+            return [f"  gradients: autograd, because it has {what}"]
+    anyway = "" if kind.autograd_anyway is None else f"; {kind.autograd_anyway} gradients always use autograd"
+    return [f"  gradients: hand-written if it {kind.without_autograd} and learns on a CPU, otherwise autograd{anyway}"]
 
 
 def _decided(config: RunConfig, name: str, stages: Sequence[str]) -> Sequence[str]:

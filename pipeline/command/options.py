@@ -75,11 +75,11 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--run-id",
             "checkpoint_settings.",
-            "name of the run and of its folder in the results (default: the file's, or ppo)",
+            "name of the run, and of its folder under --results-dir (default: the file's, or ppo)",
             "ID",
         ),
         Option("--resume", "checkpoint_settings.", "resume from the run's last checkpoint"),
-        Option("--force", "checkpoint_settings.", "archive a run of the same name and start over"),
+        Option("--force", "checkpoint_settings.", "archive any existing run of the same name and start over"),
         Option("--initialize-from", "checkpoint_settings.", "start at step 0 from the policies of another run", "ID"),
         Option(
             "--inference",
@@ -96,7 +96,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--video",
             "inference.",
-            "with --inference: record a video of each episode (3 unless --episodes is given)",
+            "with --inference: record a video of each episode (3 episodes unless --episodes is given)",
             "DIR",
         ),
         Option("--watch", "inference.", "with --inference: open the environment's own window"),
@@ -106,8 +106,10 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "take the mean or the most likely action instead of sampling",
         ),
         Option("--seed", "env_settings.", "random seed of the run (default: the file's; -1: a random one)", "N", int),
-        Option("--torch-device", "torch_settings.device", "device of the trainers: cpu, cuda, cuda:1, …", "DEVICE"),
-        Option("--results-dir", "checkpoint_settings.", "folder of all runs (default: results)", "DIR", user_path),
+        Option(
+            "--torch-device", "torch_settings.device", "device that the trainers use: cpu, cuda, cuda:1, …", "DEVICE"
+        ),
+        Option("--results-dir", "checkpoint_settings.", "folder for all runs (default: results)", "DIR", user_path),
         Option("--debug", "debug", "log in detail, and show what Unity executables print"),
     ),
     "environments": (
@@ -121,24 +123,26 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--num-envs",
             "env_settings.num_envs environment.num_envs",
-            "Unity executables, or environment instances per actor",
+            "number of Unity executables, or of environment instances per actor",
             "N",
             int,
         ),
-        Option("--num-areas", "env_settings.", "training areas in each Unity environment", "N", int),
-        Option("--base-port", "env_settings.", "first port for executables", "PORT", int),
-        Option("--timeout-wait", "env_settings.", "seconds that an environment may take to start or answer", "S", int),
+        Option("--num-areas", "env_settings.", "number of training areas in each Unity environment", "N", int),
+        Option("--base-port", "env_settings.", "first port that executables use", "PORT", int),
+        Option(
+            "--timeout-wait", "env_settings.", "how many seconds an environment may take to start or respond", "S", int
+        ),
         Option(
             "--max-lifetime-restarts",
             "env_settings.",
-            "total restarts of crashed environments; -1: unlimited",
+            "how many times crashed environments may be restarted in total; -1: unlimited",
             "N",
             int,
         ),
         Option(
             "--restarts-rate-limit-n",
             "env_settings.",
-            "restarts within --restarts-rate-limit-period-s; -1: unlimited",
+            "how many of these restarts may fall within --restarts-rate-limit-period-s; -1: unlimited",
             "N",
             int,
         ),
@@ -161,18 +165,22 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option("--target-frame-rate", "engine_settings.", "target frames per second; -1: unlimited", "N", int),
         Option("--capture-frame-rate", "engine_settings.", "frames per second of game time", "N", int),
         Option("--no-graphics", "engine_settings.", "run executables without a window"),
-        Option("--no-graphics-monitor", "engine_settings.", "run all but the first without a window"),
+        Option("--no-graphics-monitor", "engine_settings.", "run all executables except the first without a window"),
     ),
     "the pipeline": (
         Option("--record", "record.edges", "record what the trainers receive, under <run>/streams/", value=["trainer"]),
         Option(
             "--monitor",
             "monitor.listen",
-            "serve a live page of the run (default: this machine only, first free port from 8470)",
+            "serve a live page of the run (default: only for this machine, on the first free port from 8470)",
             "HOST:PORT",
             nargs="?",
         ),
-        Option("--monitor-control", "monitor.control", "let the page pause, save, stop and change hyperparameters"),
+        Option(
+            "--monitor-control",
+            "monitor.control",
+            "let the page pause, save and stop the run and change its hyperparameters",
+        ),
         Option("--replay", "replay.streams", "learn from recorded streams instead of acting", "STREAM", nargs="+"),
     ),
 }
@@ -214,12 +222,12 @@ def _refuse(text: str) -> Translation:
 def _set_keys(flag: str, keys: str, value: object, instead: str) -> Translation:
     """Translate an option that sets these keys; `instead` is its current spelling."""
     option = Option(flag, keys, "", metavar="VALUE" if not isinstance(value, bool) else "", value=value)
-    warning = f"{flag}: {_OLD}; Headrace treats it as {instead}"
+    warning = f"{flag} {_OLD}; Headrace treats it as {instead}"
     return Translation(tuple(option.overrides(value)), (warning,))
 
 
 def _superseded(flag: str, today: str) -> Translation:
-    return _warn(f"{flag}: {_OLD} and has no effect together with {today}")
+    return _warn(f"{flag} {_OLD} and has no effect together with {today}")
 
 
 Translate = Callable[[argparse.Namespace, Any], Translation]
@@ -249,7 +257,7 @@ def _key_of_behaviors(flag: str, key: str) -> Translate:
 
 def _worker_id(args: argparse.Namespace, value: int) -> Translation:
     port = value + (args.base_port if args.base_port is not None else EnvSettings().base_port)
-    warning = f"--worker-id: {_OLD}; Headrace treats it as --base-port {port}"
+    warning = f"--worker-id {_OLD}; Headrace treats it as --base-port {port}"
     return Translation(warnings=(warning,), replaced={"base_port": port})
 
 
@@ -260,16 +268,18 @@ def _cpu(args: argparse.Namespace, value: Any) -> Translation:
 
 
 def _multi_gpu(args: argparse.Namespace, value: Any) -> Translation:
-    return _refuse("--multi-gpu: a trainer uses one device; omit --multi-gpu, or name a device: --torch-device cuda:1")
+    return _refuse(
+        "--multi-gpu: a trainer uses only one device; omit --multi-gpu, or name a device: --torch-device cuda:1"
+    )
 
 
 def _num_runs(args: argparse.Namespace, value: int) -> Translation:
     if value == 1:
-        return _warn(f"--num-runs: {_OLD} and no longer needed: a command starts one run")
+        return _warn(f"--num-runs {_OLD} and no longer needed, because each command starts one run")
     run = args.run_id or "ppo"
     apart = EnvSettings().base_port + (args.num_envs or 1)
     return _refuse(
-        f"--num-runs {value}: a command starts one run. Start each run separately, with its own ports: --run-id "
+        f"--num-runs {value}: a command starts only one run. Start each run separately, with its own ports: --run-id "
         f"{run}-0, --run-id {run}-1 --base-port {apart}, and so on"
     )
 
@@ -285,8 +295,8 @@ def _docker_target_name(args: argparse.Namespace, value: str) -> Translation:
 def _old_file(flag: str, key: str) -> Translate:
     def translate(args: argparse.Namespace, value: Any) -> Translation:
         warning = (
-            f"{flag}: {_OLD}; its content now belongs in the configuration file, under environment_parameters "
-            f"('{flag} {value} --convert FILE' converts it)"
+            f"{flag} {_OLD}; the contents of its file now belong in the configuration file, under "
+            f"environment_parameters ('{flag} {value} --convert FILE' converts them)"
         )
         return Translation(warnings=(warning,), old_files={key: value})
 
@@ -295,13 +305,13 @@ def _old_file(flag: str, key: str) -> Translate:
 
 def _lesson(args: argparse.Namespace, value: int) -> Translation:
     if value < 0:
-        return _refuse(f"--lesson {value}: expected the number of a lesson, from 0")
-    warning = f"--lesson: {_OLD}; remove the earlier lessons from environment_parameters.<parameter>.curriculum instead"
+        return _refuse(f"--lesson {value}: expected a lesson number, counting from 0")
+    warning = f"--lesson {_OLD}; remove the earlier lessons from environment_parameters.<parameter>.curriculum instead"
     return Translation(warnings=(warning,), old_files={"lesson": value})
 
 
-_NO_TRAIN = f"--train: {_OLD} and no longer needed; --inference plays without learning"
-_NO_FRAMEWORK = f"{{}}: {_OLD} and has no effect; trainers compute with PyTorch"
+_NO_TRAIN = f"--train {_OLD} and no longer needed; to play without learning, use --inference"
+_NO_FRAMEWORK = f"{{}} {_OLD} and has no effect; trainers use PyTorch"
 
 OLD_OPTIONS: tuple[tuple[Option, Translate], ...] = (
     (Option("--train", "", "no effect: training is the default"), _needless(_NO_TRAIN)),
@@ -322,7 +332,7 @@ OLD_OPTIONS: tuple[tuple[Option, Translate], ...] = (
     (Option("--curriculum", "", "environment_parameters", "PATH", user_path), _old_file("--curriculum", "curriculum")),
     (Option("--sampler", "", "environment_parameters", "FILE", user_path), _old_file("--sampler", "sampler")),
     (Option("--lesson", "", "environment_parameters, without the earlier lessons", "N", int), _lesson),
-    (Option("--num-runs", "", "refused, unless 1", "N", int), _num_runs),
+    (Option("--num-runs", "", "only 1 is accepted", "N", int), _num_runs),
     (Option("--multi-gpu", "", "refused"), _multi_gpu),
     (Option("--docker-target-name", "", "refused", "NAME"), _docker_target_name),
 )

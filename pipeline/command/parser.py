@@ -90,7 +90,9 @@ def parser() -> argparse.ArgumentParser:
     runs = parser.add_argument_group("existing runs and models")
     _add_run_options(runs)
     _add_serving_options(runs)
-    add_old_options(parser.add_argument_group("of older ML-Agents versions (a warning names the replacement)"))
+    add_old_options(
+        parser.add_argument_group("options from older ML-Agents versions (a warning names the replacement)")
+    )
     return parser
 
 
@@ -100,13 +102,14 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--validate",
         action="store_true",
-        help="print the pipeline that would be built, or every mistake, without training. Headrace also tries a "
-        "Gymnasium or PettingZoo environment for a few steps, in a separate process",
+        help="print the pipeline that would be built, or every error in the configuration, without training. Headrace "
+        "also runs a Gymnasium or PettingZoo environment for a few steps in a separate process",
     )
     add(
         "--no-env-check",
         action="store_true",
-        help="with --validate: check only the file, without trying the run or looking for the files that it names",
+        help="with --validate: check only the file itself, without a trial run and without looking for the files that "
+        "it names",
     )
     add(
         "--convert",
@@ -142,35 +145,37 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         nargs=2,
         type=user_path,
         help=(
-            "write recorded streams as Unity's .demo files: FROM takes the same values as demo_path, TO is a file or "
-            "a folder"
+            "convert recorded streams to Unity's .demo files: FROM takes the same values as demo_path; TO is a file "
+            "or a folder"
         ),
     )
     add(
         "--export-onnx",
         metavar="RUN_FOLDER",
         type=_file,
-        help="rewrite the .onnx files of a run, such as results/ppo, from its .pt files",
+        help="rewrite a run's .onnx files from its .pt files; give the run's folder, such as results/ppo",
     )
     add(
         "--plot",
         metavar="RUN",
         nargs="+",
         type=user_path,
-        help="plot the reward, rating and losses of runs as an image; for several seeds, the mean and spread",
+        help="plot the reward, rating and losses of runs to an image file; runs that differ only in their seed are "
+        "drawn as mean and spread",
     )
     add(
         "--plot-file",
         metavar="PNG",
         type=_file,
-        help="file that --plot writes (default: curves.png, in the run's folder, or here for several runs)",
+        help="file that --plot writes (default: curves.png in the run's folder, or in the current folder if several "
+        "runs are given)",
     )
     add(
         "--tournament",
         metavar="PLAYER",
         nargs="+",
         type=user_path,
-        help="let policies of runs, models and scripted players play each other, --episodes N games per pair (default: "
+        help="let runs' policies, models and scripted players play each other, --episodes N games per pair (default: "
         "20), and print a table of ratings; if only one run is given, its policies play each other and the game's "
         "scripted player",
     )
@@ -179,7 +184,8 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         metavar="RUN",
         nargs="+",
         type=user_path,
-        help="serve the live page for the folders of runs, two side by side; --monitor=HOST:PORT sets the address",
+        help="serve the live page for one or more run folders, to compare them side by side; --monitor=HOST:PORT sets "
+        "the address",
     )
 
 
@@ -189,20 +195,21 @@ def _add_serving_options(group: argparse._ArgumentGroup) -> None:
         "--serve",
         metavar="MODEL",
         nargs="+",
-        help="serve policies over HTTP and gRPC, which answer observations with actions: .pt and .onnx files, folders "
-        "of runs, or NAME=one of these; --deterministic and --seed apply",
+        help="serve policies over HTTP and gRPC: a client sends observations and receives actions. Give .pt or .onnx "
+        "files or run folders, each optionally as NAME=PATH; --deterministic and --seed apply",
     )
     add(
         "--listen",
         metavar="HOST:PORT",
-        help="address of --serve (default: this machine only, first free port from 8480; all:PORT for other machines)",
+        help="address for --serve (default: only for this machine, on the first free port from 8480; all:PORT also "
+        "accepts other machines)",
     )
     add(
         "--allow-origin",
         metavar="ORIGIN",
         action="append",
         default=[],
-        help="let pages of this origin, such as https://game.example, call --serve from a browser; repeatable",
+        help="let web pages from this origin, such as https://game.example, send requests to --serve; repeatable",
     )
 
 
@@ -312,11 +319,11 @@ def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
     others = [argument for argument in arguments if argument not in environments]
     if len(environments) > 1 or (environments and env is not None):
         named = ", ".join([*environments, *([] if env is None else [f"--env {env}"])])
-        raise CommandError(f"more than one environment is given: {named}; give one, with --env")
+        raise CommandError(f"more than one environment was given: {named}; give only one, with --env")
     if len(others) > 1:
         raise CommandError(
-            f"expected one configuration file, got {len(others)}: {', '.join(others)}; give an environment with "
-            "--env, and write the value of an option directly after it: --monitor=8080"
+            f"expected one configuration file, got {len(others)}: {', '.join(others)}; give an environment with --env, "
+            "and write an option's value directly after it: --monitor=8080"
         )
     return Paths(Path(others[0]) if others else None, environments[0] if environments else None)
 

@@ -87,7 +87,8 @@ class _Receiver:
         if first:
             if held:
                 log.warning(
-                    "The run can't end yet: %s\nA second Ctrl-C (SIGINT) ends it immediately.", self._watch.describe()
+                    "The run can't end yet: %s\nA second Ctrl-C (SIGINT) ends the run immediately.",
+                    self._watch.describe(),
                 )
             return
         if held:

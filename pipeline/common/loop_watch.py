@@ -47,7 +47,7 @@ def describe_holder(loop: asyncio.AbstractEventLoop | None, thread: int) -> str:
     task = asyncio.current_task(loop) if loop is not None else None
     silent = most_silent(activities(), time.monotonic()) if task is None else None
     if silent is not None:
-        return f"{silent.describe()} waits\n{_stack(silent.frames())}"
+        return f"{silent.describe()} is waiting\n{_stack(silent.frames())}"
     calls = _calls(sys._current_frames().get(thread))
     activity = activity_in(task)
     return f"{activity.describe() if activity is not None else _caller(calls)}\n{_stack(calls)}"

@@ -97,7 +97,7 @@ def _spoken(main: Callable[[], int]) -> int:
     if trouble is not None:
         close_output()
         if not _has_no_reader(trouble):
-            complain(f"[ERROR] standard output can't be written: {trouble.strerror}")
+            complain(f"[ERROR] can't write to standard output: {trouble.strerror}")
             return status or 1
     return status
 

@@ -27,9 +27,9 @@ def describe_limit() -> str:
     if sys.platform == "win32":
         return "too many files are open"
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = "" if most == resource.RLIM_INFINITY else f", up to {most} without special rights"
+    allowed = "" if most == resource.RLIM_INFINITY else f", up to {most} without root privileges"
     return (
-        f"the limit of {limit} open files is reached. The main process needs about 100 for each actor, plus 50: raise "
+        f"the limit of {limit} open files has been reached. The main process needs about 100 per actor, plus 50: raise "
         f"the limit (`ulimit -n`{allowed}), or run fewer actors"
     )
 

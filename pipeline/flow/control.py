@@ -144,9 +144,9 @@ class StarvationWatch:
         if kept >= PATIENCE_UPDATES * trainer.rows_per_update and not trainer.warned:
             trainer.warned = True
             log.warning(
-                "The trainer of %s has received nothing since step %d, while the stages before it hold back %d steps "
-                "(%s). Until these stages pass steps on, the trainer learns nothing and the run does not end; Ctrl-C "
-                "ends the run.",
+                "The trainer of %s has received nothing since step %d, while the stages before the trainer are "
+                "holding back %d steps (%s). Until these stages pass steps on, the trainer learns nothing and the run "
+                "does not end; Ctrl-C ends the run.",
                 behavior,
                 max(0, trainer.step),
                 kept,

@@ -58,7 +58,7 @@ def read_flags(arguments: Sequence[str] | None) -> tuple[Namespace, list[str]]:
     parser = _parser()
     args, others = parser.parse_known_args(arguments)
     if args.timesteps is not None and args.timesteps < 1:
-        parser.error(f"--timesteps={args.timesteps}: expected at least 1")
+        parser.error(f"--timesteps={args.timesteps}: must be at least 1")
     passed = [other for other in others if other.split("=")[0] != f"--{_IGNORED}"]
     if args.experiment_dir is None:
         args.experiment_dir = f"logs/{args.trainer}"
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--trainer", choices=TRAINERS, default="sb3", help="settings to use: sb3's (default), sf's, or an rllib file's")
     add("--env_path", **_PATH, help="the exported game; without it, the run waits for the editor")
     add("--config_file", metavar="FILE", type=user_path, help="RLlib's YAML file, with --trainer=rllib (ppo_test.yaml)")
-    add("--experiment_dir", metavar="DIR", type=user_path, help="folder of all experiments (logs/<trainer>)")
+    add("--experiment_dir", metavar="DIR", type=user_path, help="folder for all experiments (logs/<trainer>)")
     add("--experiment_name", metavar="NAME", default="experiment", help="the experiment's own folder (experiment)")
     add("--seed", type=int, default=0, help="seed of the experiment (0)")
     add(
@@ -94,15 +94,15 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=1,
         metavar="N",
-        help="builds to run in parallel; more than 1 need --env_path (1)",
+        help="builds to run in parallel; more than 1 requires --env_path (1)",
     )
     add("--speedup", type=float, default=1.0, metavar="X", help="speed of the game, as a multiple of real time (1)")
-    add("--viz", action="store_true", help="show the builds' windows; camera images need them")
-    add("--linear_lr_schedule", action="store_true", help="let the learning rate fall to 0 at the last step")
+    add("--viz", action="store_true", help="show the builds' windows, which camera images require")
+    add("--linear_lr_schedule", action="store_true", help="let the learning rate decay linearly to 0 at the last step")
     add("--resume_model_path", "--restore", **_PATH, help="continue from a model that --save_model_path wrote")
     add("--save_model_path", **_PATH, help="also save the experiment's last checkpoint as PATH.zip")
     add("--save_checkpoint_frequency", type=int, metavar="N", help="steps between checkpoints (50,000)")
-    add("--onnx_export_path", **_PATH, help="also write the model as PATH.onnx; the experiment always has a copy")
+    add("--onnx_export_path", **_PATH, help="also write the model as PATH.onnx; the experiment always keeps a copy")
     add(
         "--inference",
         "--eval",
@@ -193,7 +193,9 @@ def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
         ConfigError: with every mistake in the values and in RLlib's file.
     """
     if args.n_parallel > 1 and args.env_path is None and args.trainer != "rllib":
-        raise CommandError("--n_parallel: the editor plays only one game; export the game and give it with --env_path")
+        raise CommandError(
+            "--n_parallel: the editor can run only one game at a time; export the game and give it with --env_path"
+        )
     if args.resume_model_path is not None:
         _take_up(Path(args.resume_model_path), folder_of(args))
     done = _steps_done(folder_of(args))
@@ -291,7 +293,7 @@ def _take_up(model: Path, folder: Path) -> None:
     if model.is_dir():
         if model.resolve() != folder.resolve():
             raise CommandError(
-                f"--resume_model_path {model}: is a folder; expected a model that --save_model_path wrote. To continue "
+                f"--resume_model_path {model} is a folder; expected a model that --save_model_path wrote. To continue "
                 "an experiment, name it with --experiment_dir and --experiment_name"
             )
         return
@@ -300,8 +302,9 @@ def _take_up(model: Path, folder: Path) -> None:
         if same_checkpoint(model, folder):
             return
         raise CommandError(
-            f"--resume_model_path {model}: {folder} is another experiment, or has been trained further since then; "
-            "name a new one with --experiment_name, or leave --resume_model_path out to continue that one"
+            f"--resume_model_path {model}: {folder} already holds a different experiment, or has been trained since "
+            "this model was saved; name a new experiment with --experiment_name, or omit --resume_model_path to "
+            "continue the experiment in that folder"
         )
     unpack(model, folder)
 
@@ -344,7 +347,7 @@ def same_checkpoint(model: Path, folder: Path) -> bool:
         try:
             saved = archive.read(_MANIFEST)
         except (OSError, zipfile.BadZipFile) as error:
-            raise CommandError(f"--resume_model_path {model}: can't be read: {error}") from error
+            raise CommandError(f"--resume_model_path {model} can't be read: {error}") from error
     try:
         return (folder / _MANIFEST).read_bytes() == saved
     except OSError:
@@ -365,24 +368,24 @@ def unpack(model: Path, folder: Path) -> None:
             once_released(lambda: os.replace(partial, folder))
         except (OSError, zipfile.BadZipFile) as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise CommandError(f"--resume_model_path {model}: can't be unpacked: {error}") from error
+            raise CommandError(f"--resume_model_path {model} can't be unpacked: {error}") from error
 
 
 def _opened(model: Path) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(model)
     except (OSError, zipfile.BadZipFile) as error:
-        raise CommandError(f"--resume_model_path {model}: can't be read: {error}") from error
+        raise CommandError(f"--resume_model_path {model} can't be read: {error}") from error
     names = set(archive.namelist())
     if {CONFIGURATION, _MANIFEST} <= names:
         return archive
     archive.close()
     theirs = "policy.pth" in names
     raise CommandError(
-        f"--resume_model_path {model}: "
+        f"--resume_model_path {model} "
         + (
-            "is a Stable-Baselines3 model, which can't be trained further here: train from scratch, without this "
-            "option; the experiment is saved automatically"
+            "is a Stable-Baselines3 model, which Headrace can't continue to train: omit this option to train from "
+            "scratch; the experiment is saved automatically"
             if theirs
             else "is not a model that --save_model_path wrote"
         )

@@ -157,7 +157,7 @@ def take_child(name: str) -> ChildProcess:
     child = _early.pop(name, None)
     if child is not None and not child.alive and not child.spoke:
         how = how_it_ended(child.dismiss())
-        log.warning("The process of %s %s. Restarting it; it had not begun to work yet.", name, how)
+        log.warning("The process of %s %s before it started working. Restarting it.", name, how)
         child = None
     return child or ChildProcess(name)
 

@@ -19,10 +19,10 @@ ANSWER_S = 2.0
 DUMP_S = 0.5
 """Seconds to wait for a stack that the host writes on a signal; unlike an answer, a stack has no end mark."""
 _ENDED = "its process has just ended"
-_SILENT = "its process is not running: it was stopped, or the machine is too busy"
+_SILENT = "its process is not running: the process was stopped, or the machine is too busy"
 _SILENT_ON_WINDOWS = (
-    "its process does not answer: it is in a call that holds Python's lock (which can't be inspected on Windows), it "
-    "was stopped, or the machine is too busy"
+    "its process does not respond: it is in a call that holds the GIL (which can't be inspected on Windows), it was "
+    "stopped, or the machine is too busy"
 )
 
 
@@ -59,7 +59,7 @@ class MainLifeline:
                 with suppress(TimeoutError):
                     os.kill(self._pid, DUMP)
                     dumped = await self._read(DUMP_S)
-                    return f"in a call that holds Python's lock\n{_turned(dumped.decode(errors='replace'))}"
+                    return f"in a call that holds the GIL\n{_turned(dumped.decode(errors='replace'))}"
         except (OSError, ValueError):  # one of the two ends was closed
             return _ENDED
         return _SILENT if DUMP is not None else _SILENT_ON_WINDOWS

@@ -96,10 +96,10 @@ class BehaviorStarter:
         learns = settings.learns
         if learns and settings.demonstrations is not None and not self._plan.replay_edge and not self._plan.playing:
             raise RunError(
-                f"behaviors.{spec.name}: this behaviour learns only from demonstrations, but the environment has "
-                "agents of this behaviour, and a run in which agents act can't train it; remove the other behaviours "
-                f"from the file (listed: {', '.join(self._plan.config.behaviors)}), or let it imitate a 'teacher' of "
-                "this run"
+                f"behaviors.{spec.name}: this behaviour learns only from demonstrations, which is not possible in a "
+                "run whose agents act; remove all other behaviours from the file (listed: "
+                f"{', '.join(self._plan.config.behaviors)}), or let this behaviour imitate another behaviour of the "
+                "run ('teacher')"
             )
         if spec.name not in self.behaviors and (self._plan.playing or not learns):
             self._run.flow.ledger.open_unbounded(spec.name)  # no trainer learns from its steps
@@ -181,9 +181,7 @@ class BehaviorStarter:
             log.info("Resuming training from step %d.", step)
             if step >= settings.max_steps and settings.learns:
                 block = f"behaviors.{name}" if name in plan.config.behaviors else "default_settings"
-                text = (
-                    "%s has reached its max_steps (%d), so it does not learn any more. To continue, raise %s.max_steps."
-                )
+                text = "%s has reached its max_steps (%d), so it no longer learns. To continue, raise %s.max_steps."
                 log.warning(text, name, settings.max_steps, block)
         elif not settings.learns:
             log.info("%s does not learn: %s.", name, _deciders(settings))
@@ -224,8 +222,8 @@ class BehaviorStarter:
             return
         if (spec.observations, spec.actions) != (state.spec.observations, state.spec.actions):
             raise RunError(
-                f"{name} can't imitate {teacher}: {teacher} has {state.spec.seen} and {state.spec.actions}, "
-                f"{name} has {spec.seen} and {spec.actions}"
+                f"{name} can't imitate {teacher}: {teacher} has {state.spec.seen} and {state.spec.actions}, but {name} "
+                f"has {spec.seen} and {spec.actions}"
             )
         self._start(drain(await self._launcher.gather(name)))
 

@@ -277,8 +277,8 @@ class Checkpointing:
         """Fail the run if a behaviour's final policy could not be written, even if older policies exist."""
         lost = [f"{name} ({state.not_exported})" for name, state in self._behaviors.items() if state.not_exported]
         if lost:
-            text = f"the final policy could not be written for {', '.join(lost)}. Free disk space, and resume the run"
-            self.failed(HostFailed(f"{text}, which writes it again.", "", MAIN))
+            text = f"the final policy could not be written for {', '.join(lost)}. Free disk space and resume the run"
+            self.failed(HostFailed(f"{text} to write it again.", "", MAIN))
 
     def _expected(self) -> set[str]:
         return self._plan.expected_parts(self._behaviors)
@@ -373,7 +373,7 @@ class Checkpointing:
         except FileNotFoundError as error:
             self._lost.update(unseen)
             names, path = ", ".join(unseen), error.filename2 or error.filename
-            log.error("%s is gone. A resumed run starts at step 0: %s.", path, names)
+            log.error("%s is gone. A resumed run starts these behaviours at step 0: %s.", path, names)
 
     def _failed(self, number: int, reason: str) -> None:
         if self.look():

@@ -70,7 +70,7 @@ class RunControls:
         """
         self._refuse_at_end()
         if self._run.plan.playing:
-            raise NotNow("policies are played, not trained: there is nothing to save")
+            raise NotNow("this run plays policies without training them, so there is nothing to save")
         if not any(state.ready or not state.settings.learns for state in self._run.behaviors.values()):
             raise NotNow("no trainer is ready yet")
         if self._run.checkpointing.busy:
@@ -102,15 +102,15 @@ class RunControls:
         self._refuse_at_end()
         if behavior not in self._run.behaviors:
             raise LookupError(
-                f"there is no behaviour '{behavior}'; available: {', '.join(self._run.behaviors) or 'none yet'}"
+                f"unknown behaviour '{behavior}'; available: {', '.join(self._run.behaviors) or 'none yet'}"
             )
         may = self.hyperparameters(behavior)
         if name not in may:
             raise LookupError(
-                f"'{name}' of {behavior} can't change during a run; these can: {', '.join(may) or 'nothing'}"
+                f"'{name}' of {behavior} can't be changed during a run; only these can: {', '.join(may) or 'none'}"
             )
         if self._run.plan.config.pipeline.hosts.learners.replicas > 1:
-            raise NotNow("the replicas of a trainer would have to change at the same update, which is not supported")
+            raise NotNow("hyperparameters can't be changed in a run whose learners have several replicas")
         state = self._run.behaviors[behavior]
         configured = state.settings.declared_hyperparameters
         assert configured is not None, "it has values that may change"

@@ -67,7 +67,8 @@ def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSp
         if checkpoint.steps and spec.name not in checkpoint.steps:
             has = ", ".join(checkpoint.steps)
             log.warning(
-                "%s starts from step 0, because the checkpoint in %s has no such behaviour (it has: %s).",
+                "%s starts from step 0, because the checkpoint in %s does not contain this behaviour (it contains: "
+                "%s).",
                 spec.name,
                 shown(checkpoint.folder),
                 has,
@@ -119,9 +120,9 @@ def _network(at: str, network: NetworkSettings, spec: BehaviorSpec) -> Iterator[
 def _cure(config: RunConfig, checkpoint: Checkpoint) -> str:
     settings = shown(checkpoint.folder.parent.parent / CONFIGURATION)
     return (
-        f"A resumed run keeps the settings that it started with ({shown(checkpoint.folder)}; {settings} holds them). "
-        f"Restore these settings, or start a new run from its policy: choose another --run-id, with "
-        f"--initialize-from={config.checkpoint_settings.run_id}"
+        f"The checkpoint in {shown(checkpoint.folder)} can be resumed only with the settings that the run started "
+        f"with ({settings}). Restore these settings, or start a new run from its policy: choose another --run-id, "
+        f"and add --initialize-from={config.checkpoint_settings.run_id}"
     )
 
 

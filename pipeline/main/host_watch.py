@@ -209,7 +209,7 @@ class HostWatch:
 
 
 def _how_it_ended(status: int) -> str:
-    return how_it_ended(status) + ("" if status else " although the run had not stopped it")
+    return how_it_ended(status) + ("" if status else " before the run was over")
 
 
 # Starting hosts, and replacing lost ones.
@@ -305,7 +305,7 @@ class Learners:
         self._run.reporter.rewind(state.behavior, step)
         self._run.checkpointing.repeat_for_learner(host)
         log.warning(
-            "%s continues from %s; its actors were not restarted. %d steps of learning are lost.",
+            "%s continues from %s; its actors were not restarted. %d steps of training are lost.",
             host.plan.name,
             f"step {step}, its last checkpoint" if host.plan.resume else "the start, because there is no checkpoint",
             max(0, lost_at - step),

@@ -144,8 +144,8 @@ def _check_host_kinds(config: RunConfig) -> None:
         needed = "" if hosts.kind is None else HOST_KINDS[hosts.kind].extra
         if needed and find_spec(needed) is None:
             raise RunError(
-                f"pipeline.hosts.{which}.kind: '{hosts.kind}' needs the package {needed}, which is not installed: "
-                f'`pip install "headrace[{needed}]"`, or use another kind'
+                f"pipeline.hosts.{which}.kind: '{hosts.kind}' needs the package {needed}, which is not installed: run "
+                f'`pip install "headrace[{needed}]"`, or use a different kind'
             )
 
 
@@ -180,8 +180,8 @@ def _check_origin(run_folder: Path) -> None:
         raise unusable(run_folder, error) from error
     raise RunError(
         f"{run_folder} has trained policies ({ours[0]}), but {run_folder / 'checkpoints'} holds no checkpoint: none "
-        "could be written, or they were removed. Resuming would train from step 0 and overwrite the policies. "
-        "Restore the checkpoints from a copy; or start another --run-id from the newest policy with "
+        "could be written, or they were removed. Resuming would train from step 0 and overwrite the policies. Restore "
+        "the checkpoints from a copy; or start a new run with another --run-id from the newest policy, with "
         f"--initialize-from={run_folder.name}; or start over with --force, which archives this run"
     )
 

@@ -161,7 +161,8 @@ def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks
     actors = next(number for number, seconds in tick.items() if seconds <= 1.1 * least)
     if tick[1] < WORTH * tick[actors]:
         remarks.append(
-            f"1 actor for {whole} environments, whose steps take {full:.2g} s: more actors would hardly be faster"
+            f"1 actor for {whole} environments, because a step of all of them takes {full:.2g} s and more actors would "
+            "hardly be faster"
         )
         return config
     remarks.append(
@@ -285,12 +286,10 @@ def for_viewers(config: RunConfig) -> RunConfig:
     option = "--watch" if settings.watch else "--video"
     if settings.watch and settings.video:
         raise RunError(
-            "--watch and --video: an environment either opens a window or returns images; use one of the two"
+            "--watch and --video: an environment either opens a window or returns images; use only one of the two"
         )
     if persons_in(config):
-        raise RunError(
-            f"{option}: brain 'player' plays on the live page, which shows the game; leave one of the two out"
-        )
+        raise RunError(f"{option}: brain 'player' plays on the live page, which shows the game; omit one of the two")
     from headrace.stages.exhibition.making import for_one_film, for_one_window
 
     try:

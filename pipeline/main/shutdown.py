@@ -26,8 +26,8 @@ SOURCES_SHARE = 1 / 6
 _LOOK_S = 1.0
 
 _NOTHING_SEEN = (
-    "the environments closed before any agent requested a decision, so nothing was learned. In Unity, does the scene "
-    "have agents with a Decision Requester, whose Behavior Type is Default?"
+    "the environments closed before any agent requested a decision, so nothing was learned. In Unity, check that the "
+    "scene has agents with a Decision Requester, and that their Behavior Type is Default."
 )
 
 
@@ -119,7 +119,7 @@ class Shutdown:
         if self.begun or not self._exhausted >= self._sources:
             return
         if self._behaviors:
-            log.info("No more experience arrives. The run ends.")
+            log.info("No more experience is arriving, so the run is ending.")
             self.finish()
         else:
             self.fail(HostFailed(_NOTHING_SEEN, "", name))

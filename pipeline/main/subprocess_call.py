@@ -80,7 +80,7 @@ def call_in_subprocess(
             said = unpack(written.read_bytes(), use_list=False)
             return NoAnswer(status, error=said["error"]) if "error" in said else said["answer"]
     if RAISED in words:
-        return NoAnswer(status, error=f"the process that tries it {how_it_ended(status or 0)}:\n{words}")
+        return NoAnswer(status, error=f"the trial process {how_it_ended(status or 0)}:\n{words}")
     return NoAnswer(None if words.startswith(_TOO_LONG) else status, words)
 
 

@@ -72,7 +72,10 @@ def _untried_environment(config: RunConfig) -> str:
         return f"the environment, which waits for {kind.editor}"
     if "no_graphics" in kind.engine_settings and not config.engine_settings.no_graphics and (reason := no_screen()):
         why, _, _ = reason.partition(". ")
-        return f"the game {settings.env_path}, which opens a window, as {why} (--no-graphics tries it without one)"
+        return (
+            f"the game {settings.env_path}, which opens a window, because {why} (--no-graphics tries the game without "
+            "one)"
+        )
     return ""
 
 
@@ -82,7 +85,7 @@ def _left_out(config: RunConfig) -> Iterator[str]:
     if settings.resume:
         yield "the checkpoint that the run resumes from (checkpoint_settings.resume)"
     if hosts.learners.replicas > 1 and not settings.inference:
-        yield f"{hosts.learners.replicas} replicas of a learner together (pipeline.hosts.learners.replicas)"
+        yield f"running {hosts.learners.replicas} replicas of a learner together (pipeline.hosts.learners.replicas)"
     if any(each.kind is not None and HOST_KINDS[each.kind].on_ray for _, each in hosts):
         yield "hosts on Ray (pipeline.hosts)"
     if config.pipeline.statistics_writers:
@@ -92,7 +95,7 @@ def _left_out(config: RunConfig) -> Iterator[str]:
     if config.record is not None:
         yield "recording (record)"
     for path, _ in persons_in(config):
-        yield f"a person's play ({dotted(path)}.brain); random actions replaced it"
+        yield f"the person who plays ({dotted(path)}.brain), replaced by random actions"
 
 
 def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Mapping[str, Any]:
@@ -105,15 +108,15 @@ def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Map
         return {"text": text, "serious": False, "key": ()}
     if answer.status is None:
         text = (
-            f"the run's trial did not finish in {timeout_s:g} seconds{where}: the environment hangs, waits or is very "
-            f"slow; fix it, or raise env_settings.timeout_wait ({_SKIP})"
+            f"the trial run did not finish within {timeout_s:g} seconds{where}: the environment hangs, waits or is "
+            f"very slow; fix it, or raise env_settings.timeout_wait ({_SKIP})"
         )
     else:
         ended = f"ended its process with status {describe_status(answer.status)}"
         how = ended if answer.status >= 0 else f"crashed with {signal.Signals(-answer.status).name}"
         text = (
-            f"the environment {how} while it was tried{where}; expected an environment that raises an error instead: "
-            f"check what the environment calls there ({_SKIP})"
+            f"the environment {how} while it was tried{where}; an environment must raise an error instead: check what "
+            f"the environment calls there ({_SKIP})"
         )
     return {"text": text, "serious": True, "key": ("environment",)}
 

@@ -157,7 +157,7 @@ def run_routes(runs: Mapping[str, ShownRun], options: Mapping[str, Any]) -> list
         async def respond(request: web.Request) -> web.Response:
             key = request.match_info["run"]
             if key not in runs:
-                raise web.HTTPNotFound(text=f"there is no run '{key}'; available: {', '.join(runs)}")
+                raise web.HTTPNotFound(text=f"unknown run '{key}'; available: {', '.join(runs)}")
             return answer(read(runs[key]))
 
         return respond
@@ -216,9 +216,9 @@ _OF_BEHAVIORS = {
     "policy_wait": "Share of the time that actors waited for the next policy",
 }
 _OF_QUEUES = {
-    "depth": "Items in the queue",
-    "capacity": "Most items that the queue holds",
-    "high_water": "Most items that were in the queue so far",
+    "depth": "Number of items in the queue",
+    "capacity": "Maximum number of items in the queue",
+    "high_water": "Highest number of items in the queue so far",
     "put_wait": "Share of the time that producers waited for space",
     "get_wait": "Share of the time that consumers waited for items",
 }
@@ -262,7 +262,7 @@ class _Collector:
         yield cause
         yield from _usages(state["hosts"])
         values = GaugeMetricFamily(
-            "headrace_statistic", "Newest summary of a statistic", labels=["category", "statistic"]
+            "headrace_statistic", "Latest summary value of a statistic", labels=["category", "statistic"]
         )
         for category, named in self._run.history.newest().items():
             for name, value in named.items():

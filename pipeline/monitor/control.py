@@ -30,7 +30,9 @@ class HyperparameterChange(BaseModel):
     name: str = Field(
         description="A hyperparameter, such as learning_rate: a key of `hyperparameters` in the behaviour's state."
     )
-    value: float = Field(description="The value at the start of the schedule, within the bounds of the YAML's key.")
+    value: float = Field(
+        description="The value at the start of the schedule, within the bounds that the YAML key allows."
+    )
     confirm: bool = Field(
         False, description="True to confirm a value that differs from the current one by more than a factor of 10."
     )
@@ -92,14 +94,14 @@ class Control:
         except NotNow as error:
             raise web.HTTPConflict(text=str(error)) from None
         except Unconfirmed as error:
-            raise web.HTTPPreconditionRequired(text=f"{error}; to set it, send 'confirm: true' too") from None
+            raise web.HTTPPreconditionRequired(text=f"{error}; to set it anyway, also send 'confirm: true'") from None
         except LookupError as error:
             raise web.HTTPNotFound(text=str(error.args[0])) from None
         except ConfigError as error:
             raise web.HTTPUnprocessableEntity(text=str(error)) from None
         except TimeoutError:
             raise web.HTTPServiceUnavailable(
-                text=f"the main process has not answered within {PATIENCE_S:.0f} s"
+                text=f"the main process did not respond within {PATIENCE_S:.0f} s"
             ) from None
 
 
@@ -120,16 +122,16 @@ def schema() -> dict[str, Any]:
         "pause": "Pause the actors; the trainers still learn from steps in flight",
         "resume": "Resume the actors",
         "checkpoint": "Save a checkpoint now",
-        "stop": "End the run with a last checkpoint, as Ctrl-C does",
+        "stop": "End the run with a final checkpoint, as Ctrl-C does",
         "hyperparameters": str(HyperparameterChange.__doc__),
     }
     refusals = {
         "401": "The token is missing or wrong",
-        "403": "Controls are off, or the caller is from another origin",
-        "404": "No such behaviour or hyperparameter",
-        "409": "Not now: the message says why",
+        "403": "Controls are off, or the caller is from a different origin",
+        "404": "Unknown behaviour or hyperparameter",
+        "409": "Not possible now; the message says why",
         "413": "The body is too large",
-        "422": "The body has the wrong form, or the value is out of bounds",
+        "422": "The body is malformed, or the value is out of bounds",
         "428": "The value is far from the current one: send `confirm: true` with it",
     }
     responses = {status: {"description": text} for status, text in {"200": "Done", **refusals}.items()}

@@ -141,7 +141,7 @@ class Viewer:
         if isinstance(wish, Pace) and self._show.own and not self._may_play:
             raise Refused(NOT_ALLOWED)
         if isinstance(wish, Give | Pace) and not self._may_play and self._show.order.persons:
-            raise Refused("a person is playing, so only the person can change this")
+            raise Refused("a person is playing, and only that person can change this")
         match wish:
             case HoldKeys():
                 self._hold(wish)
@@ -183,10 +183,10 @@ class Viewer:
     def _give(self, wish: Give) -> None:
         side = self._side(wish.side)
         if self._show.own:
-            raise Refused("this is the run's own game: the configuration sets who plays")
+            raise Refused("this is the game that the run learns from, where the configuration sets who plays")
         if wish.player not in side["choices"]:
             there = ", ".join(side["choices"])
-            raise Refused(f"there is no player '{wish.player}' for {wish.side}; available: {there}")
+            raise Refused(f"unknown player '{wish.player}' for {wish.side}; available: {there}")
         self._show.order.players[wish.side] = wish.player
 
     def _take(self, wish: Take) -> None:
@@ -197,9 +197,11 @@ class Viewer:
                 self._let_go(wish.side)
             return
         if persons.get(wish.side, self) is not self:
-            raise Refused(f"another person already plays for {wish.side}")
+            raise Refused(f"another person is already playing for {wish.side}")
         if not side["seat"]:
-            raise Refused(f"a person can play for {wish.side} in the run's own game only with 'brain: player'")
+            raise Refused(
+                f"a person can play for {wish.side} in the game that the run learns from only with 'brain: player'"
+            )
         for taken in [taken for taken, viewer in persons.items() if viewer is self]:
             self._let_go(taken)  # a viewer can play only one side at a time
         persons[wish.side] = self
@@ -214,7 +216,8 @@ class Viewer:
             self._side(wish.side)
             if self._show.own:
                 raise Refused(
-                    "only the run can record its own game: start the run with --record, and 'broadcast: true'"
+                    "the game that the run learns from can be recorded only by the run: start the run with --record, "
+                    "and 'broadcast: true'"
                 )
             if self._show.order.persons.get(wish.side) is not self:
                 raise Refused("only your own play can be recorded: take over the side first")
@@ -223,7 +226,7 @@ class Viewer:
     def _side(self, side: str) -> dict[str, Any]:
         known: dict[str, dict[str, Any]] = {each["id"]: each for each in self._show.announced["sides"]}
         if side not in known:
-            raise Refused(f"there is no side '{side}'; available: {', '.join(known) or 'none yet'}")
+            raise Refused(f"unknown side '{side}'; available: {', '.join(known) or 'none yet'}")
         return known[side]
 
 

@@ -79,8 +79,8 @@ def _make_brains(
     if not settings.learns and not fills([brain.weight for brain in mine]):
         named = sorted({team for brain in settings.brain for team in brain.teams or ()})
         raise StageError(
-            f"behaviors.{spec.name}.brain: no brain controls {spec.behavior_id}: brains are given for the teams "
-            f"{', '.join(map(str, named))} only; give one for team {spec.team}, or one without 'teams'",
+            f"behaviors.{spec.name}.brain: no brain controls {spec.behavior_id}: the brains are only for teams "
+            f"{', '.join(map(str, named))}; add a brain for team {spec.team}, or one without 'teams'",
             ("behaviors", spec.name, "brain"),
         )
     design = design_of(spec, settings, config.source_folder)

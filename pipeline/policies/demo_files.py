@@ -57,8 +57,8 @@ def write_demos(source: str, target: Path) -> dict[Path, Demonstrations]:
         return _write_each(source, target, behaviors or [Path(source).stem])
     if len(behaviors) > 1:
         raise StageError(
-            f"{target}: a .demo holds a single behaviour, and {source} has {', '.join(behaviors)}; name a folder "
-            "instead, which gets a file for each"
+            f"{target}: a .demo file holds only one behaviour, but {source} has {', '.join(behaviors)}; give a folder "
+            "instead, to write a file for each behaviour"
         )
     return {target: _write(source, target, behaviors[0] if behaviors else target.stem)}
 

@@ -163,7 +163,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
     content = read_tensors(path)
     try:
         if not isinstance(content, Mapping):
-            raise ValueError(f"it holds a {type(content).__name__}, not a map")
+            raise ValueError(f"it holds a {type(content).__name__}, not a dict")
         check_tensors(path, content)
         if "Policy" in content:
             raise ValueError(
@@ -183,12 +183,12 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
             None if learner is None else _as_arrays(learner),
         )
     except KeyError as error:
-        raise ValueError(f"{path}: is not an exported policy: it has no {error}") from error
+        raise ValueError(f"{path} is not an exported policy: it has no {error}") from error
     except ValueError as error:
-        raise ValueError(f"{path}: is not an exported policy: {error}") from error
+        raise ValueError(f"{path} is not an exported policy: {error}") from error
     except Exception as error:
         raise ValueError(
-            f"{path}: is not an exported policy: its content has an unexpected structure ({error_summary(error)})"
+            f"{path} is not an exported policy: its content has an unexpected structure ({error_summary(error)})"
         ) from error
 
 
@@ -210,9 +210,9 @@ def read_tensors(path: Path) -> Any:
         with warnings.catch_warnings(action="ignore"):
             return torch.load(file, map_location="cpu", weights_only=True)
     except _DamagedError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path} {error}") from error
     except Exception as error:
-        raise ValueError(f"{path}: is not an exported policy: {_describe_torch_error(error, path)}") from error
+        raise ValueError(f"{path} is not an exported policy: {_describe_torch_error(error, path)}") from error
 
 
 class _DamagedError(ValueError):
@@ -230,7 +230,7 @@ def check_undamaged(path: Path) -> None:
     try:
         _check_archive(path, file)
     except _DamagedError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path} {error}") from error
     except _UNREADABLE:
         return
 

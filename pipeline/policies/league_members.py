@@ -103,11 +103,13 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
     folder = pool_folder(run_folder)
     members = members_in(folder)
     if number >= len(members):
-        there = f"there are member-0 to member-{len(members) - 1}" if members else "the pool is empty"
-        raise RunError(f"{folder} holds no member-{number}: {there}")
+        there = f"available: member-0 to member-{len(members) - 1}" if members else "the pool is empty"
+        raise RunError(f"{folder} holds no member-{number}; {there}")
     member = members[number]
     if member.behavior not in ("", of):
-        raise RunError(f"member-{number} of {folder} plays {member.behavior}, not {of}; name a member that plays {of}")
+        raise RunError(
+            f"member-{number} of {folder} plays {member.behavior}, not {of}; choose a member that plays {of}"
+        )
     if member.use:
         raise RunError(
             f"member-{number} of {folder} is {member.name}, which was not trained there; use {member.use} instead"
@@ -148,8 +150,8 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
     )
     found = [of for of in leagues if behavior in (None, of)]
     if len(found) != 1:
-        there = f"it has leagues of {', '.join(leagues)}" if leagues else "no behaviour there has a league"
-        raise RunError(f"{path}: there is no mixture{f' of {behavior}' if behavior else ''}: {there}")
+        there = f"its leagues are for {', '.join(leagues)}" if leagues else "no behaviour there has a league"
+        raise RunError(f"{path} has no mixture{f' for {behavior}' if behavior else ''}: {there}")
     folder = pool_folder(run_folder)
     report, members = folder.parent / REPORT, members_in(folder)
     try:
@@ -157,9 +159,7 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
         shares = {number: share for number, share in mixture if members[number].behavior in ("", found[0])}
         uses = {number: members[number].use or str(member_file(run_folder, found[0], number)) for number in shares}
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise RunError(
-            f"{report}, which has the mixture of the league, can't be read: {error_summary(error)}"
-        ) from error
+        raise RunError(f"{report}, which holds the league's mixture, can't be read: {error_summary(error)}") from error
     if not shares:
         raise RunError(f"{report}: the mixture has no members yet")
     for number, use in uses.items():

@@ -120,7 +120,7 @@ class MLAgentsCheckpoint:
         except StageError as error:
             raise StageError(f"{path}: {error}") from error
         except (StopIteration, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StageError(f"{path}: is not a checkpoint of ML-Agents' ppo, sac or poca") from error
+            raise StageError(f"{path} is not an ML-Agents checkpoint of ppo, sac or poca") from error
         self.squashed = self._actor.squashed
         self.unused = [name.removeprefix("Module:") for name in self._weights if name.startswith("Module:")]
 
@@ -140,8 +140,9 @@ class MLAgentsCheckpoint:
         """
         if not design.plain or design.settings.activation != "swish":
             raise StageError(
-                "it holds a perceptron over vectors with swish; the behaviour's network has other layers (a memory, "
-                "images, buffer sensors, a goal, network or activation in network_settings)"
+                "it holds an MLP over vector observations with swish activations; the behaviour's network has "
+                "different layers (because of a memory, images, buffer sensors, a goal, or network or activation in "
+                "network_settings)"
             )
         theirs, ours = self._shape(), _shape_of(design)
         if theirs != ours:

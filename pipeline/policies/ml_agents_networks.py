@@ -185,6 +185,6 @@ def check_perceptron(policy: Named) -> None:
         if not _CONSTANT.fullmatch(name):
             what = next((what for part, what in _BEYOND_PERCEPTRONS.items() if part in name), "other layers")
             raise StageError(
-                f"its policy is not a perceptron over vectors, because it has {what} ({name}); only ML-Agents' "
-                "perceptrons can be trained further. Play its .onnx file with --inference"
+                f"its policy is not a plain MLP over vector observations, because it has {what} ({name}); only "
+                "plain ML-Agents MLPs can be trained further. Play its .onnx file with --inference"
             )

@@ -340,8 +340,8 @@ def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
     path, _, choice = reference.rpartition("@")
     if not is_choice(choice):
         raise RunError(
-            f"{reference}: '@{choice}' is unknown; expected @{BEST}, @{LAST}, a step such as @500000, or a member of "
-            "a league's pool such as @member-3"
+            f"{reference}: unknown choice '@{choice}'; expected @{BEST}, @{LAST}, a step such as @500000, or a member "
+            "of a league's pool such as @member-3"
         )
     return _beside(path, folder), choice
 

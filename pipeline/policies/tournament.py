@@ -92,8 +92,8 @@ def _configuration_of(players: Sequence[str], overrides: Sequence[Override | str
         if folder is not None:
             return folder / CONFIGURATION
     raise CommandError(
-        f"{_OPTION} {' '.join(players)}: the game is unknown, because none of these is in a run's folder; name one "
-        f"that is, or the configuration of the game: run-pipeline CONFIG {_OPTION} …"
+        f"{_OPTION} {' '.join(players)}: the game is unknown, because none of these players is in a run's folder; name "
+        f"one that is, or give the game's configuration: run-pipeline CONFIG {_OPTION} …"
     )
 
 
@@ -117,16 +117,15 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
     for use in named:
         if kind_of(use) in (None, LEARNING, PLAYER) and not Path(use).is_dir():
             wrong.append(
-                f"{use}: there is no player of this name; expected the folder of a run (results/first, "
-                "results/first@best, results/first@500000, "
-                "results/first@all, results/first@member-3), a .pt or .onnx file, scripted, "
+                f"{use}: unknown player; expected the folder of a run (results/first, results/first@best, "
+                "results/first@500000, results/first@all, results/first@member-3), a .pt or .onnx file, scripted, "
                 "random or module:Class"
             )
         elif use.endswith(ALL):
             found += _all_of(use.removesuffix(ALL), wrong)
         else:
             found.append(use)
-    wrong += [f"{name} is named twice" for name in dict.fromkeys(found) if found.count(name) > 1]
+    wrong += [f"{name} is given twice" for name in dict.fromkeys(found) if found.count(name) > 1]
     if not wrong and len(found) < 2:
         wrong.append(f"{', '.join(found)} has no opponent: name another player, such as random")
     if wrong:
@@ -331,7 +330,7 @@ def standings_table(standings: Sequence[Standing]) -> str:
 def _for_so_many(config: RunConfig, games: int) -> RunConfig:
     """Return the configuration with no more environment instances than games per side, because others would be idle."""
     if config.environment is None or config.environment.kind in ("unity", "mlagents"):
-        raise RunError(f"{_OPTION} plays built-in games and those of PettingZoo and OpenSpiel, but not Unity's")
+        raise RunError(f"{_OPTION} supports built-in, PettingZoo and OpenSpiel games, but not Unity games")
     plain = config.to_plain()
     plain["environment"]["num_envs"] = min(config.environment.num_envs, -(-games // 2))
     return RunConfig.from_plain(plain, config.path)

@@ -46,7 +46,7 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
         if not found:
             raise RunError(
                 f"checkpoint_settings.initialize_from: {folder} holds no trained policy ({behavior}-<step>.pt); "
-                "expected the id of a run that has trained this behaviour"
+                "expected the id of a run that trained this behaviour"
             )
         return found[-1]
     if config.source_folder is not None and (config.source_folder / init_path).is_file():
@@ -57,8 +57,8 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
         path = absolute(init_path)
     if path.suffix == ".onnx":
         raise RunError(
-            f"behaviors.{behavior}.init_path: {shown(path)} is a model for playing (--inference), which can't be "
-            "trained further; give the .pt file that was exported with it"
+            f"behaviors.{behavior}.init_path: {shown(path)} can be played (--inference) but not trained further; give "
+            "the .pt file that was exported with it"
         )
     if not path.is_file():
         hint = "" if folder is not None else "; a bare file name also needs initialize_from"
@@ -125,7 +125,7 @@ def _warm_start_from_ml_agents(
         else:
             trainer.take_weights(theirs.acting_tensors())
             taken = "actor and normaliser"
-    log.info("%s: took the %s of ML-Agents' %s from %s.", spec.name, taken, theirs.trainer_type, path)
+    log.info("%s: loaded the %s of an ML-Agents %s policy from %s.", spec.name, taken, theirs.trainer_type, path)
 
 
 def resume_from_ml_agents(
@@ -147,9 +147,9 @@ def resume_from_ml_agents(
     with _naming(path, "can't be resumed from"):
         if theirs.trainer_type != settings.trainer_type or theirs.trainer_type == "poca":
             raise StageError(
-                f"ML-Agents' {theirs.trainer_type} wrote it, but the trainer is {settings.trainer_type}; only ppo "
-                "and sac can resume, each from its own checkpoint. Start a new run from its policy, with init_path "
-                "or --initialize-from"
+                f"it was written by ML-Agents' {theirs.trainer_type}, but the trainer is {settings.trainer_type}; only "
+                "ppo and sac can resume, each from its own checkpoint. Start a new run from its policy, with "
+                "init_path or --initialize-from"
             )
         theirs.check(design_of(spec, settings, folder))
         trainer.load_state_dict(theirs.resumed_state(trainer.state_dict(), list(settings.signals)))
@@ -158,7 +158,7 @@ def resume_from_ml_agents(
     if warning is not None:
         left.append(warning)
     if left:
-        log.warning("%s: not taken over from %s: %s.", spec.name, path, "; ".join(left))
+        log.warning("%s: not loaded from %s: %s.", spec.name, path, "; ".join(left))
 
 
 @contextmanager

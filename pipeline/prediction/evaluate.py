@@ -121,8 +121,8 @@ def _opened(env: Any) -> Iterator[tuple[_Kind, Any]]:
     kind = _kind_of(env)
     if kind is None:
         raise RunError(
-            "env: expected an environment of Gymnasium (single or vectorised), Stable-Baselines3 (a VecEnv) or "
-            f"PettingZoo, an id, or a function that makes one; got {type_of(env)}"
+            "env: expected a Gymnasium environment (single or vectorised), a Stable-Baselines3 VecEnv, a PettingZoo "
+            f"environment, an id, or a function that makes an environment; got {type_of(env)}"
         )
     with closing(env) if made else nullcontext():
         yield kind, env
@@ -217,7 +217,7 @@ def _in_turn(env: Any, asked: _Asked) -> _Episodes:
 def _agents_of(env: Any, asked: _Asked) -> dict[str, _Agent]:
     """Return the agents of a new episode. Raise an error if there are none, because the episode would never end."""
     if not env.agents:
-        raise RunError("env: its reset() left no agents (env.agents is empty); expected at least one to play")
+        raise RunError("env: no agents after reset() (env.agents is empty); expected at least one")
     return {name: _Agent(asked) for name in env.agents}
 
 

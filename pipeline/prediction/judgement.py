@@ -68,7 +68,7 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
     """
     if not is_export(file) or file.suffix != ".pt":
         raise PredictError(
-            f"{file} holds only a policy; a value needs one of Headrace's .pt files, which also have the critic"
+            f"{file} holds only a policy; to compute values, use a Headrace .pt file, which also contains the critic"
         )
     export = read_export(file)
     critic = _CRITICS.get(export.trainer_type)
@@ -121,7 +121,7 @@ def _soft_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Inputs
     actions = design.spec.actions
     learned = "value.head.bias" in weights["critics"]
     if actions.discrete_branches and not learned:
-        raise PredictError("sac with both continuous and discrete actions learns values of actions, but not of states")
+        raise PredictError("sac with both continuous and discrete actions learns action values but no state values")
     signals = len(weights["critics"]["value.head.bias" if learned else "q1.head.bias"])
     critics, actor = FlatParameters(Critics(design, signals, learned)), FlatParameters(ActorNetwork(design))
     critics.load(weights["critics"])

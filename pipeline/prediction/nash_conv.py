@@ -101,7 +101,7 @@ def nash_convs(run_folder: Path, behavior: str) -> list[str]:
             value = nash_conv(policy, game, options=options, max_states=MOST_OF_A_LEAGUE)
             found.append(f"NashConv of {who}: {value:.4f}")
         except (RunError, PredictError) as error:
-            found.append(f"NashConv of {who} is not known: {str(error).splitlines()[0]}")
+            found.append(f"NashConv of {who} is not available: {str(error).splitlines()[0]}")
     return found
 
 
@@ -167,7 +167,8 @@ def _shares(weights: Any, count: int) -> list[float]:
     values = [float(each) for each in weights]
     if len(values) != count or not all(math.isfinite(each) and each >= 0 for each in values) or not sum(values):
         raise RunError(
-            f"nash_conv: weights: expected one for each of {count} policies, at least 0 and not all 0; got {values}"
+            f"nash_conv: weights: expected one non-negative weight for each of {count} policies, not all 0; got "
+            f"{values}"
         )
     return [each / sum(values) for each in values]
 
@@ -183,8 +184,8 @@ def _information_states(played: OpenSpielGame, most: int) -> list[_States]:
         state, visited = waiting.pop(), visited + 1
         if visited > most:
             raise RunError(
-                f"nash_conv: {played.name} has more than {most} states, and nash_conv has to visit all of them; use "
-                "a smaller version of the game, or raise max_states"
+                f"nash_conv: {played.name} has more than {most} states, and nash_conv must visit all of them; use a "
+                "smaller version of the game, or raise max_states"
             )
         if state.is_terminal():
             continue

@@ -89,7 +89,7 @@ class ObservationReader:
                 row = f" in row {int(bad.argmax())} of {len(column)}" if len(column) > 1 else ""
                 raise PredictError(
                     f"obs{_path(keys)}: has a NaN or infinity{row}, after conversion to {column.dtype}; expected "
-                    f"finite numbers of {leaf}"
+                    f"finite values in {leaf}"
                 )
 
 
@@ -168,8 +168,8 @@ def _check_numbers(leaf: Leaf, array: Array, where: str) -> None:
         return
     if array.dtype.kind == "f" and (np.trunc(array) != array).any():
         scaled = leaf.dtype == np.uint8 and array.size and array.min() >= 0 and array.max() <= 1
-        hint = "; images are passed as bytes, 0 to 255, not scaled" if scaled else ""
-        raise PredictError(f"obs{where}: expected whole numbers, of {leaf}, got {_kind(array)}{hint}")
+        hint = "; pass images as unscaled bytes, 0 to 255" if scaled else ""
+        raise PredictError(f"obs{where}: expected integers in {leaf}, got {_kind(array)}{hint}")
 
 
 def _sequences(leaf: SequenceSpace, value: Any, where: str, single: bool | None) -> tuple[list[Any], bool]:
@@ -270,8 +270,8 @@ def _unfit(space: OwnSpace, value: Any, where: str) -> PredictError:
         hint = "; for a tensor, pass obs.detach().cpu().numpy()"
     elif _is_one_frame(space, tuple(getattr(value, "shape", ()))):
         hint = _STACKED
-    batch = "" if isinstance(space, ComposedSpace) else ", or a batch of them"
-    return PredictError(f"obs{where}: expected one of {space}{batch}, got {_kind(value)}{hint}")
+    batch = "" if isinstance(space, ComposedSpace) else ", or a batch of observations"
+    return PredictError(f"obs{where}: expected an observation in {space}{batch}, got {_kind(value)}{hint}")
 
 
 def _kind(value: Any) -> str:
@@ -281,7 +281,7 @@ def _kind(value: Any) -> str:
     if shape is not None:
         return f"an array of shape {tuple(shape)} ({dtype})"
     if isinstance(value, Mapping):
-        return f"a map of {', '.join(map(repr, value)) or 'nothing'}"
+        return f"a dict with the keys {[*value]}"
     if isinstance(value, tuple | list):
         try:
             array = np.asarray(value)

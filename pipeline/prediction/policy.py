@@ -193,7 +193,7 @@ class LoadedPolicy:
     def _recall(self, state: Any, episode_start: Any, n: int, single: bool) -> Recall | None:
         if self._first is None:
             if state is not None:
-                raise PredictError("state: this policy has no memory, so its state is None")
+                raise PredictError("state: this policy has no memory, so the state must be None")
             return None
         if state is None:
             memory = self._first.repeat(n, axis=0)
@@ -252,9 +252,9 @@ class LoadedMixture:
             PredictError: always.
         """
         raise PredictError(
-            f"{self!r} has no distribution for a state, because it depends on how often each member reaches that "
-            "state. Use the member that plays (mixture.playing.distribution(…)), or headrace.nash_conv, which "
-            "weights the members accordingly"
+            f"{self!r} has no distribution for a single state, because the distribution depends on how often each "
+            "member reaches that state. Use the member that plays (mixture.playing.distribution(…)), or "
+            "headrace.nash_conv, which weights the members accordingly"
         )
 
 
@@ -317,7 +317,7 @@ def load_policy(
     if mixture:
         if checkpoint is not None:
             raise RunError(
-                "checkpoint chooses one policy, but mixture=True takes the whole pool of a league; omit one of the two"
+                "checkpoint chooses one policy, but mixture=True uses a league's entire pool; omit one of the two"
             )
         return _load_mixture(Path(reference), behavior, seed)
     if checkpoint is not None:

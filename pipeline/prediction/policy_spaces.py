@@ -67,12 +67,15 @@ def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
         parts = observation_parts(seen, where, _settings(seen, spec.observations), exact)
         actions = action_mapping(done, 1, where).spec
     except (StageError, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{where}: its description of the environment's spaces can't be read: {error}") from error
+        raise RunError(
+            f"{where}: the policy's description of the environment's spaces can't be read: {error}"
+        ) from error
     theirs = (actions.continuous_size, actions.discrete_branches, actions.unbounded)
     ours = (decided.continuous_size, decided.discrete_branches, decided.unbounded)
     if tuple(part.spec for part in parts) != spec.observations or theirs != ours:
         raise RunError(
-            f"{where}: its description of the environment's spaces, {seen} and {done}, does not match its policy"
+            f"{where}: the policy's description of the environment's spaces, {seen} and {done}, does not match its "
+            "network"
         )
     return OwnTerms(seen, done, parts, held, chooses)
 
@@ -153,4 +156,4 @@ def _check_sizes(seen: OwnSpace, done: OwnSpace, spec: BehaviorSpec) -> None:
             if isinstance(leaf, SequenceSpace):
                 waiting.append(leaf.element)
             elif isinstance(leaf, BoxSpace) and leaf.low.size > most:
-                raise ValueError(f"{leaf.kind} of shape {leaf.shape} is larger than the whole policy")
+                raise ValueError(f"{leaf.kind} of shape {leaf.shape} is larger than the entire policy")

@@ -66,7 +66,7 @@ class EpisodeTable:
             except ValueError:
                 aside = free_name(path.with_name(f"{path.name}.damaged"))
                 REAL.replace(path, aside)
-                log.warning("%s can't be read, so a new file is started; the old one is kept as %s.", path, aside.name)
+                log.warning("%s can't be read. Starting a new file; the old one is now %s.", path, aside.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = [f"#{json.dumps({'t_start': began, 'env_id': self._behavior})}", _HEADER, *rows]
         write_atomic(path, "".join(f"{line}\n" for line in lines).encode())

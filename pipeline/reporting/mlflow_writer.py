@@ -54,8 +54,8 @@ class BackgroundJobs:
             return
         if not self._dropped:
             text = (
-                "%s is too slow: %d summaries are waiting for it. Further ones are dropped until some have been "
-                "written."
+                "%s is too slow: %d summaries are waiting for it. New summaries are dropped until some of these have "
+                "been written."
             )
             log.warning(text, self._name, MOST_WAITING)
         self._dropped += 1
@@ -69,10 +69,10 @@ class BackgroundJobs:
         self._jobs.put(None)
         self._thread.join(self._patience_s)
         if self._thread.is_alive():
-            text = "%s did not accept the last %d summaries within %.0f s; these summaries are missing there."
+            text = "%s did not accept the last %d summaries within %.0f s, so it does not contain these summaries."
             log.warning(text, self._name, self._jobs.qsize(), self._patience_s)
         elif self._dropped:
-            log.warning("%s was too slow for %d summaries, which are missing there.", self._name, self._dropped)
+            log.warning("%s was too slow and does not contain %d summaries.", self._name, self._dropped)
         self._raise()
 
     def _raise(self) -> None:

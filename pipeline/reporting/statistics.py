@@ -250,7 +250,9 @@ class StatisticsCollector:
         accumulator = named.get(name)
         if accumulator is None or accumulator.how != how:
             if how not in HOWS:
-                raise ValueError(f"statistic {name!r} of {category}: how={how!r} is not one of {', '.join(HOWS)}")
+                raise ValueError(
+                    f"statistic {name!r} of {category}: unknown how={how!r}; expected one of {', '.join(HOWS)}"
+                )
             if accumulator is None:
                 accumulator = named[name] = _Accumulator(how)
             else:
@@ -262,13 +264,15 @@ class StatisticsCollector:
         if (category, name) not in self._mixed:
             self._mixed.add((category, name))
             text = (
-                "Statistic %r of %s is reported both as %r and as %r; it is summarised by %r. "
-                "Report it one way, or under two names."
+                "Statistic %r of %s is reported both as %r and as %r; its summaries use %r. Always report it the same "
+                "way, or use two names."
             )
             log.warning(text, name, category, first, how, first)
 
     def _warn_not_finite(self, category: str, name: str, value: float) -> None:
         if (category, name) not in self._not_finite:
             self._not_finite.add((category, name))
-            text = "Statistic %r of %s got the value %s; values that are not finite are omitted (reported once)."
+            text = (
+                "Statistic %r of %s got the value %s; non-finite values are omitted (this warning appears only once)."
+            )
             log.warning(text, name, category, value)

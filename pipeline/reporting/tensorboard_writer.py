@@ -94,7 +94,7 @@ class TensorboardWriter:
     def _file(self, category: str) -> _EventFile:
         file = self._files.get(category)
         if file is not None and not file.path.exists():
-            log.warning("%s was removed while it was written; its statistics continue in a new file.", file.path)
+            log.warning("%s was removed while it was being written; its statistics continue in a new file.", file.path)
             del self._files[category]
             file.close()
         if category not in self._files:

@@ -110,7 +110,7 @@ class GuardedWriter:
     def close(self) -> None:
         """Close the writer, even if it raised earlier."""
         try:
-            with self._guard("what it had not written yet is lost"):
+            with self._guard("anything not written yet is lost"):
                 self._writer.close()
         except BaseException as error:
             if not is_failure(error):
@@ -136,7 +136,7 @@ class GuardedWriter:
                 raise
             self._broken = True
             log.error(
-                "Statistics writer %s raised in %s: %s. It receives no further statistics; training continues.",
+                "Statistics writer %s raised in %s: %s. It receives no more statistics; training continues.",
                 self._name,
                 method,
                 describe_error(error),

@@ -73,7 +73,7 @@ def unknown_names(config: RunConfig, film: FilmedGroup | None, specs: Mapping[st
     for section, given, known in (("sides", environment.sides, [*agents, *played]), ("keys", environment.keys, played)):
         if lost := [key for key in given if key not in known]:
             there = ", ".join(dict.fromkeys(known))
-            return f"environment.{section}: there is no player {', '.join(lost)}; available: {there}"
+            return f"environment.{section}: unknown player {', '.join(lost)}; available: {there}"
     return ""
 
 

@@ -49,7 +49,7 @@ def choose_device(configured: str | None, key: str = KEY) -> tuple[str, str]:
         reason = str(error).splitlines()[0]
         raise RunError(
             f"{key}: torch can't compute on {configured!r}: {reason}; expected one of {', '.join(_available())}; or "
-            f"omit {'--torch-device' if key == KEY else 'it'}, to use the first CUDA device if there is one"
+            f"omit {'--torch-device' if key == KEY else 'it'} to use the first CUDA device, if any"
         ) from error
     return configured, f"set by {key}"
 
@@ -91,7 +91,7 @@ def choose_rounding(configured: str, device: str, trainer: str) -> Rounding:
     if by is None:
         return Rounding(TORCHS_OWN, f"float32 (bf16 is slow on {device})")
     if trainer not in SHOWN:
-        return Rounding(TORCHS_OWN, f"float32 (bf16 is not shown to learn equally well with {trainer})")
+        return Rounding(TORCHS_OWN, f"float32 (bf16 has not been shown to learn equally well with {trainer})")
     return Rounding(
         ProductSettings(rounded_from=SHOWN_FROM), f"bf16 for layers of at least {SHOWN_FROM} units ({device} has {by})"
     )

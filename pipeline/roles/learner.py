@@ -80,7 +80,7 @@ class LearnerHost(TrainerHost):
         if configured == "bf16" or 0 < rounding.settings.rounded_from <= max(settings.network_settings.widths):
             log.log(
                 WARNING if rounding.slow else INFO,
-                "%s: matrix products of hidden layers in %s.",
+                "%s: hidden-layer matrix products in %s.",
                 self.plan.behavior,
                 rounding.words,
             )
@@ -159,7 +159,7 @@ class LearnerHost(TrainerHost):
             if tap is not None:
                 tap.finish()
         if self.config.replay is not None and stage.late_rows:
-            words = "%s reached its end at step %d, and did not learn from the %d recorded steps after that."
+            words = "%s finished training at step %d and did not learn from the %d recorded steps after that."
             context.log.info(words, plan.behavior, stage.step, stage.late_rows)
         await self._stopped.wait()  # if the stream ended before the last barrier, main requests a save
 

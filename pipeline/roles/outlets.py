@@ -178,7 +178,7 @@ class Router:
         names = [item.behavior] if isinstance(item, TrajectoryBatch) else sorted(self._expected)
         if isinstance(item, TrajectoryBatch) and item.behavior not in self._expected:
             known = ", ".join(sorted(self._expected)) or "none"
-            raise StageError(f"no trainer takes trajectories of {item.behavior_id!r} (behaviours: {known})")
+            raise StageError(f"no trainer accepts trajectories of {item.behavior_id!r} (behaviours: {known})")
         for name in names:
             while name not in self._outlets:
                 self._opened.clear()

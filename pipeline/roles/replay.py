@@ -68,7 +68,7 @@ class ReplayHost(Host):
         for behavior, rows in outlet.left_out.items():
             if rows:
                 context.log.warning(
-                    "%s: skipped %d of %d recorded steps, because they are steps of self-play's opponents.",
+                    "%s: skipped %d of %d recorded steps, because they come from self-play opponents.",
                     *(behavior, rows, outlet.rows[behavior]),
                 )
 

@@ -226,9 +226,9 @@ def thread_choice(
         return None
 
     def tell(threads: int, took: Mapping[int, float]) -> None:
-        tried = ", ".join(f"{number} {seconds:.3g} s" for number, seconds in took.items())
+        tried = ", ".join(f"{number}: {seconds:.3g} s" for number, seconds in took.items())
         log.info(
-            "%s: learners.threads is %d (auto); the time of an update by number of threads: %s.",
+            "%s: learners.threads is %d (auto); time per update by number of threads: %s.",
             behavior,
             threads,
             tried,

@@ -27,8 +27,8 @@ def archive(path: Path, files: FileOperations) -> None:
             raise
         held = next((inner for inner in sorted(path.rglob("*")) if inner.is_file() and not _moves(inner, files)), path)
         raise RunFolderError(
-            f"{path} can't be archived, because a program has {held} open: {error.strerror}; close it there, or use "
-            "another --run-id"
+            f"{path} can't be archived, because a program has {held} open: {error.strerror}; close it, or use a "
+            "different --run-id"
         ) from error
     finally:
         guard.release()

@@ -87,7 +87,7 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
     source = absolute(path)
     source = source if source.is_file() else _with_suffix(source)
     if not source.is_file():
-        raise RunFolderError(f"{source}: there is no such file or run folder")
+        raise RunFolderError(f"{source}: no such file or run folder")
     try:
         with zipfile.ZipFile(source) as archive:
             listing = _listing(archive, source)
@@ -96,7 +96,7 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
             folder = absolute(results_dir) / name
             check_length(folder)
             if folder.exists():
-                raise RunFolderError(f"{folder} already exists: give the run another run_id, or remove that folder")
+                raise RunFolderError(f"{folder} already exists: choose a different run_id, or remove that folder")
             _extract(archive, listing["files"], folder)
     except _DAMAGED as error:
         raise RunFolderError(f"{source} is damaged or is not a saved run: {error}") from error
@@ -154,7 +154,7 @@ def described_archive(path: Path) -> str:
 def _listing(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
     names = archive.namelist()
     if LISTING not in names:
-        what = "this is an archive that RunResult.save did not write"
+        what = "this archive was not written by RunResult.save"
         if _POLICY in names:
             what = _STABLE_BASELINES
         elif any(name.endswith("/data.pkl") for name in names):
@@ -163,7 +163,9 @@ def _listing(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
     content = json.loads(archive.read(LISTING))
     listing = {key: value for key, value in content.items() if key != "checksum"}
     if listing.get("format") != _FORMAT:
-        raise RunFolderError(f"{source}: format {listing.get('format')}, but this version reads {_FORMAT}")
+        raise RunFolderError(
+            f"{source} has format {listing.get('format')}, but this version of Headrace reads format {_FORMAT}"
+        )
     if content.get("checksum") != checksum_of(listing):
         raise ValueError(f"the checksum of {LISTING} does not match its content")
     if sorted(names) != sorted([*listing["files"], LISTING]):

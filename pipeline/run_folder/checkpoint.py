@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 MANIFEST = "manifest.json"
 MENDING = (
-    "restore the file from a copy; or start over with --force, which archives this run; or begin another --run-id "
-    "from this run's newest policy with --initialize-from"
+    "restore the file from a copy; or start over with --force, which archives this run; or start a new run with "
+    "another --run-id from this run's newest policy, with --initialize-from"
 )
 PART_SUFFIX = ".part"
 _UNFINISHED = ".unfinished"
@@ -101,11 +101,11 @@ class Checkpoint:
         try:
             data = once_released(path.read_bytes)
         except OSError as error:
-            raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
+            raise CheckpointError(f"{path} can't be read: {error.strerror}") from error
         if len(data) != part.size:
-            raise CheckpointError(f"{path}: is damaged: it has {len(data)} bytes, but {part.size} were written")
+            raise CheckpointError(f"{path} is damaged: it has {len(data)} bytes, but {part.size} were written")
         if zlib.crc32(data) != part.crc32:
-            raise CheckpointError(f"{path}: is damaged: its checksum does not match its content")
+            raise CheckpointError(f"{path} is damaged: its checksum does not match its content")
         return data
 
 
@@ -258,7 +258,7 @@ def unpack_state(data: bytes) -> Any:
     try:
         return unpack(data, ext_hook=_unpack_array)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise CheckpointError(f"not a state: {error!r}") from error
+        raise CheckpointError(f"not a valid state: {error!r}") from error
 
 
 def _pack_array(value: Any) -> Any:
@@ -269,7 +269,7 @@ def _pack_array(value: Any) -> Any:
         return value.item()
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"a state may hold plain values and number arrays, got {type(value).__name__}")
+    raise TypeError(f"a state may contain only plain values and numeric arrays, got {type(value).__name__}")
 
 
 def _unpack_array(code: int, data: bytes) -> Any:
@@ -300,27 +300,29 @@ def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -
         content = json.loads(once_released(path.read_bytes))
         stated = content.pop(_CHECKSUM, None)
         if stated is None and content.keys() != _KEYS and content["format"] == FORMAT:
-            raise CheckpointError(f"{path}: is damaged: it has the keys {', '.join(content)}")
+            raise CheckpointError(f"{path} is damaged: it has the keys {', '.join(content)}")
         if stated is not None and stated != checksum_of(content):
-            raise CheckpointError(f"{path}: is damaged: its checksum does not match its content")
+            raise CheckpointError(f"{path} is damaged: its checksum does not match its content")
         if content["format"] != FORMAT:
-            raise CheckpointFormatError(f"{path}: format {content['format']}, but this version reads {FORMAT}")
+            raise CheckpointFormatError(
+                f"{path} has format {content['format']}, but this version of Headrace reads format {FORMAT}"
+            )
         number = int(content["number"])
         if expected not in (None, number):
-            raise CheckpointError(f"{path}: is the manifest of checkpoint {number}, not of {expected}")
+            raise CheckpointError(f"{path} is the manifest of checkpoint {number}, not of checkpoint {expected}")
         parts = {
             name: PartSaved(number, name, part["file"], int(part["size"]), int(part["crc32"]))
             for name, part in content["parts"].items()
         }
         folder = checkpoint_folder(checkpoints, number)
         if content["folder"] != folder.name or any(Path(part.file).name != part.file for part in parts.values()):
-            raise CheckpointError(f"{path}: is damaged: it names files outside of {folder}")
+            raise CheckpointError(f"{path} is damaged: it names files outside {folder}")
         steps = {str(name): int(step) for name, step in content["steps"].items()}
         return Checkpoint(number, folder, parts, steps, content["progress"], path)
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: is missing") from error
+        raise CheckpointError(f"{path} is missing") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is not the manifest of a checkpoint: {error!r}") from error
+        raise CheckpointError(f"{path} is not a checkpoint manifest: {error!r}") from error
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:

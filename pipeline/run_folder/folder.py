@@ -166,7 +166,7 @@ class RunFolder:
             self.go_on()
             return
         self.close()
-        raise OSError(f"no other folder can be created in {lost.parent}: {problem}")
+        raise OSError(f"no replacement folder can be created in {lost.parent}: {problem}")
 
     @property
     def run_id(self) -> str:
@@ -240,7 +240,7 @@ class RunFolder:
             return TrainingStatus()
         except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise RunFolderError(
-                f"{self.training_status} is not a readable training status ({type(error).__name__}: {error})"
+                f"{self.training_status} can't be read as a training status ({type(error).__name__}: {error})"
             ) from error
 
     def put_broken_status_aside(self) -> None:
@@ -256,8 +256,8 @@ class RunFolder:
             try:
                 self.files.replace(self.training_status, aside)
             except OSError as refusal:
-                raise RunFolderError(f"{error}, and can't be put aside: {refusal}") from refusal
-            log.warning("%s. It is kept as %s; its list of earlier exports starts empty.", error, aside)
+                raise RunFolderError(f"{error}, and can't be renamed: {refusal}") from refusal
+            log.warning("%s. The file is now %s; the new one starts with an empty list of exports.", error, aside)
 
     def close(self) -> None:
         """Let other processes use the folder; may be called more than once."""
@@ -364,6 +364,4 @@ def find_run(name: str, results: str, option: str) -> Path:
     for folder in (absolute(name), absolute(results) / name):
         if (folder / CONFIGURATION).is_file() or any(folder.glob("*/events.out.tfevents.*")):
             return folder
-    raise CommandError(
-        f"{option} {name}: there is no such run; neither {name} nor {Path(results) / name} is the folder of one"
-    )
+    raise CommandError(f"{option} {name}: no such run: neither {name} nor {Path(results) / name} is a run folder")

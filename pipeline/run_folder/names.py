@@ -37,14 +37,17 @@ def check_behavior_name(name: str) -> None:
     file = file_name(name)
     part = len(os.fsencode(part_file(part_name(TRAINER, learner_name(name))))) + _WHILE_WRITTEN
     if re.search("[\ud800-\udfff]", name):
-        why = "it contains half a surrogate pair, which is not a character"
+        why = "it contains an unpaired surrogate, which is not a valid character"
     elif file.lower() in (reserved.lower() for reserved in RESERVED):
-        why = f"every run has its own file, folder or entry {file!r} (reserved names: {', '.join(RESERVED)})"
+        why = (
+            f"{file!r} is the name of a file, folder or entry that every run has (reserved names: "
+            f"{', '.join(RESERVED)})"
+        )
     elif part > _LONGEST_NAME:
         why = f"its files would have names of up to {part} bytes, but at most {_LONGEST_NAME} are possible"
     else:
         return
-    raise RunFolderError(f"behavior {name!r}: {why}; give the behavior another name")
+    raise RunFolderError(f"behavior {name!r}: {why}; choose a different name for the behavior")
 
 
 def folder_names(category: str) -> tuple[str, ...]:
@@ -70,8 +73,8 @@ def check_run_id(run_id: str) -> None:
     """
     if not run_id.strip(" .") or re.search(r"[/\\\x00-\x1f]", run_id):
         raise RunFolderError(
-            f"run id {run_id!r} can't name a folder: it needs a letter or digit, and no '/' or '\\'; "
-            "to put results elsewhere use --results-dir"
+            f"run id {run_id!r} can't name a folder: it must contain a letter or digit, and no '/' or '\\'; to put "
+            "results elsewhere use --results-dir"
         )
 
 

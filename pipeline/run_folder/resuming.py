@@ -147,7 +147,7 @@ def resumed_settings(config: RunConfig, run_folder: Path, steps: int | None) -> 
     here = {"results_dir": str(run_folder.parent), "run_id": run_folder.name, "resume": True}
     plain["checkpoint_settings"] |= {**here, "force": False, "inference": False, "initialize_from": None}
     if steps is not None and steps < 1:
-        raise RunError(f"resume(steps=…): expected 1 or more, got {steps}")
+        raise RunError(f"resume(steps=…): must be at least 1, got {steps}")
     checkpoint = None if steps is None else newest_checkpoint(run_folder / "checkpoints")
     if checkpoint is not None and steps is not None:
         for name, reached in checkpoint.steps.items():

@@ -137,7 +137,7 @@ class TrainingStatus:
         unsealed = {key: value for key, value in metadata.items() if key != _CHECKSUM}
         if stated is not None and stated != checksum_of({**whole, "metadata": unsealed}):
             raise StatusError(
-                f"metadata.{_CHECKSUM}", stated, "the content's checksum: the file is damaged, or was edited"
+                f"metadata.{_CHECKSUM}", stated, "the checksum of the content: the file is damaged or was edited"
             )
         return cls(behaviors, lessons)
 
@@ -146,7 +146,7 @@ class StatusError(ValueError):
     """Raised if a key in `training_status.json` has an invalid value."""
 
     def __init__(self, key: str, value: object, expected: str) -> None:
-        super().__init__(f"{key} is {reprlib.repr(value)}, expected {expected}")
+        super().__init__(f"{key} is {reprlib.repr(value)}; expected {expected}")
 
 
 def _behavior(entry: Mapping[str, Any], name: str) -> BehaviorStatus:
@@ -169,13 +169,13 @@ def _map(value: Any, where: str) -> Mapping[str, Any]:
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise StatusError(where, value, "a text")
+        raise StatusError(where, value, "a string")
     return value
 
 
 def _number(entry: Mapping[str, Any], where: str, key: str, kind: type[N] = float) -> N:  # type: ignore[assignment]
     value: Any = entry.get(key)
-    expected = "a finite number" if kind is float else "a whole number of at least 0"
+    expected = "a finite number" if kind is float else "a non-negative integer"
     sound = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _TOO_MUCH
     if not sound or (kind is int and (value < 0 or value != int(value))):
         raise StatusError(f"{where}.{key}", value, expected)

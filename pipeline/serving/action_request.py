@@ -97,10 +97,10 @@ def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
         RequestRefused: if the data do not fit; the message gives the location and what was expected.
     """
     if not isinstance(plain, Mapping):
-        raise unfit(f"the body is {_kind(plain)}, expected an object with 'observations'")
+        raise unfit(f"the body is {_kind(plain)}; expected an object with 'observations'")
     for key in plain:
         if key not in KEYS:
-            raise unfit(f"{key}: there is no such key{suggest(str(key), KEYS)}; available: {', '.join(KEYS)}")
+            raise unfit(f"unknown key {key!r}{suggest(str(key), KEYS)}; expected only {', '.join(KEYS)}")
     if plain.get("observations") is None:
         raise unfit(f"observations: missing; expected {spec.seen}")
     arrays = by_spec(spec, plain["observations"])
@@ -135,7 +135,7 @@ def make_action_request(
             first = spec.observations[0].name
             raise unfit(f"observations: {each.name} is for {len(array)} agents, but {first} is for {n}")
     if not 1 <= n <= MOST_AGENTS:
-        raise unfit(f"observations: for {n} agents, expected 1 to {MOST_AGENTS} in a request")
+        raise unfit(f"observations: got {n} agents; expected 1 to {MOST_AGENTS} per request")
     if episode_start is not None:
         if not session:
             raise unfit("episode_start: needs a session, but the request names none")
@@ -161,7 +161,9 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
         try:
             value = b64decode(value, validate=True)
         except (binascii.Error, ValueError):
-            raise unfit(f"observations.{spec.name}: a string must be base64 of the array's bytes") from None
+            raise unfit(
+                f"observations.{spec.name}: a string must be the base64 encoding of the array's bytes"
+            ) from None
     if isinstance(value, bytes):
         return _from_bytes(spec, value)
     try:
@@ -169,7 +171,7 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
     except (ValueError, OverflowError):  # ragged
         raise _misshapen(spec, "lists of different lengths") from None
     if array.dtype.kind not in "iuf" or (array is not value and _holds_flags(value, array.ndim)):
-        raise unfit(f"observations.{spec.name}: expected numbers, got {_kind(value)} that also contains something else")
+        raise unfit(f"observations.{spec.name}: expected numbers, got {_kind(value)} that also contains other values")
     return observation_from_values(spec, array) if flat and array.ndim == 1 else _of_spec(spec, array)
 
 
@@ -185,8 +187,8 @@ def _from_bytes(spec: ObservationSpec, data: bytes) -> Array:
     one = spec.size * dtype.itemsize
     if not one or len(data) % one:
         raise unfit(
-            f"observations.{spec.name}: got {len(data)} bytes, expected a multiple of {one}, as each agent's {spec} "
-            f"has {one} bytes"
+            f"observations.{spec.name}: got {len(data)} bytes; expected a multiple of {one}, because each agent's "
+            f"{spec} has {one} bytes"
         )
     return _of_spec(spec, np.frombuffer(data, dtype).reshape(-1, *spec.shape))
 
@@ -199,8 +201,8 @@ def observation_from_values(spec: ObservationSpec, values: Array) -> Array:
     """
     if not spec.size or len(values) % spec.size:
         raise unfit(
-            f"observations.{spec.name}: got {len(values)} numbers, expected a multiple of {spec.size}, as each agent's "
-            f"{spec} has {spec.size} numbers"
+            f"observations.{spec.name}: got {len(values)} numbers; expected a multiple of {spec.size}, because each "
+            f"agent's {spec} has {spec.size} numbers"
         )
     return _of_spec(spec, values.reshape(-1, *spec.shape))
 
@@ -213,11 +215,11 @@ def _of_spec(spec: ObservationSpec, array: Array) -> Array:
     if dtype.kind in "iu" and array.size and array.dtype != dtype:
         limits = np.iinfo(dtype)
         if (array != np.floor(array)).any() or array.min() < limits.min or array.max() > limits.max:
-            raise unfit(f"observations.{spec.name}: expected whole numbers from {limits.min} to {limits.max}")
+            raise unfit(f"observations.{spec.name}: expected integers from {limits.min} to {limits.max}")
     with np.errstate(over="ignore"):  # values that are too large become infinite
         array = array.astype(dtype, copy=False)
     if dtype.kind == "f" and not np.isfinite(array).all():
-        raise unfit(f"observations.{spec.name}: has a number that is not finite in {spec.dtype}")
+        raise unfit(f"observations.{spec.name}: has a value that is not finite in {spec.dtype}")
     return array
 
 
@@ -229,21 +231,21 @@ def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationS
         for name in observations:
             if name not in names:
                 raise unfit(
-                    f"observations.{name}: there is no such observation{suggest(str(name), names)}; available: "
-                    f"{spec.seen}"
+                    f"observations: unknown observation {name!r}{suggest(str(name), names)}; available: {spec.seen}"
                 )
         lacking = [name for name in names if name not in observations]
         if lacking:
             raise unfit(f"observations.{lacking[0]}: missing; expected {spec.seen}")
         if len(set(names)) < len(names):
             raise unfit(
-                f"observations: some observations share a name; give a list of {len(names)} in this order: {spec.seen}"
+                f"observations: some observations share a name; give a list of {len(names)} arrays in this order: "
+                f"{spec.seen}"
             )
         return [(each, observations[each.name]) for each in specs]
     if not isinstance(observations, list | tuple) or len(observations) != len(specs):
         raise unfit(
-            f"observations: expected an object by name, or a list of {len(specs)} in this order, each an array with a "
-            f"row per agent: {spec.seen}; got {_kind(observations)}"
+            f"observations: expected an object that maps names to arrays, or a list of {len(specs)} arrays in this "
+            f"order, with a row per agent in each array: {spec.seen}; got {_kind(observations)}"
         )
     return [*zip(specs, observations, strict=True)]
 
@@ -270,7 +272,7 @@ def flags(value: object, key: str) -> NDArray[np.bool_] | None:
     except (ValueError, OverflowError):
         raise unfit(f"{key}: expected true or false, got lists of different lengths") from None
     if array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
-        raise unfit(f"{key}: expected true or false (or 1 or 0), got {_kind(value)} that also contains something else")
+        raise unfit(f"{key}: expected true or false (or 1 or 0), got {_kind(value)} that also contains other values")
     return array.astype(np.bool_)
 
 
@@ -297,5 +299,5 @@ def _misshapen(spec: ObservationSpec, got: str) -> RequestRefused:
 
 
 def _kind(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "nothing"}
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "nothing"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)

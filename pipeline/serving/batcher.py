@@ -106,7 +106,7 @@ class Batcher:
             )
         loop, patience_s = asyncio.get_running_loop(), self._limits.patience_s
         each = _WaitingRequest(request, recall, loop.create_future())
-        late = RequestRefused(ErrorKind.LATE, f"there was no decision within {patience_s:g} s")
+        late = RequestRefused(ErrorKind.LATE, f"no decision was made within {patience_s:g} s")
         timer = loop.call_later(patience_s, _settle, each, late)
         self._waiting.append(each)
         self._news.set()
@@ -222,7 +222,7 @@ def _settle(each: _WaitingRequest, result: ActionAnswer | RequestRefused) -> Non
 
 def _refusal(loaded: LoadedModel, error: Exception) -> RequestRefused:
     if isinstance(error, NotFiniteError):  # the model works on zeros, so these observations are at fault
-        return RequestRefused(ErrorKind.UNFIT, f"the model has no finite answer to these observations: {error}")
+        return RequestRefused(ErrorKind.UNFIT, f"the model returns non-finite values for these observations: {error}")
     reason = describe_error(error)
     log.error("%s could not choose actions: %s", loaded.path, reason)
     log.debug("where it was raised:", exc_info=error)

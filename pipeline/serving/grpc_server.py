@@ -225,7 +225,7 @@ class GrpcServer:
             async with asyncio.timeout(BODY_S):
                 message: Any = await context.read()
         except TimeoutError:
-            raise RequestRefused(ErrorKind.MALFORMED, f"the message has not arrived within {BODY_S:g} s") from None
+            raise RequestRefused(ErrorKind.MALFORMED, f"the message did not arrive within {BODY_S:g} s") from None
         if message is not grpc.aio.EOF:
             return bytes(message)
         if last:
@@ -285,7 +285,7 @@ def _action_request(spec: BehaviorSpec, request: Any) -> ActionRequest:
     parts = request.observations
     named = {each.name: each for each in parts}
     if ("" in named and len(named) > 1) or ("" not in named and len(named) < len(parts)):
-        raise unfit("observations: name each observation once, or none")
+        raise unfit("observations: either give each observation a different name, or leave all names empty")
     observations = [_observation(each, one) for each, one in by_spec(spec, [*parts] if "" in named else named)]
     width, n = spec.actions.mask_size, len(observations[0])
     masks = np.asarray(request.masks, np.bool_) if request.masks else None
@@ -304,6 +304,6 @@ def _action_request(spec: BehaviorSpec, request: Any) -> ActionRequest:
 def _observation(spec: ObservationSpec, part: Any) -> Array:
     if part.data:
         if part.values:
-            raise unfit(f"observations.{spec.name}: has both values and data; expected one of them")
+            raise unfit(f"observations.{spec.name}: has both values and data; expected only one of them")
         return observation_array(spec, part.data)
     return observation_from_values(spec, np.asarray(part.values, np.float32))

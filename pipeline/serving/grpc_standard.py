@@ -31,7 +31,7 @@ def health_methods(service: PolicyService) -> dict[str, tuple[Any, Callable[[Any
 
     async def check(request: Any) -> Any:
         if request.service and request.service not in _services():
-            raise RequestRefused(ErrorKind.UNKNOWN, f"there is no service {request.service!r}")
+            raise RequestRefused(ErrorKind.UNKNOWN, f"unknown service {request.service!r}")
         return HealthCheckResponse(status="NOT_SERVING" if service.ending else "SERVING")
 
     return {"Check": (HealthCheckRequest, check)}

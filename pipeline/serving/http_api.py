@@ -29,7 +29,9 @@ class NewSession(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    agents: int = Field(1, ge=1, le=MOST_AGENTS, strict=True, description="Rows of each request of the session.")
+    agents: int = Field(
+        1, ge=1, le=MOST_AGENTS, strict=True, description="Number of rows in each request of the session."
+    )
 
 
 def serving_routes(service: PolicyService) -> list[web.RouteDef]:

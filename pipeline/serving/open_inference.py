@@ -54,10 +54,12 @@ class InputTensor(BaseModel):
     model_config = _STRICT
 
     name: str
-    datatype: str = Field(description="Such as FP32, UINT8 or BOOL; for an input, the type in the model's metadata.")
-    shape: list[Annotated[int, Field(ge=0)]] = Field(description="The first is the number of agents.")
+    datatype: str = Field(
+        description="For example FP32, UINT8 or BOOL; an input needs the type in the model's metadata."
+    )
+    shape: list[Annotated[int, Field(ge=0)]] = Field(description="The first dimension is the number of agents.")
     parameters: Parameters = {}
-    data: Any = Field(None, description="The elements, nested or flat.")
+    data: Any = Field(None, description="The elements, as a nested or flat list.")
     """The elements: nested or flat lists, or bytes (little-endian, row by row)."""
 
 
@@ -78,7 +80,7 @@ class InferRequest(BaseModel):
     id: str = ""
     parameters: Parameters = Field({}, description=f"Any of {', '.join(PARAMETERS)}.")
     inputs: list[InputTensor]
-    outputs: list[RequestedOutput] | None = Field(None, description="Absent: all outputs.")
+    outputs: list[RequestedOutput] | None = Field(None, description="If absent, all outputs are returned.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class _ModelTensors:
         begins = _truth(asked.parameters, "sequence_start")
         session = str(asked.parameters.get("sequence_id", "") or "")
         if not session and "sequence_start" in asked.parameters:
-            raise unfit("parameters.sequence_start: needs a sequence_id, and there is none")
+            raise unfit("parameters.sequence_start: needs a sequence_id, but none is given")
         return make_action_request(
             spec,
             observations,
@@ -254,7 +256,7 @@ def _described(tensors: Mapping[str, tuple[str, list[int]]]) -> list[dict[str, A
 def _check_names(place: str, given: Sequence[str] | Mapping[str, Any], known: Any) -> None:
     for name in given:
         if name not in known:
-            raise unfit(f"{place}.{name}: there is no such name{suggest(name, known)}; available: {', '.join(known)}")
+            raise unfit(f"{place}: unknown name {name!r}{suggest(name, known)}; available: {', '.join(known)}")
 
 
 def _check_tensor(tensor: InputTensor, datatype: str, shape: list[int]) -> None:
@@ -263,11 +265,11 @@ def _check_tensor(tensor: InputTensor, datatype: str, shape: list[int]) -> None:
         if key != "binary_data_size" and (key, value) != ("content_type", "np"):
             raise unfit(f"{place}.parameters.{key}: {value!r} is not supported")
     if tensor.datatype != datatype:
-        raise unfit(f"{place}: the datatype is {tensor.datatype}, expected {datatype}")
+        raise unfit(f"{place}: the datatype is {tensor.datatype}; expected {datatype}")
     if len(tensor.shape) != len(shape) or tensor.shape[1:] != shape[1:]:
-        raise unfit(f"{place}: the shape is {tensor.shape}, expected {shape}, where -1 is the number of agents")
+        raise unfit(f"{place}: the shape is {tensor.shape}; expected {shape}, where -1 is the number of agents")
     if tensor.data is None:
-        raise unfit(f"{place}: there is no data")
+        raise unfit(f"{place}: the data is missing")
 
 
 def _observation(spec: ObservationSpec, tensor: InputTensor) -> Array:

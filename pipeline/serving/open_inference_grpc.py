@@ -84,7 +84,7 @@ def _asked(request: Any) -> InferRequest:
     inputs = []
     for number, each in enumerate(request.inputs):
         if raw and each.HasField("contents"):
-            raise unfit(f"inputs.{each.name}: has both contents and raw_input_contents; expected one of them")
+            raise unfit(f"inputs.{each.name}: has both contents and raw_input_contents; expected only one of them")
         inputs.append(
             InputTensor.model_construct(  # protobuf has checked the types
                 name=each.name,
@@ -108,7 +108,7 @@ def _contents(tensor: Any) -> Any:
     filled = [field.name for field, _ in tensor.contents.ListFields()]
     if tensor.datatype not in _CONTENTS or filled != [_CONTENTS[tensor.datatype]]:
         wanted = _CONTENTS.get(tensor.datatype, "raw_input_contents")
-        raise unfit(f"inputs.{tensor.name}: has {' and '.join(filled) or 'no contents'}, expected {wanted}")
+        raise unfit(f"inputs.{tensor.name}: has {' and '.join(filled) or 'no contents'}; expected {wanted}")
     elements = getattr(tensor.contents, filled[0])
     kind = np.float32 if tensor.datatype == "FP32" else None
     return np.array(elements, kind)

@@ -72,7 +72,7 @@ def _read(body: bytes, header_length: str | None) -> InferRequest:
     length = len(body)
     if header_length is not None:
         if not header_length.isdecimal() or int(header_length) > length:
-            raise unfit(f"{HEADER_LENGTH}: {header_length} of {length} bytes, expected the length of the JSON")
+            raise unfit(f"{HEADER_LENGTH}: {header_length} of {length} bytes; expected the length of the JSON")
         length = int(header_length)
     try:
         plain = from_json(body[:length])
@@ -85,11 +85,11 @@ def _read(body: bytes, header_length: str | None) -> InferRequest:
             continue
         if not isinstance(size, int) or size < 0 or tensor.data is not None:
             raise unfit(
-                f"inputs.{tensor.name}.parameters.binary_data_size: {size!r}, expected a number of bytes after the "
+                f"inputs.{tensor.name}.parameters.binary_data_size: {size!r}; expected a number of bytes after the "
                 "JSON, and no 'data'"
             )
         if length + size > len(body):
-            raise unfit(f"inputs.{tensor.name}: {size} bytes, but only {len(body) - length} are left after the JSON")
+            raise unfit(f"inputs.{tensor.name}: {size} bytes, but only {len(body) - length} remain after the JSON")
         tensor.data, length = body[length : length + size], length + size
     if length < len(body):
         raise unfit(f"the body has {len(body) - length} bytes more than the inputs' binary_data_size")

@@ -22,7 +22,9 @@ _PURPOSES: dict[str, dict[str, Any]] = {
         "description": "By name, or in the order of the model's observations.",
         "oneOf": [{"type": "object", "additionalProperties": _ARRAY}, {"type": "array", "items": _ARRAY}],
     },
-    "masks": _rows("boolean", "[agents, sum of branches] true = allowed; if missing, all are allowed."),
+    "masks": _rows(
+        "boolean", "[agents, sum of branches] true where the action is allowed; if missing, all actions are allowed."
+    ),
     "deterministic": {
         "type": "boolean",
         "description": "Return the mean or the most likely choice instead of a sample.",
@@ -52,8 +54,8 @@ _ANSWER = {
 _REFUSALS = {
     "400": "The body is neither JSON nor msgpack",
     "401": "The token is missing or wrong",
-    "403": "The caller is from another origin, or uses a host name that is not the server's",
-    "404": "No such model or session",
+    "403": "The caller is from a different origin, or uses a host name that is not the server's",
+    "404": "Unknown model or session",
     "408": "The body did not arrive in time",
     "409": "Another request of the session has not been answered yet",
     "413": "The body is too large",
@@ -61,7 +63,7 @@ _REFUSALS = {
     "422": "The body does not fit the model; the message says what was expected",
     "429": "Too many sessions are open, or too many agents are in them",
     "503": "Too many requests are waiting, or the server is shutting down",
-    "504": "There was no decision in time",
+    "504": "No decision was made in time",
 }
 
 

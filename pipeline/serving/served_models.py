@@ -156,8 +156,8 @@ def load_models(references: Sequence[str]) -> list[ServedModel]:
             model.name = model.name or model.newest.spec.name
             if model.name in found:
                 raise CommandError(
-                    f"--serve {argument}: there already is a model '{model.name}'; give one of the two another name, "
-                    f"such as other={reference}"
+                    f"--serve {argument}: there is already a model '{model.name}'; give one of the two a different "
+                    f"name, such as other={reference}"
                 )
             found[model.name] = model
     return [*found.values()]
@@ -195,4 +195,4 @@ def _refresh(model: ServedModel) -> None:
     try:
         model.refresh()
     except Exception as error:  # a damaged file can cause any error in a library; the server must keep answering
-        log.exception("%s: looking for a newer model failed: %s", model.name, describe_error(error))
+        log.exception("%s: could not look for a newer model: %s", model.name, describe_error(error))

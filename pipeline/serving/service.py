@@ -168,7 +168,7 @@ class PolicyService:
         if found is None:
             raise RequestRefused(
                 ErrorKind.UNKNOWN,
-                f"there is no model {name!r}{suggest(name, self._desks)}; available: {', '.join(self._desks)}",
+                f"unknown model {name!r}{suggest(name, self._desks)}; available: {', '.join(self._desks)}",
             )
         return found
 
@@ -212,7 +212,7 @@ class Tally:
         )
         self._turned_away = Counter(
             "headrace_serving_turned_away",
-            "Requests and connections beyond the server's limits, refused without being read",
+            "Requests and connections refused unread because they exceed the server's limits",
             registry=self._registry,
         )
         self._of: dict[str, tuple[Counter, Counter, Histogram]] = {}

@@ -75,7 +75,7 @@ class Sessions:
             RequestRefused: if too many sessions or agents exist.
         """
         if not 1 <= agents <= MOST_AGENTS:
-            raise unfit(f"agents: {agents}, expected 1 to {MOST_AGENTS} in a session")
+            raise unfit(f"agents: got {agents}; expected 1 to {MOST_AGENTS} per session")
         self.expire()
         limits = self.limits
         if len(self._sessions) >= limits.sessions or self._agents + agents > limits.agents:
@@ -159,7 +159,7 @@ class Sessions:
         if session is None:
             raise RequestRefused(
                 ErrorKind.UNKNOWN,
-                f"there is no session {key!r} of this model: it was ended, or idle for {self.limits.idle_s:g} s",
+                f"this model has no session {key!r}: the session was ended, or was idle for {self.limits.idle_s:g} s",
             )
         return session
 

@@ -39,8 +39,8 @@ _quiet.setLevel(logging.CRITICAL)
 """Silenced logger for aiohttp, because aiohttp logs every malformed request; `Site` itself logs handler errors."""
 
 _WIDE = (
-    "Other machines can reach port %d. The traffic, including the token, is not encrypted: 'localhost' and an SSH "
-    "tunnel are safer."
+    "Other machines can reach port %d. The traffic, including the token, is not encrypted: listening on 'localhost' "
+    "and using an SSH tunnel is safer."
 )
 KEPT_S = 75.0
 """Seconds that an idle connection is kept open."""
@@ -344,7 +344,7 @@ async def read_body(request: web.Request) -> bytes:
         async with asyncio.timeout(BODY_S):
             return await request.read()
     except TimeoutError:
-        raise web.HTTPRequestTimeout(text=f"the body has not arrived within {BODY_S:g} s") from None
+        raise web.HTTPRequestTimeout(text=f"the body did not arrive within {BODY_S:g} s") from None
     except web.RequestPayloadError as error:
         raise web.HTTPBadRequest(text=f"the body can't be read: {error!a}") from None
 

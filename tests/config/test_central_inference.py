@@ -13,7 +13,7 @@ def test_policies_decide_in_actors_unless_they_are_asked_to_lie_together():
     config = RunConfig.from_plain(cartpole(pipeline__inference="central"))
     assert decides_centrally(config)
     assert config.pipeline.hosts.inference.kind == "process"
-    assert "1 inference host (process): chooses the actions of all learning agents" in describe(config)
+    assert "1 inference host (process): chooses actions for all learning agents" in describe(config)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_run_is_resumed_saved_loaded_and_resumed_elsewhere(tmp_path):
 
     assert load(first.folder).behaviors["CartPole"].step == more.behaviors["CartPole"].step
     assert pickle.loads(pickle.dumps(last)).config is None
-    with pytest.raises(RunError, match=r"resume\(steps=…\): expected 1 or more, got 0"):
+    with pytest.raises(RunError, match=r"resume\(steps=…\): must be at least 1, got 0"):
         last.resume(steps=0)
     (last.folder / "configuration.yaml").unlink()
     with pytest.raises(RunFolderError, match="configuration.yaml is missing"):

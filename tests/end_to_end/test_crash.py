@@ -50,7 +50,7 @@ def test_an_actor_that_exits_and_a_learner_whose_follower_is_killed_are_replaced
     del plain["environment"]["id"]
     plain = changed(plain, {"pipeline__hosts__actors__replicas": 2, "pipeline__hosts__learners__replicas": 2})
     command = start(plain, beside=[TROUBLED_ENV], environment={VARIABLE: "once"})  # the lost learner had some
-    told = r"actor-\d ended with status 0 although the run had not stopped it\. Restarting it"
+    told = r"actor-\d ended with status 0 before the run was over\. Restarting it"
     command.until(lambda: bool(re.search(told, command.output)), "another actor")
     command.until(lambda: {"actor-0", "actor-1"} <= command.hosts().keys(), "both actors")
     follower = "learner-CartPole-replica-1"

@@ -98,7 +98,7 @@ def test_the_command_says_so_without_a_traceback_and_ends_with_status_2(damaged,
     said = command(PLAIN, status=2)
     (line,) = [line for line in said.splitlines() if not line.startswith("warning")]
     assert line.startswith("run-pipeline: ")
-    assert line.count("trainer%40learner-CartPole.part: is damaged") == 2
+    assert line.count("trainer%40learner-CartPole.part is damaged") == 2
 
 
 def test_a_damaged_checkpoint_keeps_nobody_from_starting_anew(damaged):
@@ -112,7 +112,7 @@ def test_a_run_is_resumed_from_the_older_checkpoint_by_name(damaged, command):
     step = json.loads((older / "manifest.json").read_text())["steps"]["CartPole"]
     flip(parts(damaged)[-1])
     said = command(MORE)
-    assert f"{newest.name}/trainer%40learner-CartPole.part: is damaged: its checksum" in said
+    assert f"{newest.name}/trainer%40learner-CartPole.part is damaged: its checksum" in said
     assert "Resuming from the previous checkpoint, " in said
     assert f"checkpoints/{older.name} (CartPole at step {step}), instead. The damaged files are kept as" in said
     assert f"Resuming training from step {step}." in said
@@ -166,8 +166,8 @@ def test_a_broken_training_status_is_put_aside(damaged, content, caplog):
     run_here(PLAIN, damaged.parent, "run", resume=True)
     assert status.with_name("training_status.json.damaged").read_text() == content
     assert json.loads(status.read_text())["CartPole"]
-    assert "is not a readable training status" in caplog.text
-    assert f"It is kept as {status}.damaged" in caplog.text
+    assert "can't be read as a training status" in caplog.text
+    assert f"The file is now {status}.damaged" in caplog.text
 
 
 def test_a_replay_memory_of_another_checkpoint_is_not_taken_for_this_ones(tmp_path, caplog):

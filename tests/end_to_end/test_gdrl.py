@@ -64,7 +64,7 @@ def test_an_experiment_is_kept_goes_on_and_is_exported(gdrl, inline, tmp_path):
     assert steps_of(experiment.with_name("other")) >= first + 700
 
     said = gdrl("--resume_model_path=first.zip", status=2)
-    assert "has been trained further since then; name a new one with --experiment_name" in said
+    assert "has been trained since this model was saved; name a new experiment with --experiment_name" in said
 
 
 def test_a_game_that_breaks_leaves_what_was_learned(gdrl, inline, tmp_path):
@@ -77,5 +77,5 @@ def test_mistakes_are_said_without_a_traceback_by_the_module_as_by_the_command()
     line = [sys.executable, "-m", "headrace.pipeline.gdrl", "--timesteps=0"]
     done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 2
-    assert "--timesteps=0: expected at least 1" in done.stderr
+    assert "--timesteps=0: must be at least 1" in done.stderr
     assert "Traceback" not in done.stderr

@@ -113,6 +113,6 @@ def test_who_learns_without_acting_is_no_hindrance_where_others_act_unless_the_e
     plain["environment"]["behavior"] = "Hall"
     with pytest.raises(
         RunFailed,
-        match=r"behaviors\.Hall: this behaviour learns only from demonstrations, but the environment has agents",
+        match=r"behaviors\.Hall: this behaviour learns only from demonstrations, which is not possible in a run whose agents act",
     ):
         run_here(plain, tmp_path, "met")

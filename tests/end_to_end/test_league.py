@@ -83,7 +83,7 @@ def test_a_leagues_run_stands_for_its_first_learner_and_others_are_named(folder)
     )
     with pytest.raises(RunError, match=r"has no learner RPS.explorer; expected RPS.main, RPS.exploiter; did you mean"):
         load_policy(folder, "RPS.explorer")
-    with pytest.raises(RunError, match="holds no member-99: there are member-0 to member-"):
+    with pytest.raises(RunError, match="holds no member-99; available: member-0 to member-"):
         load_policy(f"{folder}@member-99")
 
 

@@ -62,7 +62,7 @@ def test_a_second_signal_ends_a_run_whose_event_loop_is_held(start, tmp_path):
     command.until((tmp_path / "hangs").exists, "a stage that hangs")
     command.interrupt()
     command.until(
-        lambda: "A second Ctrl-C (SIGINT) ends it immediately." in command.output, "the first signal's answer"
+        lambda: "A second Ctrl-C (SIGINT) ends the run immediately." in command.output, "the first signal's answer"
     )
     command.interrupt_again()
     assert command.wait() == 130, command.output

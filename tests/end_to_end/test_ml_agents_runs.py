@@ -66,9 +66,7 @@ def test_another_run_starts_from_its_networks_at_step_0(left, tmp_path, caplog):
     plain = configuration(tmp_path, behaviors__Simple__max_steps=300, **INLINE)
     result = run_here(plain, left.parent, "next", initialize_from="run")
     assert 300 <= result.behaviors["Simple"].step < SAMPLE.step
-    taken = (
-        f"Simple: took the actor, critics and normaliser of ML-Agents' ppo from {left / 'Simple' / 'checkpoint.pt'}."
-    )
+    taken = f"Simple: loaded the actor, critics and normaliser of an ML-Agents ppo policy from {left / 'Simple' / 'checkpoint.pt'}."
     assert taken in caplog.messages
 
 

@@ -50,4 +50,4 @@ def test_finished_runs_are_shown_from_their_folders(tmp_path):
 def test_what_is_no_run_is_named(tmp_path, monkeypatch, in_this_process):
     monkeypatch.chdir(tmp_path)
     said = in_this_process(main, "--view", "none", status=2)
-    assert "--view none: there is no such run; neither none nor results/none is the folder of one" in said
+    assert "--view none: no such run: neither none nor results/none is a run folder" in said

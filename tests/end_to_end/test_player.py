@@ -93,7 +93,7 @@ async def play(page, with_a_fault):
     """Play on the right until the run ends; with a fault, its actor is killed on the way."""
     async with Person.at(page) as person:
         await person.hold("ArrowRight", lambda seen: seen.state.get("waits"))
-        assert person.state["waits"] == "The run waits until a person plays for blue, right."
+        assert person.state["waits"] == "The run is waiting for a person to play for blue, right."
         await person.ask(do="pace", paused=False, speed=4.0)
         await person.ask(do="take", side=SEAT)
         await person.hold("ArrowRight", lambda seen: seen.pictures and place(seen.pictures[-1]) > 2.5)
@@ -108,7 +108,7 @@ async def play(page, with_a_fault):
 @pytest.mark.parametrize("with_a_fault", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_waits_for_its_person_whom_a_student_imitates(start, with_a_fault):
     page = Page(start(PLAYED, "--monitor=0", "--monitor-control"))
-    page.command.until(lambda: f"waits until a person plays for {SEAT}" in page.command.output, "the wait")
+    page.command.until(lambda: f"is waiting for a person to play for {SEAT}" in page.command.output, "the wait")
     for command in ("checkpoint", "pause", "resume"):
         assert page.call(f"/api/runs/live/{command}", body={}) == (200, {"done": True})
     page.command.until_checkpoint()
@@ -126,5 +126,5 @@ def test_a_run_waits_for_its_person_whom_a_student_imitates(start, with_a_fault)
 @pytest.mark.slow
 def test_a_run_that_waits_for_its_person_can_be_stopped(start):
     command = start(PLAYED, "--monitor=0", "--monitor-control")
-    assert "Exported" in command.end_after(f"waits until a person plays for {SEAT}")
+    assert "Exported" in command.end_after(f"is waiting for a person to play for {SEAT}")
     command.assert_left_nothing()

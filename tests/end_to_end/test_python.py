@@ -182,7 +182,7 @@ def test_a_run_that_is_done_is_not_trained_on_when_it_is_resumed_and_says_why(tr
     assert digest(read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"]) == before
     assert (
         caplog.messages.count(
-            "CartPole has reached its max_steps (3000), so it does not learn any more. To continue, raise "
+            "CartPole has reached its max_steps (3000), so it no longer learns. To continue, raise "
             "behaviors.CartPole.max_steps."
         )
         == 1

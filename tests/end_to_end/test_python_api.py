@@ -67,7 +67,7 @@ async def test_run_within_an_event_loop_names_run_async(tmp_path):
 
 
 def test_a_part_that_a_run_does_not_have_is_named_with_those_that_it_has(tmp_path):
-    with pytest.raises(TypeError, match=r"unknown parts of a run: on_sumary; the known ones are .*on_summary"):
+    with pytest.raises(TypeError, match=r"unknown arguments: on_sumary; expected only .*on_summary"):
         run(here(tmp_path), on_sumary=print)
 
 

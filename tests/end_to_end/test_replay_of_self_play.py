@@ -88,6 +88,6 @@ def test_what_comes_after_a_trainer_is_done_is_counted(recorded, tmp_path, caplo
     if others:  # else the run ends with it
         late = rows[first, True] - result.step
         assert (
-            f"{first} reached its end at step {result.step}, and did not learn from the {late} recorded steps"
+            f"{first} finished training at step {result.step} and did not learn from the {late} recorded steps"
             in caplog.text
         )

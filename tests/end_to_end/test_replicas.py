@@ -67,7 +67,7 @@ def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_with_
     how = rf"{FOLLOWER} was killed by signal 9" if name == "SIGKILL" else rf".* \({FOLLOWER}\)"
     assert re.search(rf"The process of {LEARNER} was ended, because {how}. Restarting it", command.output)
     if name == "SIGSTOP":
-        assert f"{FOLLOWER} does not answer its learner: its process is not running" in command.output
+        assert f"{FOLLOWER} does not respond to its learner: its process is not running" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()
 

@@ -86,7 +86,7 @@ def test_at_the_limit_of_descriptors_a_replacement_that_can_not_be_started_ends_
     os.kill(command.pid_of("actor-0"), signal.SIGKILL)
     assert command.wait() == 1, command.output
     assert "actor-0 can't be started: the limit of" in command.output
-    assert "open files is reached" in command.output
+    assert "open files has been reached" in command.output
     assert "did not end within" not in command.output, "the learner would wait for the dead actor's replacement"
     assert "Traceback" not in command.output
     command.assert_left_nothing()
@@ -97,6 +97,6 @@ def test_at_the_limit_of_descriptors_a_run_that_can_not_begin_ends_by_name(start
     """With the first host, or a later one."""
     command = start(cartpole(**LONG, **UNLIMITED, env_settings__num_envs=2), open_files=limit)
     assert command.wait() == 1, command.output
-    assert f"can't be started: the limit of {limit} open files is reached" in command.output
+    assert f"can't be started: the limit of {limit} open files has been reached" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()

@@ -145,8 +145,8 @@ def test_what_ml_agents_wrote_and_does_not_fit_is_neither_gone_on_with_nor_writt
     theirs = tmp_path / "theirs" / "CartPole"
     theirs.mkdir(parents=True)
     torch.save({"Policy": {"weight": torch.zeros(2)}, "global_step": {}}, theirs / "checkpoint.pt")
-    with pytest.raises(RunError, match="is not a checkpoint of ML-Agents' ppo, sac or poca"):
+    with pytest.raises(RunError, match="is not an ML-Agents checkpoint of ppo, sac or poca"):
         run_here(cartpole(**INLINE), tmp_path, "theirs", resume=True)
-    with pytest.raises(RunFailed, match="is not a checkpoint of ML-Agents' ppo, sac or poca"):
+    with pytest.raises(RunFailed, match="is not an ML-Agents checkpoint of ppo, sac or poca"):
         run_here(cartpole(**INLINE), tmp_path, "ours", initialize_from="theirs")
     assert [path.name for path in (tmp_path / "theirs").rglob("*")] == ["CartPole", "checkpoint.pt"]

@@ -84,7 +84,7 @@ def test_the_run_ends_with_the_last_program_also_in_the_middle_of_checkpoints(st
     command.until_checkpoint(3)
     quits.touch()
     assert command.wait() == 0, command.output
-    assert "No more experience arrives. The run ends." in command.output
+    assert "No more experience is arriving, so the run is ending." in command.output
     assert restarts(command.output) == 0
     command.assert_left_nothing()
     assert_saved(command.run_folder)
@@ -107,7 +107,7 @@ def test_an_actor_whose_program_has_quit_leaves_its_credits_to_the_others_and_st
     plain = unity(tmp_path, *once, "--quits", quits, **LONG, num_envs=1, behaviors__Simple__checkpoint_interval=1)
     plain = changed(plain, {**INLINE, "pipeline__hosts__actors__replicas": 2, "pipeline__max_policy_lag": 0})
     result = run_here(plain, tmp_path, "run", RunOptions(on_checkpoint=quit_some_checkpoints_later))
-    assert "No more experience arrives. The run ends." in caplog.text
+    assert "No more experience is arriving, so the run is ending." in caplog.text
     assert restarts(caplog.text) == 0
     assert_no_children()
     assert_saved(result.folder)

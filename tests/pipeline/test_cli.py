@@ -287,7 +287,7 @@ def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_statu
     [
         (["--convert", "FILE"], "name the environment, as in 'run-pipeline --convert"),
         (["FILE", "--validate"], "is an rl-baselines3-zoo file; convert one of its entries first"),
-        (["FILE", "--id", "Own-v0"], "--id and --algo need --convert"),
+        (["FILE", "--id", "Own-v0"], "--id and --algo work only with --convert"),
         (
             ["--convert", "FILE", "--id", "Own-v0", "--lesson", "1"],
             "--id and --algo are for an rl-baselines3-zoo file",
@@ -314,7 +314,7 @@ def test_old_lessons_may_come_beside_an_old_file(tmp_path, capsys):
     assert main([str(file), *arguments]) == 0
     shown = capsys.readouterr()
     assert "environment parameter size: lessons Lesson0 → Lesson1" in shown.out
-    assert "warning: --curriculum: is an option from older versions" in shown.err
+    assert "warning: --curriculum is an option from older versions" in shown.err
     assert main([str(file), *arguments, "--lesson", "1"]) == 0
     assert "environment parameter size: lessons Lesson1" in capsys.readouterr().out
 
@@ -354,7 +354,7 @@ def test_a_tournament_without_a_game_or_with_nobody_says_so(tmp_path, capsys, mo
     path = tmp_path / "volley.yaml"
     path.write_text("environment: {kind: builtin, id: Volley}\nbehaviors: {Volley: {}}\n")
     assert main([str(path), "--tournament", "random", "nobody"]) == 2
-    assert "--tournament nobody: there is no player of this name" in capsys.readouterr().err
+    assert "--tournament nobody: unknown player" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_an_object_that_is_stepped_in_main_and_one_that_is_made_again_are_said(c
     caplog.set_level(logging.INFO, "headrace.pipeline.given_environment")
     arranged(BARE, Bare(make_pole()))
     assert (
-        "The main process steps the environments, because the environment is an object, and cannot be made again from its spec: its wrapper Bare"
+        "The main process steps the environments, because the environment is an object that can't be recreated from its spec: its wrapper Bare"
         in (caplog.text)
     )
     arranged(BARE, make_pole())

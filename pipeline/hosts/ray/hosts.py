@@ -37,7 +37,7 @@ CALLS = 10_000
 """Maximum number of concurrent calls to a host: one per item in transit, and one per queue with a reader."""
 
 _HEADLESS = (
-    "the head of the Ray cluster is gone, and Ray ends everything that belongs to the cluster (see "
+    "the head node of the Ray cluster is gone, and Ray ends everything that belongs to the cluster (see "
     "pipeline.ray.address)"
 )
 VERDICT_S = 60.0
@@ -174,7 +174,7 @@ class RayHost:
             async with asyncio.timeout(ANSWER_S):
                 return str(await self.actor.describe.remote())
         return (
-            "it does not answer: its node is gone or stopped, or no node has room for it yet (it requests "
+            "it does not respond: its node is gone or stopped, or no node has room for it yet (it requests "
             f"{self._resources})"
         )
 

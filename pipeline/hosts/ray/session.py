@@ -93,15 +93,14 @@ class RaySession:
         if (address := ray.util.get_node_ip_address()) != LOOPBACK:
             self.close()
             raise RunError(
-                f"Ray {ray.__version__} listens on {address} although it was started for {LOOPBACK}; use another "
+                f"Ray {ray.__version__} listens on {address} although it was started for {LOOPBACK}; use a different "
                 "version of Ray"
             )
         for name, amount, key in (("GPU", gpus, "gpus"), ("memory", memory, "memory")):
             if amount > (there := ray.cluster_resources().get(name, 0)):
                 self.close()
                 raise RunError(
-                    f"{_askers(config, key)}: resources request {amount:,.12g} of {name}, but this machine has "
-                    f"{there:,.12g}"
+                    f"{_askers(config, key)}: {amount:,.12g} {name} requested, but this machine has {there:,.12g}"
                 )
 
     def _join(self, config: RunConfig) -> None:
@@ -112,14 +111,13 @@ class RaySession:
         except Exception as error:
             ray.shutdown()
             raise RunError(
-                f"pipeline.ray.address: no Ray cluster can be joined at {address!r}: {error}. This machine must be one "
-                "of its nodes (`ray start --address=…`)"
+                f"pipeline.ray.address: can't join a Ray cluster at {address!r}: {error}. This machine must be a node "
+                "of the cluster (`ray start --address=…`)"
             ) from error
         if (gpus := _amounts(config).get("GPU", 0.0)) and not ray.cluster_resources().get("GPU"):
             self.close()
             raise RunError(
-                f"{_askers(config, 'gpus')}: resources request {gpus:g} of GPU, but no node of the cluster at "
-                f"{address!r} has any"
+                f"{_askers(config, 'gpus')}: {gpus:g} GPU requested, but no node of the cluster at {address!r} has one"
             )
 
     async def wait_until_lost(self) -> None:
@@ -157,9 +155,9 @@ def runtime_environment(config: RunConfig) -> dict[str, Any]:
     environment = dict(config.pipeline.ray.runtime_env)
     if len(FOLDERS) > 1:
         raise RunError(
-            f"pipeline.ray.address: {ROOT} is a checkout whose packages are not in one folder, which can't be sent to "
-            f"other machines: install "
-            "Headrace from it (`pip install .`), and run the installed command"
+            f"pipeline.ray.address: {ROOT} is a source checkout whose packages are in several folders, so Headrace "
+            "can't send them to other machines: install Headrace from the checkout (`pip install .`), and run the "
+            "installed command"
         )
     modules = [*environment.get("py_modules", ()), *FOLDERS, *_modules_in(config)]
     environment["py_modules"] = list(dict.fromkeys(modules))

@@ -42,7 +42,7 @@ class _Deciding:
     requests: int
 
     def describe(self) -> str:
-        return f"decides on {self.requests} requests"
+        return f"choosing actions for {self.requests} requests"
 
 
 class InferenceHost(Host):
@@ -55,7 +55,7 @@ class InferenceHost(Host):
         device = self.config.torch_settings.device
         if device != "cpu":  # simple policies need no torch
             device, why = choose_device(device)
-            self.stages.context(INFERENCE).log.info("Policies decide on %s (%s).", device, why)
+            self.stages.context(INFERENCE).log.info("Policies run on %s (%s).", device, why)
         actors = len(actor_names(self.config))
         random = np.random.default_rng(derive_seed(plan.seed, INFERENCE))
         self._decider = CentralDecider(policy_maker(self.config, plan.folder, device), random, actors)

@@ -30,5 +30,5 @@ def read_scores(run_folder: Path, opponents: object) -> dict[str, float]:
             if score["opponents"] == opponents:
                 scores[str(score["behavior"])] = float(score["mean"])
         except (OSError, ValueError, LookupError, TypeError) as error:
-            log.warning("%s can't be read (%r), so the best score in the checkpoint counts.", path, error)
+            log.warning("%s can't be read (%r), so the best score from the checkpoint is used.", path, error)
     return scores

@@ -78,7 +78,7 @@ class EvaluationHost(Host):
         except TimeoutError:
             log.warning(
                 "Evaluation: the last policies have no score, because their games had not ended %.0f s after the end "
-                "of training. Set fewer evaluation.episodes to save time.",
+                "of training. Reduce evaluation.episodes to save time.",
                 self._last_s,
             )
 

@@ -165,7 +165,7 @@ class ExhibitionHost(Host):
         try:
             demonstration = Demonstration(path, spec, self.plan.run_id, self.plan.config)
         except StreamError as error:
-            self._say(f"this can't be recorded: {error}")
+            self._say(f"this game can't be recorded: {error}")
             return
         self._demonstration = behavior_id, demonstration
         self._saved = ""
@@ -182,7 +182,7 @@ class ExhibitionHost(Host):
                 demonstration.add(result.steps[behavior_id], actions[behavior_id], person.agent)
         except StreamError as error:
             self._end_demonstration()
-            self._say(f"the recording has ended: {error}")
+            self._say(f"the recording stopped: {error}")
 
     def _end_demonstration(self) -> None:
         if self._demonstration is None:
@@ -193,12 +193,12 @@ class ExhibitionHost(Host):
             demonstration.close()
             if not demonstration.steps:
                 path.unlink()
-                self._say("nothing was recorded: no one has played")
+                self._say("nothing was recorded, because no one played")
                 return
             written = write_demos(str(path), path.with_suffix(SUFFIX))
             steps = sum(len(each) for each in written.values())
             where = path.relative_to(self.plan.folder.parent)
-            self._say(f"{steps} steps are in {where}, and in a {SUFFIX} file next to it")
+            self._say(f"saved {steps} steps to {where}, and to a {SUFFIX} file next to it")
         except (StageError, StreamError, OSError) as error:
             self._say(f"{path}: {describe_error(error) if isinstance(error, OSError) else error}")
 

@@ -182,7 +182,7 @@ def exhibition_of(plan: RunPlan, coordinator: Coordinator) -> Exhibition:
     refused = "the run learns from recordings, so there is no game to watch" if replayed else why_not_shown(config)
     if not refused and config.environment is not None and (why := why_not_elsewhere(config.environment.factory)):
         refused = (
-            f"only the main process can step the environment given to run() ({why}); pass a function that makes the "
+            f"only the main process can step the environment passed to run() ({why}); pass a function that makes the "
             "environment"
         )
     return Exhibition(

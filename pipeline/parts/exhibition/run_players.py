@@ -58,7 +58,7 @@ class RunPlayers:
             return self._newest(spec)
         request = self._brains(spec).get(name)
         if request is None:
-            raise StageError(f"there is no player '{name}' for {spec.behavior_id}, or it is gone")
+            raise StageError(f"player '{name}' for {spec.behavior_id} does not exist or is gone")
         return GreedyPlayer(make_brain(request), spec)
 
     def _newest(self, spec: BehaviorSpec) -> Player | None:

@@ -188,7 +188,7 @@ class Followers:
                 raise StageError(cause.how) from loss
             return cause.how
         for host in self._hosts:
-            log.warning("%s does not answer its learner: %s", host.plan.name, await host.describe())
+            log.warning("%s does not respond to its learner: %s", host.plan.name, await host.describe())
         return f"{_cause(loss)} ({', '.join(host.plan.name for host in self._hosts)})"
 
     def join(
@@ -220,8 +220,8 @@ class Followers:
         everywhere = replicas.gathered(own, replicas.part(replicas.size), replicas.size)
         if bool((everywhere != everywhere[0]).any()):
             raise StageError(
-                f"{trainer.context.behavior}: the learner's replicas would start with different weights or steps; do "
-                "all of them see the same run folder, and the same files that the YAML names?"
+                f"{trainer.context.behavior}: the learner's replicas would start with different weights or steps; make "
+                "sure that all of them see the same run folder and the same files that the YAML names"
             )
 
     def _share(self, queue: str, inlet: ItemSource[Any]) -> ItemSource[Any]:
@@ -253,7 +253,7 @@ class Followers:
             ended, _ = await asyncio.wait(self._watches, timeout=patience_s)
             for end in (watch.result() for watch in ended if patience_s):
                 if not end.in_order:
-                    log.warning("%s while its learner ended.", end.how)
+                    log.warning("%s while its learner was ending.", end.how)
         for host in self._hosts:
             host.kill()
         if self._watches:

@@ -295,7 +295,7 @@ class LeaguePart(RunPart):
         assert self._game is not None, "it has learners"
         behavior = self._game.learners[freeze.learner]
         weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
-        whose = "its first" if weights is None else "another learner's"
+        whose = "its initial" if weights is None else "another learner's"
         log.info("%s restarts at step %d with %s weights.", behavior, freeze.update.step, whose)
         # In a resumed run, main's state may be older or newer than the learner, so a plain count could fall behind.
         last = self._resets.get(behavior, {"number": 0})["number"]

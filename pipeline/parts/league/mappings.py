@@ -103,7 +103,7 @@ class LeagueMappings(PolicyMappings):
             named = {team: [self._side_of_name(name) for name in each] for team, each in zip(teams, names, strict=True)}
             found = ", ".join(f"{' and '.join(each)} in team {team}" for team, each in sorted(named.items()))
             raise StageError(
-                "leagues of several behaviours are for games in which each team has a different behaviour, but found "
+                "a league of several behaviours requires a game in which each team has a different behaviour; found "
                 f"{found}; give the agents of all teams the same behaviour, or each team a different one"
             )
 

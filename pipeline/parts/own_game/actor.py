@@ -82,7 +82,7 @@ class HostedGame(ActorPart):
     def _tell(self, why: str) -> None:
         self._waits = why if why not in (PAUSED, KEY) else ""
         if self._waits:
-            log.info("The run waits until a person plays for %s on the live page.", self._waits)
+            log.info("The run is waiting for a person to play for %s on the live page.", self._waits)
         self._announce()
 
     def _announce(self) -> None:
@@ -95,7 +95,7 @@ class HostedGame(ActorPart):
         ]
         names = {side["id"]: side["name"] for side in sides}
         whose = " and ".join(names[each] for each in self._waits.split(", ") if each in names)
-        waits = f"The run waits until a person plays for {whose}." if whose else ""
+        waits = f"The run is waiting for a person to play for {whose}." if whose else ""
         trouble = unknown_names(self._config, self._film, self._game.behavior_specs)
         values = described_show(sides, self._film.display, trouble=trouble, waits=waits)
         if values != self._announced:

@@ -84,7 +84,12 @@ class ReplayShardHost(Host):
             log.warning("%s could not be restored, so it starts empty: %s", self.plan.name, error)
         else:
             was = f"in {then} shard{'' if then == 1 else 's'}" if then else "inside the learner"
-            log.info("%s has %d rows of a replay buffer that was %s.", self.plan.name, len(self._shard.memory), was)
+            log.info(
+                "%s restored %d rows of a replay buffer that was previously %s.",
+                self.plan.name,
+                len(self._shard.memory),
+                was,
+            )
 
     def _deal(self, checkpoint: Checkpoint, shards: int) -> None:
         """Restore this shard's part of a buffer that had `shards` shards, or 0 if the learner held the buffer."""

@@ -75,7 +75,7 @@ class ScoreBoard(RunPart):
         try:
             status = self.run.plan.folder.read_training_status().behaviors
         except RunFolderError as error:
-            log.warning("No ratings are known: %s", error)
+            log.warning("No ratings are available: %s", error)
             status = {}
         scores = {}
         for behavior_id in sorted(together, key=lambda each: (behavior_name(each), behavior_team(each))):

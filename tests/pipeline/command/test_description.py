@@ -52,29 +52,33 @@ def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
 @pytest.mark.parametrize(
     ("block", "torch_settings", "said"),
     [
-        ({}, {}, "by hand if it observes only vectors and learns on a CPU, else by autograd"),
-        ({}, {"gradients": "autograd"}, "by autograd, as set by torch_settings.gradients"),
-        ({}, {"device": "cuda:1"}, "by autograd, on cuda:1"),
-        ({"network_settings": {"memory": {}}}, {}, "by autograd, because it has a memory"),
-        ({"network_settings": {"gsde": {}}}, {}, "by autograd, because it has the noise of gsde"),
-        ({"network_settings": {"network": "mine:Net"}}, {}, "by autograd, because it has a custom network"),
+        ({}, {}, "hand-written if it observes only vectors and learns on a CPU, otherwise autograd"),
+        ({}, {"gradients": "autograd"}, "autograd, as set by torch_settings.gradients"),
+        ({}, {"device": "cuda:1"}, "autograd, because it learns on cuda:1"),
+        ({"network_settings": {"memory": {}}}, {}, "autograd, because it has a memory"),
+        ({"network_settings": {"gsde": {}}}, {}, "autograd, because it has gSDE noise"),
+        ({"network_settings": {"network": "mine:Net"}}, {}, "autograd, because it has a custom network"),
         (
             {"trainer_type": "sac"},
             {},
-            "by hand if it observes only vectors and has no discrete actions and learns on a CPU, else by autograd",
+            "hand-written if it observes only vectors and has no discrete actions and learns on a CPU, otherwise autograd",
         ),
         (
             {"trainer_type": "poca"},
             {},
-            "by hand if it observes only vectors and learns on a CPU, else by autograd; "
-            "the group critic's by autograd in any case",
+            "hand-written if it observes only vectors and learns on a CPU, otherwise autograd; "
+            "the group critic's gradients always use autograd",
         ),
-        ({"trainer_type": "poca"}, {"gradients": "autograd"}, "by autograd, as set by torch_settings.gradients"),
+        (
+            {"trainer_type": "poca"},
+            {"gradients": "autograd"},
+            "autograd, as set by torch_settings.gradients",
+        ),
     ],
 )
 def test_it_says_how_gradients_are_found(block, torch_settings, said):
     config = RunConfig.from_plain({"behaviors": {"B": block}, "torch_settings": torch_settings})
-    assert f"  gradients {said}" in describe(config).splitlines()
+    assert f"  gradients: {said}" in describe(config).splitlines()
 
 
 def test_where_there_is_one_way_to_find_gradients_it_says_nothing_of_it():

@@ -50,8 +50,8 @@ def test_each_may_be_given_alone_or_not_at_all():
     ("arguments", "env", "told"),
     [
         (["a.yaml", "b.yaml"], None, "expected one configuration file, got 2: a.yaml, b.yaml"),
-        (["Ball", "Bat"], None, "more than one environment is given: Ball, Bat"),
-        (["a.yaml", "Ball"], "Bat", "more than one environment is given: Ball, --env Bat"),
+        (["Ball", "Bat"], None, "more than one environment was given: Ball, Bat"),
+        (["a.yaml", "Ball"], "Bat", "more than one environment was given: Ball, --env Bat"),
     ],
 )
 def test_more_than_one_of_a_kind_is_refused(arguments, env, told):

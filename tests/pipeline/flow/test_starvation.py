@@ -31,7 +31,7 @@ def test_it_warns_once_and_names_the_stages_with_the_greediest_first(
     watch.kept_back("Filter@actor-0", "Ball", PATIENCE)
     (told,) = caplog.messages
     assert told.startswith(
-        f"The trainer of Ball has received nothing since step 0, while the stages before it hold back {PATIENCE}"
+        f"The trainer of Ball has received nothing since step 0, while the stages before the trainer are holding back {PATIENCE}"
     )
     assert f"(Sink@main: {PATIENCE - 2}, Filter@actor-0: 2)" in told
 

@@ -49,7 +49,7 @@ def test_the_port_may_be_another_one_and_steps_are_above_0(capsys):
     assert configured("--env_path=a.x86_64", "--base-port=0").env_settings.base_port == 0
     with pytest.raises(SystemExit):
         configured("--timesteps=-5")
-    assert "--timesteps=-5: expected at least 1" in capsys.readouterr().err
+    assert "--timesteps=-5: must be at least 1" in capsys.readouterr().err
 
 
 def test_unknown_arguments_go_to_the_game_but_that_of_every_tutorial():
@@ -75,9 +75,9 @@ def test_rllibs_file_is_read_and_flags_take_precedence(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--n_parallel=2"], "--n_parallel: the editor plays only one game; export"),
+        (["--n_parallel=2"], "--n_parallel: the editor can run only one game at a time; export"),
         (["--inference"], "--inference: no experiment has been trained yet in logs/sb3/experiment"),
-        (["--resume_model_path=missing"], "--resume_model_path missing.zip: can't be read"),
+        (["--resume_model_path=missing"], "--resume_model_path missing.zip can't be read"),
     ],
 )
 def test_what_can_not_be_done_is_said(arguments, message):

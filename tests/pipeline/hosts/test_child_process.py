@@ -94,7 +94,7 @@ def test_one_that_was_killed_while_it_waited_is_replaced_and_that_is_said(made, 
         made[0].alive = False
         assert take_child("learner-CartPole") is made[-1]
     assert (
-        "The process of learner-CartPole was killed by signal 9. Restarting it; it had not begun to work yet."
+        "The process of learner-CartPole was killed by signal 9 before it started working. Restarting it."
         in caplog.text
     )
     assert [child.dismissed for child in made] == [True, True, False]

@@ -82,7 +82,7 @@ def test_a_host_that_computes_says_in_which_line_and_otherwise_that_it_was_stopp
 
     host.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, host.pid, os.WSTOPPED)
-    assert "it was stopped" in asyncio.run(lifeline.ask())
+    assert "the process was stopped" in asyncio.run(lifeline.ask())
     host.send_signal(signal.SIGCONT)
     assert "in computes" in asyncio.run(lifeline.ask())
 
@@ -97,11 +97,11 @@ def test_a_host_in_a_call_that_holds_the_lock_says_so_or_where_it_can_not_that_w
 ):
     _, lifeline = start("holds_the_lock")
     answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())
-    answer = next(answer for answer in answers if answer.startswith("in a call that holds Python's lock\n"))
+    answer = next(answer for answer in answers if answer.startswith("in a call that holds the GIL\n"))
     assert "in holds_the_lock" in answer
 
     monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "DUMP", None)
     monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "ANSWER_S", 0.1)
-    assert "a call that holds Python's lock (which can't be inspected on Windows)" in next(
+    assert "a call that holds the GIL (which can't be inspected on Windows)" in next(
         answer for answer in answers if "in holds_the_lock" not in answer
     )

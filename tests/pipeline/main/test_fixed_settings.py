@@ -141,4 +141,4 @@ def test_another_range_of_a_space_is_warned_of(caplog):
 def test_a_behaviour_that_the_checkpoint_does_not_have_is_warned_of(caplog):
     check_fixed_spec(config_with(), checkpoint_of(), replace(SPEC, behavior_id="Wall"))
     assert "Wall starts from step 0" in caplog.text
-    assert "has no such behaviour (it has: Ball)" in caplog.text
+    assert "does not contain this behaviour (it contains: Ball)" in caplog.text

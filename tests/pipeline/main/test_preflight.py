@@ -35,7 +35,7 @@ def test_a_damaged_policy_to_start_from_is_named_before_a_run_starts(tmp_path):
     torch.save({"weights": torch.ones(100)}, path)
     data = path.read_bytes()
     path.write_bytes(data.replace(torch.ones(1).numpy().tobytes(), torch.zeros(1).numpy().tobytes(), 1))
-    with pytest.raises(RunError, match=r"checkpoint\.pt: is damaged: the checksum"):
+    with pytest.raises(RunError, match=r"checkpoint\.pt is damaged: the checksum"):
         check_run(RunConfig.from_plain({**PENDULUM, "behaviors": {"A": {"init_path": str(path)}}}))
 
 
@@ -97,7 +97,7 @@ def left(tmp_path):
 
 def test_a_run_of_ml_agents_that_can_not_be_resumed_is_refused_before_anything_is_written(left):
     with pytest.raises(
-        RunError, match=r"--resume: .*Ball/checkpoint\.pt: is not a checkpoint of ML-Agents' ppo, sac or poca"
+        RunError, match=r"--resume: .*Ball/checkpoint\.pt is not an ML-Agents checkpoint of ppo, sac or poca"
     ):
         left({"Policy": {}})
 

@@ -116,7 +116,7 @@ NOT_TRIED: list[tuple[Any, str]] = [
     ({}, "the environment, which waits for the Unity Editor; so the network and the update were not tried either"),
     ({"environment": {"kind": "godot"}}, "the environment, which waits for Godot's editor"),
     ({"environment": {"kind": "open_protocol"}}, "the environment, which waits for the game"),
-    ({"env_settings": BUILD}, "the game .*, which opens a window, as this machine has no display .*--no-graphics"),
+    ({"env_settings": BUILD}, "the game .*, which opens a window, because this machine has no display .*--no-graphics"),
     (
         {"environment": {"kind": "godot"}, "env_settings": BUILD, "engine_settings": {"no_graphics": False}},
         "the game .*, which opens a window",
@@ -177,7 +177,7 @@ def test_parts_of_a_run_that_the_trial_does_without_are_said():
     }
     assert [*_left_out(RunConfig.from_plain(plain))] == [
         "the checkpoint that the run resumes from (checkpoint_settings.resume)",
-        "2 replicas of a learner together (pipeline.hosts.learners.replicas)",
+        "running 2 replicas of a learner together (pipeline.hosts.learners.replicas)",
         "hosts on Ray (pipeline.hosts)",
         "statistics writers (pipeline.statistics_writers)",
         "evaluation",
@@ -185,7 +185,7 @@ def test_parts_of_a_run_that_the_trial_does_without_are_said():
     ]
     played = {"behaviors": {"B": {"brain": "player"}}, "environment": {"kind": "gymnasium", "factory": "a:b"}}
     assert [*_left_out(RunConfig.from_plain(played))] == [
-        "a person's play (behaviors.B.brain); random actions replaced it"
+        "the person who plays (behaviors.B.brain), replaced by random actions"
     ]
 
 
@@ -209,7 +209,9 @@ def test_an_environment_that_ends_its_process_is_told_with_the_status_and_the_pl
     told = without_answer(NoAnswer(status, STACK.format(room="environments")), 60.0, RunConfig.from_plain(NOBODY))
     assert told["serious"]
     assert told["key"] == ("environment",)
-    assert all(each in told["text"] for each in (words, "init.py:83, in _no_grad", "expected", "--no-env-check"))
+    assert all(
+        each in told["text"] for each in (words, "init.py:83, in _no_grad", "must raise an error", "--no-env-check")
+    )
 
 
 @pytest.mark.lengthy

@@ -65,7 +65,7 @@ def test_without_viewers_or_while_training_nothing_changes():
     ("environment", "viewers", "message"),
     [
         (GAME, {"watch": True}, "--watch: the built-in games have no window: watch them .* --monitor, .* --video DIR"),
-        (POLE, {"watch": True, "video": "films"}, "use one of the two"),
+        (POLE, {"watch": True, "video": "films"}, "use only one of the two"),
         (None, {"watch": True}, "--watch: Unity shows its games itself"),
         ({"kind": "godot"}, {"video": "films"}, "--video: Godot shows its games itself"),
         (

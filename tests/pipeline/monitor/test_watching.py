@@ -103,9 +103,9 @@ def viewer():
         ("[]", "message"),
         ('{"do": "fly"}', "fly"),
         ('{"do": "give", "side": "left"}', "player"),
-        ('{"do": "give", "side": "up", "player": "newest"}', "there is no side 'up'; available: left, right"),
-        ('{"do": "give", "side": "left", "player": "../../x.pt"}', "there is no player '../../x.pt' for left"),
-        ('{"do": "take", "side": "up"}', "there is no side 'up'"),
+        ('{"do": "give", "side": "up", "player": "newest"}', "unknown side 'up'; available: left, right"),
+        ('{"do": "give", "side": "left", "player": "../../x.pt"}', "unknown player '../../x.pt' for left"),
+        ('{"do": "take", "side": "up"}', "unknown side 'up'"),
         ('{"do": "pace", "paused": false, "speed": 1000}', "the speed can be 0.25"),
         ('{"do": "pace", "paused": false, "speed": NaN}', "speed"),
         ('{"do": "record", "side": "left"}', "only your own play can be recorded"),
@@ -151,7 +151,7 @@ def test_without_the_token_nothing_may_be_changed_while_somebody_plays(viewer, w
 def test_a_side_has_one_person_and_a_person_one_side(viewer):
     other = Viewer(viewer._show, may_play=True)
     ask(viewer, do="take", side="left")
-    with pytest.raises(Refused, match="another person already plays"):
+    with pytest.raises(Refused, match="another person is already playing"):
         ask(other, do="take", side="left")
     ask(other, do="leave", side="left")  # not theirs to leave
     ask(viewer, do="take", side="right")

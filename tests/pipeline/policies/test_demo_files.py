@@ -55,7 +55,9 @@ def test_a_folder_gets_a_file_for_each_recorded_behaviour(record, tmp_path):
 
 def test_several_behaviours_do_not_go_into_one_file(record, tmp_path):
     source = record(experience(SPEC, [3]), experience(OTHER, [2]), specs=[SPEC, OTHER])
-    with pytest.raises(StageError, match=r"a\.demo: a \.demo holds a single behaviour, and .* has Other, Test; name a"):
+    with pytest.raises(
+        StageError, match=r"a\.demo: a \.demo file holds only one behaviour, but .* has Other, Test; give a"
+    ):
         write_demos(source, tmp_path / "a.demo")
 
 

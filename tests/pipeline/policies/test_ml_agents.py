@@ -164,14 +164,16 @@ def test_of_poca_a_start_takes_the_policy_alone_and_a_resume_says_that_it_can_no
     trainer = take(PPO, path, resume=False)
     np.testing.assert_allclose(trainer.policy().weights, take(PPO).policy().weights, rtol=1e-6)
     np.testing.assert_array_equal(trainer.warm_state()["weights"]["value.weight"], untouched)
-    with pytest.raises(StageError, match=r"can't be resumed from: ML-Agents' poca wrote it, but the trainer is ppo"):
+    with pytest.raises(
+        StageError, match=r"can't be resumed from: it was written by ML-Agents' poca, but the trainer is ppo"
+    ):
         take(PPO, path)
 
 
 def test_networks_of_reward_signals_that_are_not_taken_over_are_named(tmp_path, caplog):
     path = changed(tmp_path, PPO, lambda content: content.update({"Module:GAIL": {"layer.weight": torch.zeros(2)}}))
     take(PPO, path)
-    assert f"not taken over from {path}: the networks of its GAIL" in caplog.text
+    assert f"not loaded from {path}: the networks of its GAIL" in caplog.text
 
 
 # What does not fit. ---------------------------------------------------------------------------------------------------
@@ -183,8 +185,8 @@ def test_networks_of_reward_signals_that_are_not_taken_over_are_named(tmp_path, 
         ({"hidden_units": 32}, "2 hidden layers of 16 units, .*; the behaviour now has .* 2 hidden layers of 32 units"),
         ({"num_layers": 1}, r"2 hidden layers of 16 units, .*; the behaviour now has .* 1 hidden layer of 16 units"),
         ({"normalize": False}, r"trained with 1 number \(normalised\), .* now has 1 number \(not normalised\)"),
-        ({"memory": {}}, "holds a perceptron .* other layers"),
-        ({"activation": "tanh"}, "holds a perceptron .* other layers"),
+        ({"memory": {}}, "holds an MLP .* different layers"),
+        ({"activation": "tanh"}, "holds an MLP .* different layers"),
     ],
 )
 @pytest.mark.parametrize("resume", [True, False])
@@ -219,7 +221,7 @@ def test_a_shared_critic_is_named():
 
 def test_another_trainer_is_named():
     sac = Sample("ppo_hybrid", "sac", PPO.actions, 0)
-    with pytest.raises(StageError, match="ML-Agents' ppo wrote it, but the trainer is sac"):
+    with pytest.raises(StageError, match="it was written by ML-Agents' ppo, but the trainer is sac"):
         take(sac)
     with pytest.raises(StageError, match=r"its policy \(ppo\) draws continuous actions from a plain Gaussian"):
         take(sac, resume=False)
@@ -237,14 +239,16 @@ def test_another_trainer_is_named():
 )
 def test_what_is_no_perceptron_is_named(tmp_path, parameter, what):
     path = changed(tmp_path, PPO, lambda content: content["Policy"].update({parameter: torch.zeros(2)}))
-    with pytest.raises(StageError, match=f"is not a perceptron over vectors, because it has {what} \\({parameter}\\)"):
+    with pytest.raises(
+        StageError, match=f"is not a plain MLP over vector observations, because it has {what} \\({parameter}\\)"
+    ):
         take(PPO, path)
 
 
 @pytest.mark.parametrize("left_out", ["Optimizer:value_optimizer", "Policy", "global_step"])
 def test_a_file_that_lacks_a_module_is_no_checkpoint(tmp_path, left_out):
     path = changed(tmp_path, PPO, lambda content: content.pop(left_out))
-    with pytest.raises(StageError, match="is not a checkpoint of ML-Agents' ppo, sac or poca"):
+    with pytest.raises(StageError, match="is not an ML-Agents checkpoint of ppo, sac or poca"):
         take(PPO, path)
 
 
@@ -253,7 +257,7 @@ def test_a_file_that_lacks_a_module_is_no_checkpoint(tmp_path, left_out):
     [
         ("Optimizer:critic", "network_body._body_endoder.seq_layers.2.bias", "can't be resumed from: it is incomplete"),
         ("Optimizer:critic", "value_heads.value_heads.extrinsic.bias", "can't be resumed from: it is incomplete"),
-        ("Optimizer:value_optimizer", "param_groups", "is not a checkpoint of ML-Agents' ppo, sac or poca"),
+        ("Optimizer:value_optimizer", "param_groups", "is not an ML-Agents checkpoint of ppo, sac or poca"),
         (
             "Policy",
             "action_model._continuous_distribution.mu.bias",
@@ -286,7 +290,7 @@ def test_the_checkpoint_that_ml_agents_resumes_from_is_taken(tmp_path):
 def test_one_that_can_not_be_resumed_from_is_named_before_anything_starts(tmp_path):
     (tmp_path / "Simple").mkdir()
     torch.save({"Policy": {}, "global_step": {}}, tmp_path / "Simple" / "checkpoint.pt")
-    with pytest.raises(RunError, match=r"Simple/checkpoint\.pt: is not a checkpoint of ML-Agents' ppo, sac or poca"):
+    with pytest.raises(RunError, match=r"Simple/checkpoint\.pt is not an ML-Agents checkpoint of ppo, sac or poca"):
         left_steps(tmp_path)
 
 

@@ -54,9 +54,9 @@ def test_a_run_is_found_from_all_that_names_a_policy_of_it(tmp_path):
 @pytest.mark.parametrize(
     ("players", "message"),
     [
-        (["random", "nobody"], "nobody: there is no player of this name; expected the folder of a run"),
-        (["random", "player"], "player: there is no player of this name"),
-        (["random", "random"], "random is named twice"),
+        (["random", "nobody"], "nobody: unknown player; expected the folder of a run"),
+        (["random", "player"], "player: unknown player"),
+        (["random", "random"], "random is given twice"),
         (["random"], "random has no opponent"),
         (["results/none@all", "random"], "results/none@all: there is no step at which"),
     ],
@@ -105,7 +105,7 @@ async def test_all_who_can_not_play_this_game_are_named_before_the_first_one(tmp
 
 
 def test_unitys_games_are_not_for_it():
-    with pytest.raises(RunError, match="plays built-in games and those of PettingZoo and OpenSpiel, but not Unity's"):
+    with pytest.raises(RunError, match="supports built-in, PettingZoo and OpenSpiel games, but not Unity games"):
         table_of(["random", "a.onnx"], environment={})
 
 

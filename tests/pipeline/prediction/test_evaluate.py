@@ -248,7 +248,7 @@ def test_what_it_makes_is_closed_and_what_is_given_stays_open(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"env": 3}, r"env: expected an environment of Gymnasium .*; got an int"),
+        ({"env": 3}, r"env: expected a Gymnasium environment .*; got an int"),
         ({"episodes": 0}, r"episodes: expected 1 or more, got 0"),
         ({"behavior": "Ball"}, r"behavior and checkpoint choose a policy from a run"),
     ],
@@ -271,7 +271,7 @@ class DesertedTurns(Turns):
 
 @pytest.mark.parametrize("kind", [Deserted, DesertedTurns])
 def test_an_environment_that_begins_without_agents_is_named_and_does_not_hang(tmp_path, kind):
-    with pytest.raises(RunError, match="its reset.. left no agents"):
+    with pytest.raises(RunError, match="no agents after reset"):
         evaluate(load_policy(saved(tmp_path, SPEC)), kind(), episodes=2)
 
 

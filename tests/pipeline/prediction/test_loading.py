@@ -169,7 +169,7 @@ def test_a_lone_observation_without_spaces_needs_no_name_and_those_of_one_name_c
 
     assert alone.predict(np.zeros(3))[0]["continuous"].shape == (2,)
     assert twins.predict(([0, 1], [2, 3]))[0]["continuous"].shape == (2,)
-    with pytest.raises(PredictError, match=r"obs: expected one of Tuple"):
+    with pytest.raises(PredictError, match=r"obs: expected an observation in Tuple"):
         twins.predict({"ray": [0, 1]})
 
 

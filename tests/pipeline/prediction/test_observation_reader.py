@@ -41,20 +41,18 @@ def policy_of(tmp_path_factory):
 @pytest.mark.parametrize(
     ("observed", "given", "message"),
     [
-        (BOX, np.zeros(4), r"obs: expected one of Box\(-2.0, 2.0, \(3,\), float32\), or a batch of them, got an array of shape \(4,\) \(float64\)$"),
+        (BOX, np.zeros(4), r"obs: expected an observation in Box\(-2.0, 2.0, \(3,\), float32\), or a batch of observations, got an array of shape \(4,\) \(float64\)$"),
         (BOX, np.zeros((2, 2, 3)), r"got an array of shape \(2, 2, 3\)"),
         (BOX, [[1, 2, 3], [1, 2]], "got a list of 2 of different shapes"),
         (BOX, None, "got None$"),
         (BOX, "abc", "got str 'abc'$"),
-        (BOX, {"at": AT}, "got a map of 'at'$"),
+        (BOX, {"at": AT}, "got a dict with the keys \\['at'\\]$"),
         (BOX, (AT, {}), r"env\.reset\(\) returns \(observation, info\): pass only the observation$"),
-        (BOX, [0, np.nan, 0], "obs: has a NaN or infinity, after conversion to float32; expected finite numbers of "
+        (BOX, [0, np.nan, 0], "obs: has a NaN or infinity, after conversion to float32; expected finite values in "
         "Box"),
         (BOX, [[0, 0, 0], [0, 1e300, 0]], "obs: has a NaN or infinity in row 1 of 2"),
-        (PICTURE, np.zeros((3, 20, 20), np.uint8), r"expected one of Box\(0, 255, \(20, 20, 3\), uint8\)"),
-        (PICTURE, np.full((20, 20, 3), 0.5), (
-            "expected whole numbers, of .*; images are passed as bytes, 0 to 255, not scaled$"
-        )),
+        (PICTURE, np.zeros((3, 20, 20), np.uint8), r"expected an observation in Box\(0, 255, \(20, 20, 3\), uint8\)"),
+        (PICTURE, np.full((20, 20, 3), 0.5), "expected integers in .*; pass images as unscaled bytes, 0 to 255$"),
         (PICTURE, np.full((20, 20, 3), 256), r"obs: the observation 'observation' has 256 at \[0, 0, 0\], which uint8 can't hold; expected .* Box\(0, 255"),
         (STACKED, np.zeros((210, 160, 3), np.uint8), r"shape \(210, 160, 3\) \(uint8\); this is a single frame, .*FrameStackObservation"),
         (STACKED, np.zeros((2, 250, 160, 3), np.uint8), "a single frame"),
@@ -62,24 +60,16 @@ def policy_of(tmp_path_factory):
         (STACKED, np.zeros((4, 84, 85), np.uint8), r"got an array of shape \(4, 84, 85\) \(uint8\)$"),
         (BOTH, {"at": AT}, r"obs: 'gear' is missing; expected Dict\('at': Box.*'gear': Discrete\(3, start=1\)\)$"),
         (BOTH, {"at": AT, "gaer": GEAR}, r"obs: the space has no 'gaer'; did you mean 'gear'\?"),
-        (BOTH, {(
-            "at"
-        ): AT, (
-            "gear"
-        ): 0}, r"obs: the observation 'gear' is 0, outside its space Discrete\(3, start=1\); expected 1 to 3$"),
-        (BOTH, {"at": AT, "gear": 1.5}, r"obs\['gear'\]: expected whole numbers, of Discrete"),
+        (BOTH, {"at": AT, "gear": 0}, r"obs: the observation 'gear' is 0, outside its space Discrete\(3, start=1\); expected 1 to 3$"),
+        (BOTH, {"at": AT, "gear": 1.5}, r"obs\['gear'\]: expected integers in Discrete"),
         (BOTH, {"at": [AT, AT], "gear": GEAR}, r"obs: \['at'\] is a batch, but \['gear'\] is one observation$"),
         (BOTH, {"at": [AT, AT], "gear": [GEAR]}, r"obs: \['at'\] is a batch of 2, but \['gear'\] is a batch of 1$"),
         (BOTH, {"at": AT, "gear": [GEAR]}, r"obs: \['at'\] is one observation, but \['gear'\] is a batch$"),
-        (BOTH, [AT, GEAR], r"obs: expected one of Dict\(.*\), got a list of 2 of different shapes"),
-        (PAIR, (AT,), r"obs: expected one of Tuple\(Box.*\), got a tuple of shape \(1, 3\)"),
-        (PAIR, (AT, [1, 2.5]), r"obs\[1\]: expected whole numbers, of Box"),
-        (THINGS, [{"kind": 0}], r"obs: expected one of Sequence\(Dict\('kind': .*, got a list"),
-        (THINGS, [{(
-            "kind"
-        ): 2, (
-            "at"
-        ): [0, 0]}], r"obs: the observation 'observation.kind' is 2, outside its space Discrete\(2\); expected 0 to 1$"),
+        (BOTH, [AT, GEAR], r"obs: expected an observation in Dict\(.*\), got a list of 2 of different shapes"),
+        (PAIR, (AT,), r"obs: expected an observation in Tuple\(Box.*\), got a tuple of shape \(1, 3\)"),
+        (PAIR, (AT, [1, 2.5]), r"obs\[1\]: expected integers in Box"),
+        (THINGS, [{"kind": 0}], r"obs: expected an observation in Sequence\(Dict\('kind': .*, got a list"),
+        (THINGS, [{"kind": 2, "at": [0, 0]}], r"obs: the observation 'observation.kind' is 2, outside its space Discrete\(2\); expected 0 to 1$"),
         (THINGS, [{"kind": 1, "at": [0, 0]}] * 33, "obs: .* has 33 entities, more than the maximum of 32"),
     ],
 )  # fmt: skip
@@ -146,7 +136,7 @@ def test_starts_of_another_number_than_the_observations_are_told(policy_of):
 def test_a_policy_without_memory_takes_no_state(policy_of):
     action, state = policy_of(BOX).predict(AT)
     policy_of(BOX).predict(AT, state=state)
-    with pytest.raises(PredictError, match="this policy has no memory, so its state is None"):
+    with pytest.raises(PredictError, match="this policy has no memory, so the state must be None"):
         policy_of(BOX).predict(AT, state=action)
 
 

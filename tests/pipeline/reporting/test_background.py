@@ -60,6 +60,6 @@ def test_a_service_that_hangs_costs_its_summaries_and_says_so(monkeypatch, caplo
     jobs.close()
     go_on.set()
     assert [record.getMessage() for record in caplog.records] == [
-        "Slow is too slow: 3 summaries are waiting for it. Further ones are dropped until some have been written.",
-        "Slow did not accept the last 4 summaries within 0 s; these summaries are missing there.",
+        "Slow is too slow: 3 summaries are waiting for it. New summaries are dropped until some of these have been written.",
+        "Slow did not accept the last 4 summaries within 0 s, so it does not contain these summaries.",
     ]

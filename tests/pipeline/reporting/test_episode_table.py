@@ -46,9 +46,7 @@ def test_a_table_that_cannot_be_read_is_put_aside_and_named(tmp_path, caplog, te
     table(tmp_path, 200.0, 201.0).add(5, [2.0], [1])
     assert rows(tmp_path)[2:] == ["2.0,1,1.0,5"]
     assert (tmp_path / "Ball" / "monitor.csv.damaged").read_text() == text
-    assert (
-        "monitor.csv can't be read, so a new file is started; the old one is kept as monitor.csv.damaged" in caplog.text
-    )
+    assert "monitor.csv can't be read. Starting a new file; the old one is now monitor.csv.damaged" in caplog.text
 
 
 def test_a_fresh_run_begins_a_table_of_its_own(tmp_path):

@@ -159,8 +159,11 @@ def test_one_run_is_drawn_into_its_folder_and_several_into_the_working_directory
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--plot", "nope"], "--plot nope: there is no such run; neither nope nor results/nope is the folder of one"),
-        (["--plot", "empty"], "--plot: empty has no curves yet: a run writes the first ones after summary_freq steps"),
+        (["--plot", "nope"], "--plot nope: no such run: neither nope nor results/nope is a run folder"),
+        (
+            ["--plot", "empty"],
+            "--plot: empty has no curves yet; a run writes its first curves after summary_freq steps",
+        ),
         (["--plot", "a", "--plot-file", "there/is/no.png"], "there/is/no.png can't be written: No such file"),
     ],
 )

@@ -127,7 +127,7 @@ def test_values_that_are_not_finite_are_left_out_and_named_once(caplog):
     collector.extend("Tennis", "Losses/Value Loss", [math.inf, 4.0, -math.inf], "mean")
     assert collector.summaries("Tennis")["Losses/Value Loss"].mean == 3.0
     assert [record.getMessage() for record in caplog.records] == [
-        "Statistic 'Losses/Value Loss' of Tennis got the value nan; values that are not finite are omitted (reported once)."
+        "Statistic 'Losses/Value Loss' of Tennis got the value nan; non-finite values are omitted (this warning appears only once)."
     ]
 
 
@@ -148,7 +148,9 @@ def test_a_statistic_of_nothing_but_nan_on_another_host_is_absent_from_mains_sum
 
 def test_an_unknown_how_is_refused_by_name():
     collector = StatisticsCollector()
-    with pytest.raises(ValueError, match=r"'x' of Tennis: how='median' is not one of mean, sum, last, histogram"):
+    with pytest.raises(
+        ValueError, match=r"'x' of Tennis: unknown how='median'; expected one of mean, sum, last, histogram"
+    ):
         collector.add("Tennis", "x", 1.0, "median")
 
 

@@ -216,4 +216,4 @@ def test_statistics_go_on_in_a_new_file_where_the_folder_was_removed(tmp_path, c
     writer.write("Tennis", {REWARD: summary(1.0)}, 2)
     writer.close()
     assert [step for step, _ in points(tmp_path / "Tennis", REWARD)] == [2]
-    assert "was removed while it was written" in caplog.text
+    assert "was removed while it was being written" in caplog.text

@@ -66,7 +66,7 @@ def test_a_writer_that_raises_is_named_and_called_no_more_except_to_close(caplog
     written, closed = [re.sub(rf"{re.escape(__file__)}:\d+", "mine.py", text) for text in caplog.messages]
     assert written == (
         "Statistics writer my:Broken raised in write: ConnectionError: no network (at mine.py, in write). "
-        "It receives no further statistics; training continues."
+        "It receives no more statistics; training continues."
     )
     assert closed == "Statistics writer my:Broken raised in close: ValueError: closed before (at mine.py, in close)"
 

@@ -54,9 +54,9 @@ def test_a_name_of_nobody_is_said():
     group, film = filmed()
     assert unknown_names(config(player_0="red"), film, group.behavior_specs) == ""
     assert unknown_names(config(palyer_0="red"), film, group.behavior_specs) == (
-        "environment.sides: there is no player palyer_0; available: player_0, player_1, Count?team=0, Count?team=1, Count"
+        "environment.sides: unknown player palyer_0; available: player_0, player_1, Count?team=0, Count?team=1, Count"
     )
     assert unknown_names(config(keys=["Count", "Count?team=1"]), film, group.behavior_specs) == ""
     assert unknown_names(config(keys=["Count?team=7"]), film, group.behavior_specs) == (
-        "environment.keys: there is no player Count?team=7; available: Count?team=0, Count?team=1, Count"
+        "environment.keys: unknown player Count?team=7; available: Count?team=0, Count?team=1, Count"
     )

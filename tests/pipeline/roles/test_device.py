@@ -78,7 +78,7 @@ def test_a_trainer_that_was_not_shown_to_learn_as_much_rounds_when_it_is_told_to
     monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: "AMX")
     settings, words, _ = choose_rounding("auto", "cpu", "poca")
     assert settings == TORCHS_OWN
-    assert words == "float32 (bf16 is not shown to learn equally well with poca)"
+    assert words == "float32 (bf16 has not been shown to learn equally well with poca)"
     assert choose_rounding("bf16", "cpu", "poca").settings == BF16
 
 
@@ -101,7 +101,7 @@ def test_bf16_where_it_is_slow_is_computed_with_a_warning(tmp_path, caplog, monk
     monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: None)
     config = cartpole(torch_settings__precision="bf16", behaviors__CartPole__max_steps=500, **INLINE)
     run_here(config, tmp_path, "run")
-    (told,) = [record for record in caplog.records if "products of hidden layers" in record.message]
+    (told,) = [record for record in caplog.records if "hidden-layer matrix products" in record.message]
     assert told.levelno == logging.WARNING
     assert "bf16, which cpu computes more slowly than float32; torch_settings.precision: auto" in told.message
 

@@ -92,7 +92,7 @@ def test_what_is_chosen_is_said_with_what_each_number_takes(cores, caplog):
             choice.begin()
             choice.took(0.2 / torch.get_num_threads(), 100)
     assert [record.getMessage() for record in caplog.records] == [
-        "B: learners.threads is 2 (auto); the time of an update by number of threads: 1 0.2 s, 2 0.1 s."
+        "B: learners.threads is 2 (auto); time per update by number of threads: 1: 0.2 s, 2: 0.1 s."
     ]
     assert choice.state == 2
 

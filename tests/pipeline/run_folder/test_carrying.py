@@ -48,7 +48,7 @@ def test_a_run_comes_back_with_its_newest_checkpoint_and_its_policies(run_folder
 
 def test_a_folder_that_is_there_is_left_alone(run_folder, tmp_path):
     file = carry(run_folder, tmp_path / "ball.zip")
-    with pytest.raises(RunFolderError, match="first already exists: give the run another run_id"):
+    with pytest.raises(RunFolderError, match="first already exists: choose a different run_id"):
         unpack(file, run_folder.parent, None)
     assert unpack(file, run_folder.parent, "second").name == "second"
 
@@ -90,8 +90,8 @@ def of(folder: Path) -> list[Path]:
     [
         ({"data": "", "policy.pth": ""}, "a Stable-Baselines3 model"),
         ({"archive/data.pkl": ""}, "a policy; read it with load_policy"),
-        ({"a.txt": ""}, "an archive that RunResult.save did not write"),
-        ({LISTING: json.dumps({"format": 9})}, "format 9, but this version reads 1"),
+        ({"a.txt": ""}, "this archive was not written by RunResult.save"),
+        ({LISTING: json.dumps({"format": 9})}, "format 9, but this version of Headrace reads format 1"),
         ({LISTING: json.dumps({"format": 1, "files": {}})}, "the checksum of headrace.json"),
     ],
 )
@@ -114,5 +114,5 @@ def test_a_file_outside_of_the_folder_is_refused(tmp_path, name):
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    with pytest.raises(RunFolderError, match=r"none\.zip: there is no such file or run folder"):
+    with pytest.raises(RunFolderError, match=r"none\.zip: no such file or run folder"):
         unpack(tmp_path / "none", tmp_path, None)

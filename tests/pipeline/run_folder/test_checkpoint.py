@@ -248,7 +248,7 @@ def test_numpy_scalars_tuples_and_arrays_that_are_views_are_taken(tmp_path):
 
 @pytest.mark.parametrize("value", [object(), np.array([object()]), np.array(["text"]), {1, 2}, lambda: None])
 def test_what_is_neither_plain_nor_numbers_is_refused_when_saving(value):
-    with pytest.raises(TypeError, match="plain values and number arrays"):
+    with pytest.raises(TypeError, match="plain values and numeric arrays"):
         pack_state({"value": value})
 
 
@@ -267,7 +267,7 @@ def test_what_is_neither_plain_nor_numbers_is_refused_when_saving(value):
     ],
 )
 def test_bytes_that_are_no_state_are_refused_and_nothing_is_unpickled(data):
-    with pytest.raises(CheckpointError, match="not a state"):
+    with pytest.raises(CheckpointError, match="not a valid state"):
         unpack_state(data)
 
 

@@ -150,7 +150,7 @@ def test_a_run_id_that_is_no_folder_name_is_refused(tmp_path, run_id):
 
 @pytest.mark.parametrize("name", ["run_logs", "Checkpoints", "streams", "Pipeline"])
 def test_a_behavior_cannot_have_a_folder_of_the_run(tmp_path, name):
-    with RunFolder.create(tmp_path, "ppo") as folder, pytest.raises(RunFolderError, match="another name"):
+    with RunFolder.create(tmp_path, "ppo") as folder, pytest.raises(RunFolderError, match="different name"):
         folder.behavior(name)
 
 
@@ -198,19 +198,21 @@ def test_behaviors_whose_folder_would_be_one_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("configuration.yaml", "every run has its own file, folder or entry 'configuration.yaml'"),
-        (".LOCK", "every run has its own"),
-        ("Checkpoints", "every run has its own"),
-        ("wandb", "every run has its own"),
-        ("metadata", "every run has its own"),
+        ("configuration.yaml", "'configuration.yaml' is the name of a file, folder or entry that every run has"),
+        (".LOCK", "entry that every run has"),
+        ("Checkpoints", "entry that every run has"),
+        ("wandb", "entry that every run has"),
+        ("metadata", "entry that every run has"),
         ("x" * 210, "its files would have names of up to 2.. bytes, but at most 255 are possible"),
         ("é" * 110, "its files would have names"),
-        ("a\ud800", "half a surrogate pair"),
+        ("a\ud800", "unpaired surrogate"),
     ],
 )
 def test_a_name_by_which_nothing_could_be_kept_is_refused(tmp_path, name, why):
     with RunFolder.create(tmp_path, "ppo") as run:
-        with pytest.raises(RunFolderError, match=rf"^behavior .*: .*{why}.*; give the behavior another name$"):
+        with pytest.raises(
+            RunFolderError, match=rf"^behavior .*: .*{why}.*; choose a different name for the behavior$"
+        ):
             run.behavior(name)
 
 
@@ -454,7 +456,7 @@ def test_without_a_status_file_the_status_is_empty(tmp_path):
 def test_a_broken_status_file_is_named(tmp_path, content):
     with RunFolder.create(tmp_path, "ppo") as folder:
         folder.training_status.write_text(content)
-        with pytest.raises(RunFolderError, match=r"training_status\.json is not a readable training status"):
+        with pytest.raises(RunFolderError, match=r"training_status\.json can't be read as a training status"):
             folder.read_training_status()
 
 
@@ -488,7 +490,9 @@ def altered(status, key, value):
 def test_a_value_of_the_status_file_that_can_not_be_is_named_with_its_key(tmp_path, key, value, named):
     with RunFolder.create(tmp_path, "ppo") as folder:
         folder.training_status.write_text(altered(STATUS, key, value))
-        with pytest.raises(RunFolderError, match=rf"training_status\.json is not a readable training status .*{named}"):
+        with pytest.raises(
+            RunFolderError, match=rf"training_status\.json can't be read as a training status .*{named}"
+        ):
             folder.read_training_status()
 
 
@@ -497,7 +501,7 @@ def test_a_status_file_that_is_not_what_was_written_is_named(tmp_path):
         folder.write_training_status(STATUS)
         folder.training_status.write_bytes(folder.training_status.read_bytes().replace(b"1234.5", b"1334.5"))
         with pytest.raises(
-            RunFolderError, match=r"training_status\.json .*metadata\.checksum is .*damaged, or was edited"
+            RunFolderError, match=r"training_status\.json .*metadata\.checksum is .*damaged or was edited"
         ):
             folder.read_training_status()
 

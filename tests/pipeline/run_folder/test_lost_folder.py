@@ -135,7 +135,7 @@ def test_where_there_is_no_place_beside_it_temporary_files_have_it(held, tmp_pat
 def test_where_no_folder_can_be_made_nothing_is_written_any_more(held, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(held.path.parent))
     replace_by_a_file(held.path.parent)
-    with pytest.raises(OSError, match="no other folder can be created in"):
+    with pytest.raises(OSError, match="no replacement folder can be created in"):
         held.rescue()
     assert held.waits
     assert held.lost() == ""

@@ -99,13 +99,13 @@ DAMAGES = {
     "a truncated part": (lambda folder: part(folder, 7).write_bytes(b"x"), "000007.trainer.*it has 1 bytes"),
     "a missing part": (lambda folder: part(folder, 7).unlink(), "000007.trainer.*can't be read: No such file"),
     "a part of the older one": (swap_the_part, "000007.trainer.*its checksum"),
-    "a manifest of the older one": (swap_the_manifest, "is the manifest of checkpoint 6, not of 7"),
-    "truncated manifests": (truncate_manifests, "000007.manifest.json: is not the manifest"),
-    "empty manifests": (write_manifests(b""), "000007.manifest.json: is not the manifest"),
-    "manifests of bytes": (write_manifests(bytes(range(256))), "000007.manifest.json: is not the manifest"),
-    "manifests of brackets": (write_manifests(b"[" * 100_000), "000007.manifest.json: is not the manifest"),
-    "manifests of a list": (write_manifests(b"[1, 2]"), "000007.manifest.json: is not the manifest"),
-    "missing manifests": (remove_manifests, "000007.manifest.json: is missing"),
+    "a manifest of the older one": (swap_the_manifest, "is the manifest of checkpoint 6, not of checkpoint 7"),
+    "truncated manifests": (truncate_manifests, "000007.manifest.json is not a checkpoint manifest"),
+    "empty manifests": (write_manifests(b""), "000007.manifest.json is not a checkpoint manifest"),
+    "manifests of bytes": (write_manifests(bytes(range(256))), "000007.manifest.json is not a checkpoint manifest"),
+    "manifests of brackets": (write_manifests(b"[" * 100_000), "000007.manifest.json is not a checkpoint manifest"),
+    "manifests of a list": (write_manifests(b"[1, 2]"), "000007.manifest.json is not a checkpoint manifest"),
+    "missing manifests": (remove_manifests, "000007.manifest.json is missing"),
     "a missing folder": (lambda folder: shutil.rmtree(folder / "000007"), "000007.trainer.*can't be read"),
 }
 
@@ -148,7 +148,9 @@ def test_one_of_a_manifests_two_copies_is_enough_and_mends_the_other(two, heard,
 
 def test_folders_that_have_changed_places_are_not_mistaken_for_each_other(two):
     swap_the_folders(two)
-    with pytest.raises(CheckpointError, match="000008.*of checkpoint 7, not of 8.*000007.*is damaged: its checksum"):
+    with pytest.raises(
+        CheckpointError, match="000008.*of checkpoint 7, not of checkpoint 8.*000007.*is damaged: its checksum"
+    ):
         choose_checkpoint(two)
 
 
@@ -214,7 +216,7 @@ def test_a_manifest_without_a_checksum_is_that_of_an_older_version(two, heard):
 def test_another_version_of_the_format_is_no_damage(two):
     for path in both_manifests(two, 7):
         path.write_text('{"format": 2, "number": 7}')
-    with pytest.raises(CheckpointFormatError, match="format 2, but this version reads 1"):
+    with pytest.raises(CheckpointFormatError, match="format 2, but this version of Headrace reads format 1"):
         choose_checkpoint(two)
     assert (two / "000007").is_dir()
 
@@ -251,7 +253,7 @@ def test_a_folder_without_a_manifest_is_damage_and_not_an_unfinished_one(tmp_pat
     save(tmp_path, 0)
     for path in both_manifests(tmp_path, 0):
         path.unlink()
-    with pytest.raises(CheckpointError, match="000000.manifest.json: is missing.*No older checkpoint is intact"):
+    with pytest.raises(CheckpointError, match="000000.manifest.json is missing.*No older checkpoint is intact"):
         choose_checkpoint(tmp_path)
     assert not unfinished_folder(tmp_path, 0).exists()
 

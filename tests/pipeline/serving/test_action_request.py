@@ -60,8 +60,8 @@ def test_all_else_is_optional_and_may_be_null():
     [
         (None, "observations: missing; expected place float32[2], eye uint8[1, 2, 2]"),
         ({"place": PLACES}, "observations.eye: missing"),
-        ({**GOOD, "plase": PLACES}, "observations.plase: there is no such observation; did you mean 'place'"),
-        ([PLACES], "or a list of 2 in this order"),
+        ({**GOOD, "plase": PLACES}, "observations: unknown observation 'plase'; did you mean 'place'"),
+        ([PLACES], "or a list of 2 arrays in this order"),
         (7, "got a number"),
         ([[1, 2], EYES], "observations.place: expected float32[n, 2], a row per agent, got [2]"),
         ([[[1], [2]], EYES], "got [2, 1]"),
@@ -75,21 +75,21 @@ def test_all_else_is_optional_and_may_be_null():
         ([PLACES, [[[[0, 1], [2, True]]]] * 2], "observations.eye: expected numbers"),
         (True, "got true or false"),
         ([{"a": 1}, EYES], "observations.place: expected numbers, got an object"),
-        ([[[float("nan"), 2], [3, 4]], EYES], "observations.place: has a number that is not finite"),
-        ([[[1e300, 2], [3, 4]], EYES], "observations.place: has a number that is not finite in float32"),
+        ([[[float("nan"), 2], [3, 4]], EYES], "observations.place: has a value that is not finite"),
+        ([[[1e300, 2], [3, 4]], EYES], "observations.place: has a value that is not finite in float32"),
         ([[[10**400, 2], [3, 4]], EYES], "observations.place: expected numbers"),
-        ([PLACES, [[[[0, 1], [2, 256]]]] * 2], "observations.eye: expected whole numbers from 0 to 255"),
-        ([PLACES, [[[[0, 1], [2, -1]]]] * 2], "observations.eye: expected whole numbers from 0 to 255"),
-        ([PLACES, [[[[0, 1], [2, 0.5]]]] * 2], "observations.eye: expected whole numbers from 0 to 255"),
+        ([PLACES, [[[[0, 1], [2, 256]]]] * 2], "observations.eye: expected integers from 0 to 255"),
+        ([PLACES, [[[[0, 1], [2, -1]]]] * 2], "observations.eye: expected integers from 0 to 255"),
+        ([PLACES, [[[[0, 1], [2, 0.5]]]] * 2], "observations.eye: expected integers from 0 to 255"),
         ([PLACES, EYES[:1]], "eye is for 1 agents, but place is for 2"),
         ([[], []], "expected float32[n, 2], a row per agent, got [0]"),
-        ([b"", b""], "for 0 agents, expected 1 to"),
+        ([b"", b""], "got 0 agents; expected 1 to"),
         (
             [b"123", EYES],
-            "observations.place: got 3 bytes, expected a multiple of 8, as each agent's place float32[2] has 8 bytes",
+            "observations.place: got 3 bytes; expected a multiple of 8, because each agent's place float32[2] has 8 bytes",
         ),
-        (["!", EYES], "observations.place: a string must be base64"),
-        ([b"\0" * 8 * (MOST_AGENTS + 1), b"\0" * 4 * (MOST_AGENTS + 1)], f"expected 1 to {MOST_AGENTS} in a request"),
+        (["!", EYES], "observations.place: a string must be the base64 encoding"),
+        ([b"\0" * 8 * (MOST_AGENTS + 1), b"\0" * 4 * (MOST_AGENTS + 1)], f"expected 1 to {MOST_AGENTS} per request"),
     ],
 )
 def test_other_observations_are_refused_with_what_was_expected(observations, words):
@@ -99,8 +99,8 @@ def test_other_observations_are_refused_with_what_was_expected(observations, wor
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"mask": []}, "mask: there is no such key; did you mean 'masks'"),
-        ({1: 2}, "1: there is no such key"),
+        ({"mask": []}, "unknown key 'mask'; did you mean 'masks'"),
+        ({1: 2}, "unknown key 1"),
         (
             {"masks": [[1] * 4] * 2},
             "masks: row 0 has shape (4,); expected 1 for each allowed choice",
@@ -121,7 +121,7 @@ def test_other_values_are_refused_with_what_was_expected(more, words):
 
 
 def test_a_body_that_is_no_object_is_refused():
-    assert "the body is a list, expected an object with 'observations'" in refusal([GOOD])
+    assert "the body is a list; expected an object with 'observations'" in refusal([GOOD])
 
 
 def test_masks_are_refused_where_the_model_has_none():

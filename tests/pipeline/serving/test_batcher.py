@@ -175,7 +175,7 @@ async def test_who_leaves_while_waiting_makes_room_and_is_not_decided_for():
 async def test_who_is_not_answered_in_time_is_told():
     policy = Held()
     async with batcher(policy, quick=False, patience_s=0.01) as made:
-        with pytest.raises(RequestRefused, match=r"no decision within 0\.01 s") as raised:
+        with pytest.raises(RequestRefused, match=r"no decision was made within 0\.01 s") as raised:
             await actions(made, 1)
         assert raised.value.why is ErrorKind.LATE
         policy.go.set()

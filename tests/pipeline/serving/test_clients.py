@@ -60,7 +60,7 @@ def check(said):
     np.testing.assert_allclose(ball, expected([[ROW]]).actions.continuous[0], rtol=1e-5)
     for found, wanted in zip(minds, (first, second, first), strict=True):
         np.testing.assert_allclose(found, wanted.actions.continuous[0], rtol=1e-5)
-    assert gone.startswith("ServerRefused 404: there is no session")
+    assert gone.startswith("ServerRefused 404: this model has no session")
     assert unfit.startswith("ServerRefused 422: observations.vector: expected float32[n, 3]")
     assert wrong == 401
 

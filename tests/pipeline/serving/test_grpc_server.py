@@ -115,11 +115,11 @@ async def test_a_session_remembers(tmp_path):
     ("request_", "code", "words"),
     [
         (asking(model="Bell"), "NOT_FOUND", "did you mean 'Ball'"),
-        (asking(session="none"), "NOT_FOUND", "there is no session 'none'"),
+        (asking(session="none"), "NOT_FOUND", "this model has no session 'none'"),
         (
             asking([1, 2]),
             "INVALID_ARGUMENT",
-            "got 2 numbers, expected a multiple of 3, as each agent's vector float32[3] has 3 numbers",
+            "got 2 numbers; expected a multiple of 3, because each agent's vector float32[3] has 3 numbers",
         ),
         (asking([1, 2, float("nan")]), "INVALID_ARGUMENT", "not finite"),
         (asking(name="vektor"), "INVALID_ARGUMENT", "did you mean 'vector'"),
@@ -130,7 +130,7 @@ async def test_a_session_remembers(tmp_path):
         (
             grpc_server.ActRequest(model="Ball", observations=[{"values": ROW}, {"name": "vector", "values": ROW}]),
             "INVALID_ARGUMENT",
-            "name each observation once, or none",
+            "either give each observation a different name, or leave all names empty",
         ),
         (
             grpc_server.ActRequest(model="Ball", observations=[{"values": ROW, "data": b"\0" * 12}]),
@@ -254,7 +254,7 @@ async def test_a_message_that_does_not_come_ends_its_call_and_leaves_room_for_ot
         await server.start((0,))
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             call: Any = channel.stream_unary(f"/{grpc_server.SERVICE}/{method}")(nothing())
-            assert await refusal(call) == ("INVALID_ARGUMENT", "the message has not arrived within 0.1 s")
+            assert await refusal(call) == ("INVALID_ARGUMENT", "the message did not arrive within 0.1 s")
             stub: Any = Stub(channel)
             assert (await stub.Act(asking())).agents == 1
         await server.stop(0.0)

@@ -29,7 +29,10 @@ def test_references_that_can_not_be_served_are_named(tmp_path):
     path = write_model(tmp_path, "Ball")
     write_model(tmp_path, "Wall")
     for references, words in (
-        ([str(path), str(path)], f"--serve {path}: there already is a model 'Ball'; give one of the two another name"),
+        (
+            [str(path), str(path)],
+            f"--serve {path}: there is already a model 'Ball'; give one of the two a different name",
+        ),
         ([f"one={tmp_path}"], r"holds several behaviours \(Ball, Wall\), but only one name was given"),
         ([str(tmp_path / "none")], "there is no file or folder"),
         ([str(tmp_path / "none.pt")], "there is no file or folder"),

@@ -158,7 +158,7 @@ async def test_what_happens_while_nothing_is_heard_of_the_person_is_not_recorded
     await host.until(lambda: len(host.pictures) > 20)
     host.control.send(DirectShow({}))
     await host.until(lambda: host.told.get("saved"))
-    assert host.told["saved"] == "nothing was recorded: no one has played"
+    assert host.told["saved"] == "nothing was recorded, because no one played"
     await host.end()
 
 
@@ -170,7 +170,7 @@ async def test_a_recording_in_which_nobody_has_played_leaves_nothing(tmp_path):
     await host.until(lambda: len(host.pictures) > 20)
     host.control.send(DirectShow({}))
     await host.until(lambda: host.told.get("saved"))
-    assert host.told["saved"] == "nothing was recorded: no one has played"
+    assert host.told["saved"] == "nothing was recorded, because no one played"
     await host.end()
     assert list((tmp_path / "demonstrations").iterdir()) == []
 

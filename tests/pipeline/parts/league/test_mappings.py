@@ -209,5 +209,5 @@ def test_policies_of_a_behaviour_that_is_seen_late_are_kept_for_it():
     ],
 )
 def test_teams_that_share_a_behaviour_or_have_two_are_refused_where_several_have_leagues(known, found):
-    with pytest.raises(StageError, match=f"each team has a different behaviour, but found {found}"):
+    with pytest.raises(StageError, match=f"each team has a different behaviour; found {found}"):
         rivals((OWN, 1, 1.0), known=known)
