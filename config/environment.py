@@ -74,7 +74,7 @@ class KeyMapSettings(Settings):
 
 
 def _short_form(value: Any) -> Any:
-    """Read `camera: image` as `camera: {kind: image}`, and `goal` as a vector that holds a goal."""
+    """Read `camera: image` as `camera: {kind: image}`, and `goal` as a vector that is a goal."""
     if not isinstance(value, str):
         return value
     if value not in (*OBSERVATION_KINDS, "goal"):
@@ -141,7 +141,7 @@ class WrapperSettings(Settings):
 
 
 class RoleSettings(Settings):
-    """The role of some agents in a PettingZoo environment. The short form is just the behaviour's name."""
+    """The role of a group of agents in a PettingZoo environment. The short form is just the behaviour's name."""
 
     behavior: Text | None = Field(
         None,
@@ -168,7 +168,7 @@ def _repeat_in_short(value: Any) -> Any:
 
 
 class ActionRepeatSettings(Settings):
-    """How long actions are repeated. The short form is just the number of steps, for a fixed repeat."""
+    """For how many steps each action is repeated. The short form is just the number of steps, for a fixed repeat."""
 
     steps: Int | None = Field(
         None, gt=0, le=1000, description="Number of environment steps for which each action is repeated."

@@ -70,28 +70,28 @@ class MultiRangeParameters(Settings):
 
 
 class ConstantSampler(Settings):
-    """Always the same value."""
+    """A sampler that always returns the same value."""
 
     sampler_type: Literal["constant"] = Field(description="`constant`.")
     sampler_parameters: ConstantParameters = Field(description="The sampler's parameters.")
 
 
 class UniformSampler(Settings):
-    """Any value within a range, each equally likely."""
+    """A sampler of values distributed uniformly over a range."""
 
     sampler_type: Literal["uniform"] = Field(description="`uniform`.")
     sampler_parameters: UniformParameters = Field(description="The sampler's parameters.")
 
 
 class GaussianSampler(Settings):
-    """Values distributed normally around a mean."""
+    """A sampler of values distributed normally around a mean."""
 
     sampler_type: Literal["gaussian"] = Field(description="`gaussian`.")
     sampler_parameters: GaussianParameters = Field(description="The sampler's parameters.")
 
 
 class MultiRangeSampler(Settings):
-    """Values from several ranges."""
+    """A sampler of values distributed uniformly over several ranges."""
 
     sampler_type: Literal["multirangeuniform"] = Field(description="`multirangeuniform`.")
     sampler_parameters: MultiRangeParameters = Field(description="The sampler's parameters.")

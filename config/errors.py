@@ -76,7 +76,7 @@ class Finding:
     YAML."""
     message: str
     involves: tuple[KeyPath, ...] = ()
-    """Other keys on which the check depends; if one of these keys is invalid, the finding is dropped."""
+    """Other keys that the check depends on. If one of them is invalid, the finding is dropped."""
 
 
 class FindingsError(ValueError):

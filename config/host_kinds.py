@@ -127,7 +127,7 @@ _AUTO_KIND = f"{_KINDS[:-1]}. `auto`: `process` if there are several cores, othe
 
 
 class ActorHosts(_Hosts):
-    """The hosts that hold environments and agent processors."""
+    """The hosts that run environments and agent processors."""
 
     choosable: ClassVar[Mapping[str, bool]] = {"kind": True, "replicas": True}
 
@@ -155,7 +155,7 @@ MOST_AT_ONCE = 256
 
 
 class LearnerHosts(_Hosts):
-    """The hosts that hold trainers, one host for each behaviour."""
+    """The hosts that run trainers, one for each behaviour."""
 
     choosable: ClassVar[Mapping[str, bool]] = {"kind": True}
 
@@ -184,7 +184,7 @@ class LearnerHosts(_Hosts):
 
 
 class EvaluationHosts(_Hosts):
-    """The host in which policies are evaluated, if the YAML has an `evaluation` section."""
+    """The host that evaluates policies, if the YAML has an `evaluation` section."""
 
     kind: HostKindName = Field("process", description=_KINDS, json_schema_extra={"default_text": "`actors.kind`"})
 

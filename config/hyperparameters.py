@@ -232,7 +232,7 @@ class PPOHyperparameters(OnPolicyHyperparameters):
 
 
 class POCAHyperparameters(OnPolicyHyperparameters):
-    """`hyperparameters` of a behaviour whose `trainer_type` is `poca`, in which the critic sees the whole group."""
+    """`hyperparameters` of a behaviour whose `trainer_type` is `poca`, whose critic sees the entire group."""
 
     def warnings(self, block: Block) -> Iterator[Finding]:
         """Report reward signals that judge agents individually."""

@@ -40,7 +40,7 @@ _KINDS = {
 
 
 _TAKERS = {"against": ("pfsp", "verify", "newest"), "weighting": ("pfsp",), "above": ("newest",)}
-"""Maps keys of `MatchSettings` to the values of `match` with which they are allowed."""
+"""Maps keys of `MatchSettings` to the values of `match` that allow them."""
 
 
 def _as_names(value: object) -> object:
@@ -294,7 +294,7 @@ class LeagueSettings(Settings):
         """Return a copy in which each learner's `freeze` has explicit step counts.
 
         Args:
-            max_steps: one value for all learners, or a map by learner.
+            max_steps: one value for all learners, or a map keyed by learner.
         """
         learners = {}
         for name, learner in self.learners.items():

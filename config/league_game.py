@@ -1,4 +1,4 @@
-"""Combines a run's leagues into one: a run may have several behaviours, each with a league."""
+"""Combines all leagues of a run into one, because several behaviours may each have a league."""
 
 from __future__ import annotations
 

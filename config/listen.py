@@ -62,7 +62,7 @@ Listen = Annotated[Text, AfterValidator(_checked)]
 def endpoint_of(text: str) -> tuple[str, int | None]:
     """Return an endpoint's `listen` value and its port, which is None for the default port.
 
-    An empty string stands for localhost and the default port.
+    An empty string means localhost and the default port.
 
     Raises:
         ValueError: if the text is not HOST:PORT, HOST or PORT.

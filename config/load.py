@@ -1,4 +1,4 @@
-"""Turns a YAML file, `--set` arguments and options into a validated `RunConfig`, or reports all mistakes in them."""
+"""Turns a YAML file, `--set` arguments and options into a validated `RunConfig`, or reports all mistakes."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def load_config(
             their index from 0: `pipeline.stages.0.host=main`.
         curriculum: old lessons to add: a file, or a folder with one file for each behaviour.
         sampler: a file of old samplers to add.
-        lesson: the lesson at which all curricula start, counted from 0.
+        lesson: 0-based index of the lesson at which all curricula start.
         complete: False if a command-line option (`--env`) may still supply missing values, in which case these only
             cause warnings.
 
     Raises:
-        ConfigError: if anything is wrong; it holds every mistake in the files and overrides.
+        ConfigError: if anything is wrong; it lists every mistake in the files and overrides.
     """
     if not isinstance(path, Mapping):
         return _check(_read(path, curriculum, sampler, lesson), overrides, complete)
@@ -93,12 +93,12 @@ def convert(
         path: the YAML file.
         curriculum: old lessons to add: a file, or a folder with one file for each behaviour.
         sampler: a file of old samplers to add.
-        lesson: the lesson at which all curricula start, counted from 0.
+        lesson: 0-based index of the lesson at which all curricula start.
         env_id: for a file from the zoo: the environment whose entry is converted.
         algorithm: `ppo` or `sac`, for an entry; None to infer it from the file's name or keys.
 
     Raises:
-        ConfigError: if anything is wrong; it holds every mistake. A mistake that only prevents a run becomes a warning.
+        ConfigError: if anything is wrong; it lists every mistake. A mistake that only prevents a run becomes a warning.
     """
     from headrace.config.legacy import ConvertedDocument, as_yaml
     from headrace.config.legacy.rl_zoo import EntryRequest, is_rl_zoo

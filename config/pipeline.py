@@ -42,7 +42,7 @@ class QueueSettings(Settings):
 
 
 class QueuesSettings(Settings):
-    """The queues between stages. Policy queues are not configurable, because they hold only the newest policy."""
+    """The queues between stages. Policy queues are not configurable, because they contain only the newest policy."""
 
     trajectories: QueueSettings = Field(
         default_factory=QueueSettings, description="Queues that carry trajectories to the trainer."

@@ -38,7 +38,7 @@ class RunConfig(Sections):
 
     @property
     def source_folder(self) -> Path | None:
-        """Absolute path of that file's folder, from which the YAML can import modules; None without a file."""
+        """Absolute path of the YAML file's folder, which the YAML can import modules from; None if there is no file."""
         return None if self._path is None else absolute(self._path).resolve().parent
 
     @property
@@ -71,7 +71,7 @@ class RunConfig(Sections):
         raise ConfigError([Mistake(str(self._path or ""), None, "behaviors", message)])
 
     def known_settings(self, name: str) -> BehaviorSettings | None:
-        """Return the settings of a behaviour, else of its league's first learner, else the defaults, else None."""
+        """Return the settings of a behaviour, or of its league's first learner, or the default settings, or None."""
         listed = name if name in self.behaviors else next(iter(self.league_learners(name)), "")
         return self.behaviors.get(listed, self.default_settings)
 
@@ -103,7 +103,7 @@ class RunConfig(Sections):
             locate: returns a `Mistake` with a key's location.
 
         Raises:
-            ConfigError: if anything is wrong; it holds all mistakes.
+            ConfigError: if anything is wrong; it lists all mistakes.
         """
         completed, inherited = merge_default_settings(plain)
         return check(cls, completed, locate).loaded(path, locate, (), inherited)

@@ -193,7 +193,7 @@ def _about_environment(config: Sections) -> Iterator[Finding]:
 
 
 def check_behavior(config: Sections) -> Iterator[Finding]:
-    """Report an environment with one kind of agent whose behaviour is not named."""
+    """Report an environment that has only one kind of agent but does not name the agents' behaviour."""
     if config.environment is not None and config.environment.behavior is None:
         involved = (("environment", "behavior"), _BEHAVIORS, _DEFAULT)
         yield Finding(("environment",), without_behavior(config), involved)
@@ -209,7 +209,7 @@ def without_behavior(config: Sections, likely: str = "Agent") -> str:
 
 
 def check_roles(config: Sections) -> Iterator[Finding]:
-    """Report agents of a multi-agent environment that have no behaviour."""
+    """Report agents that have no behaviour in a multi-agent environment."""
     environment = config.environment
     if environment is None or environment.behavior is not None:
         return
@@ -320,7 +320,7 @@ def _about_ghosts(config: Sections) -> Iterator[Finding]:
 
 
 def _about_learning_teams(config: Sections) -> Iterator[Finding]:
-    """Report a mix of behaviours that learn in turns and behaviours that do not."""
+    """Report runs in which only some behaviours learn in turns."""
     rules = {path: block.self_play.learning_teams for path, block in _blocks(config) if block.self_play is not None}
     by_turns = [path for path, rule in rules.items() if rule == "turns"]
     for path, rule in rules.items():
@@ -344,7 +344,7 @@ def persons_in(config: Sections) -> list[tuple[KeyPath, BrainSettings]]:
 
 
 def _about_persons(config: Sections) -> Iterator[Finding]:
-    """Report conflicts with a human player, who plays all games in the only environment instance."""
+    """Report settings that conflict with a human player, who plays all games in the only environment instance."""
     found = persons_in(config)
     if not found:
         return

@@ -1,4 +1,4 @@
-"""Warnings about settings that are accepted because ML-Agents' files contain them, but that are probably mistakes."""
+"""Warnings about settings that are probably mistakes, but are accepted because ML-Agents files contain them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _about_other_systems(config: Sections) -> Iterator[Finding]:
 
 
 def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
-    """Report behaviours that learn without acting in a run in which others act."""
+    """Report behaviours that learn without acting while others act."""
     if config.replay is not None or config.checkpoint_settings.inference:
         return
     alone = [name for name, each in config.behaviors.items() if each.learns and each.demonstrations is not None]

@@ -33,7 +33,7 @@ class TrainerKind:
     squashed: bool = False
     """True if the trainer's policies draw continuous actions as the tanh of a Gaussian with a state-dependent σ."""
     off_policy: bool = False
-    """True if the trainer is off-policy: it learns from steps of any age, which arrive a few at a time."""
+    """True if the trainer is off-policy: it learns from steps of any age, which it receives a few at a time."""
     imitates: bool = False
     """True if the trainer learns from other policies' trajectories, without rewards."""
     extra_columns: tuple[str, ...] = ()

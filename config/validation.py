@@ -46,7 +46,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
         locate: returns a `Mistake` for a path in the data and a message.
 
     Raises:
-        ConfigError: if anything is wrong; it holds all mistakes.
+        ConfigError: if anything is wrong; it lists all mistakes.
     """
     found: list[Finding] = []
     removed: list[KeyPath] = []

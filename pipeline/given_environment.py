@@ -135,7 +135,7 @@ def _loaded(config: Any, values: Mapping[tuple[str, ...], Any]) -> RunConfig:
 
 
 def _importable(maker: Any) -> str | None:
-    """Return the name with which every process can import the environment; None if no name works."""
+    """Return a name that every process can use to import the environment; None if there is none."""
     if isinstance(maker, str | ModuleType):
         return maker if isinstance(maker, str) else maker.__name__
     if _is_object(maker) or getattr(maker, "__module__", None) == "__main__":
@@ -228,7 +228,7 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
 
 
 def _id_of(spec: Any) -> str:
-    """Return the id with which Gymnasium makes the same environment in every process; empty if no id surely does."""
+    """Return an id that makes the same environment in every process with Gymnasium; empty if there may be none."""
     from gymnasium import registry
 
     known, fields = registry.get(spec.id), ("entry_point", "kwargs", "max_episode_steps", "additional_wrappers")
@@ -275,7 +275,7 @@ def _in_main(config: RunConfig, why: str) -> RunConfig:
 
 
 def _apart(config: RunConfig) -> RunConfig:
-    """Return the configuration, after checking that no environment function has to be sent to another machine."""
+    """Return the configuration, after checking that no environment function must be sent to another machine."""
     for which, hosts in config.pipeline.hosts:
         makes = which in ("actors", "evaluation") or (which == "learners" and with_hindsight(config))
         if makes and hosts.kind is not None and HOST_KINDS[hosts.kind].on_ray:

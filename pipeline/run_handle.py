@@ -61,7 +61,7 @@ class SummaryWritten:
     behavior: str
     step: int
     values: Mapping[str, float]
-    """The values that TensorBoard shows, by statistic name (docs/statistics.md)."""
+    """The values that TensorBoard shows, keyed by statistic name (docs/statistics.md)."""
 
     @property
     def mean_reward(self) -> float | None:
@@ -80,7 +80,7 @@ class CheckpointWritten:
     folder: Path
     """Folder of all checkpoints, `results/<run-id>/checkpoints`."""
     steps: Mapping[str, int]
-    """Number of steps, by behaviour."""
+    """Number of steps, keyed by behaviour."""
 
 
 def join_callbacks(
@@ -144,7 +144,8 @@ class RunOptions:
     """Replaces the environment that the configuration names: a Gymnasium or PettingZoo environment, a function or class
     that makes one, a list of these for the instances, a vector environment, or an id (docs/python.md)."""
     stop: StopRequest | asyncio.Event | None = None
-    """When set, stops the run cleanly: drain, checkpoint, export. An `asyncio.Event` only works in its own loop."""
+    """When this is set, the run stops cleanly: it drains, saves a checkpoint and exports its policies. An
+    `asyncio.Event` works only in the event loop that it belongs to."""
     on_progress: Callable[[ProgressSnapshot], object] | None = None
     """Called about once a second with the run's progress."""
     on_summary: Callable[[SummaryWritten], object] | None = None
@@ -152,7 +153,7 @@ class RunOptions:
     on_checkpoint: Callable[[CheckpointWritten], object] | None = None
     """Called when a checkpoint is complete."""
     progress: Progress = field(default_factory=lambda: Progress(enabled=False))
-    """The live table; not shown by default."""
+    """The live table, which is not shown by default."""
     console: bool = True
     """True to log versions and a line per summary, as ML-Agents does."""
     watched: bool = False

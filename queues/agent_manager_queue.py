@@ -39,9 +39,9 @@ class QueueStatistics:
     waiting_putters: int
     waiting_getters: int
     put_wait_s: float
-    """Seconds that producers waited for space, summed over producers: backpressure."""
+    """Seconds that producers waited for space, summed over producers (backpressure)."""
     get_wait_s: float
-    """Seconds that consumers waited for an item, summed over consumers: starvation."""
+    """Seconds that consumers waited for an item, summed over consumers (starvation)."""
     replaced: int
     """Number of items replaced by newer ones (`overflow="replace_oldest"` only)."""
 
@@ -108,7 +108,7 @@ class AgentManagerQueue(Generic[T]):
         return len(self._items)
 
     def empty(self) -> bool:
-        """Return True if the queue holds no item."""
+        """Return True if the queue is empty."""
         return not self._items
 
     def put_nowait(self, item: T) -> None:

@@ -31,7 +31,7 @@ from headrace.queues.messages import (
 )
 
 ALIGNMENT = 64
-"""Arrays start at multiples of this many bytes, so that views of them are aligned."""
+"""Arrays start at multiples of this many bytes, so views of them are aligned."""
 
 _ALLOWED_KINDS = "biuf"
 _STEP_ARRAYS = (

@@ -120,7 +120,7 @@ def decision_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tupl
 
 
 def row_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Column, ...]:
-    """Return the columns [N] of a behaviour's trajectory batches; `extra` are those declared by the trainer."""
+    """Return the columns [N] of a behaviour's trajectory batches; `extra` are the columns that the trainer declares."""
     columns = (*observation_columns(spec), *decision_columns(spec, extra), Column("rewards", "float32"))
     groups = GROUP_ROW_COLUMNS if spec.grouped else ()
     return (*columns, *groups, *(REPEAT_ROW_COLUMNS if spec.action_repeat else ()))

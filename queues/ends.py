@@ -94,7 +94,7 @@ class RoomOutlet(ABC, Generic[T]):
 
     Args:
         name: the queue's name.
-        maxlen: the number of items at which puts wait.
+        maxlen: maximum number of items; puts wait while it is reached.
         overflow: as in `AgentManagerQueue`.
     """
 
@@ -126,7 +126,7 @@ class RoomOutlet(ABC, Generic[T]):
 
     @abstractmethod
     def _send(self, item: T) -> None:
-        """Send an item to the consumer; there is space for the item."""
+        """Send an item to the consumer; called only if the queue has space."""
 
 
 class ArrivalsInlet(ABC, Generic[A, T]):

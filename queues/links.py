@@ -43,7 +43,7 @@ _CHUNK = 1 << 16
 
 
 class LinkError(QueueError):
-    """The bytes on a link's socket break its protocol."""
+    """Raised if the bytes received on a link's socket violate the protocol."""
 
 
 class LinkEnd:

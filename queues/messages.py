@@ -217,7 +217,7 @@ class TrajectoryBatch:
 
 @dataclass(frozen=True, slots=True)
 class PolicyUpdate:
-    """A policy to act with. An update holds the full state, never a diff, so that only the newest one matters."""
+    """A policy to act with. An update contains the full state, never a diff, so only the newest update matters."""
 
     behavior_id: str
     version: int
@@ -227,7 +227,7 @@ class PolicyUpdate:
     layout: tuple[tuple[str, tuple[int, ...]], ...]
     """(name, shape) of each tensor in `weights`, in order."""
     step: int
-    """Trainer steps (agent decisions learned from or counted) up to this version."""
+    """Number of trainer steps up to this version: agent decisions that were learned from or counted."""
     snapshot: int = -1
     """Number of the self-play snapshot; -1 for a policy directly from the trainer."""
 
@@ -332,7 +332,7 @@ class ReplaySample:
 
 @dataclass(frozen=True, slots=True)
 class PolicyQuestion:
-    """A request for one policy's decisions for d agents, sent to the process that holds the policy."""
+    """A request for one policy's decisions for d agents, sent to the process that has the policy."""
 
     behavior_id: str
     snapshot: int

@@ -36,7 +36,7 @@ Ticket = int | str | bytes
 
 
 def poison_returned_slabs() -> bool:
-    """Return True if returned slabs are to be overwritten, to expose use after return (`HEADRACE_POISON=1`)."""
+    """Return True if returned slabs must be overwritten, to expose use after return (`HEADRACE_POISON=1`)."""
     return os.environ.get("HEADRACE_POISON") == "1"
 
 

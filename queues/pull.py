@@ -27,8 +27,8 @@ from headrace.queues.errors import PeerLost, QueueClosed
 T = TypeVar("T")
 
 CALL_TURNS = 8
-"""Number of event loop iterations in which a new call can be sent before the consumer gets the last call's items. The
-consumer may compute for a long time, and the next items arrive meanwhile."""
+"""Number of event loop iterations in which a new call can be sent before the consumer gets the last call's items.
+This lets the next items arrive while the consumer computes, which may take long."""
 
 
 class FetchSource(Protocol):

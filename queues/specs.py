@@ -74,9 +74,10 @@ class ActionSpec:
     discrete_branches: tuple[int, ...] = ()
     """Number of choices in each discrete branch."""
     masked: bool = False
-    """True if the environment may forbid discrete choices, in which case there is a column `action_masks`."""
+    """True if the environment may forbid discrete choices, in which case batches have a column `action_masks`."""
     unbounded: tuple[int, ...] = ()
-    """Indices of continuous actions without finite bounds, for which the environment gets the policy's raw sample."""
+    """Indices of continuous actions without finite bounds, for which the environment receives the policy's raw sample.
+    """
     continuous_names: tuple[str, ...] = field(default=(), compare=False)
     """Names of the continuous actions, such as `arm.0`; () for `continuous_0`, …. Names do not affect equality."""
     branch_names: tuple[str, ...] = field(default=(), compare=False)
@@ -127,8 +128,8 @@ class BehaviorSpec:
     """True if the behaviour's agents may belong to groups that share a reward, which adds columns."""
     action_repeat: str | None = None
     """`fixed` or `learned` if an action may last several environment steps, which adds the column `env_frames`; None
-    otherwise. If it is `learned`, the last branch (`STEP_MUL`) is the policy's choice of the number of steps: choice
-    k stands for k + 1."""
+    otherwise. If it is `learned`, the last branch (`STEP_MUL`) is the policy's choice of the number of steps: choice k
+    means k + 1 steps."""
 
     spaces: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """The environment's `observation` and `action` spaces, if it has any (see `spaces/own_space.py`), and

@@ -82,7 +82,7 @@ class StreamHeader:
     specs: tuple[BehaviorSpec, ...]
     """Specs of the behaviours known at the start; a reader's header also has those announced later."""
     columns: Mapping[str, ColumnTable]
-    """Column tables by behaviour id."""
+    """Column tables, keyed by behaviour id."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The run's configuration as plain data."""
     squashed: tuple[str, ...] | None = None

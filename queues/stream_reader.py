@@ -215,7 +215,7 @@ class StreamReader:
 
 
 class _DamageError(Exception):
-    """A frame is incomplete; the error's text completes the sentence "the frame at byte … "."""
+    """Raised if a frame is incomplete; the error's text completes the sentence "the frame at byte … "."""
 
 
 def _read_frame(file: BinaryIO, left: int) -> tuple[int, bytes]:

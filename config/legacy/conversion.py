@@ -79,7 +79,7 @@ def convert_document(
         document: the file.
         curriculum: a file or folder of old curricula to add.
         sampler: a file of old samplers to add.
-        lesson: the lesson at which all curricula start, counted from 0.
+        lesson: 0-based index of the lesson at which all curricula start.
 
     Raises:
         ConfigError: if a file to add can't be read.
@@ -150,7 +150,7 @@ class _Conversion:
         """For each curriculum: its behaviour, its old value, and True if none of its keys may be missing."""
         self.samplers: list[OldValue] = []
         self.lesson = 0
-        """The lesson at which curricula start, counted from 0."""
+        """0-based index of the lesson at which curricula start."""
 
     def convert(self, kind: Kind) -> None:
         """Convert everything except `environment_parameters`, and collect its curricula and samplers."""

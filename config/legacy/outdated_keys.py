@@ -76,7 +76,7 @@ def convert_checkpoints(settings: OldValue, target: Target) -> tuple[dict[str, O
     """Replace old keys in `checkpoint_settings`.
 
     Returns:
-        The keys that now belong to each behaviour, and the lesson at which curricula start.
+        The keys that now belong to each behaviour, and the index of the lesson at which curricula start.
     """
     moved, lesson = {}, 0
     for key, old in settings.items():

@@ -50,7 +50,7 @@ def _read(path: Path) -> dict[str, OldValue]:
 
 
 def curricula_in(file: OldValue) -> dict[str, OldValue]:
-    """Return the curricula, by behaviour, in a file that contains nothing else.
+    """Return the curricula in a file that contains nothing else, keyed by behaviour.
 
     Raises:
         ConfigError: if the file contains other values.
@@ -151,7 +151,7 @@ def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[Key
     """Drop the lessons before a given one (`--lesson`) from all curricula.
 
     Args:
-        count: the lesson at which to start, counted from 0; a curriculum with fewer lessons starts at its last one.
+        count: 0-based index of the lesson at which to start; a curriculum with fewer lessons starts at its last one.
         parameters: the new `environment_parameters`, which are not modified.
         notes: receives warnings.
         place: returns the location of a path in the file that was read.

@@ -41,7 +41,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The argparse attribute that holds the value."""
+        """Name of the argparse attribute that contains the option's value."""
         return self.flag.removeprefix("--").replace("-", "_")
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
@@ -206,7 +206,7 @@ class Translation:
     refusals: tuple[str, ...] = ()
     """Reasons why the command can't run, with the current spelling."""
     replaced: Mapping[str, Any] = field(default_factory=dict)
-    """Values that replace those of current options, by argparse attribute."""
+    """Values that replace those of current options, keyed by argparse attribute."""
     old_files: Mapping[str, Any] = field(default_factory=dict)
     """Old files to convert together with the configuration file, as keyword arguments for `load_config`."""
 

@@ -329,7 +329,7 @@ def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
 
 
 def old_configuration(env: str) -> Path | None:
-    """Return the `trainer_config.yaml` next to an environment or in this folder, where the first versions looked."""
+    """Return the `trainer_config.yaml` next to an environment or in this folder, as the first versions did."""
     found = (folder / _OLD_NAME for folder in (Path(env).parent, Path()))
     return next((path for path in found if path.is_file()), None)
 

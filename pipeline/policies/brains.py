@@ -47,7 +47,7 @@ def check_brains(config: RunConfig) -> list[LoadError]:
 
 
 def lone_brain(config: RunConfig, seed: int, spec: BehaviorSpec) -> ActingPolicy | None:
-    """Return the brain that plays most of a behaviour id's games.
+    """Return the brain that plays the largest fraction of a behaviour id's games.
 
     Returns None if a trainer's policy plays some of the games.
     """

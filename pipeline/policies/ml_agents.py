@@ -1,6 +1,6 @@
 """ML-Agents checkpoints (`<Behavior>/checkpoint.pt`): converts their PPO and SAC MLPs for Headrace's trainers.
 
-A checkpoint holds a torch `state_dict` for each module: `Policy` is the actor, `global_step` is the step count, and
+A checkpoint contains a torch `state_dict` for each module: `Policy` is the actor, `global_step` is the step count, and
 `Optimizer:<name>` is a critic or an Adam optimizer. An Adam optimizer identifies parameters only by number.
 """
 
@@ -125,7 +125,7 @@ class MLAgentsCheckpoint:
         self.unused = [name.removeprefix("Module:") for name in self._weights if name.startswith("Module:")]
 
     def design(self, behavior: str) -> PolicyDesign:
-        """Return the actor's design, derived from its tensors; all vector observations count as one."""
+        """Return the actor's design, derived from its tensors; all vector observations are treated as a single one."""
         shape = self._shape()
         observed = ObservationSpec("vector", (shape.inputs,))
         spec = BehaviorSpec(behavior, (observed,), ActionSpec(shape.continuous, shape.branches, bool(shape.branches)))

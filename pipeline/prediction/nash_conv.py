@@ -87,7 +87,7 @@ MOST_OF_A_LEAGUE = 20_000
 
 
 def nash_convs(run_folder: Path, behavior: str) -> list[str]:
-    """Return lines with the NashConv of a league's first learner and mixture; none for games not from OpenSpiel."""
+    """Return lines with the NashConv of a league's first learner and mixture; empty for games not from OpenSpiel."""
     environment = read_configuration(run_folder).get("environment") or {}
     if environment.get("kind") != "open_spiel" or behavior not in (leagues := learners_in(run_folder)):
         return []

@@ -73,7 +73,7 @@ class Curve:
 
 
 class History:
-    """All of a run's curves, by category (a behaviour, or `Pipeline`) and name. Thread-safe."""
+    """All of a run's curves, keyed by category (a behaviour, or `Pipeline`) and name. Thread-safe."""
 
     def __init__(self) -> None:
         self._curves: dict[str, dict[str, Curve]] = {}

@@ -1,4 +1,4 @@
-"""Archives an earlier run's folder to make room for a new run with the same name."""
+"""Archives an earlier run's folder to make way for a new run with the same name."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Atomic file writes: a file is complete or absent, even after a crash of the process or the machine.
 
-`write_atomic` writes a temporary file next to the target, syncs it, renames it, and syncs the folder. Every operation
-that changes the disk goes through a `FileOperations`, one primitive at a time, so a test can make any primitive fail,
-or kill the process there.
+`write_atomic` writes a temporary file next to the target, syncs the file, renames it, and syncs the folder. Every
+operation that changes the disk goes through a `FileOperations`, one primitive at a time, so a test can make any
+primitive fail, or kill the process there.
 
 These functions block (an fsync may take tens of milliseconds): on an event loop, call them in
 `asyncio.to_thread`.

@@ -48,11 +48,11 @@ _KINDS = "biuf"
 
 
 class CheckpointError(Exception):
-    """A checkpoint is unusable; the message names the file and what is wrong with it."""
+    """Raised if a checkpoint is unusable; the message names the file and says what is wrong with it."""
 
 
 class CheckpointFormatError(CheckpointError):
-    """A checkpoint has a different version of the format, but is not damaged."""
+    """Raised if a checkpoint is not damaged, but has a different version of the format."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def numbered_folders(checkpoints: Path) -> list[int]:
 
 
 def holds_checkpoint(checkpoints: Path) -> bool:
-    """Return True if a folder holds a checkpoint, whether complete, damaged or unfinished."""
+    """Return True if a folder contains any checkpoint, even a damaged or unfinished one."""
     unfinished = any(checkpoints.glob(f"*{_UNFINISHED}"))
     return unfinished or (checkpoints / MANIFEST).exists() or bool(numbered_folders(checkpoints))
 

@@ -104,7 +104,7 @@ class RunFolder:
 
         Raises:
             RunFolderError: if the id can't name a folder; if the run exists, and neither `resume` nor `force` is set;
-                if the run does not exist, and `resume` is set; or if another process is running it.
+                if the run does not exist, and `resume` is set; or if another process is running the run.
         """
         check_run_id(run_id)
         results = absolute(results_dir)

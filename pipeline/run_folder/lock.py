@@ -1,4 +1,4 @@
-"""The lock of a run's folder: only one process at a time runs a run.
+"""The lock on a run's folder: only one process at a time may work on a run.
 
 The operating system holds the lock and releases it when the process ends, however it ends. The file `.lock` names the
 process for people and messages; nothing depends on it. The lock file may be deleted from the folder, so each writer
@@ -126,7 +126,7 @@ def hold(run_folder: Path) -> BaseFileLock:
 
 
 def check_unused(run_folder: Path) -> None:
-    """Raise an error if a process is running the run, without changing the folder.
+    """Raise an error if the run is in progress in any process; leave the folder unchanged.
 
     Raises:
         RunFolderError: as for `hold`.

@@ -72,7 +72,7 @@ class ActionRequest:
     deterministic: bool | None = None
     """True to answer with the mean or the most likely choice instead of a sample; None for the server's default."""
     session: str = ""
-    """Id of the session that holds these agents' memories; empty if there is no session."""
+    """Id of the session that stores these agents' memories; empty if the request has no session."""
     episode_start: NDArray[np.bool_] | None = None
     """[n] True for agents that begin an episode; None if none does."""
     begins: bool = False

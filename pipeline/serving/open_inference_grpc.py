@@ -34,7 +34,7 @@ _CONTENTS = {
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
 }
-"""For each datatype, the message field that holds a tensor's elements."""
+"""Maps each datatype to the message field that contains a tensor's elements."""
 
 
 def methods(protocol: OpenInference) -> dict[str, tuple[Any, Callable[[Any], Awaitable[Any]]]]:

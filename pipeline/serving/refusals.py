@@ -17,7 +17,7 @@ def refusing(handler: Handler, unfit: int = ErrorKind.UNFIT.http) -> Handler:
 
     Args:
         handler: the handler, which may raise `RequestRefused`.
-        unfit: the status for data that does not fit the model.
+        unfit: the HTTP status for data that does not fit the model.
     """
 
     async def respond(request: web.Request) -> web.Response:

@@ -43,12 +43,12 @@ class Turn:
 
 
 class Sessions:
-    """The sessions of one model.
+    """All sessions of one model.
 
     Args:
         nothing: function that returns the memories of n agents before their first decision; None if the model has no
             memory.
-        clock: returns the time in seconds.
+        clock: returns the current time in seconds.
         limits: the limits; None for the defaults.
     """
 
