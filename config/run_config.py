@@ -159,7 +159,7 @@ class RunConfig(Sections):
         return [*check_sections(self), *self._check_run()]
 
     def _check_run(self) -> list[Finding]:
-        """Find all reasons for refusing a run."""
+        """Find all reasons to refuse a run."""
         return check_run(self)
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:

@@ -196,7 +196,7 @@ def read_text(text: str, name: str, at: KeyPath = ()) -> Document:
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistake:
-    """Describe a syntax error, with its line and a remedy."""
+    """Describe a syntax error, its line, and how to fix it."""
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else None
     words = ", ".join(part for part in (error.context, error.problem) if part)

@@ -1,4 +1,4 @@
-"""Loads an earlier run, as `run` returned it, from its folder or from a file written by `RunResult.save`."""
+"""Loads the `RunResult` of an earlier run from its folder, or from a file written by `RunResult.save`."""
 
 from __future__ import annotations
 

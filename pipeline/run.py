@@ -100,13 +100,13 @@ class RunResult:
     """The `environment` argument of `run`."""
 
     def resume(self, steps: int | None = None, options: RunOptions | None = None, **parts: Any) -> RunResult:
-        """Resume the run from its newest checkpoint; arguments and errors are those of `run`.
+        """Resume the run from its newest checkpoint; the arguments and errors are the same as for `run`.
 
         Args:
             steps: number of additional steps for each behaviour after that checkpoint; None to continue up to
                 `max_steps`.
             options: the caller's options.
-            parts: fields of `RunOptions`; `environment` defaults to that of this run.
+            parts: fields of `RunOptions`; `environment` defaults to this run's environment.
         """
         return run(self._resumed(steps), self._again(options), **parts)
 

@@ -19,7 +19,10 @@ Notified = TypeVar("Notified")
 
 
 class StopRequest:
-    """Requests that a run stop: the run drains, saves a checkpoint and returns. Usable from any thread and callback."""
+    """Requests that a run stop: the run drains, saves a checkpoint and returns.
+
+    It can be used from any thread or callback.
+    """
 
     def __init__(self) -> None:
         self._requested = threading.Event()

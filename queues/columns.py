@@ -39,20 +39,20 @@ TRAJECTORY_COLUMNS: tuple[Column, ...] = (
 REPEAT_ROW_COLUMNS: tuple[Column, ...] = (
     Column("env_frames", "int32"),  # number of environment steps that the row's action lasted
 )
-"""Columns [N], only for behaviours with action repeat; without it, each action lasts one environment step."""
+"""Columns [N] that only behaviours with action repeat have; without it, each action lasts one environment step."""
 
 GROUP_ROW_COLUMNS: tuple[Column, ...] = (
     Column("group_rewards", "float32"),  # the group's reward after the row's action, excluding the agent's own reward
     Column("ticks", "int64"),  # the actor's tick of the decision: equal for simultaneous rows of one group
 )
-"""Columns [N], only for behaviours with groups."""
+"""Columns [N] that only behaviours with groups have."""
 
 GROUP_TRAJECTORY_COLUMNS: tuple[Column, ...] = (
     Column("group_ids", "int64"),  # group of agents that share a reward; 0 for none
     Column("next_ticks", "int64"),  # the tick of the cut: trajectories of one group end together
     Column("group_left", "bool"),  # whether a member of the group continued; false if the group ended too
 )
-"""Columns [K], only for behaviours with groups."""
+"""Columns [K] that only behaviours with groups have."""
 
 EPISODE_COLUMNS: tuple[Column, ...] = (
     Column("episode_agent_ids", "int64"),
@@ -67,7 +67,7 @@ GROUP_EPISODE_COLUMNS: tuple[Column, ...] = (
     Column("episode_group_returns", "float32"),  # undiscounted sum of the group's rewards while the agent was in it
     Column("episode_group_over", "bool"),  # whether the group ended too: true for one of the agents that ended last
 )
-"""Columns [E], only for behaviours with groups."""
+"""Columns [E] that only behaviours with groups have."""
 
 GAME_COLUMNS: tuple[Column, ...] = (
     Column("game_generation", "int32"),

@@ -236,7 +236,7 @@ class PolicyUpdate:
         return replace(self, weights=self.weights.copy())
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Return views into `weights` by name, with the shapes in the layout.
+        """Return views into `weights`, keyed by name, with the shapes in the layout.
 
         Raises:
             ShapeError: if the layout's total number of elements differs from the size of `weights`.

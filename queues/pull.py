@@ -187,7 +187,7 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Fetched(Generic[T]):
-    """An item that has been fetched but not yet taken."""
+    """An item that has been fetched but not taken yet."""
 
     item: T
     tally: _Tally

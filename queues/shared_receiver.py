@@ -30,7 +30,7 @@ T = TypeVar("T", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """An item that has arrived but is not yet taken."""
+    """An item that has arrived but has not been taken yet."""
 
     link: _Link
     slab: int

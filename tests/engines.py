@@ -21,5 +21,6 @@ def _is_version_4(engine: str | None) -> bool:
 
 needs_godot3 = pytest.mark.skipif(GODOT3 is None, reason="needs Godot 3: apt-get install godot3-server")
 needs_godot4 = pytest.mark.skipif(
-    not _is_version_4(GODOT4), reason="needs Godot 4 as `godot`, or its path in GODOT4: docs/godot.md, 'Tested versions'"
+    not _is_version_4(GODOT4),
+    reason="needs Godot 4 as `godot`, or its path in GODOT4: docs/godot.md, 'Tested versions'",
 )

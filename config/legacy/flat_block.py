@@ -341,7 +341,7 @@ _HYPER = "hyperparameters"
 
 
 def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) -> None:
-    """Convert the special keys of a block that only imitates.
+    """Convert the special keys of a block for a trainer that only imitated.
 
     Args:
         flat: the block's keys and values.

@@ -28,7 +28,7 @@ AT_ONCE_S = 20.0
 
 @contextmanager
 def stopped_by_signals(limits: MainSilence, give_up: Callable[[str], None] | None = None) -> Iterator[asyncio.Event]:
-    """Watch the running event loop; the first stop request sets the yielded event, the next one cancels the task.
+    """Watch the running event loop; a first stop request sets the yielded event, and a second cancels the task.
 
     Args:
         limits: `pipeline.supervision.main`.

@@ -92,7 +92,7 @@ class MLAgentsCheckpoint:
     Attributes:
         step: number of agent steps for which the policy was trained.
         trainer_type: `ppo`, `sac` or `poca`.
-        squashed: True if continuous actions are squashed by tanh, as in sac.
+        squashed: True if continuous actions are squashed by tanh, as in SAC.
         unused: names of the networks that Headrace's trainers can't use, which are those of reward signals.
 
     Raises:

@@ -65,7 +65,7 @@ class MLAgentsNetwork:
 
     @property
     def squashed(self) -> bool:
-        """True if log σ depends on the state, as in sac."""
+        """True if log σ depends on the state, as in SAC."""
         return f"{_ACTIONS}log_sigma.weight" in self._named
 
     @property

@@ -1,4 +1,4 @@
-"""Policies for Unity and Godot: `<Behavior>/<Behavior>-<step>.onnx` next to each `.pt`, the last as `<Behavior>.onnx`.
+"""Exports for Unity and Godot: `<Behavior>/<Behavior>-<step>.onnx` next to each `.pt`, and a final `<Behavior>.onnx`.
 
 Writing `.onnx` files is best effort: the `.pt` file and the checkpoint are written first, and an error here only logs a
 warning. The `.onnx` files can be created later from the `.pt` files (`run-pipeline --export-onnx results/<run-id>`).

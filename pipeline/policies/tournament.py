@@ -141,7 +141,7 @@ def found_below(player: str, results_dir: str) -> str:
 
 
 def _league_of(run: str) -> tuple[Path, str, list[str]] | None:
-    """Return a run's folder, the behaviour of the intended league, and its learners; None if there is no league."""
+    """Return a run's folder, the intended league's behaviour and the league's learners; None if there is no league."""
     folder = absolute(run)
     for run_folder, wanted in ((folder, None), (folder.parent, folder.name)):
         for of, learners in learners_in(run_folder).items():

@@ -67,7 +67,7 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
 
 
 def _trained_as(behavior: str, run_folder: Path) -> str:
-    """Return a behaviour's name in the run that trained it: for a league, the name of the first learner."""
+    """Return the name that a behaviour has in the run that trained it: in a league, the name of the first learner."""
     return learners_in(run_folder).get(behavior, [behavior])[0]
 
 

@@ -26,7 +26,7 @@ from headrace.stages.errors import type_of
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """An evaluation's result: the returns and lengths of its episodes, in the environment's own rewards."""
+    """An evaluation's result: the returns (in the environment's rewards) and lengths of its episodes."""
 
     returns: tuple[float, ...]
     """Return of each episode, in the order in which the episodes ended."""

@@ -47,7 +47,7 @@ class Prediction(NamedTuple):
 
 
 class LoadedPolicy:
-    """A policy returned by `load_policy`. It keeps no memory: the caller passes the memory in and gets it back.
+    """A policy returned by `load_policy`. It is stateless: the caller passes its memory in and gets it back.
 
     Attributes:
         behavior: the behaviour's name.
@@ -101,8 +101,8 @@ class LoadedPolicy:
             action, state = policy.predict(obs, state=state)  # with a memory: the next observation of the episode
 
         Args:
-            obs: an observation of the environment, or a batch from a vector environment; the shape decides which.
-                Values are the environment's own; normalising and one-hot encoding happen here.
+            obs: an observation of the environment, or a batch from a vector environment; the shape decides which. Pass
+                the environment's values unchanged: normalising and one-hot encoding happen here.
             deterministic: True to act with the mean or the most likely choice instead of a sample.
             state: the state returned for the previous observation; None if the episode, or every episode of a batch,
                 starts with this observation.

@@ -92,7 +92,7 @@ def is_atari(env_id: str) -> bool:
 
 
 def _entries(document: Document) -> dict[str, dict[str, OldValue]]:
-    """Return each entry's values by name; a single entry has an empty name."""
+    """Return each entry's values, keyed by the entry's name; a single entry has an empty name."""
     whole = OldValue(document.data, document)
     if isinstance(document.data, list):  # an OrderedDict, as in the zoo's `config.yml`
         pairs = [whole.at(number) for number, pair in enumerate(document.data) if isinstance(pair, list)]

@@ -187,8 +187,14 @@ def test_atari_is_shown_as_policies_see_it(name, option, shape, beside):
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({"id": "shown_module:ShownBlind-v0"}, "images need render_mode: rgb_array, but with that setting, .*ShownBlind-v0"),
-        ({"factory": "shown_module:passes_it_on"}, "images need render_mode: rgb_array, but with that setting, .*passes_it_on"),
+        (
+            {"id": "shown_module:ShownBlind-v0"},
+            "images need render_mode: rgb_array, but with that setting, .*ShownBlind-v0",
+        ),
+        (
+            {"factory": "shown_module:passes_it_on"},
+            "images need render_mode: rgb_array, but with that setting, .*passes_it_on",
+        ),
         (
             {"factory": "shown_module:Blind"},
             r"shown_module:Blind' \(Blind\) renders no images: .* \[\], without",
