@@ -84,7 +84,7 @@ def test_without_a_map_there_are_arrows_and_digits_that_fit():
     ("given", "words"),
     [
         ({"press": {"a": {"branch": 1, "value": 0}}}, "press.a: branch 1 has no choice 0: branch of 3 choices"),
-        ({"press": {"a": {"branch": 0, "value": 3}}}, "no choice 3 of branch 0"),
+        ({"press": {"a": {"branch": 0, "value": 3}}}, "branch 0 has no choice 3"),
         ({"press": {"a": {"index": 0, "value": 1}}}, "continuous action 0 does not exist"),
         ({"press": {}, "rest": [3]}, r"rest: \[3\] is not a choice for each branch"),
         ({"press": {}, "rest": [0, 0]}, "is not a choice for each branch"),

@@ -197,10 +197,10 @@ def test_atari_is_shown_as_policies_see_it(name, option, shape, beside):
         ),
         (
             {"factory": "shown_module:Blind"},
-            r"shown_module:Blind' \(Blind\) renders no images: .* \[\], without",
+            r"shown_module:Blind' \(Blind\) renders no images: .* \[\], but not",
         ),
         ({"factory": "shown_module:PoolEnvPool"}, r"\(PoolEnvPool\) renders no images"),
-        ({"factory": "shown_module:Window"}, r"\(Window\) renders no images: .* \['human'\], without 'rgb_array'"),
+        ({"factory": "shown_module:Window"}, r"\(Window\) renders no images: .* \['human'\], but not 'rgb_array'"),
         ({"factory": "shown_module:Nothing"}, r"render\(\) returned a NoneType; expected an RGB image"),
         ({"kind": "godot"}, "Godot shows its games itself"),
         ({"kind": "open_protocol"}, "a game that uses the open protocol opens its own window"),

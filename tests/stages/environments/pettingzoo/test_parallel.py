@@ -377,7 +377,7 @@ def test_what_was_not_made_for_pictures_gives_none():
     env.render_mode = None
 
     with pytest.raises(
-        StageError, match=r"\(Crowd\) renders no images: .* render_mode None; its metadata's render_modes .* \[\]"
+        StageError, match=r"\(Crowd\) renders no images: .* render_mode None; its metadata lists render_modes .*\[\]"
     ):
         group_of(env).render()
 
