@@ -74,7 +74,7 @@ class KeyMapSettings(Settings):
 
 
 def _short_form(value: Any) -> Any:
-    """Read `camera: image` as `camera: {kind: image}`, and `goal` as a vector that is a goal."""
+    """Read `camera: image` as `camera: {kind: image}`, and `goal` as a vector with `goal: true`."""
     if not isinstance(value, str):
         return value
     if value not in (*OBSERVATION_KINDS, "goal"):

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')
 _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?= *(\.|$))", re.IGNORECASE)
-"""Device names, which Windows reserves with any suffix."""
+"""Device names, which Windows reserves even with a suffix."""
 _AT_END = re.compile(r"[. ]$")
 """Characters that Windows drops at the end of a name."""
 _LIKE_AN_ESCAPE = re.compile(r"%(?=[0-9a-f]{2})|\A%\Z", re.IGNORECASE)

@@ -56,8 +56,8 @@ def joined_directly(sources: str, sink: str) -> bool:
 
 _WITHOUT_RESOURCES = "hosts of kind '{}' can't request resources; leave the resources out, or use kind: ray"
 NODE = "node:"
-"""Prefix of the name of the resource that Ray defines for each cluster node: the node's address follows. Its amount is
-1."""
+"""Prefix of the resource that Ray defines for each cluster node, followed by the node's address. Each node has 1 unit
+of its resource."""
 
 
 class HostResources(Settings):
@@ -229,7 +229,10 @@ class HostsSettings(Settings):
 
 
 class PlacementSettings(Settings):
-    """Where a league learner and its actors run. These settings override the settings for all learners and actors."""
+    """Where a league learner and its actors run.
+
+    These settings override those in `pipeline.hosts` and `torch_settings`.
+    """
 
     device: Device | None = Field(
         None,

@@ -176,7 +176,7 @@ class OnPolicyHyperparameters(Hyperparameters):
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Report advantages that are normalised per minibatch in a network with memory, which is not supported."""
+        """Report per-minibatch advantage normalisation for a network with memory, which is not supported."""
         if self.advantage_normalization == "minibatch" and block.network_settings.memory is not None:
             message = "'minibatch' can't be combined with network_settings.memory; expected 'buffer' or 'none'"
             yield Finding(("hyperparameters", "advantage_normalization"), message, (("network_settings", "memory"),))

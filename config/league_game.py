@@ -14,8 +14,8 @@ from headrace.config.run_config import RunConfig
 class LeagueGame:
     """All learners and brains in a run's leagues, each identified by a key.
 
-    If only one behaviour has a league, a key is the name of a learner or brain. If several do, a key is
-    `<behaviour>.<name>`, because two behaviours may use the same name.
+    If only one behaviour has a league, a key is the name of a learner or brain. If several behaviours have leagues, a
+    key is `<behaviour>.<name>`, because two behaviours may use the same name.
     """
 
     home: str
@@ -32,7 +32,7 @@ class LeagueGame:
 
     @property
     def keys(self) -> dict[str, str]:
-        """The learners' keys, keyed by the learner's behaviour name."""
+        """Maps each learner's behaviour name to the learner's key."""
         return {name: key for key, name in self.learners.items()}
 
     def learner_name(self, key: str) -> str:

@@ -123,8 +123,8 @@ class RewardSignals(Settings):
     """A behaviour's reward signals; at least one is required.
 
     Setting this key replaces the default: only the signals listed here are used, so `extrinsic` must be listed too.
-        `{}` selects a signal's defaults. A behaviour also inherits the signals in `default_settings`; set a signal to
-        null to drop it. Any other name defines a custom signal, whose class is specified by `use`.
+    `{}` selects a signal's defaults. A behaviour also inherits the signals in `default_settings`; set a signal to null
+    to drop it. Any other name defines a custom signal, whose class is specified by `use`.
     """
 
     # The table of reward signals: name, settings, class.

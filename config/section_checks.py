@@ -17,7 +17,7 @@ from headrace.config.sections import Sections
 _BEHAVIORS: KeyPath = ("behaviors",)
 _DEFAULT: KeyPath = ("default_settings",)
 _MOST_PROGRAMS = 256
-"""Maximum number of programs per actor, so that their agent ids fit."""
+"""Maximum number of programs per actor, which is limited by the range of agent ids."""
 
 
 def check_run(config: Sections) -> list[Finding]:

@@ -182,7 +182,7 @@ class ReplaySettings(Settings):
 # The `inference` section: for how long trained policies play with `--inference`, and how people watch them.
 
 USUAL_FILMED = 3
-"""Default number of episodes if they are recorded as video, because a video must end."""
+"""Default number of episodes when recording video, because a video must end."""
 
 
 class InferenceSettings(Settings):

@@ -111,7 +111,7 @@ def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
 
 
 _dtype = lru_cache(maxsize=64)(np.dtype)
-"""Converts a name to a NumPy dtype, with a cache, because messages use only a few dtypes."""
+"""Returns the NumPy dtype with a given name; cached, because messages use only a few dtypes."""
 
 
 def aligned(size: int) -> int:

@@ -94,7 +94,7 @@ class RoomOutlet(ABC, Generic[T]):
 
     Args:
         name: the queue's name.
-        maxlen: maximum number of items; puts wait while it is reached.
+        maxlen: number of items at which puts start to wait.
         overflow: as in `AgentManagerQueue`.
     """
 

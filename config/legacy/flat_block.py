@@ -29,7 +29,7 @@ MOVED = {
     trainer: {**{key: f"hyperparameters.{key}" for key in keys}, **{key: f"network_settings.{key}" for key in _NETWORK}}
     for trainer, keys in _TO_HYPERPARAMETERS.items()
 }
-"""Current paths of the keys whose meaning has not changed, for each trainer."""
+"""For each trainer, the current paths of the keys whose meaning has not changed."""
 
 STAYED = ("max_steps", "summary_freq", "threaded", "init_path", "keep_checkpoints", "checkpoint_interval")
 """Keys that have not moved within a block."""
@@ -50,7 +50,7 @@ CONVERTED = {
     "sac": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING, "train_interval", *UPDATES),
     "bc": (*_ALL, "demo_path", "brain_to_imitate", "batches_per_epoch"),
 }
-"""Keys that need more than a new path, for each trainer."""
+"""Keys that need more than a new path, listed by trainer."""
 
 OLD_TRAINERS = {
     "ppo": "ppo",
@@ -107,7 +107,7 @@ DISTINCTIVE = ALL - {*STAYED, *("time_horizon", "reward_signals", "self_play", "
 
 
 Flat = Mapping[str, OldValue]
-"""A flat block merged over `default`: its old values, keyed by key."""
+"""A flat block merged over `default`: its old values, keyed by name."""
 
 _NEW_WORDS: dict[Any, str] = {"default": "simple"}
 """Maps old names of image encoders to current ones."""

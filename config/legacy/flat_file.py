@@ -103,7 +103,7 @@ def _is_whole(flat: Mapping[str, OldValue]) -> bool:
 
 
 def _follow(name: str, sections: Mapping[str, OldValue], notes: Notes) -> OldValue | None:
-    """Return the section whose keys apply: a section may refer to a different section."""
+    """Return the section whose keys apply, which may be a section that the named one refers to."""
     seen, here = [name], sections[name]
     while isinstance(here.value, str):
         other = here.value

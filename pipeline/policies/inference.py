@@ -1,4 +1,6 @@
-"""Behaviours that play trained policies or brains without learning: a stage that only counts replaces the trainer."""
+"""Behaviours that play trained policies or brains without learning: a stage that only counts steps replaces the
+trainer.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: st
 def league_of(run_folder: Path, name: str) -> str | None:
     """Return the behaviour whose league a name refers to; None if it has no league.
 
-    The name may be that of the behaviour, of a learner, or of either's folder.
+    The name may be that of the behaviour, of a learner, or of the folder of either one.
     """
     leagues = learners_in(run_folder).items()
     return next((of for of, learners in leagues if name in {of, *learners, *map(file_name, (of, *learners))}), None)

@@ -275,7 +275,7 @@ class TournamentTable:
         }
 
     def _check(self, group: EnvironmentGroup) -> None:
-        """Create each player once per side, so that players that can't play are all reported before the first game."""
+        """Create each player once per side, to report all players that can't play before the first game."""
         wrong: dict[tuple[str, str], None] = {}  # a reason that applies to both sides is reported once
         for number in range(len(self._players)):
             for spec in group.behavior_specs.values():

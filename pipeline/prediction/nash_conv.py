@@ -59,8 +59,8 @@ def nash_conv(
         max_states: maximum number of game states to visit, including chance nodes.
 
     Raises:
-        RunError: if a policy can't be loaded or has no probabilities per state, the weights do not fit, or if the game
-            is missing or too large.
+        RunError: if a policy can't be loaded or has no probabilities per state, if the weights do not fit, or if the
+            game is missing or too large.
         PredictError: if a policy does not fit the game.
     """
     try:
@@ -106,7 +106,7 @@ def nash_convs(run_folder: Path, behavior: str) -> list[str]:
 
 
 def _behaviors_by_player(environment: Mapping[str, Any]) -> dict[int, str]:
-    """Return each player's behaviour: that of the environment's first pattern that matches the player's name."""
+    """Return each player's behaviour, from the first of the environment's patterns that matches its name."""
     players = find_game(environment["game"], environment.get("options") or {}).possible_agents
     roles = (environment.get("behaviors") or {}).items()
     found = (next(role["behavior"] for pattern, role in roles if fnmatchcase(name, pattern)) for name in players)

@@ -32,7 +32,7 @@ class Reporter:
         writers: receive the summaries.
         progress: the live table.
         elapsed_before_s: seconds that the run took before it was resumed.
-        training: False if policies only play, without training.
+        training: False if policies play without being trained.
         console: True to also log a line per summary, as ML-Agents does.
         clock: returns seconds from any origin.
         waits: True to leave the writers' files unchanged until `go_on`.

@@ -35,7 +35,7 @@ LATE_S = 2.0
 _EXACT_S = 1e-6
 """Tolerance for comparing sums of seconds."""
 ONE_OF_THEM = 0.8
-"""Minimum fraction of an event loop's work that one of several learners must do to be the only cause of a busy loop."""
+"""Minimum fraction of an event loop's work that one of several learners must do to count as the only cause."""
 MAIN, ACTORS, LEARNERS, INFERENCE = "main", "actors", "learners", "inference"
 TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "trainer",

@@ -93,7 +93,7 @@ def _make_newest(checkpoints: Path, chosen: Checkpoint, files: FileOperations) -
 
 _SHOWN = 12
 _PASSING = ("checkpoint_settings", "debug", "default_settings", "monitor")
-"""Sections that are not compared, because they only affect this start of the run or are merged into the behaviours."""
+"""Sections that are not compared, because they only affect one start of the run or are merged into the behaviours."""
 _ABSENT = object()
 
 

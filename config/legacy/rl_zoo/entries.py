@@ -49,7 +49,7 @@ class Entry:
     env_id: str
     algorithm: str
     values: Mapping[str, OldValue]
-    """The entry's values, keyed by key."""
+    """The entry's values, keyed by name."""
     whole: OldValue
 
     def plain(self, key: str, default: Any = None) -> Any:

@@ -16,7 +16,7 @@ _LONGEST = 60
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The value of a Stable-Baselines3 key: either from the entry or a default."""
+    """The value of a Stable-Baselines3 key, either from the entry or by default."""
 
     key: str
     value: Any
