@@ -260,7 +260,8 @@ class Override:
     """A value that overrides a value in the file."""
 
     name: str
-    """The override's name in mistakes: `--set path.to.key=value`, or an option as given, such as `--num-envs 0`."""
+    """The override's name in messages: `--set path.to.key=value`, or the option that was used, such as `--num-envs 0`.
+    """
     path: KeyPath
     value: Any
     optional: bool = False
@@ -309,7 +310,7 @@ def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str
 
 
 def _set(argument: str) -> str:
-    """Return the name of a `--set` argument in mistakes."""
+    """Return the name of a `--set` argument for messages."""
     return f"{SET} {argument}"
 
 

@@ -54,7 +54,7 @@ LOG_STD_OF_SAC = -3.0
 
 
 def _units(value: Any) -> Any:
-    """Read one width for all hidden layers, or a list with one width per layer."""
+    """Read a single width for all hidden layers, or a list of widths, one per layer."""
     if not isinstance(value, list | tuple):
         return _width(value)
     if not 0 < len(value) <= MOST_LAYERS:

@@ -119,7 +119,7 @@ class WriterKind:
     made_by: str
     """Class with the methods of `StatisticsWriter`; its constructor's parameters are the keys of `with`."""
     packages: tuple[str, ...] = ()
-    """Packages that the writer needs, which the extra with the writer's name installs."""
+    """Packages that the writer needs; the extra that is named after the writer installs them."""
     patient: bool = False
     """True to keep calling the writer after disk errors, because the disk may have space again later."""
 
@@ -149,7 +149,10 @@ def _writer(value: object) -> object:
 
 
 class WriterSettings(Settings):
-    """One statistics writer, which receives every summary that TensorBoard receives. Short form: just its name."""
+    """One statistics writer, which receives every summary that TensorBoard receives.
+
+    The short form is just its name.
+    """
 
     use: Annotated[Text, BeforeValidator(_writer)] = Field(
         description=f"{'; '.join(f'`{name}`: {kind.meaning}' for name, kind in STATISTICS_WRITERS.items())}; or your "

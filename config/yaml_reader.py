@@ -109,7 +109,7 @@ class Document:
         self._root = root
         self._top = None if root is None else reader.value(root, at, _line(root))
         self.name = name
-        """Name of the file as given by the user."""
+        """Name of the file, as the user specified it."""
         self.data = None if self._top is None else self._top.plain()
         """The content as plain data: dicts with text keys, lists, and scalars."""
         self.mistakes = tuple(reader.mistakes)
@@ -177,7 +177,7 @@ def read_text(text: str, name: str, at: KeyPath = ()) -> Document:
 
     Args:
         text: the YAML.
-        name: the text's name in mistakes.
+        name: the text's name in messages.
         at: the key path where the text belongs in a file.
 
     Raises:

@@ -59,7 +59,7 @@ class StopRequest:
 
 @dataclass(frozen=True)
 class SummaryWritten:
-    """A summary, an evaluation or an epoch of one behaviour."""
+    """The values of one behaviour's summary, evaluation or epoch."""
 
     behavior: str
     step: int

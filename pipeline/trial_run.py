@@ -73,7 +73,7 @@ _FULL = os.strerror(errno.ENOSPC)
 
 
 def try_run(config: RunConfig, limit_s: float = 30.0, own_folder: str | None = None) -> list[dict[str, Any]]:
-    """Do a trial of a run; return remarks as plain data.
+    """Try out a run, and return remarks as plain data.
 
     Args:
         config: the run's configuration.

@@ -298,7 +298,8 @@ class Matches:
     number: int
     """Number that increases with each change; recorded in trajectories and game results."""
     seats: tuple[int, ...]
-    """Each row's player on the learner's side; if this is a pool member, the trainer does not learn from the game."""
+    """Each row's player on the learner's side; if this player is a pool member, the trainer does not learn from the
+    game."""
     opponents: tuple[int, ...]
     weights: tuple[float, ...]
     """Probability of each row; the probabilities of rows whose opponents play the same behaviour add up to 1."""

@@ -239,9 +239,9 @@ def _warn_once() -> None:
 AT_ONCE = 200
 """Maximum number of descriptors in one message; systems allow about 250."""
 _HEAD = struct.Struct("<II")
-"""Header of a message: number of descriptors, and number of bytes of data."""
+"""Header of a message: the number of descriptors and the number of data bytes."""
 _WAITS = {errno.EAGAIN, getattr(errno, "ETOOMANYREFS", errno.EAGAIN)}
-"""Error codes that mean that too many descriptors are in flight to processes that have not received them."""
+"""Error codes that report too many descriptors in flight to processes that have not received them yet."""
 _AGAIN_S = 0.01
 _CHUNK = 1 << 16
 

@@ -185,7 +185,7 @@ class _Link:
                 (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._return)
 
     def _return(self, reply: bytes = b"") -> None:
-        """Send a reply and all free slabs in one write, because each write wakes up the producer."""
+        """Send a reply and return all free slabs in one write, because each write wakes up the producer."""
         self._return_due = False  # reset first, so a slab recorded later triggers another call
         while self._unused:
             slab = self._unused.popleft()

@@ -36,7 +36,7 @@ class _Parcel:
     arrays: list[Array]
     starts: list[int]
     size: int
-    """Bytes that the arrays need in a slab; 0 if the item needs no slab."""
+    """Number of bytes that the arrays need in a slab; 0 if the item needs no slab."""
 
     @classmethod
     def of(cls, message: Message) -> _Parcel:

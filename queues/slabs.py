@@ -148,7 +148,7 @@ def pieces(message: Message, slab_bytes: int) -> Iterator[Message]:
 
 
 class _PieceSizes:
-    """Computes the bytes that parts of one trajectory batch need in a slab."""
+    """Computes how many bytes parts of a trajectory batch need in a slab."""
 
     def __init__(self, batch: TrajectoryBatch) -> None:
         self._row_bytes = _bytes_per_entry(batch.rows)

@@ -102,7 +102,7 @@ def convert_checkpoints(settings: OldValue, target: Target) -> tuple[dict[str, O
 
 
 def write_into_blocks(moved: Mapping[str, OldValue], data: dict[str, Any], notes: Notes) -> None:
-    """Write keys that used to belong to the run into all blocks that do not have them."""
+    """Write keys that used to apply to the run into all blocks that do not have these keys."""
     blocks: list[tuple[tuple[str, ...], Any]] = [(("default_settings",), data.get("default_settings"))]
     if not isinstance(blocks[0][1], dict) and isinstance(data.get("behaviors"), dict):
         blocks = [(("behaviors", name), body) for name, body in data["behaviors"].items()]

@@ -141,7 +141,7 @@ def _convert_game(game: OldValue, target: Target) -> None:
 
 
 def _convert_builds(whole: OldValue, inner: OldValue, target: Target) -> None:
-    """Convert the number of builds: workers times their environments, unless agents count as environments."""
+    """Convert the number of builds: workers times environments per worker, unless agents count as environments."""
     if not target.data.get("env_settings", {}).get("env_path"):
         return  # the editor runs only one game
     workers = inner.value.get("num_workers", 2)

@@ -1,6 +1,4 @@
-"""Behaviours that play trained policies or brains without learning: a stage that only counts steps replaces the
-trainer.
-"""
+"""Behaviours that play trained policies or brains without learning: a step counter replaces the trainer."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reporting to users: statistics, their writers, the console, the live table, timers."""
+"""Reporting to users: statistics and their writers, the console, the live table and timers."""

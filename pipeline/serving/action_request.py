@@ -1,4 +1,4 @@
-"""A request for actions, read from plain data (JSON, msgpack) and checked against the model's spec."""
+"""A request for actions, which is read from plain data (JSON or msgpack) and checked against the model's spec."""
 
 from __future__ import annotations
 

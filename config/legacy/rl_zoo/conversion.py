@@ -119,7 +119,7 @@ def _convert_sac(writing: Writing, given: Mapping[str, Given]) -> None:
 
 
 def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
-    """Convert gradient_steps and train_freq, which counts steps in all environments at once, or episodes."""
+    """Convert gradient_steps and train_freq, which counts either episodes or steps in all environments at once."""
     freq = given.get("train_freq") or writing.default("train_freq", 1)
     updates = given.get("gradient_steps") or writing.default("gradient_steps", 1)
     every, unit = freq.value if isinstance(freq.value, list) and len(freq.value) == 2 else (freq.value, "step")
@@ -186,7 +186,7 @@ def _convert_policy(writing: Writing, given: Mapping[str, Given], table: Mapping
 def _convert_pictures(
     writing: Writing, arguments: Mapping[str, Given], policy: Given, *, on_policy: bool
 ) -> dict[str, Given]:
-    """Write CnnPolicy's network; return the other arguments."""
+    """Write the network of CnnPolicy, and return the other arguments."""
     writing.put("network_settings.vis_encode_type", "nature_cnn", policy)
     layers = arguments.get("net_arch") or writing.default("net_arch", None)
     try:
