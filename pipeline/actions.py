@@ -160,7 +160,7 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
     try:
         path.write_bytes(picture)
     except OSError as error:
-        return _refuse(f"--plot: {path} can't be written: {error.strerror}; choose another file with --plot-file")
+        return _refuse(f"--plot: {path} can't be written: {error.strerror}; choose a different file with --plot-file")
     print(shown(path))
     return 0
 

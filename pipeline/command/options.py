@@ -89,7 +89,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--episodes",
             "inference.",
-            "end --inference after N episodes of each behaviour and team; with --tournament: games per pair",
+            "end --inference after N episodes per behaviour and team; with --tournament: games per pair",
             "N",
             int,
         ),

@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="CONFIG",
         nargs="*",
         type=user_path,
-        help="the YAML file; ML-Agents' training files work as they are. Without a file, all behaviours of the "
+        help="the YAML file; ML-Agents' training files work as they are. Without a file, all behaviours in the "
         "environment learn with the default settings",
     )
     for title, options in OPTIONS.items():

@@ -145,7 +145,7 @@ class SocketControl:
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
                 self.idle = False
                 if length > MAX_FRAME:
-                    raise ControlError(f"a control frame claims {length} bytes, but at most {MAX_FRAME} are allowed")
+                    raise ControlError(f"a control frame declares {length} bytes, but at most {MAX_FRAME} are allowed")
                 frame = await reader.readexactly(length)
             except (asyncio.IncompleteReadError, ConnectionError):
                 break

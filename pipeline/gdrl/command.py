@@ -36,7 +36,7 @@ from headrace.surroundings import absolute, shown
 TRAINERS = ("sb3", "sf", "rllib")
 DESCRIPTION = f"""\
 Train the agents of a game made with Godot and the Godot RL Agents addon: in the editor, or in exported builds.
-An existing experiment continues. {OURS} does the same from a YAML file, and more.
+An existing experiment is resumed. {OURS} does the same from a YAML file, and more.
 """
 EPILOG = """\
 examples:

@@ -120,9 +120,9 @@ def _network(at: str, network: NetworkSettings, spec: BehaviorSpec) -> Iterator[
 def _cure(config: RunConfig, checkpoint: Checkpoint) -> str:
     settings = shown(checkpoint.folder.parent.parent / CONFIGURATION)
     return (
-        f"The checkpoint in {shown(checkpoint.folder)} can be resumed only with the settings that the run started "
-        f"with ({settings}). Restore these settings, or start a new run from its policy: choose another --run-id, "
-        f"and add --initialize-from={config.checkpoint_settings.run_id}"
+        f"The checkpoint in {shown(checkpoint.folder)} can be resumed only with the settings that the run started with "
+        f"({settings}). Restore these settings, or start a new run from its policy: choose a different --run-id, and "
+        f"add --initialize-from={config.checkpoint_settings.run_id}"
     )
 
 

@@ -181,7 +181,7 @@ def _check_origin(run_folder: Path) -> None:
     raise RunError(
         f"{run_folder} has trained policies ({ours[0]}), but {run_folder / 'checkpoints'} holds no checkpoint: none "
         "could be written, or they were removed. Resuming would train from step 0 and overwrite the policies. Restore "
-        "the checkpoints from a copy; or start a new run with another --run-id from the newest policy, with "
+        "the checkpoints from a copy; or start a new run with a different --run-id from the newest policy, with "
         f"--initialize-from={run_folder.name}; or start over with --force, which archives this run"
     )
 

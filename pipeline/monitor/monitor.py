@@ -75,7 +75,7 @@ class PageServer:
         except OSError as error:
             self._end_thread()
             raise RunError(
-                f"monitor.listen: {error.strerror}; choose another address with --monitor=HOST:PORT"
+                f"monitor.listen: {error.strerror}; choose a different address with --monitor=HOST:PORT"
             ) from error
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:

@@ -138,7 +138,7 @@ async def _serve(runs: Mapping[str, RunInFolder], endpoint: str, tell: Callable[
             await site.start()
         except OSError as error:
             raise CommandError(
-                f"--monitor: {error.strerror}; choose another address with --monitor=HOST:PORT"
+                f"--monitor: {error.strerror}; choose a different address with --monitor=HOST:PORT"
             ) from error
         tell(f"{', '.join(run.name for run in runs.values())}: {site.addresses(token)}  (Ctrl-C ends)")
         await stop.wait()

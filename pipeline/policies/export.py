@@ -237,7 +237,7 @@ def check_undamaged(path: Path) -> None:
 
 _FOLDER = 0x10
 """The directory bit in the DOS attributes of a zip entry."""
-_RESTORE = "restore it from a copy, or use the file of another step"
+_RESTORE = "restore it from a copy, or use a file from a different step"
 
 
 def _check_archive(path: Path, file: io.BytesIO) -> None:
@@ -245,7 +245,7 @@ def _check_archive(path: Path, file: io.BytesIO) -> None:
         _check_size(path, archive)
         for member in archive.infolist():
             if member.external_attr & _FOLDER and not member.is_dir():  # torch would silently read nothing
-                raise _DamagedError(f"is damaged: its entry {member.filename} claims to be a folder; {_RESTORE}")
+                raise _DamagedError(f"is damaged: its entry {member.filename} is marked as a folder; {_RESTORE}")
         if (entry := archive.testzip()) is not None:  # torch ignores the checksums
             raise _DamagedError(
                 f"is damaged: the checksum (CRC-32) of its entry {entry} does not match its content; {_RESTORE}"
@@ -271,7 +271,7 @@ def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
     size, unpacked = path.stat().st_size, sum(member.file_size for member in archive.infolist())
     if unpacked > size:
         raise _DamagedError(
-            f"is not an exported policy: its content claims {unpacked:,} bytes, but the file has {size:,}"
+            f"is not an exported policy: its content declares {unpacked:,} bytes, but the file has {size:,}"
         )
 
 
@@ -292,7 +292,7 @@ def check_tensors(path: Path, content: Mapping[str, Any]) -> None:
 
     _map_leaves(content, count)
     if claimed > path.stat().st_size:
-        raise ValueError(f"its tensors claim {claimed:,} bytes, but the file has {path.stat().st_size:,}")
+        raise ValueError(f"its tensors declare {claimed:,} bytes, but the file has {path.stat().st_size:,}")
 
 
 def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:

@@ -297,7 +297,7 @@ def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | N
     like = read_model(ModelFile(newest_policy(run_folder, learner), learner), spec, network_folder)
     if not like.update.layout:
         raise RunError(
-            f"{path} has only weights, and {like.path} does not describe their network; its .pt file is needed"
+            f"{path} contains only weights, and {like.path} does not describe their network; use the .pt file instead"
         )
     update = read_member(path.parent, member)
     return Model(path, like.design, replace(update, version=version, behavior_id=like.spec.name))
@@ -311,7 +311,7 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
             what = f"; {archive}" if (archive := described_archive(path)) else ""
             raise RunError(f"{path} is not a model: expected a .pt or .onnx file, or the folder of a run{what}")
         if choice:
-            raise RunError(f"{reference}: @{choice} chooses from the folder of a run, but {path} is a file")
+            raise RunError(f"{reference}: @{choice} chooses from a run folder, but {path} is a file")
         return [(_behavior_of(path), lambda: path)]
     if not path.is_dir():
         raise RunError(f"{reference}: there is no file or folder {shown(path)}{_hint(path)}")

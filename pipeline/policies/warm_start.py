@@ -178,8 +178,8 @@ def _check_form(
     if not spec.actions.continuous_size or theirs_squashed == squashed:
         return
     forms = {
-        False: "a plain Gaussian with one standard deviation for all states (as in ppo, poca and bc)",
-        True: "the tanh of a Gaussian with a standard deviation for each state (as in sac, and with "
+        False: "a plain Gaussian with a state-independent standard deviation (as in ppo, poca and bc)",
+        True: "the tanh of a Gaussian with a state-dependent standard deviation (as in sac, and with "
         "gsde.squash_output)",
     }
     raise StageError(

@@ -126,7 +126,9 @@ class LearnerHost(TrainerHost):
         plan, trainer, policy = self.plan, stage.trainer, stage.policy()
         counts = ", ".join(f"{name} {count:,}" for name, count in trainer.parameter_counts().items())
         if counts:
-            self.stages.context(TRAINER).log.info("%s has networks with these parameters: %s.", plan.behavior, counts)
+            self.stages.context(TRAINER).log.info(
+                "%s: number of parameters in each network: %s.", plan.behavior, counts
+            )
         self.control.send(
             LearnerReady(
                 plan.behavior,

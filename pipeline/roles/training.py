@@ -144,9 +144,9 @@ class TrainerHost(Host):
             except (StageError, LookupError, TypeError, ValueError, AttributeError) as error:
                 problem = str(error) if isinstance(error, StageError) else describe_error(error)
                 raise StageError(
-                    f"{self.plan.behavior} can't continue from {self.checkpoint.folder}. Most likely its "
-                    "trainer_type, observations, actions or settings have changed since then: restore them, or start "
-                    f"a new run with another --run-id.\n{problem}"
+                    f"{self.plan.behavior} can't continue from {self.checkpoint.folder}. Most likely its trainer_type, "
+                    "observations, actions or settings have changed since then: restore them, or start a new run with "
+                    f"a different --run-id.\n{problem}"
                 ) from error
             warning = stage.trainer.load_bulk(self.checkpoint.folder)
             if warning is not None:

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 MANIFEST = "manifest.json"
 MENDING = (
-    "restore the file from a copy; or start over with --force, which archives this run; or start a new run with "
-    "another --run-id from this run's newest policy, with --initialize-from"
+    "restore the file from a copy; or start over with --force, which archives this run; or start a new run with a "
+    "different --run-id from this run's newest policy, with --initialize-from"
 )
 PART_SUFFIX = ".part"
 _UNFINISHED = ".unfinished"

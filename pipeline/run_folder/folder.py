@@ -312,7 +312,7 @@ def _already_there(path: Path) -> RunFolderError:
     check_unused(path)
     return RunFolderError(
         f"{shown(path)} exists: there is already a run with the id {path.name!r}. Use --resume to resume it, --force "
-        "to archive it and start over, or another --run-id"
+        "to archive it and start over, or choose a different --run-id"
     )
 
 

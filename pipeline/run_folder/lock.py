@@ -120,7 +120,7 @@ def hold(run_folder: Path) -> BaseFileLock:
         guard.acquire()
     except Timeout as error:
         raise RunFolderError(
-            f"{run_folder} is in use by {_holder(run_folder)}; wait for it, stop it, or use another --run-id"
+            f"{run_folder} is in use by {_holder(run_folder)}; wait for it, stop it, or use a different --run-id"
         ) from error
     return guard
 

@@ -126,7 +126,7 @@ def kept_configuration(run_folder: Path) -> RunConfig:
     """
     file, plain = run_folder / CONFIGURATION, read_configuration(run_folder)
     if not plain:
-        raise RunFolderError(f"{file} is missing, or can't be read: this is not the folder of a run")
+        raise RunFolderError(f"{file} is missing, or can't be read: this is not a run folder")
     return RunConfig.from_plain(plain, file)
 
 
@@ -169,8 +169,8 @@ def other_run(before: str, config: RunConfig) -> str:
     if not learned or not config.behaviors or learned.keys() & config.behaviors.keys():
         return ""
     return (
-        f"it is a run of {', '.join(map(str, learned))}, but the configuration has {', '.join(config.behaviors)}: "
-        "resume it with its own file, or start a new run with this one, with another --run-id"
+        f"this run trains {', '.join(map(str, learned))}, but the configuration lists {', '.join(config.behaviors)}: "
+        "resume the run with its original file, or use a different --run-id to start a new run"
     )
 
 

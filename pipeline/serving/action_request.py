@@ -285,7 +285,7 @@ def _flag(value: object) -> bool | None:
 def _text(value: object) -> str:
     if value is None or isinstance(value, str):
         return value or ""
-    raise unfit(f"session: expected the id of a session, got {_kind(value)}")
+    raise unfit(f"session: expected a session id, got {_kind(value)}")
 
 
 def unfit(message: str) -> RequestRefused:

@@ -93,7 +93,7 @@ async def _serve(
                 await grpc_server.start(_grpc_ports(site.port, port))
             except OSError as error:
                 raise CommandError(
-                    f"--listen: {error.strerror}; choose another address with --listen=HOST:PORT"
+                    f"--listen: {error.strerror}; choose a different address with --listen=HOST:PORT"
                 ) from error
             tell(_words(models, site, grpc_server.port, token))
             await stop.wait()

@@ -205,7 +205,7 @@ class Tally:
         )
         self._seconds = Histogram(
             "headrace_serving_seconds",
-            "Seconds from reading a request to its answer",
+            "Seconds from reading a request to sending its response",
             ["model"],
             buckets=_BUCKETS,
             registry=self._registry,

@@ -224,7 +224,7 @@ def test_each_epoch_of_sac_has_the_spread_of_its_values_and_returns(tmp_path, ca
         for low, mean, high in zip(*(curves[f"Epoch/{name} {kind}"] for kind in ("Min", "Mean", "Max")), strict=True):
             assert low.value <= mean.value <= high.value
     assert curves["Epoch/EpRet Min"][0].value < curves["Epoch/EpRet Max"][0].value
-    assert "Pendulum has networks with these parameters: actor 98, q1 114, q2 114, targets 228." in caplog.text
+    assert "Pendulum: number of parameters in each network: actor 98, q1 114, q2 114, targets 228." in caplog.text
 
 
 @pytest.mark.slow

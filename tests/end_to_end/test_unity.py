@@ -172,7 +172,7 @@ def test_the_editor_being_stopped_ends_the_run_in_order(start, tmp_path, press_p
     editor = press_play("--agents", 4, "--misbehave", "stop", "--at-step", 200)
     assert command.wait() == 0, command.output
     assert editor.wait() == 0
-    assert "The run ends." in command.output
+    assert "so the run is ending." in command.output
     assert restarts(command.output) == 0
     command.assert_left_nothing()
     assert_saved(command.run_folder, 400)

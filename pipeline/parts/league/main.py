@@ -41,7 +41,7 @@ SLOW_S = 10.0
 """Seconds after which a write into the pool causes a warning."""
 _SLOW = "Freezing %s is taking more than %.0f s. Until the disk responds, the league freezes no policy."
 _LEFT = (
-    "The run ends without having frozen %s: the disk has not responded for %.0f s (pipeline.supervision.grace_s). A "
+    "The run is ending without freezing %s: the disk has not responded for %.0f s (pipeline.supervision.grace_s). A "
     "resumed run freezes that policy or a later one."
 )
 

@@ -30,7 +30,7 @@ def in_present_form(saved: Mapping[str, Any], game: LeagueGame) -> dict[str, Any
         raise StageError(
             f"the league's part of the checkpoint belongs to {', '.join(found)}, but should belong to {game.home}, the "
             "first behaviour with a league. If the order of the behaviours has changed, restore the previous order. A "
-            "checkpoint of several leagues with separate pools can't be resumed: start a new run with another "
+            "checkpoint of several leagues with separate pools can't be resumed: start a new run with a different "
             "--run-id from this run's newest policies, with --initialize-from"
         )
     present = dict(saved)

@@ -264,7 +264,7 @@ def test_of_a_channel_that_is_cut_anywhere_the_whole_frames_are_heard(at):
 
 
 def test_a_frame_that_claims_too_much_is_refused_before_it_is_read():
-    with pytest.raises(ControlError, match=f"claims {MAX_FRAME + 1} bytes, but at most {MAX_FRAME}"):
+    with pytest.raises(ControlError, match=f"declares {MAX_FRAME + 1} bytes, but at most {MAX_FRAME}"):
         received(struct.pack("<I", MAX_FRAME + 1) + b"x")
 
 

@@ -276,7 +276,7 @@ def test_tensors_that_are_views_of_a_few_bytes_are_not_spread_out(tmp_path, wher
     spread = {"w": torch.zeros(1).expand(10_000_000_000)}
     path = exported_with(tmp_path / "bomb.pt", **{where: spread})
     assert path.stat().st_size < 50_000
-    with pytest.raises(ValueError, match=r"bomb.pt is not an exported policy: its tensors claim 40,0"):
+    with pytest.raises(ValueError, match=r"bomb.pt is not an exported policy: its tensors declare 40,0"):
         read_export(path)
 
 
@@ -300,7 +300,7 @@ def test_a_bit_that_makes_a_folder_of_a_tensor_is_named_as_damage(tmp_path):
     whole = path.read_bytes()
     attributes = whole.rindex(b"archive/data/0") - 46 + 38  # of its entry in the zip's directory
     path.write_bytes(flipped(whole, 8 * attributes + 4))
-    with pytest.raises(ValueError, match=r"Ball-100\.pt is damaged: its entry archive/data/0 claims to be a folder"):
+    with pytest.raises(ValueError, match=r"Ball-100\.pt is damaged: its entry archive/data/0 is marked as a folder"):
         read_export(path)
 
 
@@ -343,5 +343,5 @@ def test_an_archive_that_unpacks_to_more_than_the_file_is_refused(tmp_path):
         archive.writestr("bomb/data.pkl", bytes(50_000_000))
     assert packed.stat().st_size < 500_000
     assert is_export(packed), "a damaged one counts as such"
-    with pytest.raises(ValueError, match="its content claims 50,000,000 bytes"):
+    with pytest.raises(ValueError, match="its content declares 50,000,000 bytes"):
         read_export(packed)

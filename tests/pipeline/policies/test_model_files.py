@@ -92,7 +92,7 @@ def test_the_only_behaviour_is_taken_for_any_name(tmp_path):
         ("run@400", r"holds no policy Test-400.pt or .onnx: available: @700"),
         ("run@best", r"holds no policy Test-best.pt .*only a run with an evaluation section keeps best"),
         ("run@newest", r"unknown choice '@newest'; expected @best, @last, a step"),
-        ("run/Test/Test-700.pt@best", r"@best chooses from the folder of a run, but .* is a file"),
+        ("run/Test/Test-700.pt@best", r"@best chooses from a run folder, but .* is a file"),
         ("rum", r"there is no file or folder .*rum; did you mean 'run'"),
         (".", r"holds no policies: expected a .pt or .onnx file, the folder of a run"),
         ("notes.txt", r"notes.txt is not a model: expected a .pt or .onnx file"),

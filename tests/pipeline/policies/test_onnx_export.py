@@ -150,7 +150,7 @@ def test_what_can_not_be_made_anew_is_reported_and_the_rest_is_made(tmp_path, ca
     written(tmp_path, 200)
     (tmp_path / "Test" / "Test-100.pt").write_bytes(b"not a policy")
     assert not reexport(tmp_path)
-    assert "Test-100.pt: is not an exported policy" in warnings_of(caplog)[0]
+    assert "Test-100.pt is not an exported policy" in warnings_of(caplog)[0]
     assert (tmp_path / "Test.onnx").is_file()
 
 

@@ -96,7 +96,7 @@ def test_what_is_no_policy_is_told(run_folder, tmp_path):
             load_policy(tmp_path / name)
     with pytest.raises(RunError, match=r"Test-500\.pt is a policy for Test, not for Other"):
         load_policy(run_folder / "Test" / "Test-500.pt", behavior="Other")
-    with pytest.raises(RunError, match=r"@best chooses from the folder of a run, but .* is a file"):
+    with pytest.raises(RunError, match=r"@best chooses from a run folder, but .* is a file"):
         load_policy(run_folder / "Test" / "Test-500.pt", checkpoint="best")
 
 

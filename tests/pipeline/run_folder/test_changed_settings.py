@@ -40,7 +40,7 @@ def test_what_belongs_to_one_start_of_the_command_is_not_shown():
 def test_a_run_of_other_behaviours_is_another_run():
     hopper = RunConfig.from_plain({"behaviors": {"Hopper": {}}})
     assert other_run(BEFORE, hopper).startswith(
-        "it is a run of CartPole, but the configuration has Hopper: resume it with"
+        "this run trains CartPole, but the configuration lists Hopper: resume the run with"
     )
     both = RunConfig.from_plain({"behaviors": {"Hopper": {}, "CartPole": {}}})
     assert [other_run(before, both) for before in (BEFORE, "", "[]", "a: [")] == [""] * 4

@@ -111,7 +111,7 @@ def test_other_observations_are_refused_with_what_was_expected(observations, wor
         ({"masks": [[1], [1, 1]]}, "masks: row 0 has shape (1,); expected 1 for each"),
         ({"masks": "all"}, "masks: is str 'all'; expected 1 for each"),
         ({"deterministic": 1}, "deterministic: expected true or false, got a number"),
-        ({"session": 3}, "session: expected the id of a session, got a number"),
+        ({"session": 3}, "session: expected a session id, got a number"),
         ({"episode_start": [True, True]}, "episode_start: needs a session, but the request names none"),
         ({"session": "a", "episode_start": [True]}, "episode_start: expected [2], one per agent, got [1]"),
     ],

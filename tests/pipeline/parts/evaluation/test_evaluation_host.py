@@ -98,7 +98,7 @@ async def test_a_damaged_opponent_is_named_and_replaced(tmp_path, caplog):
     kept = tmp_path / "Volley" / "Volley-opponent.pt"
     kept.write_bytes(b"no policy")
     score, _ = await evaluated(tmp_path, policy(120), opponents="snapshot")
-    assert f"{kept}: is not an exported policy" in caplog.text
+    assert f"{kept} is not an exported policy" in caplog.text
     assert score.step == 120
     assert read_export(kept).update.step == 120
 

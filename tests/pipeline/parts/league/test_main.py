@@ -125,7 +125,7 @@ async def test_a_disk_that_hangs_is_named_and_the_run_ends_without_it_after_its_
     assert [record.getMessage() for record in caplog.records] == [
         f"Freezing step 100 of Duel.exploiter into {pool} is taking more than 10 s. Until the disk responds, the league "
         "freezes no policy.",
-        f"The run ends without having frozen step 100 of Duel.exploiter into {pool}: the disk has not responded for "
+        f"The run is ending without freezing step 100 of Duel.exploiter into {pool}: the disk has not responded for "
         "60 s (pipeline.supervision.grace_s). A resumed run freezes that policy or a later one.",
     ]
     await until_blocked()
@@ -148,7 +148,7 @@ async def test_a_disk_that_is_slow_is_awaited_as_long_as_it_answers(tmp_path, ca
         await disk.answer()
         assert len(world.members) == members
     await ended
-    assert "ends without" not in caplog.text
+    assert "ending without" not in caplog.text
 
 
 def test_a_thread_that_hangs_does_not_keep_the_process_alive():
