@@ -298,8 +298,7 @@ class Matches:
     number: int
     """Number that increases with each change; recorded in trajectories and game results."""
     seats: tuple[int, ...]
-    """Each row's player on the learner's side; if this player is a pool member, the trainer does not learn from the
-    game."""
+    """Each row's player on the learner's side. The trainer does not learn from games that a pool member plays."""
     opponents: tuple[int, ...]
     weights: tuple[float, ...]
     """Probability of each row; the probabilities of rows whose opponents play the same behaviour add up to 1."""
@@ -360,7 +359,7 @@ class DecisionRequest:
 
 
 DECISION = "decision/"
-"""Prefix of decision columns among an answer's columns."""
+"""Prefix of the names of decision columns in an answer."""
 
 
 @dataclass(frozen=True, slots=True)

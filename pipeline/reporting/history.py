@@ -17,7 +17,7 @@ from headrace.pipeline.run_folder.names import behavior_folder
 MOST_POINTS = 1024
 """Maximum number of points per curve; a curve that reaches the maximum is thinned to half as many points."""
 MOST_CURVES = 2000
-"""Maximum number of curves per run, because statistics' names may contain numbers."""
+"""Maximum number of curves per run. A limit is needed because statistics' names may contain numbers."""
 MOST_MARKS = 1000
 """Maximum number of marks per category; beyond the limit, the oldest marks are dropped."""
 MARKS = "Marks/"

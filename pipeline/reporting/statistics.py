@@ -70,7 +70,7 @@ class StatisticsWriter(Protocol):
 
         Args:
             category: behaviour name, or `Pipeline`.
-            summaries: the summaries, by statistic name; a statistic without values is absent.
+            summaries: the summaries, keyed by statistic name; a statistic without values is absent.
             step: nominal step of the summary, the x value of a curve.
         """
 

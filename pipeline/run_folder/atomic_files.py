@@ -188,7 +188,7 @@ def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> list[Path]
 
 
 def free_name(path: Path) -> Path:
-    """Return `path`, or the first of `path-2`, `path-3`, … that does not exist."""
+    """Return `path` or, if it exists, the first of `path-2`, `path-3`, … that does not."""
     taken, number = path, 1
     while taken.exists():
         number += 1
