@@ -67,7 +67,7 @@ SCRIPTED_PLAYERS: Mapping[str, tuple[str, ...]] = {
     "ConnectFour": ("headrace.stages.games.connect_four:TacticalPlayer",),
     "Pursuit": ("headrace.stages.games.pursuit:ScriptedPursuer", "headrace.stages.games.pursuit:ScriptedEvader"),
 }
-"""Maps a built-in game to its scripted player, as `module:Class`; one per team if the teams' players differ."""
+"""Maps each built-in game to its scripted player, as `module:Class`, or to one player per team if these differ."""
 
 
 def kind_of(use: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Checks of leagues across several sections of the YAML; a single league is checked in its model."""
+"""Checks of leagues across several sections of the YAML. Checks within a single league are in its model."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def about_leagues(config: Sections) -> Iterator[Finding]:
 
 
 def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Finding]:
-    """Report keys that differ between the leagues of a game's behaviours, which share one payoff table."""
+    """Report keys that differ between leagues but must not, because all leagues in a run share one payoff table."""
     (name, first), *others = learners.items()
     for other, league in others:
         for key in ("payoff", "decay", "meta_solver", "rating", "learning", "turn_steps", "quality_rate"):

@@ -1,4 +1,4 @@
-"""Checks across several sections of the YAML; each section's own checks are in its model."""
+"""Checks across several sections of the YAML. Checks within a single section are in that section's model."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _EXECUTABLES_ALONE = {
 
 
 def section_warnings(config: Sections) -> list[Finding]:
-    """Find valid settings that deserve a warning, including those of behaviours."""
+    """Find valid settings that deserve a warning, in all sections and behaviours."""
     found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
     found += [*_about_demonstrations_alone(config), *_about_other_systems(config)]
     for path, settings in config.blocks():

@@ -28,7 +28,7 @@ _NEVER_RETURNS = os.path.join("multiprocessing", "popen_fork.py")
 
 @functools.cache
 def confine_forks() -> None:
-    """End each process that user code forks, from now on, when that code returns."""
+    """From now on, end each process that user code forks when that code returns."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_confine)
 

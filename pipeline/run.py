@@ -279,7 +279,7 @@ def _open_folder(config: RunConfig) -> RunFolder:
 
 
 def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint | None, dict[str, int]]:
-    """Return the checkpoint from which the run resumes or whose policies it plays, and `RunPlan.left`."""
+    """Return the checkpoint to resume from, or whose policies to play, and `RunPlan.left`."""
     settings = config.checkpoint_settings
     if not (settings.resume or settings.inference):
         return None, {}

@@ -127,7 +127,7 @@ def row_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Col
 
 
 def final_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Return the columns [K] of each trajectory's ends: next observation, previous action, and group."""
+    """Return the columns [K] with each trajectory's next observation, previous action and group."""
     columns = (*observation_columns(spec, "next_obs_"), *action_columns(spec, "previous_"))
     return (*columns, *GROUP_TRAJECTORY_COLUMNS) if spec.grouped else columns
 

@@ -159,7 +159,7 @@ def _descriptor(thing: socket.socket | Segment) -> int:
 
 
 def _anonymous_memory(size: int) -> int | None:
-    """Allocate memory outside every mounted file system, so that no `/dev/shm` quota applies. Linux only."""
+    """Allocate memory outside every mounted file system, so no `/dev/shm` quota applies. Linux only."""
     if not hasattr(os, "memfd_create"):  # the C library is too old
         return None
     try:

@@ -115,7 +115,7 @@ class PullOutlet(RoomOutlet[T]):
                 return []
 
     def finish(self) -> None:
-        """Stop as `FetchSource.finish` says: drop items not yet fetched; puts raise `QueueClosed`."""
+        """Stop the producer (see `FetchSource.finish`): drop items not yet fetched; puts raise `QueueClosed`."""
         post(self._home, self._finish)
 
     def _finish(self) -> None:

@@ -30,7 +30,7 @@ STARVING_AFTER_S = 5.0
 
 @dataclass(slots=True)
 class _Parcel:
-    """One item in the form in which it is sent."""
+    """An item, in the form that is sent."""
 
     header: dict[str, Any]
     arrays: list[Array]

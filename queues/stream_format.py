@@ -37,7 +37,7 @@ MAX_FRAME_BYTES = 1 << 30
 """Maximum payload of a frame in bytes, compressed or not; writers refuse larger frames, and readers treat them as
 damage."""
 MAX_META_BYTES = 1 << 20
-"""Maximum metadata of a frame in bytes; as Python objects up to 72 times as much, since one byte can be a map."""
+"""Maximum size of a frame's metadata in bytes; up to 72 times more as Python objects, because one byte can be a map."""
 COMPRESSION_LEVEL = -1
 """A fast zstd level: for noisy floats it takes a tenth of level 1's time for 8 % more output; otherwise about equal."""
 
@@ -57,11 +57,11 @@ _META_LENGTH = struct.Struct("<I")
 _PLAIN_DTYPE = re.compile(r"[<>|][biuf]\d{1,2}")
 
 ColumnTable = Mapping[str, tuple[Column, ...]]
-"""Columns of a trajectory batch by axis: rows, trajectories, episodes, games."""
+"""Columns of a trajectory batch, keyed by axis: rows, trajectories, episodes, games."""
 
 
 def column_table(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> dict[str, tuple[Column, ...]]:
-    """Return the columns of a behaviour's trajectory batches; `extra` are those declared by the behaviour's trainer."""
+    """Return the columns of a behaviour's trajectory batches; `extra` are the columns that its trainer declares."""
     return {
         "rows": row_columns(spec, extra),
         "trajectories": (*TRAJECTORY_COLUMNS, *final_columns(spec)),

@@ -43,7 +43,7 @@ class Frame:
 
     edge: str
     sequence: int
-    """Number of the message within the file, counted from 0 over all its edges."""
+    """Number of the message within the file, starting at 0, over all of the file's edges."""
     time_s: float
     """Time of the recording, in seconds on the recording process's monotonic clock."""
     message: Message

@@ -70,7 +70,7 @@ class Checkpoint:
     """Path of the manifest from which the checkpoint was read."""
 
     def read(self, name: str) -> Any:
-        """Return the state in a part; None if the checkpoint has no such part.
+        """Return the state in a part; None if the checkpoint does not have the part.
 
         Raises:
             CheckpointError: if the file is missing or damaged.

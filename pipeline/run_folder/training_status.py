@@ -185,7 +185,7 @@ def _number(entry: Mapping[str, Any], where: str, key: str, kind: type[N] = floa
 def _versions() -> dict[str, str]:
     """Return the three keys that ML-Agents requires in a status.
 
-    It only warns if it does not recognise their values.
+    ML-Agents only warns if it does not recognise their values.
     """
     return {
         "stats_format_version": STATUS_FORMAT_VERSION,

@@ -54,7 +54,7 @@ class LoadedModel:
 
     @property
     def description(self) -> str:
-        """Text with the policy's file, and its step if known."""
+        """Text that names the policy's file, and the policy's step if known."""
         return shown(self.path) + (f", step {self.step}" if self.step else "")
 
     def is_quick(self, agents: int) -> bool:
