@@ -98,7 +98,7 @@ FORGED = {
     "empty": (lambda batch: replace(batch, behavior_id=""), "'', which the file does not describe"),
     "a strange team": (
         lambda batch: replace(batch, behavior_id="Early?team=x"),
-        "must be a whole number of at least 0",
+        "must be a non-negative whole number",
     ),
     "no trajectories": (a_policy, "PolicyUpdate"),
     "a column missing": (without_a_column, "obs_0"),

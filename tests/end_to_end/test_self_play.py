@@ -174,7 +174,7 @@ def test_one_team_only_is_warned_of(tmp_path, caplog):
 
 def test_a_negative_team_is_an_error_that_names_it(tmp_path):
     plain = duel(0, environment__factory="duel_env:Negative")
-    with pytest.raises(RunFailed, match=r"'Seeker\?team=-1': the team must be a whole number of at least 0"):
+    with pytest.raises(RunFailed, match=r"'Seeker\?team=-1': the team must be a non-negative whole number"):
         run_here(plain, tmp_path, "run")
 
 
