@@ -65,9 +65,10 @@ class Activity:
                 _RUNNING[self.task] = outer
 
     def silent_s(self, now_s: float) -> float:
-        """Return how many seconds ago the current work last made progress; 0 while idle or during a legitimate wait.
+        """Return how many seconds ago the current work last made progress.
 
-        Supervision calls this about once a second; each call compares the counters with those at the previous call.
+        Return 0 while the stage is idle or during a legitimate wait. Supervision calls this about once a second; each
+        call compares the counters with those at the previous call.
         """
         progress = None if self.operation is None or self.waiting else self.progress()
         seen = None if progress is None else (self.operations, self.passed, progress)
@@ -211,7 +212,7 @@ class Timings:
                 self.add(name, now - self._lasting.pop(name))
 
     def drain(self) -> tuple[Mapping[str, tuple[float, int]], float]:
-        """Return the time and count of each kind of work, and the length of the period; start a new period."""
+        """Return the time and count of each kind of work and the period's length, then start a new period."""
         now = self._clock()
         for name, since in self._lasting.items():
             self._seconds[name] = self._seconds.get(name, 0.0) + now - since

@@ -10,8 +10,10 @@ AIM_S = 0.025
 because a request also waits in the socket before it is admitted."""
 LEAST = 16
 _RISE, _FALL = 0.05, 0.5
-"""Increase of the limit for each timely answer, and decrease for each late one; they cancel out if one in eleven is
-late."""
+"""Increase of the limit for each timely answer, and decrease for each late one.
+
+The two cancel out if one answer in eleven is late.
+"""
 
 
 class Admission:

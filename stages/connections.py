@@ -246,7 +246,7 @@ class _Seat(asyncio.Protocol):
         self._await_header()
 
     def data_received(self, data: bytes) -> None:
-        """Pass on data, which may start a request; refuse the request if there are too many."""
+        """Pass on data. If the data start a request and too many requests are in progress, refuse the request."""
         if self._transport is None:  # the connection has no slot
             return
         if self._requests:
@@ -280,7 +280,7 @@ class _Seat(asyncio.Protocol):
         return self.handler.eof_received()
 
     def pause_writing(self) -> None:
-        """Pass on the pause: the caller must read before the handler sends more."""
+        """Pass on the pause to the handler, which must not send more until the caller has read."""
         self.handler.pause_writing()
         self._await_reader()
 
@@ -347,7 +347,7 @@ def _stop(timer: asyncio.TimerHandle | None) -> None:
 
 
 def _network(peer: Any) -> str:
-    """Return a peer's address; for IPv6 its network, because a caller usually controls all of a network's addresses."""
+    """Return a peer's IPv4 address or IPv6 network. A caller usually controls all addresses of an IPv6 network."""
     try:
         address = ip_address(peer[0].partition("%")[0])
     except (TypeError, LookupError, ValueError):

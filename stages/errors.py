@@ -20,9 +20,10 @@ if TYPE_CHECKING:  # at run time this would import all of `config`
     from headrace.config.errors import KeyPath
 
 Who = Callable[[int | None], str]
-"""Maps a row to the start of an error message: environment, instance and agent; None stands for all rows together.
+"""Function that returns the start of an error message about a row, with environment, instance and agent.
 
-To identify the culprit, the function may repeat calls, so it is called only after an error.
+None instead of a row stands for all rows together. To identify the culprit, the function may repeat calls, so it is
+called only after an error.
 """
 
 

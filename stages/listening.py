@@ -55,7 +55,10 @@ _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 
 def outer_host(listen: str) -> str:
-    """Return the host name that other machines use for a server with this `listen` value; empty if they can't."""
+    """Return the host name that other machines use for a server with this `listen` value.
+
+    Return an empty string if other machines can't reach the server.
+    """
     if not reaches_others(listen):
         return ""
     if len(hosts_of(listen)) > 2:

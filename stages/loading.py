@@ -112,7 +112,7 @@ def load_plugin(group: str, name: str) -> Any:
 
 
 def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
-    """Import a module: the YAML's folder comes first, then the working directory, then installed packages.
+    """Import a module from the YAML's folder, else from the working directory, else from installed packages.
 
     Args:
         name: the module's name, with dots for a module inside a package.
@@ -168,7 +168,10 @@ def _import_own(folders: Sequence[Path], top: str) -> None:
 
 
 def _add_to_path(folders: Sequence[str]) -> None:
-    """Add folders to `sys.path` before installed packages; Headrace's checkout goes last, and hides nothing."""
+    """Add folders to `sys.path` before installed packages.
+
+    Headrace's own checkout goes last, so it hides no other module.
+    """
     ours = [path for path in [*sys.path, *folders] if path not in _INSTALLED and _is_root(path)]
     others = [path for path in sys.path if path not in ours]
     at = next((index for index, path in enumerate(others) if path in _INSTALLED), len(others))

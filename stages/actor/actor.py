@@ -39,7 +39,7 @@ class ActorPort:
     """Called with the reason when the environments have ended normally; the actor then only emits the data it still
     holds."""
     stopped: Callable[[], None] = lambda: None
-    """Called after a requested stop, once the host has taken the last item; only closing the environments remains."""
+    """Called after a requested stop, once the host has taken the last item; the actor then closes the environments."""
 
 
 class Actor(Source[Item]):
@@ -98,7 +98,10 @@ class Actor(Source[Item]):
 
     @property
     def acting(self) -> Mapping[str, tuple[int, int]]:
-        """Per behaviour name, (steps, version): learning steps after the first `steps` use that version or newer."""
+        """Pairs (steps, version), keyed by behaviour name.
+
+        Learning steps after the first `steps` use that version or a newer one.
+        """
         return self._account.acting
 
     @property
@@ -233,7 +236,7 @@ class Actor(Source[Item]):
         }
 
     def _obeys(self) -> bool:
-        """Return True if the actor may follow commands now; `STANDS_STILL` limits this in deterministic runs."""
+        """Return True if the actor may follow commands now: in deterministic runs, only in a `STANDS_STILL` state."""
         if not self._resets_at_checkpoints or self._state in STANDS_STILL:
             return True
         return not self._account.bounded()

@@ -146,7 +146,10 @@ class CreditAccount:
         self._names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
 
     def renew(self, source: int) -> None:
-        """Continue as a new source: credits are counted from 0, and pay for the steps that the actor still holds."""
+        """Continue as a new source, whose credits are counted from 0.
+
+        These credits also pay for the steps that the actor still holds.
+        """
         self._gate.renew({name: int(self._processor.emitted(name)) for name in self._names})
         self._processor.renew(source)
         self.acting.clear()
@@ -233,7 +236,10 @@ class CreditAccount:
         return {name: self._gate.needed_version(name) for name in self._names}
 
     def note_versions(self, versions: Mapping[str, int], known: Mapping[str, int]) -> None:
-        """Record which versions made the open decisions and will make the next; the ledger already knows `known`."""
+        """Record which versions made the open decisions and which will make the next ones.
+
+        `known` are the versions that the ledger already knows.
+        """
         for name, version in versions.items():
             if version > self.acting.get(name, (0, -1))[1]:
                 self._unreported |= version > known.get(name, 0)
@@ -245,5 +251,5 @@ class CreditAccount:
         return {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
 
     def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the given behaviours that are learning: only these need credits and their newest policies."""
+        """Return those of the given behaviours that are learning. Only they need credits and their newest policies."""
         return tuple(name for name in names if self._environment.mappings.learns(name))

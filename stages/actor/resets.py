@@ -60,7 +60,7 @@ class Resets:
         self.adopt_parameters()
 
     def receive_parameters(self, parameters: EnvironmentParameters) -> None:
-        """Store parameters until they are adopted; a reset required by earlier parameters remains due."""
+        """Store parameters until they are adopted. If earlier parameters required a reset, that reset remains due."""
         if self._received is not None and self._received.reset:
             parameters = replace(parameters, reset=True)
         self._received = parameters
@@ -100,7 +100,7 @@ class Resets:
             await self.recover(error)
 
     async def recover(self, error: BrokenEnvironmentError) -> None:
-        """Rebuild the environments, as often as the restart limits allow.
+        """Rebuild the environments, retrying until a rebuild succeeds or the restart limits are reached.
 
         Raises:
             StageError: if the limits forbid another restart.

@@ -122,4 +122,7 @@ TRANSITIONS: dict[State, tuple[Transition, ...]] = {
 end normally during a step or a reset lead from any state to ENDED."""
 
 STANDS_STILL = frozenset({State.WAITING, State.RESET_WAITING, State.CHECKPOINT, State.ENDED})
-"""States in which deterministic runs follow commands: in these, it does not matter when a command arrives."""
+"""States in which deterministic runs follow commands.
+
+In these states, the moment at which a command arrives does not affect the run.
+"""

@@ -304,7 +304,7 @@ class Assembler:
         return len(fresh) + len(lost), changed
 
     def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
-        """Begin episodes for agents [k] without an open decision: their rows complete no step."""
+        """Begin episodes for agents [k] without an open decision; these agents' rows complete no step."""
         self._agents.start_episodes(slots, stamps)
         self.pending -= count_true(stamps[LEARNING])
 
@@ -326,7 +326,7 @@ class Assembler:
         observations: list[tuple[PageColumn, Array]],
         ended: int,
     ) -> None:
-        """Begin new pages for the agents at `turning`, `fresh` of which had no page; write the first rows to `at`."""
+        """Begin new pages for agents `turning` (`fresh` had none), and set `at[turning]` to each page's first row."""
         pages, ends = self._pages, at[turning]
         if fresh < len(turning):
             for column, records in observations:
@@ -372,7 +372,7 @@ class Assembler:
         self._close(slots[completed], ends[completed], lengths[completed], truncated=truncated)
 
     def _close(self, slots: Numbers, ends: Numbers, lengths: Numbers, *, truncated: bool = False) -> None:
-        """Add trajectories without an ending to the outbox: the `lengths` [k] rows before the rows `ends` [k]."""
+        """Add trajectories without an ending to the outbox; each is the `lengths` [k] rows before row `ends` [k]."""
         if not len(slots):
             return
         self._agents.steps_before[slots] += lengths
@@ -389,7 +389,7 @@ def _returned(step: StepBatch) -> Floats:
 
 
 def _shared(step: StepBatch) -> Floats:
-    """Return the group rewards [n] that count towards episode returns; 0 for a behaviour without groups."""
+    """Return the group rewards [n] that count towards episode returns, or 0 for a behaviour without groups."""
     if step.undiscounted is not None:
         return step.undiscounted[:, 1]
     return np.zeros(len(step.rewards), np.float32) if step.group_rewards is None else step.group_rewards

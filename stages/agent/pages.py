@@ -123,7 +123,10 @@ class Pages:
         self._names = step.decisions.keys()
 
     def allocate(self, count: int) -> Numbers:
-        """Return the first rows [count] of free pages, valid until the next call to `release`; the columns may grow."""
+        """Return the first rows [count] of free pages, valid until the next call to `release`.
+
+        This call may enlarge the columns.
+        """
         if len(self._free) < count:
             self._grow(count)
         return self._free.allocate(count)
@@ -133,7 +136,7 @@ class Pages:
         self._free.release(starts)
 
     def lengths(self, ends: Numbers) -> Numbers:
-        """Return how many rows precede each row of `ends` [k] in its page; `horizon` for the row after `nowhere`."""
+        """Return how many rows precede each row of `ends` [k] in its page, or `horizon` for the row after `nowhere`."""
         lengths: Numbers = ends % self._stride
         return lengths
 

@@ -167,7 +167,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         return _emit(self._assemblers.values())
 
     def close_environments(self, env_ids: ArrayLike) -> None:
-        """Close the agents of closed environment instances, as `close_all` does; the next batch emits their steps."""
+        """Close the agents of closed environment instances as `close_all` does. The next batch contains their steps."""
         closed = np.asarray(env_ids, np.int64)
         for assembler in self._assemblers.values():
             assembler.close(truncated=True, env_ids=closed)

@@ -28,7 +28,7 @@ def make_brain(request: BrainRequest) -> ActingPolicy:
     """Make the brain for a request's behaviour id.
 
     Raises:
-        StageError: if the brain can't be made; a LoadError if something named in the YAML does not exist.
+        StageError: if the brain can't be made. The error is a LoadError if something named in the YAML does not exist.
     """
     assert request.spec is not None, "a brain is made for a behaviour"
     brain: ActingPolicy = _maker(request)(request)
@@ -36,7 +36,10 @@ def make_brain(request: BrainRequest) -> ActingPolicy:
 
 
 def check_brain(request: BrainRequest) -> list[LoadError]:
-    """Find mistakes that would prevent the brain from being made, as far as possible without making it."""
+    """Find mistakes that would prevent the brain from being made.
+
+    Mistakes that show only when the brain is made are not found.
+    """
     try:
         _maker(request)(request)
     except LoadError as error:

@@ -23,7 +23,7 @@ def equal_shares(total: int, parts: int) -> NDArray[np.int64]:
 
 
 class CountedEpisodes:
-    """Counts one behaviour id's episodes: in each instance, a fixed number of the first episodes to *begin*.
+    """Counts one behaviour id's episodes. In each instance, the first episodes to *begin* count, up to a fixed number.
 
     An episode that never ends does not count. An instance that broke plays replacements for its lost episodes. If an
     instance closes for good, the other instances play its episodes. An agent without a row for `PATIENCE` ticks is not
@@ -50,7 +50,7 @@ class CountedEpisodes:
         self._instances = list(range(len(shares)))
         """Numbers of the instances that have not closed."""
         self._slots: dict[int, int] = {}
-        """For each agent with a running episode: its index in the arrays below."""
+        """Indices into the arrays below, keyed by the id of each agent with a running episode."""
         self._free: list[int] = []
         self._env_ids = np.zeros(0, np.int64)
         self._counts = np.zeros(0, np.bool_)
@@ -114,7 +114,7 @@ class CountedEpisodes:
         self._seen[self._where] = self._tick
 
     def _slot_of(self, agent: int, env_id: int) -> int:
-        """Return an agent's slot; start an episode for an agent without a slot."""
+        """Return an agent's slot. If the agent has no slot yet, start an episode for it."""
         slot = self._slots.get(agent)
         if slot is not None:
             return slot
@@ -149,7 +149,10 @@ class CountedEpisodes:
         return counts
 
     def _share_anew(self, closed: set[int]) -> None:
-        """Distribute the shares of closed instances among the others; if none are left, the count is complete."""
+        """Distribute the shares of closed instances among the other instances.
+
+        If no instance is left, the count is complete.
+        """
         self.forget(closed)
         self._instances = [env_id for env_id in self._instances if env_id not in closed]
         for env_id in closed:

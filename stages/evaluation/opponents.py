@@ -140,7 +140,10 @@ class SnapshotOpponents:
         self._kept: dict[str, PolicyUpdate] = {}
 
     def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
-        """Make a player from the stored snapshot; if there is none, store the newest policy as the snapshot."""
+        """Make a player from the stored snapshot.
+
+        If no snapshot is stored yet, first store the newest policy as the snapshot.
+        """
         if spec.name not in self._kept:
             kept = self._store.read(spec.name)
             if kept is None and newest is not None:

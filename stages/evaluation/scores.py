@@ -205,7 +205,7 @@ class ScoreSums:
         self._results = [a + b for a, b in zip(self._results, other._results, strict=True)]
 
     def score(self, rating: float | None) -> Score | None:
-        """Return the score, or None if there is no episode."""
+        """Return the score, or None if no episode has been counted."""
         if not self._count:
             return None
         won, drawn, lost = self._results

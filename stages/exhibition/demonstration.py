@@ -20,7 +20,10 @@ from headrace.stages.environments.protocol import AgentSteps
 EDGE = "agent_processor"
 """The pipeline edge whose recordings have the same format as demonstrations."""
 _LONGEST = 64
-"""Maximum steps per trajectory, which is also the most that a killed process loses; readers join an episode's parts."""
+"""Maximum number of steps per trajectory. A killed process loses at most this many steps.
+
+Readers join the parts of an episode.
+"""
 
 
 class Demonstration:

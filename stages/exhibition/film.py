@@ -215,7 +215,9 @@ class ObservationPictures(WatchedGroup):
 
 
 def to_rgb(image: NDArray[np.generic], spec: ObservationSpec) -> NDArray[np.uint8]:
-    """Return an observed image as RGB [height, width, 3]; unless it has 3 channels, show the last channel in grey.
+    """Return an observed image as RGB [height, width, 3].
+
+    If the image does not have 3 channels, show its last channel in grey.
 
     Args:
         image: an image of the spec's shape; floats range from 0 to 1.

@@ -23,7 +23,9 @@ _TOGETHER = "+"
 def keys_of(
     spec: BehaviorSpec, configured: Mapping[str, KeyMapSettings], usual: Mapping[str, KeyMapSettings]
 ) -> KeyMapSettings:
-    """Return a behaviour id's keys: the YAML's for the id or its name, the game's own, or arrows and digits.
+    """Return a behaviour id's keys.
+
+    These are the YAML's keys for the id or its name, otherwise the game's default keys, otherwise arrows and digits.
 
     Args:
         spec: the behaviour id's spec.

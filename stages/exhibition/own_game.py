@@ -72,7 +72,7 @@ class Seats:
             hands.decided()
 
     def empty(self, specs: Iterable[BehaviorSpec]) -> list[str]:
-        """Return the behaviour ids whose person is absent: the seat is free, or messages have stopped."""
+        """Return the behaviour ids whose person is absent, because the seat is free or messages have stopped."""
         ids = [spec.behavior_id for spec in specs if self.is_seat(spec)]
         return [each for each in ids if each not in self._hands or self._hands[each].late]
 
@@ -173,7 +173,8 @@ class OwnGame:
         film: the source of frames.
         seats: the people who play.
         show: called with each frame.
-        tell: called when a wait begins, with the reason (`paused`, `key` or behaviour ids), or ends (empty).
+        tell: called with the reason (`paused`, `key` or behaviour ids) when a wait begins, and with an empty reason
+            when the wait ends.
         clock: seconds on a monotonic clock.
         sleep: waits for a number of seconds.
     """
@@ -206,7 +207,10 @@ class OwnGame:
             self.set_parameters = group.set_parameters
 
     async def reset(self, seed: int | None = None) -> StepResult:
-        """Reset; the first `step` returns the rows that need a decision, because people may be absent."""
+        """Reset the group, but return no rows that need a decision.
+
+        The first `step` returns these rows, because people may be absent now.
+        """
         result = await settled(self._group.reset(seed))
         self.behavior_specs = self._group.behavior_specs
         self._film.take()

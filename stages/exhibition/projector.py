@@ -28,7 +28,7 @@ class Standings:
         self._running: dict[int, float] = {}
 
     def add(self, result: StepResult, ids: Mapping[str, Any]) -> tuple[bool, str]:
-        """Add a tick's result; return whether a game or an episode has ended, and the winner (empty if none)."""
+        """Add a tick's result; return whether a game or an episode has ended, and the winner, if any."""
         over = False
         for behavior_id, steps in result.steps.items():
             ended = []
@@ -149,7 +149,7 @@ class Projector:
         await self._put(Shown(self._film.now(), note, about))
 
     async def _roll(self) -> Picture:
-        """Show a step's frames, each at its time; return the last frame."""
+        """Show each of a step's frames at the right time; return the last frame."""
         pictures = self._film.take() or [self._film.now()]
         for picture in pictures:
             await self._wait(self._film.frame_s / self.speed)

@@ -45,7 +45,7 @@ _UNFINISHED = ".part"
 
 
 class VideoFile(Protocol):
-    """A video that is being written; its file exists once it is closed."""
+    """A video that is being written. Its file exists once the video is closed."""
 
     path: Path
 
@@ -59,7 +59,7 @@ class VideoFile(Protocol):
 
 
 def open_video(path: Path, fps: float) -> VideoFile:
-    """Open a video for writing: mp4 with the extra `video`, otherwise a GIF.
+    """Open a video for writing, as mp4 if the extra `video` is installed, otherwise as a GIF.
 
     Args:
         path: the file's path without its suffix.

@@ -71,7 +71,7 @@ class Cast:
         self._keys = keys
         self._clock = clock
         self.trouble = ""
-        """Why the player chosen last is not playing; empty if it is."""
+        """Why the player chosen last is not playing; empty if that player is playing."""
         self._parts: dict[str, Casting] = {}
         self._players: dict[str, tuple[str, Player]] = {}
         self._persons: dict[str, Person] = {}
@@ -166,7 +166,10 @@ class Person:
         self._missed = 0
 
     def row(self, agents: list[int]) -> int | None:
-        """Return the row of the person's agent among the agents that need a decision; None if it needs none."""
+        """Return the row of the person's agent among the agents that need a decision.
+
+        Return None if that agent needs no decision.
+        """
         if self.agent is None and agents:
             self.agent = min(agents)
         if self.agent in agents:

@@ -74,7 +74,10 @@ class RockPaperScissorsGroup:
         """Do nothing, because there are no resources to release."""
 
     def _result(self, rewards: NDArray[np.float32]) -> StepResult:
-        """Return the rows of both teams: the final rows of all games [2, n], if any were played, then the new games."""
+        """Return the rows of both teams.
+
+        The final rows of all games [2, n], if any were played, come first, and the new games' first rows follow.
+        """
         n, ended = self.num_envs, rewards.shape[1]
         rows = np.concatenate([self._pairs[:ended], self._pairs])
         episodes = np.repeat(np.array([self._played - 1, self._played]), (ended, n))

@@ -44,8 +44,10 @@ class Scene:
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, keyed by behaviour id; empty for a game without points."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Position of the top of each behaviour id's first agent, which a person may play; empty if there are no
-    positions."""
+    """Position of the top of each behaviour id's first agent, which a person may play.
+
+    Empty if the scene states no positions.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Drawn(Protocol):
     """A group that draws itself as scenes."""
 
     on_tick: Any
-    """Called without arguments after each tick that is worth showing; None for no call."""
+    """Function that is called without arguments after each tick that is worth showing; None to call nothing."""
 
     @property
     def display(self) -> Display:

@@ -44,7 +44,7 @@ class Assignments:
 
     @property
     def opponents(self) -> dict[str, int]:
-        """Per opponent behaviour id, the number of the snapshot that it plays; `NEWEST` for the newest policy."""
+        """Number of the snapshot that each opponent plays, keyed by behaviour id; `NEWEST` for the newest policy."""
         return {behavior_id: update.snapshot for behavior_id, update in self._frozen.items()}
 
     def choose(self, ghosts: Iterable[str]) -> None:

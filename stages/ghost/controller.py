@@ -53,7 +53,7 @@ class GhostController:
         self._replayed = replayed
         self._last_versions: dict[str, int] = {}  # per finished trainer whose last policy has not arrived: its version
         self.histories: dict[str, PolicyHistory] = {}
-        """Per behaviour name: its policies and counters."""
+        """Each behaviour's policies and counters, keyed by behaviour name."""
         self._ids: list[str] = []
         self.learning_team = -1
         """The team whose trajectories trainers learn from; -1 until a team is known."""
@@ -73,7 +73,7 @@ class GhostController:
 
     @property
     def opponents(self) -> Mapping[str, int]:
-        """Per opponent behaviour id, the number of the snapshot that it plays; -1 for the newest policy."""
+        """Number of the snapshot that each opponent plays, keyed by behaviour id; -1 for the newest policy."""
         return self._assignments.opponents
 
     def report(self, behavior: str) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class GhostController:
         return self._assign(ghosts)
 
     def rate_games(self, games: Columns) -> list[tuple[str, str, float]]:
-        """Rate finished games; return (behaviour name, statistic, value) for each newest policy; see `League`."""
+        """Rate finished games as `League` does; return (behaviour name, statistic, value) for each newest policy."""
         return [] if self._replayed else self._league.rate(games)
 
     def state_dict(self) -> dict[str, Any]:
@@ -289,7 +289,7 @@ class GhostController:
         return any(learner.turn_is_over for learner in learners) or all(learner.counters.done for learner in learners)
 
     def _turn_is_ending(self) -> bool:
-        """Return True if the learners' next policy ends the turn: opponents drawn now would play hardly any games."""
+        """Return True if the learners' next policy ends the turn. Opponents drawn now would play hardly any games."""
         enough = any(learner.counters.turn_learned > learner.settings.team_change for learner in self._learners())
         return enough and self._next_team() != self.learning_team
 

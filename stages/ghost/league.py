@@ -33,7 +33,10 @@ class Match:
 
     learning_team: int
     players: Mapping[str, int]
-    """Per behaviour id, the number of its snapshot; `NEWEST` for learners, and for opponents with the newest policy."""
+    """Number of the snapshot that plays for each behaviour id.
+
+    It is `NEWEST` for learners, and for opponents that play the newest policy.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,7 @@ def _statistics(sides: list[_Side]) -> list[tuple[str, str, float]]:
 
 
 def _on_both(learner: _Side, side: _Side) -> set[str]:
-    """Return the behaviours whose newest policy plays on both sides: games against itself can't rate a policy."""
+    """Return the behaviours whose newest policy plays on both sides. Games of a policy against itself can't rate it."""
     mine = {history.name for history, _ in learner.players}
     return {history.name for history, number in side.players if number == NEWEST and history.name in mine}
 

@@ -66,7 +66,7 @@ def draw_matrix(heading: Sequence[str], names: Sequence[str], counts: NDArray[np
 
 
 def _opponent(entry: Mapping[str, Any]) -> Opponent:
-    """Return the opponent of an entry; opponents that do not learn are sorted after all snapshots."""
+    """Return the opponent that an entry names. Opponents that do not learn sort after all snapshots."""
     brain = entry.get("brain")
     return (entry["against"], 0, entry["snapshot"]) if brain is None else (entry["against"], 1, brain)
 

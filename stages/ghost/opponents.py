@@ -42,7 +42,7 @@ class OpponentSampler(Protocol):
         """Choose a snapshot.
 
         Args:
-            candidates: the snapshots in the window, oldest first; there is at least one.
+            candidates: the snapshots in the window, oldest first; never empty.
             random: the only generator that the sampler may use, so equal seeds give equal runs.
 
         Returns:

@@ -74,7 +74,7 @@ class CentralDecider:
         self._requests[actor] = request
 
     def answer(self) -> list[tuple[str, DecisionAnswer]]:
-        """Answer all waiting requests, each to its actor.
+        """Answer all waiting requests; return each answer with the actor that it is for.
 
         Raises:
             StageError: as in `ActingPolicy.act`, or if a question refers to a policy that is not stored.

@@ -91,9 +91,9 @@ class LeagueController:
         self._number = 0
         self._tables: dict[str, MatchTable] = {}
         self._fresh: dict[str, int] = {}
-        """Per learner: games by its actors since its table was computed; no entry if the table is out of date."""
+        """Games played by each learner's actors since its table was computed; no entry if the table is out of date."""
         self._member_games, self._solved_games = 0, -1
-        """Games between members since the newest was added: now, and when the mixture was last solved (-1: never)."""
+        """Games between members since the newest joined: now, and when the mixture was last solved (-1 if never)."""
         self._disk_refuses = self._resumed = False
         self.freezing: set[str] = set()
         """Learners with a policy that is being written to the pool."""

@@ -215,7 +215,7 @@ class Matchmaker:
 
         Args:
             own: the side of the first member of each pair.
-            side: the side of the second member; the same if there is only one.
+            side: the side of the second member; equal to `own` if there is only one side.
         """
         first, second = ([member.number for member in self.members if member.behavior == each] for each in (own, side))
         pairs = [(a, b) for a in first for b in second if own != side or a < b]

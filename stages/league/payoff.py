@@ -128,9 +128,10 @@ class PayoffTable:
         return total / weight if weight else None
 
     def chance(self, player: int, opponent: int) -> float:
-        """Return a payoff as a smoothed probability: the win rate, or the mean return scaled to the range so far.
+        """Return a payoff as a smoothed probability.
 
-        The result is 0.5 if the payoff is unknown, and for a player against itself.
+        This is the win rate, or the mean return scaled to the range of returns so far. The result is 0.5 if the payoff
+        is unknown, and for a player against itself.
         """
         pair = self._pairs.get((player, opponent))
         weight, total = (0.0, 0.0) if pair is None else pair.known

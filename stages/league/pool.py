@@ -98,8 +98,8 @@ class Pool:
         Args:
             update: the policy; the pool does not keep a reference to it.
             learner: the policy's learner.
-            parent: number of the member that it descends from, -1 for none.
-            behavior: the behaviour that it plays, if several have a league.
+            parent: number of the member that the policy descends from; -1 for none.
+            behavior: the behaviour that the policy plays, if several behaviours have a league.
 
         Raises:
             StageError: if a file with this name has different content.

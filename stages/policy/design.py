@@ -154,7 +154,10 @@ class PolicyDesign:
     folder: Path | None = None
     """Folder of the YAML file, from which a custom network's module may be imported; None without a YAML file."""
     key: str = "network_settings"
-    """Path of the network settings in the behaviour's YAML block, for messages; reward signals have their own."""
+    """Path of the network settings in the behaviour's YAML block, for messages.
+
+    Each reward signal has a different path.
+    """
     extra_columns: tuple[str, ...] = ()
     """Names of the columns that the trainer needs: keys of `EXTRA_COLUMNS`."""
     products: ProductSettings = TORCHS_OWN
@@ -255,7 +258,7 @@ def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | Non
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 
 MASK_PENALTY = np.float32(-1e8)
-"""Added to the logits of forbidden choices: makes their probability exactly 0, and p·log p 0 rather than NaN."""
+"""Added to the logits of forbidden choices. Their probability is then exactly 0, and p·log p is 0 rather than NaN."""
 
 ACTOR_TENSORS = "headrace.stages.policy.network.actor:actor_tensors"
 """Import path of the function that returns the tensors of designs that are not plain, so only those designs import

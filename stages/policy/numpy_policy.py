@@ -204,7 +204,7 @@ def act_together(
     Args:
         parts: each policy with its rows. All policies share a design (see `NumpyPolicy.joins`), and together they cover
             all rows.
-        observations: for all rows; this and the following arguments are as in `ActingPolicy.act`.
+        observations: the observations for all rows. This argument and the following ones are as in `ActingPolicy.act`.
         masks: for all rows.
         random: the only source of randomness.
         deterministic: whether to take the most likely actions instead of samples.
@@ -221,7 +221,9 @@ def act_together(
 
 
 def activation(name: str) -> Callable[[Floats, Floats], None]:
-    """Return the activation function with that name; it modifies its first argument and uses the second as scratch.
+    """Return the activation function with that name.
+
+    The function modifies its first argument in place and uses its second argument as scratch space.
 
     Raises:
         StageError: if the name is unknown.

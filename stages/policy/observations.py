@@ -1,4 +1,4 @@
-"""Conversion of environment observations to network inputs: a matrix of all vectors, possibly normalised, and the rest.
+"""Conversion of environment observations to network inputs.
 
 Only this module casts observation dtypes. All vectors are concatenated into one matrix, which the normaliser works on;
 images and sets keep their dtype and go to separate encoders. Networks take float32. The matrix is float64 if any vector
@@ -137,10 +137,10 @@ _LAST_DIGITS = 1e-13
 
 
 class Normalizer:
-    """The running mean and variance of vectors of length `size`, in float64; the identity before the first batch.
+    """The running mean and variance of vectors of length `size`, in float64.
 
-    A normaliser can also continue from the state of ML-Agents' normaliser, which counts an imaginary first observation
-    of 0.
+    Before the first batch, vectors do not change. A normaliser can also continue from the state of ML-Agents'
+    normaliser, which counts an imaginary first observation of 0.
     """
 
     def __init__(self, size: int) -> None:

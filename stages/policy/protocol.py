@@ -18,7 +18,10 @@ from headrace.queues.messages import ActionBatch, Array, PolicyUpdate
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The memories of d agents before a decision; at an episode's start, zeros and `first_action_features`."""
+    """The memories of d agents before a decision.
+
+    At an episode's start, the memories are zeros, and the previous actions are `first_action_features`.
+    """
 
     memories: NDArray[np.float32]
     """[d, m] memory of each agent."""

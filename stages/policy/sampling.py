@@ -167,7 +167,10 @@ class ActionSampler:
         return ActionBatch(continuous, discrete), columns
 
     def _logits(self, heads: Floats, masks: NDArray[np.bool_] | None, uniform: bool) -> Floats:
-        """Return all branches' logits [d, sum of branches]; forbidden choices' logits are so low that none is drawn."""
+        """Return all branches' logits [d, sum of branches].
+
+        The logits of forbidden choices are so low that no such choice is drawn.
+        """
         logits = heads[:, self._gaussian_heads :]
         if uniform:
             logits = np.zeros_like(logits)
@@ -322,7 +325,7 @@ def check_heads(behavior_id: str, version: int, heads: Floats, observations: Seq
 
     Raises:
         NotFiniteError: if a head output is NaN or infinite. The message names the policy, the first of these rows and
-            its observations; or the environment, if its observations are not finite.
+            its observations. If that row's observations are not finite, the message names the environment instead.
     """
     if np.isfinite(heads).all():
         return

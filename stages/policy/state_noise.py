@@ -21,7 +21,10 @@ EPSILON = 1e-6
 
 
 def noise_size(design: PolicyDesign, layout: Layout) -> int:
-    """Return the size of an agent's noise row: its matrix, and how many more decisions the matrix is valid for."""
+    """Return the size of an agent's noise row.
+
+    The row holds a matrix and the number of further decisions that the matrix is valid for.
+    """
     shape = design.log_sigma_shape(0) if design.gsde is not None and design.explores else None
     if shape is None:
         return 0

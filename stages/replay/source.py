@@ -71,8 +71,8 @@ class ReplaySource(Source[Message]):
         self._sleeper: asyncio.Task[None] | None = None
         self._read = 0
         self.behavior_specs: dict[str, BehaviorSpec] = {}
-        """The replayed behaviours' specs, keyed by id; complete after `start`, except for files that are still
-        growing."""
+        """The replayed behaviours' specs, keyed by id. They are complete after `start`, unless a file is still growing.
+        """
 
     def start(self, context: StageContext) -> None:
         """Read all headers and check that the files agree.
@@ -141,7 +141,10 @@ class ReplaySource(Source[Message]):
         return self._selected(message.behavior_id)
 
     def _introduce(self, reader: StreamReader, frame: Frame) -> None:
-        """Announce a message's behaviour to the stages that receive it; without a spec, they would wait forever."""
+        """Announce a message's behaviour to the stages that receive the message.
+
+        Without the spec, these stages would wait forever.
+        """
         message = frame.message
         if not isinstance(message, TrajectoryBatch) or message.behavior_id in self.behavior_specs:
             return

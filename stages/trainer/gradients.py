@@ -24,7 +24,10 @@ class Gradients(Protocol[Arguments, Measured]):
     """The interface for computing an update's gradients, by autograd or by hand."""
 
     def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Measured:
-        """Set the gradients for one step's rows (in a replica, for its part); return the step's measurements."""
+        """Set the gradients for one step's rows, and return the step's measurements.
+
+        In a replica, use only its part of the rows.
+        """
         ...
 
 

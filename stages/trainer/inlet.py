@@ -109,10 +109,10 @@ class FinishedEpisodes:
 
 
 class StopCriterion:
-    """Decides when to stop a trainer before `max_steps`: its returns have reached a threshold or stopped rising.
+    """Decides when to stop a trainer before `max_steps`.
 
-    The decision depends only on the sequence of returns, so a trainer's replicas all agree, and so do repeated
-    deterministic runs.
+    A trainer stops when its returns reach a threshold or stop rising. The decision depends only on the sequence of
+    returns, so a trainer's replicas all agree, and so do repeated deterministic runs.
 
     Args:
         settings: the behaviour's `stop_when` settings; None to never stop.

@@ -11,8 +11,10 @@ USUAL_BUFFER_SIZE = 1024
 number."""
 
 _OFF_POLICY_ROWS = 8
-"""Number of steps between two policies of an off-policy trainer: few enough that policies stay up to date, and enough
-that messages do not cost more than learning."""
+"""Number of steps between two policies of an off-policy trainer.
+
+It is small enough that policies stay up to date, and large enough that messages do not cost more than learning.
+"""
 
 
 # Credits also pace off-policy trainers: otherwise, actors would run ahead by the capacity of a queue
@@ -39,7 +41,7 @@ def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> 
     """Return the number of steps after which an agent's trajectory is cut.
 
     The number is `time_horizon` or, for IMPALA, the length of an unroll. For an off-policy trainer, which need not wait
-    for long trajectories, it is smaller; with memory, it is the length of a sequence.
+    for long trajectories, it is smaller. If the policy has a memory, it is the length of a sequence.
     """
     if not off_policy:
         hyperparameters = settings.hyperparameters

@@ -180,7 +180,10 @@ class Trainer(ABC):
     @property
     @abstractmethod
     def rows_per_update(self) -> int:
-        """Number of rows at which `ready()` is true (on-policy: `buffer_size`); determines flow control's window."""
+        """Number of rows from which `ready()` is true; `buffer_size` for an on-policy trainer.
+
+        It determines flow control's window.
+        """
 
     @property
     def corrects_age(self) -> bool:

@@ -95,7 +95,8 @@ class ReusedSlots:
         capacity: the maximum number of slots that may be in use at the same time.
 
     Attributes:
-        touched: the number of slots that have ever been in use. These are the first ones, and only they take memory.
+        touched: the number of slots that have ever been in use. These slots have the lowest numbers, and only they take
+            memory.
     """
 
     def __init__(self, capacity: int) -> None:

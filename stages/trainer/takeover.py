@@ -63,7 +63,10 @@ class Takeover:
         return trainer
 
     def number_above(self, version: int, present: int) -> bool:
-        """Give policies higher versions than this one, which a lost trainer used; return False if they already have."""
+        """Give policies higher versions than this one, which a lost trainer used.
+
+        Return False if they already have higher versions.
+        """
         lost = version + 1 - present - self.versions
         if version < 0 or lost <= 0:
             return False

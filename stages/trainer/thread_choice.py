@@ -13,8 +13,10 @@ ROUNDS = 3
 """Number of timed updates per number of threads, after an untimed first update in which libraries choose their
 kernels."""
 GAIN = 0.9
-"""More threads must take at most this fraction of the time with fewer threads; otherwise, they stay free for other
-work."""
+"""More threads must take at most this fraction of the time with fewer threads.
+
+Otherwise, the additional threads stay free for other work.
+"""
 LEAST_S = 1e-3
 """Calls shorter than this many seconds made no update, or an update too short to benefit from threads."""
 

@@ -64,7 +64,7 @@ def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
 def split(
     rows: Columns, trajectories: Columns, kept: Numbers, following: Mapping[str, str], preceding: Mapping[str, str]
 ) -> tuple[Tables, Tables]:
-    """Split trajectories into their `kept` [K] leading rows and the rest.
+    """Split trajectories into their `kept` [K] leading rows and the remaining rows.
 
     Args:
         rows: row columns [N].
@@ -381,7 +381,7 @@ class RewardScale:
         returns: Floats,
         found: Floats,
     ) -> None:
-        """Compute R for each row of trajectories, in parallel, given R before each trajectory; write it to `found`."""
+        """Compute R for each row of trajectories, in parallel, given R before each trajectory; write R to `found`."""
         order = np.argsort(-lengths, kind="stable")
         starts, returns = starts[order], returns[order]
         going = np.searchsorted(-lengths[order], -np.arange(int(lengths.max())), side="left")

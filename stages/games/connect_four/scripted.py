@@ -21,7 +21,7 @@ class RandomPlayer:
 
 
 class TacticalPlayer:
-    """Plays a winning move if there is one, otherwise blocks the other player's, otherwise moves at random.
+    """Plays a winning move if one exists, otherwise blocks the other player's winning move, otherwise moves at random.
 
     Among several equally good columns it chooses at random.
     """

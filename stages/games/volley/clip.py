@@ -80,7 +80,7 @@ def _write_gif(path: Path, film: list[Image.Image]) -> None:
 
 
 def _palette(frame: Image.Image) -> Image.Image:
-    """Choose the palette; small vivid areas get more weight, or the sky would take nearly all colours."""
+    """Choose the palette. Small vivid areas get more weight, because otherwise the sky would take most colours."""
     pixels = np.asarray(frame).reshape(-1, 3)
     lively = np.array([ImageColor.getrgb(colour) for colour in LIVELY_COLOURS], np.uint8)
     swatches = np.repeat(lively, int(len(pixels) * _SWATCH_SHARE), axis=0)

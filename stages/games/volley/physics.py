@@ -30,7 +30,10 @@ HALF_WIDTH: Final = 3.0
 CEILING: Final = 2.75
 NET_HEIGHT: Final = 0.9
 NET_RADIUS: Final = 0.05
-"""Radius of the net, a post with a round top: all points this close to the line from (0, 0) to (0, NET_HEIGHT)."""
+"""Radius of the net, which is a post with a round top.
+
+The net consists of all points at most this far from the line from (0, 0) to (0, NET_HEIGHT).
+"""
 
 PLAYER_RADIUS: Final = 0.34
 PLAYER_SPEED: Final = 2.6
@@ -41,7 +44,10 @@ PLAYER_GRAVITY: Final = 10.0
 
 BALL_RADIUS: Final = 0.2
 BALL_GRAVITY: Final = 6.5
-"""Gravity of the ball, lower than the players': a floating ball gives them time to think."""
+"""Gravity of the ball.
+
+It is lower than the players' gravity, because a slowly falling ball gives players time to think.
+"""
 BALL_MAX_SPEED: Final = 6.5
 """Maximum speed of the ball, below (BALL_RADIUS + NET_RADIUS) / TICK_S, so it can't tunnel through the net."""
 BALL_MIN_REBOUND: Final = 3.6
@@ -51,7 +57,8 @@ PLAYER_RESTITUTION: Final = 0.95
 WALL_RESTITUTION: Final = 0.85
 NET_RESTITUTION: Final = 0.6
 FLOOR_RESTITUTION: Final = 0.5
-"""Restitution of the floor, which is only for show: the rally is already over."""
+"""Restitution of the floor. It affects only what viewers see, because the rally is over once the ball is on the floor.
+"""
 
 HOME: Final = 1.5
 """Distance from the net at which a player waits for the serve."""

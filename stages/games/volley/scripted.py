@@ -36,7 +36,10 @@ _BEHIND: Final = 0.17
 _STEADY: Final = 0.08
 """Distance from the target, in metres, within which the player stands still."""
 _JUMP_REACH: Final = (0.4, 0.75, 1.3)
-"""The player jumps at a falling ball within the first distance sideways, and between the other two heights; metres."""
+"""Three lengths in metres.
+
+The player jumps at a falling ball that is within the first length sideways and between the other two in height.
+"""
 
 _BACK, _STAY, _FORWARD = 0, 1, 2
 

@@ -34,10 +34,10 @@ class KindEncoder(Protocol):
     goals: Sequence[tuple[int, int]]
 
     def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, context: int) -> None:
-        """Make the encoder for these observations (at least one).
+        """Make the encoder for these observations.
 
         Args:
-            observations: the specs of one kind's observations.
+            observations: the specs of one kind's observations; never empty.
             design: the policy's design.
             context: width of the preceding kinds' encodings.
 

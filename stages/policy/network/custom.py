@@ -20,7 +20,7 @@ from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import ObservationLayout
 
 _TRIED_ROWS = 3
-"""Number of rows in the trial run: more than one, so a network that confuses its axes fails."""
+"""Number of rows in the trial run. With more than one row, the trial run fails if a network confuses its axes."""
 
 
 def find_network(reference: str, folder: Path | None, path: KeyPath, label: str) -> type[nn.Module]:

@@ -105,15 +105,19 @@ PROVIDERS = {
 }
 """The providers, keyed by the value of `torch_settings.products`; the default comes first."""
 GAIN = 0.9
-"""A provider replaces the default only if it takes less than this fraction of the time; smaller gains are noise."""
+"""A provider replaces the default only if it takes less than this fraction of the default's time.
+
+Smaller gains are noise.
+"""
 _ROUNDS, _AGREE, _MOST_ROWS = 5, 1e-4, 512
 
 
 @cache
 def fastest(rows: int, inputs: int, outputs: int) -> str:
-    """Return the fastest provider for a weight [outputs, inputs], forward and backward; measured once per process.
+    """Return the fastest provider for a weight [outputs, inputs], forward and backward.
 
-    A provider is excluded if it raises, or if its result differs from torch's by more than float32 rounding.
+    The time is measured once per process. A provider is excluded if it raises, or if its result differs from torch's by
+    more than float32 rounding.
     """
     shapes, draw = ((rows, inputs), (rows, outputs), (outputs, inputs), (outputs,)), torch.Generator().manual_seed(0)
     x, above, weight, bias = (torch.randn(shape, generator=draw) for shape in shapes)

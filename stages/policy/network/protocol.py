@@ -32,7 +32,7 @@ class TrainedActor(Protocol):
 
     @property
     def acting(self) -> Tensor:
-        """[len(values)] mask: 1 for the values that actions depend on, 0 for the rest."""
+        """[len(values)] mask: 1 for the values that actions depend on, 0 for all others."""
         ...
 
     @property

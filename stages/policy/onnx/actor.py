@@ -212,7 +212,7 @@ def write_sets(
 
 
 def _there(graph: Graph, things: str) -> str:
-    """Return a mask [B, n]: 1 for each of `things` [B, n, width] that is not all zeros, 0 for the rest."""
+    """Return a mask [B, n]: 1 for each of `things` [B, n, width] that is not all zeros, 0 for all others."""
     largest = graph.node("ReduceMax", graph.node("Abs", things), axes=[2], keepdims=0)
     return graph.node("Cast", graph.node("Greater", largest, graph.constant(0.0)), to=1)
 

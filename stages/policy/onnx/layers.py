@@ -109,7 +109,7 @@ def attention(graph: Graph, x: str, there: str, things: int, layers: tuple[nn.Li
     Args:
         graph: the model under construction.
         x: [B, things, W] embedded entities.
-        there: [B, things] 1 for entities present, 0 for the rest.
+        there: [B, things] 1 for entities present, 0 for all others.
         things: the number of rows for entities.
         layers: the linear layers query, key, value and out.
         heads: the number of attention heads.
@@ -152,7 +152,7 @@ def _convolution(graph: Graph, module: nn.Conv2d, x: str) -> str:
 
 
 _ROWS = 2
-"""Number of rows in the trial run: more than one, so the exporter does not fix the batch axis at size 1."""
+"""Number of rows in the trial run. With a single row, the exporter would fix the batch axis at size 1."""
 
 
 class _OfOne(nn.Module):

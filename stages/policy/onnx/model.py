@@ -161,7 +161,7 @@ class _Model:
 TOLERANCE = 1e-4
 _ROWS = 16
 _TICKS = 2
-"""Number of consecutive decisions compared; an error in the memory shows up in the second one."""
+"""Number of consecutive decisions compared. An error in the memory shows up in the second decision."""
 
 
 def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str | None:

@@ -213,7 +213,7 @@ class OnnxPolicy:
         deterministic: bool = False,
         recall: Recall | None = None,
     ) -> Decision:
-        """See `ActingPolicy.act`. Log-probabilities are unknown: their column is all zeros."""
+        """See `ActingPolicy.act`. The log-probabilities are unknown, so their column is all zeros."""
         d, actions = len(observations[0]), self._spec.actions
         memories = np.zeros((d, self.memory_size), np.float32) if recall is None else recall.memories
         decided, memories = self._decide(observations, masks, random, deterministic, memories)

@@ -197,7 +197,10 @@ def _observation(name: str, shape: tuple[int | None, ...], where: str) -> Observ
 
 
 def _place(name: str) -> tuple[int, int]:
-    """Return an input's sort key among the observations: version 2's vectors, then its images, then by number."""
+    """Return an input's sort key among the observations.
+
+    Version 2's vectors come first, then version 2's images by number, then all numbered inputs.
+    """
     for rank, pattern in ((1, _IMAGE), (2, _NUMBERED)):
         if found := pattern.fullmatch(name):
             return rank, int(found[1])

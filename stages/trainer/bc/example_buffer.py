@@ -111,7 +111,10 @@ class ExampleBuffer:
         return environment_actions(actions, drawn, self._teacher_squashed), choices.astype(np.int64)
 
     def _previous(self, batch: TrajectoryBatch, continuous: Array, choices: Array) -> Array:
-        """Return features [N, P] of each row's previous action; for trajectories' first rows, the batch contains it."""
+        """Return features [N, P] of each row's previous action.
+
+        For the first row of a trajectory, that action is taken from the batch's `previous_` columns.
+        """
         actions = self._design.spec.actions
         features = action_features(actions, continuous, choices)
         previous = np.empty_like(features)

@@ -260,7 +260,7 @@ LOG_SIGMA_FLOOR = -5.0
 keep falling, and likelihoods rising, until one unexpected action made the loss infinite."""
 
 _ROWS = 4096
-"""Number of rows per forward pass of an evaluation: limits memory, and fits the processor's cache."""
+"""Number of rows per forward pass of an evaluation. It limits memory use, and the rows fit the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ class DemonstrationSource(Source[Message]):
             has no state to save.
 
     Attributes:
-        specs: per behaviour name, the environment's spec, for demonstrations that have none; set before `start`.
+        specs: the environments' specs, keyed by behaviour name, for demonstrations that contain no spec. The owner sets
+            them before `start`.
     """
 
     def __init__(

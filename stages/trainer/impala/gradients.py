@@ -63,7 +63,7 @@ class Unrolls:
     inputs: Inputs
     """The network's inputs: rows and final observations."""
     places: Tensor | None
-    """[N + K] indices, in the network's outputs, of rows and then final observations; None if in that order."""
+    """[N + K] indices, in the network's outputs, of rows and then final observations; None if that is their order."""
     continuous: Tensor
     """[N, C] raw continuous actions."""
     choices: tuple[Tensor, ...]

@@ -1,4 +1,4 @@
-"""Prepared rollouts, from which an update gets its minibatches: reshuffled in each epoch, then cut into minibatches.
+"""Prepared rollouts, which are reshuffled in each epoch of an update and then cut into minibatches.
 
 `Rollout` shuffles rows. Once per epoch, it gathers them into one block. Minibatches are fixed-shape views into that
 block, and are made once per update. Only images and sets, which may be large, are gathered per minibatch.

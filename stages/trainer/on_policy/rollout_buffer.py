@@ -46,7 +46,7 @@ class SequenceCuts:
 
     @classmethod
     def of(cls, lengths: NDArray[np.integer], length: int) -> SequenceCuts:
-        """Cut consecutive trajectories of `lengths` [K] rows (at least 1 each)."""
+        """Cut consecutive trajectories of `lengths` [K] rows, each at least 1."""
         counts = -(-lengths.astype(np.int64) // length)
         first = np.cumsum(counts) - counts
         before = length * (np.arange(int(counts.sum())) - np.repeat(first, counts))

@@ -36,8 +36,8 @@ class Signals:
 
     Args:
         context: the trainer's context.
-        hyperparameters: the trainer's hyperparameters; for a subclass named as `module:Class`, the context has them
-            only as plain data.
+        hyperparameters: the trainer's hyperparameters. They are a separate argument because, for a subclass named as
+            `module:Class`, the context has them only as plain data.
 
     Attributes:
         names: [S] the signals' names.

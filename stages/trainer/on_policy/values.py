@@ -26,7 +26,7 @@ from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 from headrace.stages.trainer.trajectories import Chains
 
 _ROWS = 512
-"""Number of rows per forward pass: limits memory, and fits the processor's cache."""
+"""Number of rows per forward pass. It limits memory use, and the rows fit the processor's cache."""
 _ELEMENTS = 2**22
 """Number of elements of images and sets per forward pass, because their encoders need many times as much memory."""
 _FEWEST_ROWS = 16

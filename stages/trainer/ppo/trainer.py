@@ -179,7 +179,7 @@ def make_rollout(
     block: int,
     heads: Tensor | None = None,
 ) -> Rollout | SequenceRollout:
-    """Assemble a full buffer's rows for the update; with memory, in sequences.
+    """Assemble a full buffer's rows for the update. If the policy has a memory, the rows are in sequences.
 
     Args:
         context: the trainer's context, which receives statistics of the rows' weights.

@@ -117,7 +117,7 @@ class GAIL(NetworkSignal):
         return reported
 
     def observe(self, vectors: Array) -> None:
-        """Do nothing: the normaliser uses only the demonstrations."""
+        """Do nothing, because the normaliser uses only the demonstrations."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return network, optimizer, normaliser, random state and β."""

@@ -111,8 +111,8 @@ class RewardSignal(ABC):
     def observe(self, vectors: Array) -> None:  # noqa: B027  # a signal may normalise nothing
         """Update the signal's normaliser, if any, with the vector observations [n, V] of new steps.
 
-        Trainers call this once for each step, before they compute that step's reward: with a normaliser that has no
-        data, rewards would be so large that values never recover from them.
+        Trainers call this once for each step, before they compute that step's reward. Otherwise the normaliser would
+        have no data, and rewards would be so large that values never recover from them.
         """
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:

@@ -108,7 +108,10 @@ class Room:
         self.deltas = buffers()
 
     def keep(self, rows: int, chosen: NDArray[np.intp]) -> None:
-        """Drop all rows after the first `rows`, except `chosen`: ascending indices, counted from the row `rows`."""
+        """Drop all rows after the first `rows`, except the rows `chosen`.
+
+        These are ascending indices, counted from row `rows`.
+        """
         for kept in self.zs:  # δ is computed only at these
             of_layer = kept.numpy()[rows:]
             of_layer[: len(chosen)] = of_layer.take(chosen, axis=0)

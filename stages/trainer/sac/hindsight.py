@@ -95,7 +95,7 @@ class HindsightMemory(ReplayMemory):
         return self.drawable > 0
 
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
-        """Add copies of trajectories to the memory; an episode's rows can be drawn once it has ended."""
+        """Add copies of trajectories to the memory. An episode's rows can be drawn once the episode has ended."""
         first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
         self._leave(min(oldest, first))
         super().add(batch, rows, finals)
@@ -127,7 +127,10 @@ class HindsightMemory(ReplayMemory):
             del self._begun[agent]
 
     def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
-        """Draw rows of finished episodes (at least one), uniformly with replacement; relabel the first ones."""
+        """Draw rows uniformly, with replacement, from finished episodes, and relabel the first of them.
+
+        At least one episode must have finished.
+        """
         places = random.integers(self._left, self._taken, size=count)
         relabelled = places[: count * self._settings.per_transition // (self._settings.per_transition + 1)]
         end = self._places["end"].take(relabelled % self.capacity)

@@ -163,7 +163,10 @@ def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | No
 
 
 FEW = 32
-"""Number of columns up to which the transposed matrix product is faster: five times at 4 columns, and never slower."""
+"""Number of columns up to which the transposed matrix product is faster.
+
+It is five times as fast at 4 columns, and never slower.
+"""
 
 
 class Perceptron:

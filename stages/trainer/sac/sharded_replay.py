@@ -49,7 +49,7 @@ class ShardedReplay:
 
     def __init__(self, capacity: int, columns: Sequence[str], shards: int) -> None:
         self.outgoing: list[asyncio.Queue[Outgoing]] = [asyncio.Queue() for _ in range(shards)]
-        """Per shard, the messages to send to it, in order; awaiting `drained` bounds their number."""
+        """Outgoing messages for each shard, in order. Callers await `drained` to keep these queues short."""
         self._columns = columns
         self._capacity = shard_capacity(capacity, shards)
         self._sizes = np.zeros(shards, np.int64)
@@ -112,7 +112,9 @@ class ShardedReplay:
                 await self._wait()
 
     async def opened(self) -> None:
-        """Request every shard's size and wait for it; any earlier answer was meant for a lost trainer.
+        """Request every shard's size and wait for the answers.
+
+        Answers that a shard sends before its size were meant for a lost trainer and are ignored.
 
         Raises:
             QueueClosed: if a shard is lost.
@@ -129,7 +131,7 @@ class ShardedReplay:
             await queue.join()
 
     def receive(self, shard: int, answer: ReplaySample) -> None:
-        """Accept a message from a shard: first its size, then rows."""
+        """Accept a message from a shard. The first message states the shard's size, and later ones contain rows."""
         if SIZE in answer.columns:
             self._known[shard], self._sizes[shard] = True, int(answer.columns[SIZE][0])
         elif self._known[shard]:

@@ -142,7 +142,9 @@ class SACTrainer(Trainer):
         return self._unlearned >= self.rows_per_update
 
     async def prepare(self) -> None:
-        """Fetch the batches that `learn` will need from the shards; if there are many, alternate with learning.
+        """Fetch from the shards the batches that `learn` will need.
+
+        If more than `AT_ONCE` batches are due, learn after each fetch of that many.
 
         Raises:
             QueueClosed: if a shard is lost.
