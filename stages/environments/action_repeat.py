@@ -27,8 +27,8 @@ from headrace.stages.errors import StageError
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 _STEPS_AT_ONCE = 8
-"""Maximum number of environment steps in a tick in which no agent decides; limited because the host waits for each
-tick."""
+"""Maximum number of environment steps in a tick in which no agent decides. A limit is necessary because the host waits
+for each tick."""
 _NONE = np.empty(0, np.int64)
 _NOT_BY_SLOT = ("_firsts", "_acting", "_deciding")
 
@@ -158,8 +158,8 @@ class HeldActions:
         """Slots of the agents whose actions the environment last requested, and slots of the agents that must decide
         now."""
         self._known = b""
-        """Bytes of the last step's agent and episode ids, to detect that the agents are unchanged; empty if an episode
-        ended."""
+        """Bytes of the last step's agent and episode ids, which show whether the agents are unchanged. Empty if an
+        episode ended in that step."""
 
     def begin(self, decided: ActionBatch) -> None:
         """Start holding the new actions: one for each agent that had to decide, in the order of those agents' rows."""
@@ -218,7 +218,7 @@ class HeldActions:
         return slots
 
     def _begin_episodes(self, ending: Numbers, acting: Numbers, steps: AgentSteps) -> Numbers:
-        """Forget agents that ended; return indices [k] into axis a of the agents that begin an episode.
+        """Forget agents whose episodes ended. Return the indices [k] along axis a of the agents that begin one.
 
         The previous episode of an agent may have ended in this step or earlier, or may never have ended.
         """

@@ -29,7 +29,7 @@ _FLOAT32 = np.dtype(np.float32)  # faster to pass than the type
 
 
 def raise_broken(error: Exception, who: str, call: str) -> NoReturn:
-    """Reraise an error from an environment's method: Headrace's errors unchanged, all others with the method's name."""
+    """Reraise an error that an environment's method raised. Unless the error is Headrace's own, name the method."""
     if isinstance(error, StageError):
         raise error
     raise BrokenEnvironmentError(f"{who}: its {call}() raised {describe_fault(error)}") from error
@@ -117,7 +117,7 @@ def reward_problem(reward: Any) -> str | None:
 
 
 def flag_problem(flag: Any, which: str) -> str | None:
-    """Return why a value is neither true nor false; the numbers 0 and 1 are accepted."""
+    """Return why a value is not a flag, or None if it is true, false, 0 or 1."""
     array = np.asarray(flag)
     if array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1):
         return None
@@ -192,7 +192,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
 
     Raises:
         BrokenEnvironmentError: if a reward is not a number.
-        StageError: if all rewards are vectors: the environment is designed that way, so a restart does not help.
+        StageError: if all rewards are vectors. The environment is designed that way, so a restart does not help.
         NotFiniteError: if a reward is NaN or infinite, or too large for float32.
     """
     floats = isinstance(raw, np.ndarray) and raw.dtype.kind == "f" and raw.shape == (count,)

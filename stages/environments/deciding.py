@@ -48,7 +48,7 @@ def decide_rows(
     greedy: bool,
     recalls: Sequence[Recall | None],
 ) -> tuple[Decision, list[Recall | None]]:
-    """Decide for all `count` rows; each policy decides for its rows.
+    """Decide for all `count` rows, by letting each policy decide for its own rows.
 
     Policies that are multilayer perceptrons decide together; every other policy needs its own call to `act()`.
 
@@ -172,7 +172,7 @@ class PlayerMemories:
         episode_ids: Numbers,
         rows: NDArray[np.intp] | None,
     ) -> Recall | None:
-        """Return the memories of the agents in `rows` (None for all rows); None for a player without memory."""
+        """Return the memories of the agents in `rows` (None means all rows), or None if the player has no memory."""
         if not player.policy.memory_size:
             return None
         store = self.of(spec.behavior_id, player.brain)

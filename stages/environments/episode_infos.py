@@ -18,7 +18,8 @@ from headrace.stages.environments.protocol import Measured
 log = logging.getLogger(__name__)
 
 SUCCESS = ("is_success", "success")
-"""Info keys that environments use to report that an episode reached its goal; the first key present counts."""
+"""Info keys that environments use to report that an episode reached its goal. The first of them that is present
+counts."""
 SUCCESS_RATE = "Environment/Success Rate"
 _PATIENCE = 10
 """Number of episodes without a key after which a warning names the key."""
@@ -43,8 +44,8 @@ class EpisodeInfos:
         """Extract the numbers for the instances in `ended` from a vector environment's infos.
 
         Args:
-            infos: columns [n, …] by key, with `_key` true where an instance has a value; or, from older versions,
-                `final_info` with an info or None for each instance.
+            infos: columns [n, …] keyed by name, each with a column `_key` that is true where an instance has a value.
+                Older Gymnasium versions return `final_info` instead, with an info or None for each instance.
             ended: indices of the instances whose episodes ended.
         """
         if not isinstance(infos, Mapping):

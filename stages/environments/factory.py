@@ -46,7 +46,8 @@ class EnvironmentRequest:
     seed: int = 0
     """The run's seed."""
     replica: int = 0
-    """The actor's number. Instances are numbered across all actors; those for evaluation come last."""
+    """The actor's number. Instances are numbered across all actors, and the instances for evaluation have the highest
+    numbers."""
     run_folder: Path | None = None
     """`results/<run-id>`; None to write no files."""
 
@@ -90,7 +91,8 @@ def make_group(
 
     Raises:
         LoadError: if a module or attribute can't be found, or does not make an environment.
-        StageError: if the environment does not exist, does not take the options, or needs a display and there is none.
+        StageError: if the environment does not exist, does not take the options, or needs a display on a machine
+            without one.
         BrokenEnvironmentError: if the environment fails while it is made.
     """
     if request.config.environment is not None:
@@ -296,7 +298,7 @@ def chain_wrappers(
     """Chain the settings' wrappers into one function.
 
     Args:
-        settings: the YAML's `environment` section; the innermost wrapper comes first.
+        settings: the YAML's `environment` section, which lists the innermost wrapper first.
         folder: the YAML file's folder, whose modules can be imported.
         name: the environment's name, used in messages.
         fits: returns True if a wrapper's result is an environment of the right kind.
@@ -369,7 +371,7 @@ def no_screen() -> str:
 
 
 def _answers(display: str) -> bool:
-    """Return False if no X server listens at the display: SDL would then draw invisibly, without an error."""
+    """Return False if no X server listens at the display. In that case, SDL would draw invisibly, without an error."""
     found = re.fullmatch(r"(?P<host>[^:]*):(?P<number>\d+)(\.\d+)?", display)
     if found is None:  # a form that only X itself can resolve
         return True

@@ -2,8 +2,8 @@
 
 An environment that knows its games declares their results (`GameResults`). Otherwise games are inferred from the
 learning team's episodes, as in ML-Agents, and the sign of the last reward is the result. If no team learns in turns, a
-game is over when the episodes of all agents in its instance have ended. It then has a result only if brains that do not
-learn play each other: the result of the team with the lowest id.
+game is over when the episodes of all agents in its instance have ended. That game has a result only if brains that do
+not learn play each other, and the result is that of the team with the lowest id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NONE = GameResults(np.zeros(0, np.int32), np.zeros((0, 0), np.float32))
 class _EndedGame:
     mapping: PolicyMapping
     team: int
-    """The team whose outcome this is: the learning team, or the team with the lowest id."""
+    """The team that `outcome` belongs to: the learning team or, if there is none, the team with the lowest id."""
     outcome: float
     outcomes: Any = None
     returns: Any = None
@@ -126,7 +126,10 @@ class GameTracker:
                 yield _EndedGame(mapping, team, float(outcomes[team]), returns=returns)
 
     def _inferred(self, result: StepResult) -> list[_EndedGame]:
-        """Infer ended games: a game ends when no agent of the learning team is playing, or one begins an episode."""
+        """Infer which games have ended.
+
+        A game ends when no agent of the learning team still plays, or when one of these agents begins a new episode.
+        """
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
             if steps.ended and self._mappings.counts_games(behavior_id):
@@ -186,7 +189,7 @@ class GameTracker:
                     (agents.discard if row < steps.ended else agents.add)(agent_id)
 
     def _report(self, result: StepResult) -> dict[str, Columns]:
-        """Convert games to columns; games that no batch of this tick can carry wait for a later tick."""
+        """Convert games to columns. If no batch of this tick can carry a game, the game waits for a later tick."""
         may_carry = (i for i, steps in result.steps.items() if len(steps.agent_ids) and self._mappings.emits(i))
         carriers = [i for i in may_carry if self._mappings.counts_games(i)]
         if not carriers:
@@ -303,7 +306,7 @@ def check_game_results(games: GameResults, num_envs: int, environment: str, team
 
 
 def _are_plain_duels(env_ids: NDArray[Any], outcomes: NDArray[Any], num_envs: int) -> bool:
-    """Return True if the results are valid duels in the right dtypes: the common case, which needs no conversion."""
+    """Return True if the results are valid duels in the right dtypes. This common case needs no conversion."""
     if env_ids.dtype != np.int32 or outcomes.dtype != np.float32 or outcomes.shape[1] != 2:
         return False
     numbers = set(env_ids.tolist())

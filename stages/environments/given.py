@@ -141,7 +141,8 @@ def find_given(reference: str) -> GivenEnvironment:
     """Return the environment that a reference refers to in this process.
 
     Raises:
-        LoadError: if it refers to none, or if the environment came from another process and can't be used here.
+        LoadError: if it refers to no environment, or if the environment came from another process and can't be used
+            here.
     """
     found = _given.get(reference)
     if found is None:
@@ -162,13 +163,19 @@ def find_given(reference: str) -> GivenEnvironment:
 
 
 def given_object(reference: object) -> Any:
-    """Return the caller's object (the first of several) that a factory reference refers to, or None."""
+    """Return the caller's object that a factory reference refers to, or the first of several.
+
+    None if it refers to none.
+    """
     found = find_given(reference).makers[0] if is_given(reference) else None
     return found.shared if isinstance(found, GivenObject) else None
 
 
 def why_not_elsewhere(reference: object) -> str:
-    """Return why other processes can't make the caller's environment; empty if they can, or if none was passed."""
+    """Return why other processes can't make the caller's environment.
+
+    Empty if they can, or if the caller passed none.
+    """
     found = _given.get(reference) if is_given(reference) else None
     try:
         if isinstance(found, GivenEnvironment):

@@ -35,7 +35,7 @@ Instances = NDArray[np.integer] | list[int]
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentParameters:
-    """A message from main to the actors: all environment parameters from now on, not just the changed ones."""
+    """A message from main to the actors. It holds all environment parameters from now on, not just the changed ones."""
 
     generation: int
     """Increases with every change; main uses it to attribute episodes' returns to lessons."""
@@ -194,7 +194,10 @@ def sample(value: ParameterValue, random: np.random.Generator, count: int) -> Fl
 
 
 def _from_ranges(intervals: Floats, random: np.random.Generator, count: int) -> Floats:
-    """Draw [count] values uniformly from intervals [i, 2]; if all intervals are points, uniformly from the points."""
+    """Draw [count] values uniformly from intervals [i, 2].
+
+    If all intervals are points, the points are equally likely.
+    """
     ends = (intervals[:, 1] - intervals[:, 0]).cumsum()
     if not ends[-1]:
         points: Floats = intervals[random.integers(len(intervals), size=count), 0]

@@ -74,10 +74,10 @@ class PolicyMappings:
     """The mappings of an actor's running games.
 
     Args:
-        make_policy: builds an acting policy for a behaviour spec; the first update contains its weights.
+        make_policy: builds an acting policy for a behaviour spec; the policy gets its weights from its first update.
         has_self_play: returns True for a behaviour name if assignments determine its policies.
-        make_brains: makes a behaviour spec's brains, with their shares of the games: with self-play, of the games in
-            which its team is an opponent; without self-play, of all games.
+        make_brains: makes a behaviour spec's brains, with their shares of the games. With self-play, only games in
+            which the behaviour's team is an opponent count; without it, all games do.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class PolicyMappings:
                 mapping.learners.add(behavior_id)
 
     def _add_brains(self, spec: BehaviorSpec) -> MappedPlayer | None:
-        """Add a behaviour id's brains; return the first one if no other policy ever decides, otherwise None."""
+        """Add a behaviour id's brains; return the first brain if no other policy ever decides, otherwise None."""
         plain, shares = not self._has_self_play(spec.name), self._make_brains(spec)
         if not shares:
             return None
@@ -196,7 +196,10 @@ class PolicyMappings:
         return behavior_id in self._specs and behavior_id not in self._plain and behavior_id not in self._fixed
 
     def counts_games(self, behavior_id: str) -> bool:
-        """Return True if a behaviour id's episodes determine when a game is over; without self-play, all do."""
+        """Return True if a behaviour id's episodes determine when a game is over.
+
+        If no behaviour has self-play, all do.
+        """
         return self.has_self_play(behavior_id) or not self.self_play
 
     def emits(self, behavior_id: str) -> bool:
@@ -212,7 +215,7 @@ class PolicyMappings:
         return any(self._specs[behavior_id].name == behavior_name for behavior_id in self.current.learners)
 
     def newest_version(self, behavior_name: str) -> int:
-        """Return the newest version of a behaviour's learners; -1 if none of them learns or has a policy yet."""
+        """Return the newest version of a behaviour's learning policies, or -1 if it has none yet."""
         current = self.current
         return max(
             (current.players[i].version for i in current.learners if self._specs[i].name == behavior_name),
@@ -232,7 +235,7 @@ class PolicyMappings:
             self._mixed = any(mapping is not self.current for mapping in self.games)
 
     def rows_by_mapping(self, env_ids: NDArray[np.int32]) -> list[tuple[PolicyMapping, NDArray[np.intp] | None]]:
-        """Split the rows of a tick by mapping: (mapping, row indices), or one pair with None if all rows share one."""
+        """Split a tick's rows by mapping, into pairs (mapping, row indices). None as indices stands for all rows."""
         if not self._mixed:
             return [(self.current, None)]
         if self._slots is None:
@@ -276,7 +279,7 @@ class PolicyMappings:
         return self.has_self_play(behavior_id) and behavior_team(behavior_id) == self.current.learning_team
 
     def _number_mappings(self) -> None:
-        """Number the mappings (0 is the current one, then those of running games), and store each instance's number."""
+        """Number the current mapping 0 and the running games' mappings from 1; store each instance's number."""
         distinct = {id(mapping): mapping for mapping in (self.current, *self.games)}
         numbers = {key: number for number, key in enumerate(distinct)}
         self._distinct = list(distinct.values())
@@ -369,7 +372,7 @@ class BrainDraws:
         self._teams: list[int] = []
 
     def __bool__(self) -> bool:
-        """Return True if there is anything to draw."""
+        """Return True if any team needs a draw."""
         return bool(self._teams)
 
     def add(self, spec: BehaviorSpec, shares: Sequence[float], *, differ: bool) -> None:

@@ -46,13 +46,13 @@ class AgentSteps:
     action_masks: NDArray[np.bool_] | None = None
     """[d, sum of branches] true = allowed; None unless the spec is `masked`."""
     group_ids: NDArray[np.int64] | None = None
-    """[n] id of the agent's group, whose members share a reward, unique across the instances of this environment group;
-    0 for no group. None if there are no groups; allowed only if the spec is `grouped`. A group may keep its id across
-    episodes."""
+    """[n] id of the agent's group, whose members share a reward, or 0 if the agent has no group. Ids are unique across
+    the instances of this environment group, and a group may keep its id across episodes. None if there are no groups;
+    an array is allowed only if the spec is `grouped`."""
     group_rewards: NDArray[np.float32] | None = None
     """[n] the group's reward since the agent's previous decision, without the agent's own reward; 0 in the first row of
     an episode. It includes the rewards of members that never decide, and is the same for all members that decide at the
-    same ticks; POCA adds each member's own reward. None if there are no group rewards."""
+    same ticks. POCA adds each member's own reward. None if there are no group rewards."""
     parameters: NDArray[np.int32] | None = None
     """[ended] generation of the environment parameters at each ended episode's start, if episodes of one instance may
     begin at different times; None to use the instance's generation (`EpisodeParameters.begun`)."""
@@ -71,8 +71,8 @@ class GameResults:
     env_ids: NDArray[np.int32]
     """[g] numbers of the instances whose games ended, without duplicates."""
     outcomes: NDArray[np.float32]
-    """[g, teams] each team's outcome, in the order of team ids: 1 won, 0.5 drawn, 0 lost, so that two teams' outcomes
-    add up to 1; for more than two teams, any numbers that rank the teams."""
+    """[g, teams] each team's outcome, in the order of team ids. With two teams, 1 is a win, 0.5 a draw and 0 a loss, so
+    the outcomes add up to 1. With more teams, the outcomes are any numbers that rank the teams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,12 @@ class StepResult:
     behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
     """Statistics of individual behaviours, keyed by behaviour name; those in `statistics` apply to all behaviours."""
     lost: NDArray[np.int32] | None = None
-    """Instances that broke and that the group itself restarts: their agents' episodes never end. New episodes may begin
-    in this tick or a later one. None if there are none."""
+    """Instances that broke and that the group itself restarts. The running episodes of their agents get no endings. New
+    episodes may begin in this tick or a later one. None if no instance broke."""
     closed: NDArray[np.int32] | None = None
-    """Instances that have closed normally and don't restart: their agents have no more rows. `step` returns those
+    """Instances that have closed normally and don't restart. Their agents have no more rows. `step` returns those
     closed since the last tick, `reset` all of them. When the last instance closes, the group raises `EnvironmentEnded`
-    instead. None if there are none."""
+    instead. None if no instance closed."""
 
     @property
     def gone(self) -> list[NDArray[np.int32]]:
@@ -128,7 +128,7 @@ class EnvironmentGroup(Protocol):
     behavior_specs: Mapping[str, BehaviorSpec]
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
-        """Reset all instances; with a seed, the seed and the actions determine everything that follows."""
+        """Reset all instances. If a seed is given, the seed and the actions determine everything that follows."""
         ...
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
@@ -176,7 +176,7 @@ class GoalRewards(Protocol):
     """The reward of a run's environment as a function of goals, for a trainer that learns from substituted goals."""
 
     def open(self, size: int) -> None:
-        """Prepare, and test the function on a few goals of `size` numbers.
+        """Prepare to compute rewards, and test the reward function on a few goals of `size` numbers.
 
         Raises:
             StageError: if the environment has no reward function, or the function breaks its contract.

@@ -172,10 +172,10 @@ class EnvironmentStage(Source[StepBatch]):
 
     # Remote answers arrive before the decision, so trajectories are made in only one way (docs/decisions/031).
     async def consult(self) -> dict[str, int]:
-        """Get the decisions that other processes make; call `decide` or `decide_again` next.
+        """Get the decisions that other processes make. Afterwards, call `decide` or `decide_again`.
 
         Returns:
-            The versions of the trainer policies that decided, keyed by behaviour id; only those that have changed.
+            The versions of the trainer policies that decided, keyed by behaviour id. Unchanged versions are left out.
 
         Raises:
             NoDecisionError: if no answer arrives.
@@ -253,7 +253,10 @@ class EnvironmentStage(Source[StepBatch]):
         self.mappings.update(update)
 
     def _lose(self, env_ids: NDArray[np.int32]) -> None:
-        """Begin new games in instances that broke or closed. Memories are unaffected: they belong to episodes."""
+        """Begin new games in instances that broke or closed.
+
+        Memories are unaffected, because they belong to episodes.
+        """
         self._tracker.forget(env_ids)
         self.mappings.restart_games(env_ids)
 

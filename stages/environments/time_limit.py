@@ -37,7 +37,7 @@ class LimitedGroup(WrappedGroup):
 
     Args:
         group: the environments, which this group closes.
-        steps: number of an agent's decisions after which its episode is truncated, and the next one begins.
+        steps: number of an agent's decisions after which its episode is truncated, and its next episode begins.
     """
 
     def __init__(self, group: EnvironmentGroup, steps: int) -> None:
@@ -146,7 +146,7 @@ class _Ages:
 def _cut(
     steps: AgentSteps, before: Numbers, after: Numbers, over: NDArray[np.bool_], begun: NDArray[np.int32]
 ) -> AgentSteps:
-    """Insert a truncated ending before each decision that is `over` [d]: the first one beyond the limit."""
+    """Insert a truncated ending before each decision that `over` [d] marks as the first one beyond the limit."""
     ended, cut = steps.ended, steps.ended + over.nonzero()[0]
     rows = np.concatenate((np.arange(ended), cut, np.arange(ended, len(before))))
     fresh = np.concatenate((np.zeros(ended + len(cut), np.bool_), over))

@@ -1,8 +1,8 @@
 """Reads a game's announcement of its agents, and derives the behaviours: specs, teams and groups.
 
-Five generations of the addon announce spaces in different forms, recognisable by the fields present: for all agents
-together or for each agent, with or without policy names. The oldest addons announce only the size of the single
-observation.
+Five generations of the addon announce spaces in different forms, which the fields present identify. The spaces are
+announced for all agents together or for each agent, with or without policy names. The oldest addons announce only the
+size of the single observation.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Announcement:
 
     agents: tuple[AgentSpaces, ...]
     ordered: bool
-    """True if the keys are known to be in the game's order; older addons sort them."""
+    """True if the keys are known to be in the game's order. False for older addons, which sort the keys."""
 
 
 class BadAnnouncement(Exception):
-    """An announcement can't be read; the error text continues a sentence that begins with the game's name."""
+    """An announcement can't be read. The error text is the end of a sentence that begins with the game's name."""
 
 
 def read_announcement(message: Mapping[str, Any]) -> Announcement:
@@ -195,7 +195,7 @@ def _for_each(spaces: Any, count: int, what: str) -> list[Mapping[str, Any]]:
 
 
 def _whole(value: Any) -> int | None:
-    """Return an integer, which some addons send as a float; None for any other value."""
+    """Return an integer, which some addons send as a float. Return None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value != round(value):
         return None
     return int(value)
@@ -208,7 +208,7 @@ def behaviors_of_agents(
     unnamed: str | None,
     listed: Collection[str],
 ) -> list[tuple[str, int]]:
-    """Return each agent's behaviour id and group (0 for none).
+    """Return each agent's behaviour id and group (0 for no group).
 
     The behaviour has the policy's name, with its team after `?team=`, unless a pattern in `environment.behaviors`
     matches.

@@ -51,7 +51,8 @@ class BlockingLink:
         self._timeout_s = timeout_s
         self._buffer = bytearray(_CHUNK)
         self._have = 0
-        """Number of bytes of an incomplete answer received so far; above 0 between calls only after an interrupt."""
+        """Number of bytes of an incomplete answer received so far. Between calls, it is above 0 only after an
+        interrupt."""
         self._owes = False
         """True while a request is unanswered."""
         self._socket: socket.socket | None = None
@@ -71,7 +72,7 @@ class BlockingLink:
             self._arrived.register(self._socket, select.POLLIN)
 
     def exchange(self, content: bytes) -> bytes | bytearray:
-        """Send a message and return the answer; raises the same errors as `send` and `receive`."""
+        """Send a message and return the answer. Raises the same errors as `send` and `receive`."""
         self.send(content)
         return self.receive()
 
@@ -106,7 +107,7 @@ class BlockingLink:
             raise self._gone() from None
 
     def say_goodbye(self, content: bytes, patience_s: float) -> None:
-        """Wait for a pending answer, then send a last message; raises the same errors as `send` and `receive`."""
+        """Wait for a pending answer, then send a last message. Raises the same errors as `send` and `receive`."""
         if self._owes and self._socket is not None:
             _limit_waiting(self._socket, patience_s)
             self.receive()

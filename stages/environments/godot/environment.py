@@ -181,7 +181,7 @@ class GodotEnv:
         """Let all agents act.
 
         Args:
-            action: the actions as [key][agent], with the keys in the game's order; or one array, if the action space is
+            action: the actions as [key][agent], with the keys in the game's order, or one array if the action space is
                 converted.
             order_ij: True for [agent][key]: each agent's actions are a list in the game's order, or a dict like a
                 sample of the agent's space in `action_spaces`.
@@ -200,7 +200,7 @@ class GodotEnv:
         self._link.send(self._message(action, order_ij))
 
     def step_recv(self) -> Step:
-        """Wait for the answer to `step_send`; returns and raises the same as `step`."""
+        """Wait for the answer to `step_send`. Returns and raises the same as `step`."""
         return self._stepped(self._link.receive())
 
     def _stepped(self, content: bytes | bytearray) -> Step:
@@ -260,7 +260,7 @@ class GodotEnv:
         """Check that a build of the game exists for this operating system.
 
         Raises:
-            GodotEnvError: if it does not.
+            GodotEnvError: if no build exists.
         """
         try:
             find_executable(Path(filename), ENGINE)

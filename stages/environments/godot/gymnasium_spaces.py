@@ -69,7 +69,7 @@ class ActionSpaceProcessor:
 
 
 def split(actions: NDArray[Any], space: spaces.Dict) -> list[NDArray[Any]]:
-    """Split flat actions [agents, width] by key; for a discrete action, a float above 0 is the second choice."""
+    """Split flat actions [agents, width] by key. A float above 0 selects a discrete action's second choice."""
     parts = []
     begin = 0
     for part in space.spaces.values():
@@ -92,7 +92,7 @@ def _observation(key: str, announced: Any) -> spaces.Space[Any]:
 
 
 def _in_order(parts: dict[str, spaces.Space[Any]]) -> spaces.Dict:
-    """Return a Dict space with its keys in this order: Gymnasium sorts the keys of a plain dict."""
+    """Return a Dict space that keeps the order of the keys. Given a plain dict, Gymnasium would sort them."""
     return spaces.Dict(list(parts.items()))
 
 

@@ -44,7 +44,7 @@ class _Behavior:
 
     Args:
         columns: reads and writes the agents' parts of messages.
-        group: the agents' group; 0 for none.
+        group: the agents' group, or 0 if there is no group.
     """
 
     def __init__(self, columns: AgentColumns, group: int) -> None:
@@ -108,7 +108,7 @@ class GodotInstance(Program[GodotWorker]):
         return self._begun(await connection.reset())
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
-        """Let all agents act, and wait for the answer; raises the same errors as `Program.begin`."""
+        """Let all agents act, and wait for the answer. Raises the same errors as `Program.begin`."""
         texts: list[bytes] = [b""] * self._agents
         for behavior_id, behavior in self._behaviors.items():
             written = behavior.columns.actions(actions[behavior_id])
@@ -189,7 +189,7 @@ class GodotInstance(Program[GodotWorker]):
     def _last(
         self, behavior: _Behavior, before: tuple[Array, ...], infos: Sequence[Mapping[str, Any]]
     ) -> tuple[Array, ...]:
-        """Return ended episodes' final observations: the real ones if sent, otherwise those of the last decision."""
+        """Return ended episodes' final observations. If the game sent none, use those of the last decision."""
         ended = behavior.heard.ended
         last = tuple(observation[ended] for observation in before)
         with_last = [place for place, info in enumerate(infos) if info.get(LAST) is not None]
@@ -222,7 +222,7 @@ class GodotInstance(Program[GodotWorker]):
         )
 
     def _list(self, message: Mapping[str, Any], key: str) -> list[Any]:
-        """Return a list from the message; it must have one entry for each agent."""
+        """Return a list from the message, after checking that it has one entry for each agent."""
         found = message.get(key)
         if not isinstance(found, list) or len(found) != self._agents:
             what = f"{len(found)} entries" if isinstance(found, list) else repr(found)[:60]

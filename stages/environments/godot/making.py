@@ -70,7 +70,7 @@ def _settings(config: RunConfig) -> GodotSettings:
 
 
 def check_build(config: RunConfig) -> None:
-    """Check that the build exists, if one is given.
+    """If a build is given, check that it exists.
 
     Raises:
         ProgramRefused: if the build does not exist.

@@ -45,7 +45,10 @@ _SHOWN = 60
 
 
 class WrongColumn(Exception):
-    """An agent's data in a message is invalid; the error text continues a sentence that begins with the game's name."""
+    """An agent's data in a message is invalid.
+
+    The error text is the end of a sentence that begins with the game's name.
+    """
 
 
 class AgentColumns:
@@ -275,7 +278,7 @@ def _float32(numbers: Iterable[Any], count: int) -> NDArray[np.float32]:
 
 
 def _float(number: Any) -> float:
-    """Convert a number to a float; infinity if it has too many digits."""
+    """Convert a number to a float. A number with too many digits becomes infinity."""
     try:
         return float(number)
     except OverflowError:
@@ -289,14 +292,15 @@ def _flat(value: Any) -> chain[Any] | list[Any]:
 
 
 class WrongPicture(ValueError):
-    """The text is not the announced image; the error text continues a sentence that begins with "an image"."""
+    """The text is not the announced image. The error text is the end of a sentence that begins with "an image"."""
 
 
 def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDArray[np.uint8]:
     """Read an image of the given shape: [height, width, channels], or [channels, height, width].
 
     An engine may send an alpha channel that the addon has not announced, as Godot 4's Compatibility renderer does, or
-    omit an announced one. The former is dropped; for the latter, all pixels become opaque.
+    omit an announced one. An unannounced alpha channel is dropped. If an announced one is missing, all pixels become
+    opaque.
 
     Raises:
         WrongPicture: if the text contains characters other than digits, or the image has a different size.

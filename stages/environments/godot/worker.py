@@ -67,7 +67,7 @@ class GodotBuild(Launch):
     """Initial environment parameters, passed as arguments."""
 
     def command(self, port: int, seed: int) -> list[str]:
-        """Return the program and the engine's, addon's and user's arguments; raises the same errors as `Launch`."""
+        """Return the program and the engine's, addon's and user's arguments. Raises the same errors as `Launch`."""
         command = [str(find_executable(Path(self.path), ENGINE)), f"--port={port}", f"--env_seed={seed & _SEED}"]
         if self.headless:
             command += _WITHOUT_WINDOW
@@ -88,7 +88,7 @@ class GodotWorker(GameWorker):
     at most `timeout_s`.
 
     Args:
-        settings: the worker's settings; only a build may have port 0.
+        settings: the worker's settings. Port 0 is allowed only if a build is given.
         build: the build to start; None for the editor.
     """
 

@@ -103,7 +103,7 @@ class CheckedVector:
             raise
         self._parameters: EpisodeParameters | None = None
         """Source of parameters for resetting the entire vector environment; None if single environments get the
-        parameters, or if there are none."""
+        parameters, or if there are no parameters."""
         self._drawn: dict[str, Floats] = {}
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
@@ -187,11 +187,11 @@ class CheckedVector:
         return self._extract("step", batch, ended)
 
     def masks(self, seen: VectorTick | VectorReset, which: Masks | None) -> Masks | None:
-        """Return masks [n, choices]; `which` [n] marks the instances that need an allowed choice, None for all.
+        """Return masks [n, choices]. `which` [n] marks the instances that need an allowed choice; None means all.
 
         Raises:
             BrokenEnvironmentError: if a mask is invalid.
-            StageError: if there is a mask although the spec has none.
+            StageError: if a mask appears although the spec has no masks.
         """
         told, masks = seen.infos.get(MASK), self.spaces.masks
         if told is None and not masks.masked:

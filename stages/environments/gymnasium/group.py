@@ -36,8 +36,8 @@ _NOTHING = np.empty(0, np.bool_)
 class GymnasiumGroup:
     """A vector environment as an EnvironmentGroup: one agent per instance, one behaviour.
 
-    The agent id is the instance's index. The spec is known after the first reset: if the observation space has no
-    action masks, only the reset's infos show whether there are any (`infos["action_mask"]`, as in Taxi).
+    The agent id is the instance's index. The spec is known only after the first reset. If the observation space has no
+    action masks, the reset's infos show whether masks exist (`infos["action_mask"]`, as in Taxi).
 
     Args:
         envs: the vector environment, in any autoreset mode; closed by this group.
@@ -73,7 +73,7 @@ class GymnasiumGroup:
         self._env_ids = np.arange(self.num_envs, dtype=np.int32)
         self._episode_ids = np.full(self.num_envs, -1, dtype=np.int64)
         self._restarting: NDArray[np.bool_] | None = None
-        """[n] in NEXT_STEP mode, true for the instances that the next step resets; None if there are none."""
+        """[n] in NEXT_STEP mode, true for the instances that the next step resets. None if it resets no instance."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
         """Pass each episode's parameters to the environments, as options of `reset`; see `CheckedVector`."""
@@ -139,7 +139,7 @@ class GymnasiumGroup:
         self._envs.close()
 
     def _all_decide(self, seen: VectorTick | VectorReset, rewards: NDArray[np.float32]) -> StepResult:
-        """Return the rows of a tick without endings: the common case, which reuses the same id arrays."""
+        """Return the rows of a tick without endings. In this common case, the same id arrays are reused."""
         return StepResult(
             {
                 self._behavior: AgentSteps(

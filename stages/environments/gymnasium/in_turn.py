@@ -37,8 +37,8 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
     """A `SyncVectorEnv` in SAME_STEP mode that checks its environments' return values.
 
     Rewards and flags are arrays of raw values; the caller checks the dtype. The infos contain only masks (a list),
-    `final_obs` and `final_info` (an info or None for each instance); other contents could break the batching. Final
-    observations are copies, because many environments return the same array each time.
+    `final_obs` and `final_info` (an info or None for each instance). Other contents are left out because they could
+    break the batching. Final observations are copies, because many environments return the same array each time.
 
     Args:
         envs: the environments.
@@ -80,7 +80,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         return self._batched(observations, "reset"), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step all environments, and reset those whose episodes end; raises the same errors as `reset`."""
+        """Step all environments, and reset those whose episodes end. Raises the same errors as `reset`."""
         # Literals, because a call to `list[Any]` takes longer than many environments' steps.
         observations: list[Any] = []
         rewards: list[Any] = []
@@ -122,7 +122,10 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         return self._batched(observations, "step"), column(rewards, "biuf"), *self._flag_columns(flags), infos
 
     def who(self, i: int | None) -> str:
-        """Return the start of a message about an instance's last result: its number, and the faulty wrapper."""
+        """Return the start of a message about an instance's last result.
+
+        The text names the instance and the faulty wrapper.
+        """
         if i is None:
             return self._name
         env = self.envs[i]

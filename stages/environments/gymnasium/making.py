@@ -19,7 +19,7 @@ from headrace.stages.loading import import_module
 
 
 def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
-    """Make the group that the settings describe; raises the same errors as `factory.make_group`.
+    """Make the group that the settings describe. Raises the same errors as `factory.make_group`.
 
     With environment parameters, single environments are preferred to a vectorised implementation, which starts episodes
     itself, without parameters.

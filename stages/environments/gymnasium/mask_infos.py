@@ -25,7 +25,7 @@ def add_mask(infos: dict[str, Any], mask: Any, i: int, num_envs: int) -> None:
 
 
 def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
-    """Describe possible masks that are not supported: under other keys, in a method, inside a wrapper.
+    """Describe places that may hold masks but are not supported: other keys, a method, or a wrapper.
 
     Args:
         layers: an environment and its wrappers, the outermost first.

@@ -45,7 +45,7 @@ def advice_for_class(env: Any) -> str:
 
 
 def advice_for_id(env_id: str) -> str:
-    """Return advice for an id that only the old package `gym` has registered; empty for others or without `gym`."""
+    """Return advice for an id that only the old package `gym` has registered. Empty for other ids or without `gym`."""
     registry = getattr(sys.modules.get("gym.envs.registration"), "registry", None)
     specs = getattr(registry, "env_specs", registry)  # a mapping since 0.26
     if specs is None or env_id.rpartition(":")[2] not in specs:

@@ -80,7 +80,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._checked("reset", partial(self.env.reset, **arguments), arguments)
 
     def step(self, action: Any) -> Any:
-        """Step the environment; raises the same errors as `reset`."""
+        """Step the environment. Raises the same errors as `reset`."""
         return self._checked("step", partial(self.env.step, action), {})
 
     def _checked(self, call: str, method: Callable[[], Any], arguments: Mapping[str, Any]) -> Any:
@@ -123,7 +123,7 @@ def wrapper_name(layer: Any) -> str:
 
 
 def culprit(env: AnyEnv, call: str, arguments: Mapping[str, Any]) -> tuple[Any, str] | None:
-    """Call each layer, innermost first; return the first faulty layer and what is wrong; None if none is faulty."""
+    """Call each layer, innermost first. Return the first faulty layer and what is wrong, or None if none is faulty."""
     for layer in reversed([*layers(env)]):
         try:
             result = layer.reset(**arguments) if call == "reset" else layer.step(layer.action_space.sample())

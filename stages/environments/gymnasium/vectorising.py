@@ -1,6 +1,6 @@
 """Makes the vector environment of a Gymnasium group, from an id or from a factory's result.
 
-The result is the environment's own vectorised implementation if it has one, otherwise a `SyncVectorEnv`: instances need
+The result is the environment's own vectorised implementation if it has one, otherwise a `SyncVectorEnv`. Instances need
 no separate processes, because actors are already processes. Wrappers apply to single environments, and only single
 environments have windows, so both require a `SyncVectorEnv`, unless the options request another implementation.
 """

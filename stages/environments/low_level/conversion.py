@@ -123,7 +123,10 @@ class _StepsReader:
         )
 
     def interrupted(self, endings: Any, count: int) -> NDArray[np.bool_]:
-        """Return flags [count], true for an interrupted episode; the attribute was `max_step` before version 0.22."""
+        """Return flags [count], true for interrupted episodes.
+
+        Before version 0.22, the attribute is called `max_step`.
+        """
         name = "max_step" if not hasattr(endings, "interrupted") and hasattr(endings, "max_step") else "interrupted"
         column: NDArray[np.bool_] = self._column(endings, name, np.bool_, count, "TerminalSteps")
         return column

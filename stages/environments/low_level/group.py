@@ -69,7 +69,7 @@ class LowLevelGroup:
         self._asked: dict[int, dict[str, slice]] = {}
         self._closed = False
         self._left: set[int] = set()
-        """Indices of the objects that have ended; the others continue."""
+        """Indices of the objects whose environments have ended; the other objects continue."""
         self._just_left: list[int] = []
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
@@ -84,7 +84,7 @@ class LowLevelGroup:
             bridge.parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Reset all environments. ML-Agents' interface takes no seed; a factory may take one.
+        """Reset all environments. `seed` has no effect, because ML-Agents' interface takes none.
 
         Raises:
             BrokenEnvironmentError: if an environment raises, or returns values that do not fit its specs.
@@ -101,7 +101,7 @@ class LowLevelGroup:
         return self._read()
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Advance all environments by one step; raises the same errors as `reset`."""
+        """Advance all environments by one step. Raises the same errors as `reset`."""
         self._send_parameters()
         for index, env in self._playing():
             try:
@@ -132,7 +132,7 @@ class LowLevelGroup:
         """Continue with the other objects after one has ended.
 
         Raises:
-            EnvironmentEnded: if there are no others.
+            EnvironmentEnded: if no object is left.
         """
         self._left.add(index)
         if len(self._left) == self.num_envs:
@@ -197,7 +197,7 @@ def _specs_of(env: Any) -> dict[str, Any]:
 
 
 def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
-    """Make the group that the settings describe; raises the same errors as `factory.make_group`.
+    """Make the group that the settings describe. Raises the same errors as `factory.make_group`.
 
     The factory is called once for each instance, with the options. If it takes these arguments, it also gets
     `worker_id` (the instance's number across all actors, so the ports differ), `seed` (the run's seed + worker_id) and

@@ -160,7 +160,7 @@ class _Columns:
         return ids.astype(np.int32)
 
     def _array(self, sent: Any, size: int, dtype: str, what: str) -> Array:
-        """Return a column's numbers, flat, from lists of numbers or from bytes (little-endian; base64 in JSON)."""
+        """Return a column's numbers as a flat array, from lists of numbers or bytes (little-endian, base64 in JSON)."""
         count = len(self.ids)
         per_agent = size // max(1, count)
         if isinstance(sent, bytes | str):

@@ -58,7 +58,7 @@ class _Shown:
         """Count a state's rows.
 
         Raises:
-            MessageError: if an agent ends without having started.
+            MessageError: if an agent's episode ends although it never began.
         """
         self.truncated += int(rows.interrupted.sum())
         for index, (agent, reward) in enumerate(zip(rows.ids.tolist(), rows.rewards.tolist(), strict=True)):
@@ -168,7 +168,7 @@ class RandomTrainer:
 
 
 async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
-    """Test a game's hello, resets, random steps, parameters and shutdown; yield a report line for each.
+    """Test a game's hello, resets, random steps, parameters and shutdown; yield a report line for each test.
 
     Args:
         worker: the connection to the game, not started yet.

@@ -36,8 +36,8 @@ _MOST_EMPTY = 100_000
 def make_open_group(request: EnvironmentRequest) -> ProgramGroup:
     """Make the group that `environment` and `env_settings` describe; its first reset starts the games.
 
-    Game n gets the run's seed + n. If the user starts a game, the run does not end with the game: it continues when the
-    user restarts the game.
+    Game n gets the run's seed + n. If the user starts a game, the run does not end with the game. The run continues
+    when the user restarts the game.
     """
 
     def make(index: int, parameters: EpisodeParameters | None) -> OpenInstance:
@@ -48,7 +48,7 @@ def make_open_group(request: EnvironmentRequest) -> ProgramGroup:
 
 
 def check_game(config: RunConfig) -> None:
-    """Check, before a run starts, that the game's program exists, if one is given.
+    """If a program is given, check before a run starts that it exists.
 
     Raises:
         ProgramRefused: if the program does not exist.
@@ -98,7 +98,7 @@ class OpenInstance(Program[OpenWorker]):
         return await self._answer(await self.connection.reset(self._drawn() or {}))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
-        """Let agents act, and wait for a state with at least one row; raises the same errors as `Program.begin`."""
+        """Let agents act, and wait for a state with at least one row. Raises the same errors as `Program.begin`."""
         parts = {
             behavior_id: actions_part(self._deciding[behavior_id], batch) for behavior_id, batch in actions.items()
         }

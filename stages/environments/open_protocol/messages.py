@@ -1,4 +1,4 @@
-"""Reads and writes messages of the open protocol, in JSON or msgpack; a game's first message determines which.
+"""Reads and writes messages of the open protocol, in JSON or msgpack; a game's first message determines the format.
 
 The first message, the hello, contains the game's name, and its behaviours' observations and actions.
 """

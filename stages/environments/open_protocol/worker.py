@@ -55,7 +55,7 @@ class GameProgram(Launch):
     """The transport that the game uses: `tcp` or `ws`."""
 
     def command(self, port: int, seed: int) -> list[str]:
-        """Return the program, the user's arguments, the address and the seed; raises the same errors as `Launch`."""
+        """Return the program, the user's arguments, the address and the seed. Raises the same errors as `Launch`."""
         try:
             found = str(find_executable(Path(self.path), "game"))
         except ProgramRefused:
@@ -83,7 +83,7 @@ class OpenWorker(GameWorker):
     The order of calls is `start`, `reset`, then `step`; each waits for the game's state for at most `timeout_s`.
 
     Args:
-        settings: the worker's settings; only a program may have port 0.
+        settings: the worker's settings. Port 0 is allowed only if a program is given.
         transport: `tcp` or `websocket`.
         program: the program to start; None if the user starts it.
     """
@@ -103,7 +103,10 @@ class OpenWorker(GameWorker):
         return decode(content)
 
     def check(self, message: dict[str, Any], kind: str) -> None:
-        """Check a message's kind and number; a game may instead report its end, or an error."""
+        """Check a message's kind and number.
+
+        Instead of the requested message, a game may report its end or an error.
+        """
         if message["type"] == "close":
             raise ProgramEnded(f"{self.name} has ended: {message.get('reason') or 'it gave no reason'}")
         if message["type"] == "error":

@@ -40,7 +40,7 @@ class OpenSpielGame:
         possible_agents: names of the players, in order.
         cooperative: True if all players have the same rewards.
         draws: True if the game samples its own chance events, from a seed.
-        pays_at_the_end: True if there are no rewards before the end.
+        pays_at_the_end: True if players receive no rewards before the end of the game.
 
     Raises:
         StageError: if this kind of game is not supported.
@@ -85,11 +85,11 @@ class OpenSpielGame:
         return self._observation_space
 
     def action_space(self, agent: Any) -> spaces.Discrete:
-        """Return the space of every player's actions; a mask forbids some of them in each state."""
+        """Return the space of every player's actions. In each state, a mask forbids the illegal ones."""
         return self._action_space
 
     def new_state(self, seed: int) -> Any:
-        """Return an initial state; the seed matters in games that sample their own chance events."""
+        """Return an initial state. The seed matters only in games that sample their own chance events."""
         if not self.draws:
             return self.game.new_initial_state()
         import pyspiel

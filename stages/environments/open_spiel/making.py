@@ -20,7 +20,7 @@ _VECTOR = {"observation": ObservationSettings(kind="vector")}
 
 
 def make_open_spiel_group(request: EnvironmentRequest) -> EnvironmentGroup:
-    """Make the group that the settings describe; raises the same errors as `factory.make_group`."""
+    """Make the group that the settings describe. Raises the same errors as `factory.make_group`."""
     settings = request.settings
     game = _find(request.config)
     limit = settings.max_episode_steps

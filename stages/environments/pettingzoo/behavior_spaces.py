@@ -75,7 +75,7 @@ class BehaviorSpaces:
         self._spaces = SpaceColumns(observation_space, action_space, owner, own, exact, clips)
 
     def expect_masks(self, info: Mapping[str, Any]) -> None:
-        """Look for a mask in an agent's info; call this before the spec is made."""
+        """Look for a mask in an agent's info. Must be called before the spec is made."""
         self._spaces.masks.expect(info)
 
     def spec(self, behavior_id: str) -> BehaviorSpec:
@@ -110,7 +110,7 @@ class BehaviorSpaces:
 
         Raises:
             BrokenEnvironmentError: if a mask is invalid.
-            StageError: if there is a mask although the spec has none.
+            StageError: if a mask appears although the spec has no masks.
         """
         observed = [each.observation.get(MASK) for each in seen] if self._spaces.mask_observed else None
         return self._spaces.masks.read(len(seen), observed, [each.info.get(MASK) for each in seen], who)
@@ -130,7 +130,7 @@ class BehaviorSpaces:
 
 
 def without_mask(space: Space) -> Space:
-    """Return an observation space without its action mask; the same object if it has none."""
+    """Return an observation space without its action mask, or the same object if it has no mask."""
     if not isinstance(space, spaces.Dict) or MASK not in space.spaces:
         return space
     return spaces.Dict({key: inner for key, inner in space.spaces.items() if key != MASK})
@@ -177,7 +177,7 @@ class AgentEpisode:
     episode_id: int
     group_id: int = 0
     decided: bool = False
-    """True once the agent has made a decision; the result is in the agent's next row."""
+    """True once the agent has made a decision. The result of the decision is in the agent's next row."""
     mates_rewards: float = 0.0
     """In a turn-based environment: the sum of the other group members' rewards up to the agent's last row."""
 

@@ -32,7 +32,10 @@ class TurnInstance(Instance):
             return self._up_to_next_turn()
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
-        """Advance by one action; return the endings, then the agent that decides next."""
+        """Advance by one action.
+
+        Return the time steps of agents whose episodes ended, then of the agent to act next.
+        """
         (action,) = actions.values()
         with blaming(self._name, "step"):
             self.env.step(action)

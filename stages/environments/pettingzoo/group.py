@@ -63,7 +63,7 @@ class _Tick:
 class PettingZooGroup:
     """Instances of a PettingZoo environment, parallel or turn-based.
 
-    The specs are known after the first reset, whose infos may contain action masks.
+    The specs are known only after the first reset, because its infos may contain action masks.
 
     Args:
         instances: instances of one environment; closed by this group.
@@ -164,7 +164,7 @@ class PettingZooGroup:
         return self._result(tick)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Advance all instances: in parallel ones, all agents act; in turn-based ones, one agent acts.
+        """Advance all instances. In parallel instances, all agents act; in turn-based instances, one agent acts.
 
         Raises:
             BrokenEnvironmentError: if an environment raises, or breaks the rules of its API.
@@ -363,7 +363,7 @@ class PettingZooGroup:
         return 1 + env_id * self._teams + (role.team + rotation) % self._teams
 
     def _join(self, time_step: TimeStep) -> None:
-        """Add an agent that was absent at the start; happens only in environments without possible_agents."""
+        """Add an agent that was absent at the start. This happens only in environments without possible_agents."""
         agent = time_step.agent
         role = self._assignment.join(agent)
         self._numbers[agent] = len(self._numbers)
@@ -392,7 +392,7 @@ class PettingZooGroup:
         return {behavior: self._episode_infos.of_episodes(ended) for behavior, ended in infos.items()}
 
     def _game_results(self, tick: _Tick) -> GameResults | None:
-        """Return the games that ended; None without teams, because a game may outlast an agent's episode."""
+        """Return the games that ended. Return None if there is only one team: a game may outlast an agent's episode."""
         if self._teams == 1:
             return None
         check_scores(tick.scores, tick.over, self._name)

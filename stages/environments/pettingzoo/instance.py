@@ -1,6 +1,7 @@
 """A common interface to PettingZoo's two APIs: the parts that `parallel` and `by_turns` share.
 
-`reset` and `step` return time steps: first for agents that ended, then for agents that decide now.
+`reset` and `step` return time steps: first those of agents whose episodes have ended, then those of agents that must
+act now.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Instance:
         """Per agent whose episode continues: the time step of its last decision."""
 
     def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
-        """Begin an episode; the environment gets options only if there are any."""
+        """Begin an episode. If there are no options, the environment's `reset` is called without `options`."""
         raise NotImplementedError
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
@@ -109,5 +110,5 @@ def blaming(name: str, call: str) -> Iterator[None]:
 
 
 def number(value: Any) -> float:
-    """Return a reward as a number; it may come as a one-element array."""
+    """Convert a reward, possibly a one-element array, to a number."""
     return float(value if type(value) is not np.ndarray else value.item())

@@ -1,8 +1,8 @@
 """Detects an object's PettingZoo API, wraps it as an `Instance`, and limits an instance's episodes.
 
 In a parallel environment all agents decide simultaneously; in a turn-based one (AEC, agent-environment cycle) one agent
-at a time decides, with all its rewards since its last turn. Only PettingZoo's methods matter, not its classes, so any
-object with these methods works.
+decides at a time, and receives all its rewards since its last turn. Only PettingZoo's methods matter, not its classes,
+so any object with these methods works.
 """
 
 from __future__ import annotations

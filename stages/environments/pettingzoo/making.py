@@ -37,7 +37,7 @@ _OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymun
 
 
 def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
-    """Make the group that the settings describe; raises the same errors as `factory.make_group`."""
+    """Make the group that the settings describe. Raises the same errors as `factory.make_group`."""
     settings = request.settings
     env, make, name = first_environment(request)
     if settings.id is None and isinstance(env, EnvironmentGroup):
@@ -125,7 +125,7 @@ def make_instances(
 
     Args:
         made: the first environment.
-        make: makes another one.
+        make: makes another environment.
         num_envs: number of instances.
         api: the required API.
         name: the environment's name, used in messages.

@@ -44,9 +44,9 @@ _MOST_LIVES = 20
 class ParallelInstance(Instance):
     """An environment in which all agents act simultaneously; agents may die, revive, join and pause.
 
-    An agent pauses while its episode continues but the agent is not in `agents`, or has no observation: it gets no
-    action, and its rewards add up until it decides again. An agent that has ended, but stays in `agents` or returns to
-    it, begins a new episode.
+    An agent pauses while its episode continues but the agent is not in `agents`, or has no observation. During the
+    pause, the agent gets no action, and its rewards add up until it decides again. An agent that has ended, but stays
+    in `agents` or returns to it, begins a new episode.
     """
 
     def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:
@@ -75,7 +75,7 @@ class ParallelInstance(Instance):
             raise_broken(error, self._name, "reset")
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
-        """Advance; return the endings, then the agents that decide next."""
+        """Advance. Return the time steps of the agents whose episodes ended, then of those that act next."""
         time_steps, left = self._advance(actions)
         return self._until_somebody_decides(time_steps, left)
 

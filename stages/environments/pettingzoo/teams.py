@@ -1,8 +1,8 @@
 """Teams of agents: each agent's behaviour name and team, the groups' rewards, and the results of games.
 
 Patterns of `environment.behaviors` match agents by name (`str` of the agent's id), because PettingZoo provides nothing
-else. Without patterns, all agents must have equal spaces and share one behaviour: two agents are opponents unless they
-form a group, and more than two are a team.
+else. Without patterns, all agents must have equal spaces and share one behaviour. In that case, two agents are
+opponents unless they form a group, and more than two are a team.
 
 Axis letters: g games, T teams.
 """
@@ -54,8 +54,9 @@ class RoleAssignment:
         behavior: behaviour name for roles that name no behaviour; may be empty if all roles name one.
         spaces_of: returns an agent's spaces.
         owner: the environment's name, used in messages.
-        apart: True if each agent without a team and outside a group is a separate team; False if these agents are one
-            team; None for separate teams only if there are exactly two agents, which share a behaviour.
+        apart: the teams of agents without a team and outside a group. True makes each of these agents a separate team,
+            False puts them in one team, and None makes separate teams only if there are exactly two agents, which share
+            a behaviour.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class RoleAssignment:
 
         Args:
             agents: the agents' ids, in the environment's order.
-            everybody: True if no other agents can join; then each pattern must match an agent.
+            everybody: True if no other agents can join, in which case each pattern must match an agent.
 
         Raises:
             StageError: if an agent has no role, a pattern matches no agent, team numbers have gaps, or agents of one
@@ -212,7 +213,10 @@ def _fits(agent: Agent, pattern: str) -> bool:
 
 
 def _pattern_for(agent: Agent) -> str:
-    """Return a pattern such as `adversary_*` for `adversary_3`; the name itself if it has no letters, such as `3`."""
+    """Return a pattern such as `adversary_*` for `adversary_3`.
+
+    A name without letters, such as `3`, stays unchanged.
+    """
     name = str(agent)
     return re.sub(r"(?<=\D)\d+$", "*", name)
 
@@ -309,7 +313,7 @@ class GroupRewards:
             group_id: the agent's group.
             agent: the agent's id.
             reward: the sum since its last turn.
-            final: True in the agent's turn and at its end, False for a preliminary reward.
+            final: True in the agent's turn and at the end of its episode, False for a preliminary reward.
         """
         total = self._final.get(agent, 0.0) + reward
         if final:

@@ -9,7 +9,8 @@ _HELD_S = 1.0
 """If a wake-up is this many seconds late, the event loop was blocked, for example by an import, a policy or a busy
 machine. The limit is then extended by this time, to receive the answers that arrived meanwhile."""
 _TURNS = 10
-"""Maximum number of extensions: the loop may block again before the data has passed from the socket to its reader."""
+"""Maximum number of extensions. Several may be needed, because the loop may block again before the data has passed from
+the socket to its reader."""
 
 
 class AnswerTime:

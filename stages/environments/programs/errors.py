@@ -8,19 +8,19 @@ from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 
 class ProgramBroken(BrokenEnvironmentError):
-    """A program died, hung, broke the protocol or dropped the connection: a restart may help."""
+    """A program died, hung, broke the protocol or dropped the connection. A restart may help."""
 
 
 class ProgramRefused(StageError):
-    """A program can't be used with its current setup (version, port, executable): a restart does not help."""
+    """A program can't be used with its current setup (version, port, executable). A restart does not help."""
 
 
 class ProgramEnded(StageError):
-    """A program closed normally: its window was closed, or the game quit."""
+    """A program closed normally, because its window was closed or the game quit."""
 
 
 class MessageError(Exception):
-    """A message breaks the protocol; the error text continues a sentence that begins with the game's name."""
+    """A message breaks the protocol. The error text is the end of a sentence that begins with the game's name."""
 
 
 def shown(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Several programs of one engine, or its editor, as one environment group: each is stepped independently.
+"""Several programs of one engine, or its editor, as one environment group. Each program is stepped independently.
 
-No program waits for another: a tick holds the agents of the programs that have answered. Only a broken program
-restarts, and the others continue; they also continue after a program has closed normally, until the last one closes.
+No program waits for another: a tick holds the agents of the programs that have answered. If a program breaks, only that
+program restarts. The others continue, as they do after a program has closed normally, until the last one closes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _LAST_STEP_S = 1.0
 _END_S = 10.0
 """Seconds to wait for a program to exit before it is killed."""
 _HUNG_S = 3.0
-"""Seconds to wait for a program that may be hanging, because it is in the middle of a step; short, so that this process
-is not killed first."""
+"""Seconds to wait for a program to exit if it is in the middle of a step and may be hanging. Kept short, because this
+process might otherwise be killed first."""
 
 
 class ProgramGroup:
@@ -230,7 +230,7 @@ class ProgramGroup:
         """Handle an instance that has closed normally: restart it if configured, otherwise continue with the others.
 
         Raises:
-            EnvironmentEnded: if there are no others.
+            EnvironmentEnded: if no other instance is left.
         """
         instance, budget = self._instances[index], self._budgets[index]
         refusal = None

@@ -24,7 +24,7 @@ _PASSES = 3
 """Number of event-loop iterations before an exit is reported, to let a last message and the connection's end arrive
 first."""
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
-"""File extensions of games on all platforms; a path may have any of them, or none."""
+"""File extensions of games on all platforms; a path may have any of them, or no extension."""
 _STARTS_ON_WINDOWS = (".exe", ".bat", ".cmd")
 _NOT_THE_GAME = re.compile(r"UnityCrashHandler|.*\.console$", re.IGNORECASE)
 """Programs next to a game that are not the game: Unity's crash handler, and Godot's console launcher."""
@@ -53,7 +53,7 @@ class Launch(ABC):
 
 
 class ProgramProcess:
-    """A game's process and its children (the process may be a script that starts the game); Ctrl-C does not reach them.
+    """A game's process and its children (the process may be a script that starts the game). Ctrl-C does not reach them.
 
     A thread waits for the process to exit, because not every event loop can.
 
@@ -131,7 +131,7 @@ class ProgramProcess:
         return self._exited.is_set()
 
     def kill(self) -> None:
-        """Kill the process and its children; does nothing after the exit."""
+        """Kill the process and its children. Does nothing once the process has exited."""
         if self._tree.returncode is None:
             self._tree.kill_all()
 
@@ -222,7 +222,7 @@ def _built_for_another(path: Path, platform: str) -> str:
 
 
 def _programs_in(folder: Path, platform: str) -> list[Path]:
-    """Return the programs in a folder that may be the game: the one with the folder's name, or else all."""
+    """Return the programs in a folder that may be the game. If one has the folder's name, return only that program."""
     kinds = (".exe",) if platform == "win32" else (".x86_64", ".x86")
     found = [each for each in sorted(folder.glob("*")) if each.suffix.lower() in kinds]
     games = [each for each in found if not _NOT_THE_GAME.match(each.stem)]

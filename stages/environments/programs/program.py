@@ -40,7 +40,10 @@ class Closable(Protocol):
     """A connection to a program."""
 
     async def close(self, patience_s: float | None = None) -> None:
-        """Close the connection in any state; kill the program after `patience_s`, by default an exchange's limit."""
+        """Close the connection in any state.
+
+        A program that has not exited after `patience_s` (by default the time limit of an exchange) is killed.
+        """
 
 
 Connection = TypeVar("Connection", bound=Closable)
@@ -84,13 +87,13 @@ class Program(ABC, Generic[Connection]):
         return await self.reset()
 
     async def reset(self) -> ProgramAnswer:
-        """Reset all agents; raises the same errors as `begin`."""
+        """Reset all agents. Raises the same errors as `begin`."""
         self._episodes.clear()
         return await self._reset()
 
     @abstractmethod
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
-        """Let the agents that needed decisions act, and wait for an answer; raises the same errors as `begin`."""
+        """Let the agents that needed decisions act, and wait for an answer. Raises the same errors as `begin`."""
 
     async def close(self, patience_s: float | None = None) -> None:
         """Close the connection, if there is one, like `Closable.close`; errors are only logged."""
@@ -108,7 +111,7 @@ class Program(ABC, Generic[Connection]):
 
     @abstractmethod
     async def _reset(self) -> ProgramAnswer:
-        """Reset all agents; raises the same errors as `begin`."""
+        """Reset all agents. Raises the same errors as `begin`."""
 
 
 def merged_statistics(statistics: Iterable[Mapping[str, Measured]]) -> dict[str, Measured]:

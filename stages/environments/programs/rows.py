@@ -1,6 +1,6 @@
 """Converts programs' messages to rows: merges messages into one tick, routes actions, and numbers episodes.
 
-Programs report agents and endings, but do not count episodes: `EpisodeTracker` does.
+Programs report agents and endings, but do not count episodes, so `EpisodeTracker` counts them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 ID_RANGE = 2**32
-"""Offset between instances' agent and group ids: programs' own ids are int32, unique only within a program."""
+"""Offset between instances' agent and group ids. It is needed because programs' own ids are int32 and unique only
+within a program."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramRows:
     """The rows of one behaviour in one message: n rows, of which the first `ended` are endings, in the program's order.
 
-    The other d = n - ended rows need a decision. An agent that ended and restarted within a step has a row of each
-    kind.
+    The other d = n - ended rows need a decision. An agent whose episode ended and restarted within a step has a row of
+    each kind.
     """
 
     ids: NDArray[np.int32]
@@ -42,7 +43,7 @@ class ProgramRows:
     action_masks: NDArray[np.bool_] | None
     """[d, sum of branches] true = allowed; None without discrete actions."""
     group_ids: NDArray[np.int32]
-    """[n] id of each row's group; 0 for none."""
+    """[n] id of each row's group, or 0 if there is no group."""
     group_rewards: NDArray[np.float32]
     """[n] the group's reward since the agent's previous decision."""
 
@@ -114,7 +115,10 @@ def decision_rows(parts: Mapping[str, Sequence[IndexedRows]]) -> dict[int, dict[
 
 
 def _joined(columns: list[Array], ends: list[int]) -> Array:
-    """Join a column of several instances: first each instance's endings, whose counts are `ends`, then the rest."""
+    """Join a column of several instances: first all endings, then all decisions.
+
+    `ends` holds each instance's number of endings.
+    """
     if len(columns) == 1:
         return columns[0]
     if not any(ends):
@@ -164,7 +168,7 @@ class EpisodeTracker:
     """The running episodes of one behaviour's agents in one program.
 
     Episodes are numbered in the order of their starts, over all agents. So an agent's episode numbers increase even if
-    it gets a new id with each episode (as in older Unity packages), and agents that have ended need no state.
+    it gets a new id with each episode (as in older Unity packages), and agents whose episodes have ended need no state.
     """
 
     def __init__(self) -> None:
@@ -179,7 +183,7 @@ class EpisodeTracker:
         """Number the rows of a message: endings end episodes, and deciding agents without an episode begin one.
 
         Args:
-            agent_ids: [n] the rows' agents, distinct among the endings and among the rest.
+            agent_ids: [n] the rows' agents, distinct among the endings and among the decisions.
             ended: the number of rows that are endings.
             generation: the generation of the current environment parameters.
         """
@@ -208,7 +212,7 @@ class EpisodeTracker:
         return TrackedEpisodes(episode_ids, first, generations)
 
     def clear(self) -> None:
-        """Forget all running episodes: every agent begins a new one."""
+        """Forget all running episodes, so every agent begins a new one."""
         used = self._slots.used()
         if len(used):
             self._slots.remove(used)
@@ -235,7 +239,7 @@ class ProgramEpisodes:
         self._trackers: defaultdict[str, EpisodeTracker] = defaultdict(EpisodeTracker)
 
     def of(self, behavior_id: str, columns: ProgramRows, generation: int) -> InstanceRows:
-        """Add episodes to a behaviour's rows in a message; `generation` belongs to the current parameters."""
+        """Add episodes to a behaviour's rows in a message. `generation` is that of the current parameters."""
         episodes = self._trackers[behavior_id].track(columns.ids.astype(np.int64), columns.ended, generation)
         return InstanceRows(columns, episodes)
 

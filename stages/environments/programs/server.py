@@ -1,6 +1,6 @@
 """The TCP server for one game, and the exchange of messages with the game: each request gets one answer.
 
-A message is its length in bytes (u32, little-endian), then the bytes, in both directions.
+In both directions, a message consists of its length in bytes (u32, little-endian) and its bytes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GameServer(ABC):
         max_bytes: the largest message.
 
     Attributes:
-        port: the port; after `start`, the actual one.
+        port: the port; if it was 0, `start` sets the actual port.
     """
 
     def __init__(self, port: int, max_bytes: int) -> None:
@@ -92,7 +92,10 @@ class GameServer(ABC):
     @property
     @abstractmethod
     def arrived(self) -> tuple[int, int] | None:
-        """Number of bytes received of an incomplete message, and its announced size; None if there is none."""
+        """Bytes received of an incomplete message, and that message's announced size.
+
+        None if there is no such message.
+        """
 
     @property
     @abstractmethod
@@ -101,7 +104,7 @@ class GameServer(ABC):
 
     @abstractmethod
     def send(self, content: bytes) -> None:
-        """Send a message; has no effect if the game is gone, because `receive` reports that."""
+        """Send a message. Does nothing if the game is gone, because `receive` reports that."""
 
     @abstractmethod
     async def receive(self) -> bytes:
@@ -239,7 +242,10 @@ class _Connection(asyncio.Protocol):
 
     @property
     def arrived(self) -> tuple[int, int] | None:
-        """Number of bytes received of an incomplete message, and its announced size; None if there is none."""
+        """Bytes received of an incomplete message, and that message's announced size.
+
+        None if there is no such message.
+        """
         if self._wanted == HEADER.size:
             return None
         return len(self._buffer) - HEADER.size, self._wanted - HEADER.size
@@ -275,7 +281,7 @@ class _Connection(asyncio.Protocol):
             self._transport.write(framed(content))
 
     async def message(self) -> bytes:
-        """Wait for a message; raises the same errors as `TcpServer.receive`."""
+        """Wait for a message. Raises the same errors as `TcpServer.receive`."""
         while not self._whole():
             if self._error is not None:
                 raise self._error

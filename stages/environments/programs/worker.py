@@ -57,7 +57,7 @@ class Wording(WorkerWording):
     stranger: str
     """Question about a message of impossible length, such as `Is it really the addon … that calls this port?`."""
     paused: str
-    """Why a game may not answer; stands between `it hangs,` and a full stop."""
+    """Text for messages: why a game may not answer. It stands between `it hangs,` and a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class ProgramWorker:
 
     @property
     def pid(self) -> int | None:
-        """The program's process id, even after its exit; None if the user starts it, and before `start`."""
+        """The program's process id, even after its exit. None before `start`, or if the user starts the program."""
         return None if self._process is None else self._process.pid
 
     def _cure_for_port(self) -> str:
@@ -170,7 +170,7 @@ class GameWorker(ProgramWorker):
             raise MessageError(f"answered with a message of type {message['type']!r}; expected {kind!r}")
 
     async def close(self, patience_s: float | None = None) -> None:
-        """End the game: a program quits, or is killed if it takes too long.
+        """End the game. A program that takes too long to quit is killed.
 
         A run may end in the middle of a step. In that case, the game gets no message until its pending answer has
         arrived.
@@ -312,7 +312,7 @@ class GameWorker(ProgramWorker):
         return ""
 
     async def _gone(self, lost: ConnectionClosed) -> ProgramBroken | ProgramEnded:
-        """Return the error for a closed connection: the process's exit, if that follows."""
+        """Return the error for a closed connection. If the process then exits, the error describes its exit."""
         ended = self._process is not None and await self._process.exited(_LAST_WORDS_S)
         try:
             if lost.in_answer:
@@ -346,7 +346,7 @@ class GameWorker(ProgramWorker):
         return self._broken(f"ended with {describe_exit(code)} before it announced its agents{hint}")
 
     def _suspicion(self) -> str:
-        """Return the likely cause of a game's crash, after a semicolon; empty if there is none."""
+        """Return the likely cause of a game's crash, preceded by a semicolon, or an empty string if it is unknown."""
         return ""
 
     def _log_tail(self) -> str:

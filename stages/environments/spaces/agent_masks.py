@@ -64,7 +64,10 @@ class AgentMasks:
             )
 
     def expect(self, info: Iterable[Any]) -> None:
-        """Look for a mask among an info's keys, before the spec is made; warn about a mask under a different name."""
+        """Look for a mask among an info's keys, and warn about a mask under a different name.
+
+        Must be called before the spec is made.
+        """
         if not self._reader.width:
             return
         self.masked = self.masked or MASK in info
@@ -97,7 +100,7 @@ class AgentMasks:
 
         Raises:
             BrokenEnvironmentError: if a mask is invalid.
-            StageError: if there is a mask although the spec has none.
+            StageError: if a mask appears although the spec has no masks.
         """
         allowed = None
         places = (f"{MASK} in the observation", observed, None), (f"info[{MASK!r}]", informed, there)

@@ -80,7 +80,7 @@ def _about_channels(shape: tuple[int, ...]) -> str | None:
 
 
 def _about_scale(box: BoxSpace) -> str | None:
-    """Return a doubt about an image's scale; only bytes are scaled to 0 to 1, by 1/255."""
+    """Return a doubt about an image's scale, or None. Only bytes are scaled: by 1/255, to the range from 0 to 1."""
     if not (np.isfinite(box.low).all() and np.isfinite(box.high).all()) or box.dtype == np.bool_:
         return None
     highest = max(float(np.abs(box.low.astype(np.float64)).max()), float(np.abs(box.high.astype(np.float64)).max()))

@@ -63,8 +63,8 @@ class MaskReader:
     Args:
         space: the action space.
         names: the names of the branches, used in messages; empty to use numbers.
-        least: what messages say was expected if a mask leaves no choice.
-        free: number of choices of an additional branch, which masks may omit: the policy's action repeat.
+        least: the expectation that messages state if a mask leaves no choice.
+        free: number of choices of an additional branch, which masks may omit (the policy's action repeat).
 
     Attributes:
         branches: the number of choices in each branch of the space.
@@ -80,12 +80,18 @@ class MaskReader:
 
     @classmethod
     def of_branches(cls, actions: ActionSpec, least: str = _LEAST) -> MaskReader:
-        """Return the reader for an environment with branches and no space; the keys of maps are the branches' names."""
+        """Return the reader for an environment with branches and no space.
+
+        In maps, the keys are the branches' names.
+        """
         return _reader_of(actions.discrete_branches, actions.branch_names, least)
 
     @classmethod
     def of_policy(cls, spec: BehaviorSpec) -> MaskReader:
-        """Return the reader for a policy's callers: for the environment's own space if the spec contains it."""
+        """Return the reader for a policy's callers.
+
+        It reads masks for the environment's own space if the spec contains it.
+        """
         return _reader_of_policy(spec, id(spec.spaces))
 
     def read(self, masks: Any, n: int, there: Masks | None = None, deciding: Masks | None = None) -> Masks:
@@ -94,7 +100,8 @@ class MaskReader:
         Args:
             masks: the masks of n agents, in one of the forms that this module reads.
             n: the number of agents.
-            there: [n] false for agents without a mask, like `gymnasium.vector`'s `_action_mask`; None if all have one.
+            there: [n] false for agents without a mask, like `gymnasium.vector`'s `_action_mask`; None if all agents
+                have a mask.
             deciding: [n] true for agents that need an allowed choice; None for all.
 
         Raises:
@@ -180,7 +187,10 @@ def _layout(space: OwnSpace) -> _Layout:
 
 @lru_cache(maxsize=1024)
 def _ways_to_split(space: OwnSpace) -> tuple[tuple[OwnSpace, ...], ...]:
-    """Return the ways to split a space into parts with one tuple entry each: its own parts, or its branches."""
+    """Return the ways to split a space, into its own parts or its branches.
+
+    A tuple of masks has an entry for each part.
+    """
     if isinstance(space, ComposedSpace):
         return tuple(space.parts.values()), tuple(_choices(size) for size in _layout(space).branches)
     if isinstance(space, ChoiceSpace) and space.shape:
@@ -252,7 +262,7 @@ def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> M
 
 
 def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> Masks:
-    """Read a sequence: an entry for each part or branch, or plain numbers."""
+    """Read a sequence, which holds numbers, or one mask for each agent, part or branch."""
     if lead and len(given) == lead[0] and not _splits(space, len(given)):
         return _of_each(space, given, at)
     numbers, layout = _are_numbers(given), _layout(space)

@@ -1,8 +1,8 @@
 """Observation spaces as columns: the spec of each observation, and its extraction from a batch.
 
 A space becomes a tuple of parts, each a spec and an extractor. Boxes become vectors or images, discrete spaces one-hot
-vectors, and sequences sets. A Dict or Tuple is split, even a nested one. `environment.observations` overrides this.
-Actions are in `actions`.
+vectors, and sequences sets. A Dict or Tuple is split, even a nested one. `environment.observations` overrides these
+defaults. Actions are in `actions`.
 
 Axis letters: k observations of any number of instances, e entities of a set, f numbers of an entity, H height, W width,
 C channels.
@@ -169,7 +169,7 @@ def _part(leaf: _Leaf, exact: bool) -> ObservationPart:
 
 
 def _kind(leaf: _Leaf) -> str:
-    """Return the kind of an observation; check that its space allows it."""
+    """Return the kind of an observation, after checking that its space allows this kind."""
     requested, rank = leaf.settings.kind, len(leaf.shape)
     if isinstance(leaf.space, SequenceSpace):
         possible, usual = ["set"], "set"
@@ -201,7 +201,7 @@ def _unusable(leaf: _Leaf) -> StageError:
 
 
 def _is_picture(space: BoxSpace) -> bool:
-    """Return True if a box holds an image by default: it has three axes, or bytes that look like pixels."""
+    """Return True if a box is read as an image by default. It has three axes, or bytes that look like pixels."""
     if len(space.shape) == 3:
         return True
     if len(space.shape) == 2:
@@ -215,7 +215,10 @@ def are_pixels(space: BoxSpace) -> bool:
 
 
 def _image_part(leaf: _Leaf) -> ObservationPart:
-    """Return the observation part for an image, in its own dtype; [H, W] gets one channel, stacked frames several."""
+    """Return the observation part for an image, in its own dtype.
+
+    A matrix [H, W] gets one channel, stacked frames get several.
+    """
     assert isinstance(leaf.space, BoxSpace)
     shape, last = leaf.shape, True
     if len(shape) == 2:
@@ -240,7 +243,10 @@ def _image(
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Return True if channels come last: the channel axis differs from two equal axes, or else is the smallest."""
+    """Return True if channels come last.
+
+    The channel axis is the one that differs from two equal axes, or else the smallest.
+    """
     first, middle, end = shape[-3:]
     if (first == middle) != (middle == end):
         return first == middle
@@ -271,7 +277,11 @@ def _numbers(
     arranged: Callable[[Array], Array] | None = None,
     dtype: np.dtype[Any] | None = None,
 ) -> tuple[np.dtype[Any], Extractor]:
-    """Return a box's column dtype (`dtype`, or float32 for floats, or its own) and extractor; `arranged` moves axes."""
+    """Return the dtype and extractor of a box's column.
+
+    The dtype is `dtype` if given, otherwise float32 for floats and the box's own dtype for other numbers. `arranged`
+    moves axes.
+    """
     dtype = dtype or (np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype)
     check = BoundsCheck(space, name, dtype)
 

@@ -19,7 +19,8 @@ from headrace.queues.messages import Array
 if TYPE_CHECKING:
     from gymnasium import Space
 AS_GOOD_AS_INFINITE = 1e30
-"""Magnitude from which a bound, such as float32's largest number, means "none"; scaling to it would overflow."""
+"""Magnitude from which a bound, such as float32's largest number, counts as no bound, because scaling to it would
+overflow."""
 _SHOWN = 8
 """Maximum number of distinct bounds that a message shows for a box."""
 
@@ -30,7 +31,7 @@ class BoxSpace:
     """A space of arrays of numbers between bounds."""
 
     low: Array
-    """[*shape] each lower bound, in the space's own dtype; -inf for none."""
+    """[*shape] each lower bound, in the space's own dtype; -inf for no bound."""
     high: Array
     clipped: bool = False
     """True if actions are clipped to these bounds, False if they are scaled to them."""

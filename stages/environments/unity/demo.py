@@ -179,8 +179,8 @@ class DemoWriter:
         """Append a pair.
 
         Args:
-            agent_info: `AgentInfoProto`: observation, and reward since the agent's last pair.
-            action: `AgentActionProto`: the agent's action; meaningless if the episode ended.
+            agent_info: an `AgentInfoProto` with the observation, and the reward since the agent's last pair.
+            action: an `AgentActionProto` with the agent's action, which is meaningless if the episode ended.
 
         Raises:
             StageError: if the pair can't be written.
@@ -230,7 +230,7 @@ class _NotWholeError(Exception):
 
 
 def _read(kind: Any, data: bytes, at: int) -> tuple[Any, int]:
-    """Read a message, whose length is encoded at offset `at`; return it and the offset of the next one."""
+    """Read a message, whose length is encoded at offset `at`; return the message and the offset of the next one."""
     try:
         length, start = read_varint(data, at)
     except ValueError as error:
@@ -295,7 +295,7 @@ _ACTION_SPEC = b"\x4a"
 
 
 def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | None:
-    """Recover a description that begins before `end`, where the overwriting header ends.
+    """Recover a description whose beginning the header has overwritten.
 
     Args:
         data: the file.
@@ -303,7 +303,7 @@ def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | N
         name: the name for the behaviour, because the original name may be lost.
 
     Returns:
-        `BrainParametersProto` with the actions, and the offset of the first pair; None if none is found.
+        `BrainParametersProto` with the actions, and the offset of the first pair; None if no description is found.
     """
     for first in range(end, min(end + _FURTHEST, len(data))):
         left = data[end:first]

@@ -61,7 +61,7 @@ class DemoSteps:
     action_masks: NDArray[np.bool_] | None
     """[P, choices] true = allowed, all true where an episode ended; None without discrete actions."""
     group_ids: NDArray[np.int32]
-    """[P] id of each pair's group; 0 for none."""
+    """[P] id of each pair's group, or 0 if there is no group."""
     group_rewards: NDArray[np.float32]
     """[P] the group's reward since the agent's previous pair."""
 
@@ -103,7 +103,9 @@ def read_demo(path: Path) -> DemoSteps:
 
 
 def write_demo(path: Path, steps: DemoSteps, name: str) -> None:
-    """Write pairs to a new file: images of bytes as PNG, others as floats. `read_demo` is the exact inverse.
+    """Write pairs to a new file, with images of bytes as PNG and all other observations as floats.
+
+    `read_demo` is the exact inverse.
 
     Args:
         path: the file, which must not exist yet.
@@ -169,7 +171,7 @@ def _acts(pair: Any) -> bool:
 
 
 def _action(proto: Any, spec: ActionSpec, number: int, path: Path) -> tuple[list[float], list[int]]:
-    """Return the action of a pair; zeros if it has none."""
+    """Return the action of a pair, or zeros if the pair has no action."""
     continuous, discrete = list(proto.continuous_actions), list(proto.discrete_actions)
     branches = len(spec.discrete_branches)
     if not continuous and not discrete:  # recorded before hybrid actions

@@ -213,7 +213,7 @@ class UnityEnvironment:
             behavior.actions = behavior.spec.action_spec.checked(action, count, behavior_name)
 
     def set_action_for_agent(self, behavior_name: str, agent_id: int, action: Any) -> None:
-        """Set one agent's action for the next step; its behaviour's other agents get zeros unless theirs are set.
+        """Set one agent's action for the next step. The behaviour's agents whose actions are not set get zeros.
 
         Args:
             behavior_name: the full name of the agent's behaviour.

@@ -13,7 +13,7 @@ from headrace.stages.errors import StageError
 
 
 class UnityBroken(ProgramBroken):
-    """Unity died, hung, broke the protocol or dropped the connection: a restart may help."""
+    """Unity died, hung, broke the protocol or dropped the connection. A restart may help."""
 
 
 class UnityLate(UnityBroken):
@@ -29,7 +29,7 @@ class UnityMisobserved(UnityBroken):
 
 
 class UnityRefused(ProgramRefused):
-    """Unity can't be used with its current setup (version, port, executable): a restart does not help."""
+    """Unity can't be used with its current setup (version, port, executable). A restart does not help."""
 
 
 class PortUnusable(UnityRefused):
@@ -41,7 +41,7 @@ class ChannelMisused(UnityRefused):
 
 
 class UnityEnded(ProgramEnded):
-    """Unity closed normally: its Editor was stopped, its window was closed, or the game quit."""
+    """Unity closed normally, because its Editor was stopped, its window was closed, or the game quit."""
 
 
 class UnityException(Exception):
@@ -90,7 +90,7 @@ _COUNTERPARTS: tuple[tuple[type[StageError], type[UnityException]], ...] = (
     (UnityEnded, UnityCommunicatorStoppedException),
     (StageError, UnityEnvironmentException),
 )
-"""Pairs: an error of this package, and its counterpart in the low-level interface; the first match counts."""
+"""Pairs of an error class of this package and its counterpart in the low-level interface. The first match counts."""
 
 
 @contextmanager

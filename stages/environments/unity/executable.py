@@ -19,7 +19,7 @@ class Executable(Launch):
     """True to run without rendering, and so without camera observations."""
 
     def command(self, port: int, seed: int) -> list[str]:
-        """Return the program, ML-Agents' standard arguments, then the user's; raises the same errors as `Launch`.
+        """Return the program, ML-Agents' standard arguments, then the user's. Raises the same errors as `Launch`.
 
         The seed is not an argument, because it is sent in the handshake.
         """

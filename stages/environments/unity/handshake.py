@@ -1,4 +1,4 @@
-"""The handshake: Unity's greeting, Headrace's, and the check of their versions; also the likely causes of timeouts."""
+"""The handshake: both sides' greetings, and the check of their versions. Also describes likely causes of timeouts."""
 
 from __future__ import annotations
 

@@ -32,7 +32,10 @@ class Worker(Protocol):
         """Let agents act; return a `UnityOutputProto`."""
 
     async def close(self, patience_s: float | None = None) -> None:
-        """Close the connection in any state; kill Unity after `patience_s`, by default an exchange's limit."""
+        """Close the connection in any state.
+
+        If Unity has not exited after `patience_s` (by default the time limit of an exchange), it is killed.
+        """
 
 
 class UnityInstance(Program[Worker]):
@@ -63,7 +66,7 @@ class UnityInstance(Program[Worker]):
         return await self._answer(await self._updated_worker().reset())
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
-        """Let agents act, and wait for an answer with at least one row; raises the same errors as `begin`."""
+        """Let agents act, and wait for an answer with at least one row. Raises the same errors as `begin`."""
         protos = {
             behavior_id: action_protos(self.specs[behavior_id], batch.continuous, batch.discrete)
             for behavior_id, batch in actions.items()

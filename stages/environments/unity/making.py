@@ -68,7 +68,7 @@ def _connect(
 
 
 def first_without_graphics(config: RunConfig) -> int | None:
-    """Return the number of the first worker without graphics, the only one to log a warning; None if there is none."""
+    """Return the number of the first worker without graphics, which alone logs a warning. None if all have graphics."""
     if config.env_settings.env_path is None:
         return None
     return 0 if config.engine_settings.no_graphics else 1 if config.engine_settings.no_graphics_monitor else None
@@ -88,7 +88,7 @@ def _executable(config: RunConfig, worker_id: int, run_folder: Path | None) -> E
 
 
 def check_executable(config: RunConfig) -> None:
-    """Check that the executable exists, if one is given.
+    """If an executable is given, check that it exists.
 
     Raises:
         ProgramRefused: if the executable does not exist.

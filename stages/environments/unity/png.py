@@ -1,8 +1,8 @@
 """Unity's compressed observations: one or more concatenated PNG files of three channels each.
 
-A channel mapping assigns the files' channels to the observation's channels; older packages send none. With this
-mapping, Unity averages the channels of greyscale images and stacked grids, and drops the unused channels of the last
-file.
+Unity's packages, except older ones, send a channel mapping, which assigns the files' channels to the observation's
+channels. With this mapping, `decode_into` averages the channels of greyscale images and stacked grids, and drops the
+unused channels of the last file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PngError(Exception):
 
 
 def split_pngs(data: bytes) -> list[bytes]:
-    """Split concatenated PNG files, chunk by chunk: compressed content may contain the signature by chance.
+    """Split concatenated PNG files chunk by chunk, because compressed content may contain the signature by chance.
 
     Raises:
         PngError: if the data is empty, or holds bytes outside PNG files, or the last file is cut off.
@@ -127,7 +127,10 @@ def _pixels(file: bytes) -> Pixels:
 
 
 def _side_by_side(pictures: list[Pixels], wanted: tuple[int, ...]) -> Pixels:
-    """Join images to [H, W, K]; greyscale files count as one channel if that gives the wanted number, else as three."""
+    """Join images to [H, W, K].
+
+    A greyscale file counts as one channel if that makes K the wanted number, else as three.
+    """
     if sum(picture.shape[2] for picture in pictures) != len(wanted):
         pictures = [np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture for picture in pictures]
     return np.concatenate(pictures, axis=2) if len(pictures) > 1 else pictures[0]

@@ -89,7 +89,8 @@ class ExchangeServer:
 
     Attributes:
         name: as above; may be changed.
-        greeting: the owner's greeting, or the last caller's greeting before there is an owner; None if there was none.
+        greeting: the owner's greeting, or the last caller's greeting before there is an owner; None if there was no
+            greeting.
         refused: the last refusal, as a sentence; empty if there was none.
     """
 
@@ -179,7 +180,7 @@ class ExchangeServer:
         return self._owner is not None and not in_call
 
     async def receive(self) -> bytes:
-        """Return the unanswered call, or wait for the next one; there is no timeout, and cancellation loses no call.
+        """Return the unanswered call, or wait for the next one. There is no timeout, and cancellation loses no call.
 
         Raises:
             ConnectionLost: if the connection was lost while a call waited for its answer.

@@ -225,7 +225,7 @@ class DecisionSteps(_Steps[DecisionStep]):
     action_mask: list[NDArray[np.bool_]] | None
     """[n, choices] per branch, true = forbidden; None without discrete actions."""
     group_id: NDArray[np.int32]
-    """[n] id of each row's group; 0 for none."""
+    """[n] id of each row's group, or 0 if there is no group."""
     group_reward: NDArray[np.float32]
     """[n] the group's reward since the agent's previous decision."""
 

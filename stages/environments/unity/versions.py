@@ -1,4 +1,4 @@
-"""The versions sent to Unity; separate from the protocol's messages, which need protobuf."""
+"""The versions sent to Unity. They are separate from the protocol's messages, because those need protobuf."""
 
 from __future__ import annotations
 

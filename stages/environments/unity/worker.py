@@ -60,7 +60,7 @@ class UnityWorker(ProgramWorker):
     `UnityBroken` (which kills the executable) or a cancelled call only `close` is allowed.
 
     Args:
-        settings: the worker's settings; only an executable may have port 0.
+        settings: the worker's settings. Port 0 is allowed only if an executable is given.
         executable: the executable; None for the Editor.
         num_areas: number of copies of the training area that Unity makes.
         side_channels: all side channels of the worker.
@@ -111,7 +111,7 @@ class UnityWorker(ProgramWorker):
         """Reset all agents.
 
         Returns:
-            The `UnityOutputProto` with the first decision requests; it has no endings of earlier agents.
+            The `UnityOutputProto` with the first decision requests; it has no endings of earlier episodes.
 
         Raises:
             UnityBroken: if Unity died, did not answer, dropped the connection, or broke the protocol.
@@ -124,7 +124,7 @@ class UnityWorker(ProgramWorker):
 
         Args:
             actions: keyed by behaviour id, a `ListAgentActionProto` in the order of the last answer's decision
-                requests; none for behaviours without requests.
+                requests. Behaviours without requests have no entry.
 
         Returns:
             The `UnityOutputProto`.
@@ -298,7 +298,7 @@ class UnityWorker(ProgramWorker):
         )
 
     async def _connection_lost(self, loss: Exception) -> UnityBroken:
-        """Return the error for a lost connection: the process's exit, if that follows, otherwise the loss itself."""
+        """Return the error for a lost connection. If the process then exits, the error describes the exit."""
         if isinstance(loss, MessageTooLarge):
             return UnityBroken(
                 f"{self.name} sent a message above the limit of {self._limit()}: raise the limit, or send fewer or "

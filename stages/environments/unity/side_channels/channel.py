@@ -29,7 +29,7 @@ TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 class IncomingMessage:
     """Reads a message from Unity, value by value.
 
-    Reading past the end of a message (an older package sends fewer values) returns the defaults.
+    Reading past the end of a message returns the defaults, because older packages send fewer values.
 
     Args:
         buffer: the message.

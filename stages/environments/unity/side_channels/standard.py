@@ -186,10 +186,10 @@ def _seed(own: int, other: int) -> int:
 
 
 class FloatPropertiesChannel(SideChannel):
-    """Keeps the latest values of float properties, which both sides can set: the predecessor of environment parameters.
+    """Keeps the latest values of float properties, the predecessor of environment parameters. Both sides can set them.
 
     Args:
-        channel_id: the channel's id; needed for a second channel of this kind.
+        channel_id: the channel's id. It must be given for a second channel of this kind.
     """
 
     def __init__(self, channel_id: uuid.UUID | None = None) -> None:
@@ -339,7 +339,10 @@ class SideChannelBridge:
         """Converts all channels' messages to and from bytes."""
 
     def update(self) -> None:
-        """Queue changed parameters for the next message; sending a sampler again would restart its sequence."""
+        """Queue the changed parameters for the next message.
+
+        Unchanged parameters are not sent, because sending a sampler again would restart its sequence.
+        """
         parameters = self.parameters
         if parameters is None or (self._sent and parameters.generation == self.generation):
             return

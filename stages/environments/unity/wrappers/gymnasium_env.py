@@ -29,10 +29,10 @@ class UnityGymException(UnityException):
 class UnityToGymWrapper(gymnasium.Env[Any, Any]):
     """One agent of a Unity program, with the constructor of ML-Agents' class of this name and Gymnasium's current API.
 
-    The observation is the first image, float32 from 0 to 1 in Unity's order of axes; without images, all vectors
-    joined. `info["step"]` holds the low-level interface's steps. With discrete actions, it also has an `action_mask`,
-    in the form that the action space's `sample` takes, and for an agent in a group its `group_reward`. Episodes that
-    Unity interrupts count as truncated.
+    The observation is the first image, as float32 from 0 to 1 in Unity's order of axes. If there are no images, it is
+    all vectors joined. `info["step"]` holds the low-level interface's steps. With discrete actions, the info also has
+    an `action_mask`, in the form that the action space's `sample` takes. For an agent in a group, it has the
+    `group_reward`. Episodes that Unity interrupts count as truncated.
 
     Args:
         unity_env: the program, through its low-level interface (`UnityEnvironment`); it is closed with the environment.
@@ -174,7 +174,10 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         )
 
     def _registered(self) -> EnvSpec:
-        """Return the spec for Gymnasium's functions; `make` then starts another program from the same build."""
+        """Return the spec for Gymnasium's functions.
+
+        Given this spec, `make` starts another program from the same build.
+        """
         given = {"uint8_visual": self._bytes, "flatten_branched": self._flat, "allow_multiple_obs": self._several}
         program, kind = self._env, type(self)
 
@@ -202,7 +205,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
 
     @property
     def _one(self) -> int:
-        """Index of the only observation that is returned: the first image, otherwise the vectors."""
+        """Index of the only observation that is returned: the first image, or the vectors if there are no images."""
         return 0 if self._pictures else -1
 
     def _seen(self, steps: Any) -> tuple[Any, dict[str, Any]]:

@@ -1,8 +1,8 @@
 """A Unity program with any number of agents as PettingZoo environments, under ML-Agents' names for these classes.
 
 An agent is called `<behaviour id>?agent_id=<its number in Unity>`. `agents` lists the agents that need a decision now;
-the others are absent until they need one. Unity gives an agent a new number when its next episode begins: agents come
-and go, and `possible_agents` lists all agents since the last reset. If a program keeps an agent's number, the name
+the others are absent until they need one. Unity gives an agent a new number when its next episode begins, so agents
+come and go, and `possible_agents` lists all agents since the last reset. If a program keeps an agent's number, the name
 continues with `&life=2`.
 """
 
@@ -68,9 +68,10 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
     """Agents of a Unity program that act simultaneously, with the constructor of ML-Agents' class of this name.
 
     An observation is an array or, with several sensors, a tuple of arrays. With discrete actions, it is a dict of
-    `observation` and `action_mask`: an int8 array, 1 where a choice is allowed, or a tuple of arrays for several
-    branches. `infos` have `behavior_name`, `group_id` and `group_reward`, at an episode's end `interrupted`
-    (truncated), and with discrete actions the `action_mask` in the form that the action space's `sample` takes.
+    `observation` and `action_mask`. The mask is an int8 array, 1 where a choice is allowed, or a tuple of arrays if
+    there are several branches. `infos` have `behavior_name`, `group_id` and `group_reward`. At an episode's end, they
+    also have `interrupted` (the episode was truncated). With discrete actions, they have the `action_mask` in the form
+    that the action space's `sample` takes.
 
     Args:
         env: the program, through its low-level interface (`UnityEnvironment`); it is closed with the environment.
@@ -132,7 +133,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         return said.observations, said.infos
 
     def step(self, actions: dict[str, Any]) -> Said:
-        """Let all `agents` act, and wait until some need a decision, or all have ended.
+        """Let all `agents` act, and wait until some need a decision, or all episodes have ended.
 
         Raises:
             UnityActionException: if an action is missing, is not in its space, or belongs to an agent that needs none.
@@ -225,8 +226,8 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
 class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo has no types
     """Agents of a Unity program that act one after the other, through PettingZoo's `last` and `step`.
 
-    Each agent's observation is the one from its decision request: the program continues once all requests are answered.
-    Observations, infos and arguments are the same as in `UnityParallelEnv`.
+    Each agent's observation is the one from its decision request, because the program continues only once all requests
+    are answered. Observations, infos and arguments are the same as in `UnityParallelEnv`.
     """
 
     metadata = UnityParallelEnv.metadata
@@ -268,7 +269,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
         return self._parallel.action_space(agent)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Reset the program; raises the same errors as `UnityParallelEnv.reset`."""
+        """Reset the program. Raises the same errors as `UnityParallelEnv.reset`."""
         observations, infos = self._parallel.reset(seed, options)
         self._actions = {}
         no = dict.fromkeys(observations, False)
@@ -279,7 +280,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
         return self._observations[agent]
 
     def step(self, action: Any) -> None:
-        """Let the selected agent act; an agent that has ended takes None.
+        """Let the selected agent act. An agent whose episode has ended takes None.
 
         Raises:
             UnityActionException: if the action is not in its space, or if no agent is selected, as before `reset`.

@@ -124,7 +124,7 @@ class ActionMap:
 
 
 def _rows(values: Sequence[Any]) -> NDArray[Any]:
-    """Stack several agents' actions, one per row; raises ValueError if a value is not a finite number."""
+    """Stack several agents' actions, one per row. Raises ValueError if a value is not a finite number."""
     rows = np.stack([np.asarray(value).reshape(-1) for value in values])
     if rows.dtype.kind not in "biuf" or not np.isfinite(rows).all():
         raise ValueError
