@@ -40,7 +40,7 @@ def test_two_against_one_with_the_same_swap_steps_gets_advice_what_to_set_and_on
     lone = history("Lone", team_change=1000, swap_steps=125)
     play(SwapBalance(), pair, lone, ([50, 50], [50]))
     (said,) = caplog.messages
-    assert "Lone makes 0.50 steps for each of Pair" in said
+    assert "Lone makes 0.50 steps for each step of Pair" in said
     assert "Pair meets new opponents 4 times per turn, and Lone 16 times" in said
     assert "set behaviors.Pair.self_play.swap_steps to 500" in said
 
