@@ -110,7 +110,7 @@ def describe_fault(error: BaseException) -> str:
 
 
 def _with_place(error: BaseException, call: FrameSummary | None) -> str:
-    """Describe an error and a call's location, with the source line if the error has no text, as in a bare assert."""
+    """Describe an error and a call's location. If the error has no text, as in a bare assert, add the source line."""
     if call is None:
         return error_summary(error)
     line = "" if str(error) or not call.line or call.line.startswith("raise") else f": {call.line}"
@@ -156,7 +156,7 @@ def raised_in_user_code(error: BaseException) -> bool:
 
 
 def _with_causes(error: BaseException) -> Iterable[BaseException]:
-    """Return an error and its causes, each once; an error raised `from` itself is its own cause."""
+    """Return an error and its causes, each only once, because an error raised `from` itself is its own cause."""
     found = dict[int, BaseException]()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in found:

@@ -27,8 +27,10 @@ class ProtoMessages:
         self._package = package
         self._pool = descriptor_pool.DescriptorPool()
         self._classes: list[Any] = []
-        """References to the classes of nested messages, because protobuf before 4.25 crashes if one is garbage
-        collected."""
+        """References to the classes of nested messages.
+
+        Protobuf before 4.25 crashes if one of these classes is garbage collected.
+        """
         self.files = [*descriptor_pb2.FileDescriptorSet.FromString(compiled).file]
         for file in self.files:
             self._pool.Add(file)

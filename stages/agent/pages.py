@@ -146,7 +146,10 @@ class Pages:
         return places
 
     def unwritten(self, rows: Numbers) -> Where:
-        """Return the indices at which rows [k] are `nowhere`, as a slice in the common case that all of them are."""
+        """Return the indices at which rows [k] are `nowhere`.
+
+        The result is a slice if all rows are, which is the common case.
+        """
         if rows.tobytes() == self._nowhere_bytes * len(rows):
             return slice(len(rows))
         places: Numbers = (rows == self.nowhere).nonzero()[0]
@@ -175,7 +178,7 @@ class Pages:
         self.versions[rows] = versions
 
     def move(self, source: Numbers, target: Numbers) -> None:
-        """Copy open decisions and their previous actions from rows `source` [n] to `target` [n], which start pages."""
+        """Copy open decisions and their previous actions from rows `source` [n] to page starts `target` [n]."""
         for column in (*self.observations, *self.decisions):
             column.records[target] = column.records[source]
         self.versions[target] = self.versions[source]
@@ -206,7 +209,7 @@ class Pages:
 
 
 class ClosedTrajectories(NamedTuple):
-    """Columns [k] of k trajectories that closed together; their rows are still in their pages."""
+    """Columns [k] of k trajectories that closed together. The trajectories' rows are still in the pages."""
 
     ends: Numbers
     """[k] the row after each trajectory's last row."""

@@ -64,7 +64,7 @@ class ScoreKeeper:
         self._results: dict[str, list[int]] = {}
 
     def begin(self, num_envs: int, result: StepResult) -> None:
-        """Add the result of resetting all instances, which will replay their unfinished episodes."""
+        """Add the result of a reset of all instances. The instances will replay their unfinished episodes."""
         self._num_envs = num_envs
         for counted in self._counted.values():
             counted.forget({*range(num_envs)})
@@ -108,7 +108,7 @@ class ScoreKeeper:
         return equal_shares(self._wanted, self._replicas * self._num_envs)[first : first + self._num_envs]
 
     def _is_complete(self, counted: CountedEpisodes) -> bool:
-        """Return True once all counted episodes have ended, and so have all games whose results they need."""
+        """Return True once all counted episodes have ended, and all games that decide their results have ended too."""
         return counted.complete and not (self._declares and counted.unsettled.any())
 
     def _add_games(self, games: GameResults) -> None:

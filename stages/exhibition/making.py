@@ -136,7 +136,7 @@ def for_one_window(config: RunConfig) -> RunConfig:
 
 
 def _drawing(config: RunConfig, plain: dict[str, Any], render_mode: str) -> RunConfig:
-    """Return the configuration, changed to single environments with this render mode if they accept one."""
+    """Return the configuration, changed to single environments, with this render mode if they accept render modes."""
     section: dict[str, Any] = plain["environment"]
     options: dict[str, Any] = {**section.get("options", {})}
     if section["kind"] == "gymnasium" and section.get("id"):

@@ -23,7 +23,7 @@ from headrace.stages.exhibition.projector import Projector, Shown, Standings
 
 NEWEST = "newest"
 _MISSED = 100
-"""Number of the other agents' decisions after which a person whose agent has vanished gets a different one."""
+"""Number of the other agents' decisions after which a person whose agent has vanished gets a different agent."""
 
 
 class Players(Protocol):

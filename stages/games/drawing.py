@@ -13,7 +13,7 @@ from headrace.stages.games.scene import Display, Shape
 
 WIDTH = 600
 _OVERSAMPLING = 2
-"""Factor by which images are drawn larger before they are reduced, which smooths edges."""
+"""Factor by which images are drawn larger than needed. Reducing the drawn images smooths edges."""
 
 
 class SceneImages:

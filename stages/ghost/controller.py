@@ -106,7 +106,7 @@ class GhostController:
             history.load_state_dict(saved)
 
     def add_behavior(self, behavior_id: str) -> Matchup | None:
-        """Add a behaviour id. Return a matchup if the id joins the players or was the last one missing."""
+        """Add a behaviour id. Return a matchup if the id joins the players or was the last missing id."""
         if self._resume_wait.announce(behavior_id):
             return self._resume_play()
         if behavior_id in self._ids:
@@ -197,7 +197,7 @@ class GhostController:
         self.histories[behavior].rewind(step)
 
     def learning_mask(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
-        """Return a mask [K] of the trajectories to learn from: those of learning teams since the last team change."""
+        """Return a mask [K] of the trajectories to learn from. Learning teams made these since the last team change."""
         columns = batch.trajectories
         if self._replayed:  # the recorded generations number that run's assignments
             return np.asarray(columns["learning"])

@@ -14,7 +14,10 @@ from headrace.queues.messages import Columns
 Floats = NDArray[np.float64]
 
 SMOOTHING = 2.0
-"""Number of games, half of them won, added to smooth a probability, which a single loss would otherwise make 0."""
+"""Number of games, half of them won, that are added to smooth a probability.
+
+Without these games, a single loss would make the probability 0.
+"""
 INHERITED = 50.0
 """Maximum weight, in games, of the results that a member inherits from its learner, until its own games replace
 them."""

@@ -163,8 +163,10 @@ class StopCriterion:
 
 
 SAMPLED_PER_UPDATE = 32
-"""Number of rows per update whose actions are sampled (fewer for small updates), because sampling all would cost too
-much."""
+"""Number of rows per update whose actions are sampled (fewer for small updates).
+
+Sampling all rows would take too long.
+"""
 _SMALLEST_STRIDE = 32
 
 

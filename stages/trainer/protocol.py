@@ -114,7 +114,10 @@ class TrainerContext:
     settings: BehaviorSettings
     """The behaviour's block under `behaviors` in the YAML."""
     spec: BehaviorSpec
-    """Observations and actions of the first behaviour id with this name; all others must match them."""
+    """Observations and actions of the first behaviour id with this name.
+
+    All other ids with this name must have the same.
+    """
     seed: int = 0
     """Seed for all random draws."""
     device: str = "cpu"
@@ -222,7 +225,7 @@ class Trainer(ABC):
         """Return the current policy, for acting; its behaviour id is the behaviour name."""
 
     def exported_policy(self) -> PolicyUpdate:
-        """Return the policy to write to files; by default, the one used for acting."""
+        """Return the policy to write to files. By default, this is the policy used for acting."""
         return self.policy()
 
     @abstractmethod

@@ -36,7 +36,7 @@ class TrainerReport:
     """For each update since the last report, except a run's first update: seconds since the end of the previous
     update."""
     learning_s: tuple[float, ...] = ()
-    """For the same updates: their durations in seconds."""
+    """Durations in seconds of the updates that `collecting_s` covers."""
     at: float = field(default_factory=time.monotonic)
     """Monotonic time of the report, measured in the reporting process."""
 
@@ -51,6 +51,6 @@ class TrainerPort:
 
     report: Callable[[TrainerReport], None] = lambda report: None
     soon: Callable[[Callable[[], None]], object] = lambda call: None
-    """Calls a function a little later, so one report can cover more."""
+    """Calls a function a little later, so that one report can cover several events."""
     each_episode: EpisodeSink | None = None
     """Called with the episodes that have just ended; None if nothing needs them."""

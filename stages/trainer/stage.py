@@ -227,7 +227,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         return self.policy()
 
     def number_above(self, version: int) -> None:
-        """Give policies higher versions than this one, which a different trainer used; actors use the highest version.
+        """Give policies higher versions than this one, which a different trainer used. Actors use the highest version.
 
         The count of updates continues from there, as if none of the other trainer's updates had been lost.
         """

@@ -90,8 +90,10 @@ class VolleyGroup:
         self.points_to_win = points_to_win
         self.frame_skip = frame_skip
         self.on_tick: Callable[[], None] | None = None
-        """Called after each physics tick, so videos have more frames than the game has decisions, and after each
-        point."""
+        """Called after each physics tick and after each point.
+
+        Videos therefore have more frames than the game has decisions.
+        """
         self.behavior_ids = (f"{behavior}?team=0", f"{behavior}?team=1")
         observations = (ObservationSpec("court", (OBSERVATION_SIZE,)),)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {

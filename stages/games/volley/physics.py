@@ -57,7 +57,9 @@ PLAYER_RESTITUTION: Final = 0.95
 WALL_RESTITUTION: Final = 0.85
 NET_RESTITUTION: Final = 0.6
 FLOOR_RESTITUTION: Final = 0.5
-"""Restitution of the floor. It affects only what viewers see, because the rally is over once the ball is on the floor.
+"""Restitution of the floor.
+
+It affects only what viewers see, because the rally ends when the ball touches the floor.
 """
 
 HOME: Final = 1.5

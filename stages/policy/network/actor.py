@@ -110,7 +110,10 @@ class ActorNetwork(nn.Module):
         write_named(self.acting_views(dict(self.named_parameters())), without_normalizer(tensors), "policy")
 
     def acting_views(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the named tensors, detached; for a plain design, as views named and shaped as in `policy_layout`."""
+        """Return the named tensors, detached.
+
+        For a plain design, they are views with names and shapes as in `policy_layout`.
+        """
         detached = {name: tensor.detach() for name, tensor in named.items()}
         if not self._plain:
             return detached

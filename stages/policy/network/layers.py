@@ -154,7 +154,7 @@ def gaussian_log_probs(mu: Tensor, log_sigma: Tensor, actions: Tensor) -> Tensor
 
 
 def gaussian_entropy(log_sigma: Tensor) -> Tensor:
-    """Return the entropy in nats, averaged over dimensions as in ML-Agents, for log_sigma [C] or [B, C]; a scalar."""
+    """Return the entropy in nats, a scalar averaged over dimensions as in ML-Agents, for log_sigma [C] or [B, C]."""
     return log_sigma.mean() + _HALF_LOG_TWO_PI_E
 
 

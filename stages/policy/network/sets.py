@@ -58,7 +58,8 @@ def residual_attention(
 def _attend(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
     """Let each of n entities [n·B, W] attend to the entities that are present [n, B].
 
-    Written out step by step because torch's fused attention has no second derivative, which gradient penalties need.
+    The computation is written out step by step, because gradient penalties need the second derivative, which torch's
+    fused attention does not have.
     """
     (n, batch), width = there.shape, x.shape[1]
     q, k, v = (layer(x).view(n, batch, HEADS, width // HEADS).permute(1, 2, 0, 3) for layer in (query, key, value))

@@ -253,7 +253,10 @@ class OnnxPolicy:
         return decided, found[-1].reshape(d, self.memory_size) if self.memory_size else memories
 
     def _run(self, names: list[str], inputs: dict[str, Floats]) -> list[Array]:
-        """Return outputs [d, …]; recurrent version 2 models, which were traced with one agent, run once per agent."""
+        """Return outputs [d, …].
+
+        Recurrent version 2 models run once per agent, because they were traced with one agent.
+        """
         if not self._alone:
             return self._runtime.run(names, inputs)
         d = len(inputs[contract.RECURRENT_IN])

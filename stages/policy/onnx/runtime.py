@@ -135,7 +135,7 @@ def _session(model: Path | bytes, where: str) -> Any:
 
 
 def _without_empty_outputs(content: bytes) -> bytes:
-    """Drop outputs that a model declares but no node computes; Unity's conversion to package 3.0 left these behind."""
+    """Drop outputs that a model declares but no node computes; Unity's conversion to package 3.0 left such outputs."""
     try:
         model = ModelProto.FromString(content)
     except DecodeError:

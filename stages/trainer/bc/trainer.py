@@ -195,7 +195,7 @@ class BCTrainer(Trainer):
         return self._intake.policy(self, self._actor.module.acting_views(self._actor.parameters), self._layout)
 
     def _warn(self) -> None:
-        """Warn once if episodes should be held out but none are, or if all of them are."""
+        """Warn once if episodes should be held out, but either no episode or every episode is held out."""
         h = self._hyperparameters
         if self._warned or not h.held_out:
             return
@@ -292,8 +292,10 @@ class MaximumLikelihood:
         limits = torch.full((c,), ACTION_LIMIT)
         limits[list(design.spec.actions.unbounded)] = torch.inf
         self._limits = limits.to(actor.values.device)
-        """[C] bounds of the environment's actions: actions are clipped to these bounds, then divided by the finite
-        ones."""
+        """[C] bounds of the environment's actions.
+
+        Actions are clipped to these bounds, then divided by the finite bounds.
+        """
 
     def learn(
         self,

@@ -250,7 +250,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
 
 Index = NDArray[np.int64]
 _ENDED = "piece"
-"""Row column with the slot of the trajectory that ends with the row; -1 if none does."""
+"""Row column with the slot of the trajectory that ends with the row; -1 if no trajectory ends there."""
 
 
 class UnrollReplay:
@@ -360,7 +360,7 @@ class UnrollReplay:
         self._slots.restore(self._slots.touched, ended[ended >= 0])
 
     def _places(self, n: int, random: np.random.Generator) -> tuple[Index, Index]:
-        """Return which of n new unrolls are kept, as indices, and their positions, without duplicate positions."""
+        """Return the indices of those of n new unrolls that are kept, and their positions, which are all different."""
         numbers = self._added + np.arange(n)
         self._added += n
         if self._sampling == "fifo":

@@ -82,7 +82,7 @@ class Minibatch:
     real: Tensor | None = None
     """[R] indices of the real rows among the B inputs; None without padding."""
     critic_memories: Tensor | None = None
-    """[B / L, m] the critic's memory before each sequence; None without memory, or if actor and critic share one."""
+    """[B / L, m] the critic's memory before each sequence; None without memory, or if it is the actor's."""
     padded: Tensor | None = None
     """[B] the rollout row of each input, on the host; None if equal to `rows`."""
     share: float = 1.0

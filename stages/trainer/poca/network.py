@@ -36,7 +36,7 @@ class Teams(NamedTuple):
     present: Tensor
     """[B, 1 + M] true for members that are present; absent members have no influence."""
     size: Tensor
-    """[B, 1] the number of present members, scaled so that one is -1 and the largest number so far is 1."""
+    """[B, 1] the number of present members, scaled so one member gives -1 and the largest number so far gives 1."""
     memories: Tensor | None = None
     """[B / L, 2m] memories for value and baseline before each sequence's first row; None without memory."""
     sequence_length: int = 1

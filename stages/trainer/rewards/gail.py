@@ -152,7 +152,10 @@ class GAIL(NetworkSignal):
         return self._extra(transitions.continuous, transitions.choices, transitions.terminated)
 
     def _extra(self, continuous: Tensor, choices: Tensor, terminated: Tensor) -> Tensor | None:
-        """Return the inputs other than observations, if any: actions, and 1 if the step ended the episode, else 0."""
+        """Return the inputs other than observations, if any.
+
+        These are actions, and 1 if the step ended the episode, else 0.
+        """
         if not self._use_actions:
             return None
         features = action_inputs(self.design.spec.actions, continuous, choices)
@@ -196,7 +199,7 @@ def _terminated_rows(demonstrations: Demonstrations) -> np.ndarray[Any, np.dtype
 
 
 def _writable(encoded: EncodedObservations) -> EncodedObservations:
-    """Return writable arrays, whose memory tensors can share; arrays from files may be read-only."""
+    """Return the observations as writable arrays, whose memory tensors can share. Files' arrays may be read-only."""
     vectors, *others = (np.require(array, requirements=["C", "W"]) for array in (encoded.vectors, *encoded.others))
     return EncodedObservations(vectors, tuple(others))
 

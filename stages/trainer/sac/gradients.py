@@ -307,7 +307,10 @@ def make_update(
 
 
 def _followed_seldom(update: SACUpdate, advance: SACSteps, *arguments: Any) -> UpdateMeasures:
-    """Take a gradient step, then move the targets if due. The graph, which never changes, can't include the move."""
+    """Take a gradient step, then move the targets if a move is due.
+
+    The graph never changes, so it can't include the move.
+    """
     measures = advance(*arguments)
     if update.steps % update.target_update_interval == 0:
         update.follow()

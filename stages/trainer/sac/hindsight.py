@@ -32,8 +32,10 @@ log = logging.getLogger(__name__)
 _SAME = 1e-4
 """Relative difference up to which rewards count as equal, to allow for rounding."""
 _RARE = 1e-3
-"""Fraction of steps whose rewards may differ by more, because rounding can decide whether a step just reaches a
-goal."""
+"""Fraction of steps whose rewards may differ by more than `_SAME`.
+
+Rounding can decide whether a step just reaches a goal.
+"""
 
 
 class HindsightMemory(ReplayMemory):
@@ -91,7 +93,7 @@ class HindsightMemory(ReplayMemory):
         return self._taken - self._left
 
     def enough(self, count: int) -> bool:
-        """Return True if an episode has finished, which is enough because rows are drawn with replacement."""
+        """Return True if an episode has finished. One is enough, because rows are drawn with replacement."""
         return self.drawable > 0
 
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:

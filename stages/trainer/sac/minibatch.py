@@ -79,7 +79,7 @@ class MinibatchMaker:
         )
 
     def minibatch(self, replayed: ReplayedRows, transitions: Transitions) -> ReplayMinibatch:
-        """Convert the memory's rows, which are also given as transitions, to a minibatch for the update."""
+        """Convert the memory's rows, which the caller also passes as transitions, to a minibatch for the update."""
         inputs = self._normalized(replayed.observations.vectors, transitions.inputs)
         target = self._normalized(replayed.next_observations.vectors, transitions.next_inputs)
         actor, mask = inputs, None

@@ -73,7 +73,7 @@ class QNetwork(nn.Module):
 
 
 class Critics(nn.Module):
-    """Both Q networks and, if it is learned, V, all trained by one optimizer."""
+    """Both Q networks, and V if V is learned. One optimizer trains them all."""
 
     def __init__(self, design: PolicyDesign, signals: int, values: bool) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ It is five times as fast at 4 columns, and never slower.
 
 
 class Perceptron:
-    """The hidden layers of a body, and a head; a `FlatParameters` has taken over their parameters.
+    """The hidden layers of a body, and a head. A `FlatParameters` holds their parameters.
 
     At any time, only one pass of each kind (frozen or not) can await its backward pass, because the next pass of that
     kind overwrites the buffers.

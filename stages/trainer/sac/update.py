@@ -53,7 +53,7 @@ SACGradients = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor], UpdateMeasur
 SACSteps = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor, float, float], UpdateMeasures]
 """Functions that compute gradients and take a step; their arguments are those of `SACUpdate.step`."""
 DISCRETE_TARGET = 0.2
-"""A branch's target entropy, as a fraction of the entropy of a uniform choice; the same value as in ML-Agents."""
+"""A branch's target entropy, as a fraction of the entropy of a uniform choice. ML-Agents uses the same value."""
 
 
 class SACUpdate:
