@@ -13,7 +13,7 @@ def words_of(check: Callable[[], Any], checker: str, name: str) -> Iterator[str]
     """Run a checker and yield its findings.
 
     Args:
-        check: the checker; raises an error if it finds something.
+        check: the checker, which raises an error if it finds something.
         checker: the checker's name.
         name: the environment's name.
     """

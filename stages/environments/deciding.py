@@ -114,7 +114,7 @@ def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDAr
 
 
 class DecisionStamp:
-    """The policy version and self-play stamp of each decision in a tick; defaults replace missing stamps."""
+    """The policy version and self-play stamp of each decision in a tick. Default values replace missing stamps."""
 
     __slots__ = ("generations", "learning", "opponents", "versions")
 
@@ -192,7 +192,7 @@ class PlayerMemories:
         rows: NDArray[np.intp] | None,
         recall: Recall | None,
     ) -> None:
-        """Record the memories that a decision produced for the agents in `rows`; `keep` stores them."""
+        """Record the memories that a decision produced for the agents in `rows`. `keep` then stores these memories."""
         store = self.of(behavior_id, player.brain)
         at: Any = slice(None) if rows is None else rows
         if store is not None and recall is not None:

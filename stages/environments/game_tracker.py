@@ -285,7 +285,7 @@ def check_game_results(games: GameResults, num_envs: int, environment: str, team
         games: the results that the environment declared.
         num_envs: number of instances.
         environment: the environment's name, used in messages.
-        teams: returns the number of team ids; called only to explain wrong outcomes.
+        teams: returns the number of team ids. It is called only to explain wrong outcomes.
 
     Raises:
         StageError: if a row has an invalid instance or outcome; see `GameResults`.

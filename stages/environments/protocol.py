@@ -29,7 +29,7 @@ class AgentSteps:
     """
 
     agent_ids: NDArray[np.int64]
-    """[n] id of the row's agent, unique within the group; an agent that restarts keeps its id."""
+    """[n] id of the row's agent, unique within the group; an agent keeps its id when it begins a new episode."""
     env_ids: NDArray[np.int32]
     """[n] number of the row's instance within the group, 0 … num_envs-1."""
     episode_ids: NDArray[np.int64]

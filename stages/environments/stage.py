@@ -69,7 +69,7 @@ class EnvironmentStage(Source[StepBatch]):
     decision starts from the same memories.
 
     Args:
-        make_group: builds the group; called again for a restart.
+        make_group: builds the group. It is called again for each restart.
         mappings: the policies of each game.
         first_agent_id: added to the group's agent ids, to make them unique across actors.
         deterministic: returns True for a behaviour name if its agents take the mean action and the most likely choice.
@@ -121,12 +121,12 @@ class EnvironmentStage(Source[StepBatch]):
 
     @property
     def lost(self) -> NDArray[np.int32] | None:
-        """The instances that broke at the last tick and that the group itself restarts; None if there are none."""
+        """The instances that broke at the last tick and that the group itself restarts. None if no instance broke."""
         return self._result.lost
 
     @property
     def closed(self) -> NDArray[np.int32] | None:
-        """The instances that closed normally at the last tick; None if there are none."""
+        """The instances that closed normally at the last tick. None if no instance closed."""
         return self._result.closed
 
     def start(self, context: StageContext) -> None:
@@ -230,7 +230,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._report()
 
     async def produce(self) -> AsyncIterator[StepBatch]:
-        """Yield StepBatches until `request_stop` is called; for use without flow control."""
+        """Yield StepBatches until `request_stop` is called. For use without flow control."""
         await self.reset(self._context.seed)
         while not self._stop:
             await self.consult()

@@ -20,7 +20,7 @@ from headrace.stages.environments.programs.server import ADDRESS, HEADER
 
 _CHUNK = 256 * 1024
 _MOST_BYTES = 2**30
-"""Maximum size of an answer in bytes; a greater length can't come from the addon."""
+"""Maximum size of an answer in bytes. The addon never announces a greater length."""
 _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
 """Seconds to wait for the game's process to exit after its connection has closed."""

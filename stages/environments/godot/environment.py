@@ -378,7 +378,7 @@ class GodotEnv:
 
 
 def _picture(text: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return an image in the announced order of axes; cameras always send the channels last."""
+    """Return an image in the announced order of axes. In messages, the channels always come last."""
     if len(shape) == 3 and shape[0] in CHANNELS:
         return np.moveaxis(read_picture(text, (*shape[1:], shape[0]), channels_last=True), -1, 0)
     return read_picture(text, shape, channels_last=len(shape) == 3 and shape[2] in CHANNELS)

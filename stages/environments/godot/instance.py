@@ -252,7 +252,7 @@ class ParameterCalls:
 
     Args:
         instance: number of the game in its group.
-        parameters: the run's parameters; None if there are none.
+        parameters: the run's parameters; None if the run has none.
         calls: `environment.calls`: the method for each parameter.
         name: the game's name, used in messages.
 

@@ -1,4 +1,4 @@
-"""Makes a group of Godot games from the YAML, with their ports, seeds and roles; checks that the build exists."""
+"""Makes a group of Godot games from the YAML, with their ports, seeds and roles, and checks that the build exists."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ class VectorTick(NamedTuple):
     truncated: NDArray[np.bool_]
     infos: Mapping[str, Any]
     mask: Any
-    """The action masks in the observations; None if there are none."""
+    """The action masks in the observations. None if the observations contain no masks."""
 
 
 class VectorReset(NamedTuple):
-    """The checked result of a reset; fields as in `VectorTick`."""
+    """The checked result of a reset, with fields as in `VectorTick`."""
 
     observations: tuple[Array, ...]
     infos: Mapping[str, Any]
@@ -62,7 +62,7 @@ class CheckedVector:
     """Makes all calls to a vector environment, and checks the return values.
 
     Args:
-        envs: the vector environment, in any autoreset mode; closed by `close`.
+        envs: the vector environment, in any autoreset mode. `close` closes it.
         name: the environment's name, used in messages.
         observations: kinds of observations whose spaces are ambiguous, keyed by name (`environment.observations`).
         exact, clips: see `SpaceColumns`.

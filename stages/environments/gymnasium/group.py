@@ -40,7 +40,7 @@ class GymnasiumGroup:
     action masks, the reset's infos show whether masks exist (`infos["action_mask"]`, as in Taxi).
 
     Args:
-        envs: the vector environment, in any autoreset mode; closed by this group.
+        envs: the vector environment, in any autoreset mode. This group closes it.
         behavior: the behaviour id of all agents.
         name: the environment's name, used in messages.
         observations: kinds of observations whose spaces are ambiguous, keyed by name (`environment.observations`).

@@ -76,7 +76,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._name = name
 
     def reset(self, **arguments: Any) -> Any:
-        """Reset the environment; raises a `BrokenEnvironmentError` if the call fails or returns an invalid value."""
+        """Reset the environment. Raises a `BrokenEnvironmentError` if the call fails or returns an invalid value."""
         return self._checked("reset", partial(self.env.reset, **arguments), arguments)
 
     def step(self, action: Any) -> Any:
@@ -95,7 +95,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def blame(env: AnyEnv, who: str, call: str, result: Any, error: Exception, arguments: Mapping[str, Any]) -> NoReturn:
-    """Raise the error that describes a failed call and the faulty wrapper; Headrace's own errors stay unchanged.
+    """Raise the error that describes a failed call and the faulty wrapper. Reraise Headrace's own errors unchanged.
 
     Args:
         env: the environment with its wrappers.

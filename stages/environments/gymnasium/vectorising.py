@@ -48,7 +48,7 @@ def make_vector(
         env_id: the id in Gymnasium's registry; `module:id` first imports the module that registers it.
         num_envs: number of instances.
         options: keyword arguments for the environment. `vectorization_mode` chooses among its implementations (`sync`,
-            `vector_entry_point`, `async`); without it, the vectorised implementation is preferred.
+            `vector_entry_point`, `async`). Without this option, the vectorised implementation is preferred.
         name: the environment's name, used in messages.
         wrap: wraps each single environment; if given, single environments are preferred.
         singly: True to prefer single environments in any case.
@@ -213,7 +213,7 @@ class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: the environment.
-        options: returns an episode's parameters; called once for each episode.
+        options: returns an episode's parameters. It is called once for each episode.
     """
 
     def __init__(self, env: AnyEnv, options: Callable[[], Mapping[str, float]]) -> None:

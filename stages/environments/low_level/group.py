@@ -201,8 +201,8 @@ def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
 
     The factory is called once for each instance, with the options. If it takes these arguments, it also gets
     `worker_id` (the instance's number across all actors, so the ports differ), `seed` (the run's seed + worker_id) and
-    `side_channels` (a list for Unity's constructor: without it, environment parameters and engine settings have no
-    effect).
+    `side_channels` (a list for Unity's constructor; without the list, environment parameters and engine settings have
+    no effect).
     """
     settings, engine, first = request.settings, request.config.engine_settings, request.first_instance
     assert settings.factory is not None, "the schema asks for it"

@@ -223,7 +223,7 @@ class _Columns:
 
 
 def _numbers(sent: Any) -> NDArray[Any]:
-    """Return a list of numbers, or of lists of numbers, as an array; an array of objects if that fails."""
+    """Convert a list of numbers, or of lists of numbers, to an array. If that fails, return an array of objects."""
     try:
         return np.asarray(sent if isinstance(sent, list) else [None])
     except (ValueError, OverflowError):  # lists of different lengths; beyond 64 bits

@@ -1,4 +1,4 @@
-"""Makes a group of games that speak the open protocol, from the YAML; converts each game's states to rows."""
+"""Makes a group of games that speak the open protocol, from the YAML, and converts each game's states to rows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class OpenInstance(Program[OpenWorker]):
         worker_id: the game's number in the run, used in messages.
         connect: makes a connection, given whether there was an earlier connection.
         index: number of the game in its group.
-        parameters: the environment parameters; None if there are none.
+        parameters: the environment parameters; None if the run has none.
     """
 
     def __init__(

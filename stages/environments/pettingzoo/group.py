@@ -66,7 +66,7 @@ class PettingZooGroup:
     The specs are known only after the first reset, because its infos may contain action masks.
 
     Args:
-        instances: instances of one environment; closed by this group.
+        instances: instances of one environment, which this group closes.
         behavior: behaviour name for agents whose role names no behaviour.
         name: the environment's name, used in messages.
         roles: `environment.behaviors`: agents' behaviour names and teams, by pattern.

@@ -44,7 +44,7 @@ class Instance:
     Args:
         env: the environment.
         name: the environment's name, used in messages.
-        said: kinds of warnings already logged; shared by all instances of an environment.
+        said: kinds of warnings already logged. All instances of an environment share this set.
     """
 
     by_turns = False

@@ -29,7 +29,7 @@ def instance_of(env: Any, name: str, said: set[str] | None = None) -> Instance:
     Args:
         env: a ParallelEnv, an AECEnv, or an object with the same methods.
         name: the environment's name, used in messages.
-        said: kinds of warnings already logged; shared by all instances of an environment.
+        said: kinds of warnings already logged. All instances of an environment share this set.
     """
     return TurnInstance(env, name, said) if api_of(env) == "aec" else ParallelInstance(env, name, said)
 

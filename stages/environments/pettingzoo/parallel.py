@@ -45,8 +45,8 @@ class ParallelInstance(Instance):
     """An environment in which all agents act simultaneously; agents may die, revive, join and pause.
 
     An agent pauses while its episode continues but the agent is not in `agents`, or has no observation. During the
-    pause, the agent gets no action, and its rewards add up until it decides again. An agent that has ended, but stays
-    in `agents` or returns to it, begins a new episode.
+    pause, the agent gets no action, and its rewards add up until it decides again. If an agent whose episode has ended
+    stays in `agents` or returns to it, the agent begins a new episode.
     """
 
     def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:

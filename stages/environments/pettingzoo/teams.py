@@ -51,7 +51,7 @@ class RoleAssignment:
 
     Args:
         roles: `environment.behaviors`; if empty, all agents have the behaviour `behavior`.
-        behavior: behaviour name for roles that name no behaviour; may be empty if all roles name one.
+        behavior: behaviour name for roles that name no behaviour. It may be empty if all roles name a behaviour.
         spaces_of: returns an agent's spaces.
         owner: the environment's name, used in messages.
         apart: the teams of agents without a team and outside a group. True makes each of these agents a separate team,

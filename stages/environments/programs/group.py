@@ -313,7 +313,7 @@ def make_program_group(
     make: Callable[[int, EpisodeParameters | None], Program[Any]],
     waits_for_restart: bool,
 ) -> ProgramGroup:
-    """Make the group that `env_settings` describes; nothing is started before its first reset.
+    """Make the group that `env_settings` describes. No program starts before the group's first reset.
 
     Args:
         config: the run's configuration.

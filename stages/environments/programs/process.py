@@ -163,9 +163,9 @@ def _cure(error: OSError) -> str:
 def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Path:
     """Find the file to start.
 
-    An existing file is used unchanged. Otherwise any platform's extension is replaced by this platform's: on Linux
-    `.x86_64`, `.x86` or none; on macOS the program in `<path>.app/Contents/MacOS`; on Windows `.exe`, or the program in
-    the folder `<path>` (if there are several, the one with the folder's name).
+    An existing file is used unchanged. Otherwise any platform's extension is replaced by this platform's: on Linux by
+    `.x86_64`, `.x86` or no extension; on macOS by the program in `<path>.app/Contents/MacOS`; on Windows by `.exe`,
+    or by the program in the folder `<path>` (if the folder contains several programs, the one with the folder's name).
 
     Args:
         path: as the user wrote it, with or without the extension of any platform.
@@ -173,7 +173,7 @@ def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Pa
         platform: as `sys.platform`.
 
     Raises:
-        ProgramRefused: if there is no such file.
+        ProgramRefused: if the file does not exist.
     """
     looked_at = []
     for candidate in _candidates(path, platform):

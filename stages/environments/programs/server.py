@@ -39,7 +39,7 @@ class ConnectionClosed(Exception):
 
 
 class TooLarge(Exception):
-    """The game announces a message above the limit; `header` holds the bytes of the announced length, if any."""
+    """The game announces a message above the limit. `header` holds the bytes of the announced length, or is empty."""
 
     def __init__(self, size: int, header: bytes = b"") -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class TooLarge(Exception):
 
 
 class GameServer(ABC):
-    """Listens on a port for one game; refuses all other connections while the game is connected.
+    """Listens on a port for one game, and refuses all other connections while the game is connected.
 
     Args:
         port: the port; 0 for any free one.
@@ -224,7 +224,7 @@ class TcpServer(GameServer):
 
 
 class _Connection(asyncio.Protocol):
-    """A connection from a program; assembles messages from the bytes that arrive."""
+    """A connection from a program. It assembles messages from the bytes that arrive."""
 
     def __init__(self, server: TcpServer) -> None:
         self._server = server
@@ -307,10 +307,9 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def _whole(self) -> bool:
-        """Return True if a complete message is available; read its length as soon as possible.
+        """Return True if a complete message is available. Reads the message's length as soon as it has arrived.
 
-        Raises:
-            TooLarge: if the announced length is above the limit.
+        If the length is above the limit, `message` raises a `TooLarge`, and the connection is closed.
         """
         if len(self._buffer) < HEADER.size:
             return False

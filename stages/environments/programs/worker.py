@@ -86,7 +86,7 @@ def worker_settings(config: RunConfig, worker_id: int, seed: int, patient: bool)
 
 
 class ProgramWorker:
-    """Base class of all engines' workers; holds the program to start and the worker's name.
+    """Base class of all engines' workers. It holds the program to start and the worker's name.
 
     Args:
         settings: the worker's settings.
@@ -95,7 +95,7 @@ class ProgramWorker:
 
     Attributes:
         port: the program's port; if it was 0, `start` sets the actual port.
-        timeout_s: the time limit in seconds for the next exchange; may be changed between exchanges.
+        timeout_s: the time limit in seconds for the next exchange. It may be changed between exchanges.
     """
 
     def __init__(self, settings: WorkerSettings, launch: Launch | None, wording: WorkerWording) -> None:
@@ -252,7 +252,7 @@ class GameWorker(ProgramWorker):
         )
 
     async def _ask(self, content: bytes, kind: str, late: str) -> dict[str, Any]:
-        """Send a request, and return the answer, a message of this kind; `late` describes a missing answer."""
+        """Send a request and return the answer, which must be of this kind. `late` describes a missing answer."""
         if self._over:
             raise ProgramBroken(f"{self.name} isn't connected: it has failed, or was never started")
         if self._server.unasked:
@@ -262,7 +262,7 @@ class GameWorker(ProgramWorker):
         return await self._answer(kind, late)
 
     async def _answer(self, kind: str, late: str) -> dict[str, Any]:
-        """Wait for a message of this kind; `late` describes a missing answer."""
+        """Wait for a message of this kind. `late` describes a missing answer."""
         try:
             async with AnswerTime(self.timeout_s):
                 answer = await self._server.receive()

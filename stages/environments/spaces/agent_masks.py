@@ -46,7 +46,7 @@ class AgentMasks:
         owner: the environment's name, used in messages.
 
     Attributes:
-        masked: True if agents have masks; fixed once the spec is made.
+        masked: True if agents have masks. The value is fixed once the spec is made.
 
     Raises:
         StageError: if the observations have masks, but the actions have no choices.

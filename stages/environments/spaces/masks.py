@@ -119,7 +119,7 @@ class MaskReader:
         return allowed
 
     def check_choice(self, allowed: Masks, deciding: Masks | None = None) -> None:
-        """Check that masks [n, choices] allow a choice in each branch; arguments as in `read`.
+        """Check that masks [n, choices] allow a choice in each branch. The arguments are as in `read`.
 
         Raises:
             MaskError: if a mask allows no choice in a branch.

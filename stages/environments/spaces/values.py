@@ -1,4 +1,4 @@
-"""Checks that observations are in their space: a wrong index is an error, a number beyond a Box's bounds a warning.
+"""Checks that observations are in their space. A wrong index causes an error, a number beyond a Box's bounds a warning.
 
 The check covers the entire batch in one pass, and looks for the culprit only after a failure.
 
@@ -19,7 +19,8 @@ from headrace.stages.errors import BrokenEnvironmentError, Who
 log = logging.getLogger(__name__)
 
 _SMALL = 4096
-"""Maximum size of bounds that are cached in the batch's shape; comparing with a single row takes twice as long."""
+"""Maximum size of bounds that are cached in the batch's shape. They are cached because comparing with a single row
+takes twice as long."""
 
 
 def row_of_batch(row: int | None) -> str:

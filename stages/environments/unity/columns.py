@@ -246,8 +246,8 @@ class FloatReader:
     """Reads an observation of floats.
 
     Agents' protos usually differ only in the numbers. So each proto is serialised, which is fast in protobuf, and all
-    are read together; comparing two protos shows where the numbers are. Reading repeated fields takes three times as
-    long.
+    protos are read together. Comparing two protos shows where the numbers are. Reading repeated fields takes three
+    times as long.
     """
 
     def __init__(self, spec: ObservationSpec, first: Any) -> None:

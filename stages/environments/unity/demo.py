@@ -30,7 +30,7 @@ from headrace.stages.environments.unity.messages import (
 from headrace.stages.errors import StageError
 
 META_ROOM = 33
-"""Number of bytes for the header and its length; the behaviour's description follows."""
+"""Number of bytes for the header and its length. The behaviour's description follows."""
 API_VERSIONS = (0, 1)
 """Supported versions of the format; files are written in the newest."""
 
@@ -144,7 +144,7 @@ class DemoWriter:
     A recording that is never closed is readable too.
 
     Args:
-        path: the file, which must not exist yet; its folder is made.
+        path: the file, which must not exist yet. Its folder is created.
         brain: the behaviour's `BrainParametersProto`.
         name: the recording's name, cut to fit into the header.
 
@@ -226,7 +226,7 @@ class DemoWriter:
 
 
 class _NotWholeError(Exception):
-    """A message is incomplete; the error text continues "pair 7 …"."""
+    """A message is incomplete. The error text is the end of a sentence that begins with "pair 7"."""
 
 
 def _read(kind: Any, data: bytes, at: int) -> tuple[Any, int]:

@@ -168,7 +168,7 @@ class UnityEnvironment:
         return UnityRLCapabilitiesProto(**dict.fromkeys(self._worker.greeting.capabilities, True))
 
     def reset(self) -> None:
-        """Reset all agents; raises the same errors as `step`."""
+        """Reset all agents. Raises the same errors as `step`."""
         self._receive(self._worker.reset())
         self._begun = True
 
@@ -298,7 +298,7 @@ class _LoopThread:
             raise
 
     def close(self) -> None:
-        """End the thread; no coroutine may be running."""
+        """End the thread. Call this only when no coroutine is running."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

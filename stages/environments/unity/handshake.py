@@ -21,7 +21,7 @@ from headrace.stages.environments.unity.versions import COMMUNICATION_VERSION, P
 log = logging.getLogger(__name__)
 
 CAPABILITIES = tuple(field.name for field in UnityRLCapabilitiesProto.DESCRIPTOR.fields)
-"""All capabilities of the protocol; all are supported."""
+"""The protocol's capabilities. Headrace supports all of them."""
 _BASE = "baseRLCapabilities"
 _MORE_TIME = "If it only needs more time, raise --timeout-wait (env_settings.timeout_wait)."
 _NO_AGENT = (
@@ -42,7 +42,7 @@ class UnityGreeting:
     capabilities: frozenset[str]
     """Capabilities that Unity declares, as field names of `UnityRLCapabilitiesProto`."""
     log_path: str
-    """Path of Unity's log; may be empty."""
+    """Path of Unity's log; empty if Unity states no path."""
 
 
 def read_greeting(proto: Any) -> UnityGreeting:

@@ -43,7 +43,7 @@ class UnityInstance(Program[Worker]):
 
     Args:
         worker_id: the program's number in the run, used in messages.
-        connect: makes a connection and its side channels; called for each start.
+        connect: makes a connection and its side channels. It is called for each start.
         without_graphics: True if the program runs without graphics, in which case image observations cause a warning.
     """
 

@@ -1,4 +1,4 @@
-"""Makes a group of Unity programs from the YAML, with their ports, seeds and side channels; checks the executable."""
+"""Makes a group of Unity programs from the YAML, with ports, seeds and side channels, and checks the executable."""
 
 from __future__ import annotations
 

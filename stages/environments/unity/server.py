@@ -88,7 +88,7 @@ class ExchangeServer:
         listen: see `env_settings.listen`.
 
     Attributes:
-        name: as above; may be changed.
+        name: the worker's name, used in errors. It may be changed.
         greeting: the owner's greeting, or the last caller's greeting before there is an owner; None if there was no
             greeting.
         refused: the last refusal, as a sentence; empty if there was none.

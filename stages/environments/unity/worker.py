@@ -47,7 +47,7 @@ class Channels(Protocol):
     """Side channels as bytes to and from Unity."""
 
     def outgoing(self) -> bytes:
-        """Return and clear the queued messages; called once per exchange."""
+        """Return and clear the queued messages. Called once per exchange."""
 
     def incoming(self, data: bytes) -> None:
         """Handle messages from Unity."""

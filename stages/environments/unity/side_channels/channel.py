@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _HEAD = struct.Struct("<16si")
 """Header of each message: the channel's id in the byte order of .NET, and the number of bytes that follow."""
 TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
-"""Id of the channel that packages use to gather analytics; ignored here."""
+"""Id of the channel that packages use to gather analytics. Headrace ignores its messages."""
 
 
 class IncomingMessage:
@@ -212,7 +212,7 @@ class SideChannels:
 
     @property
     def by_class(self) -> dict[str, SideChannel]:
-        """The channels, keyed by class name; if several have the same class, only the last one."""
+        """The channels, keyed by class name. If several channels have the same class, only the last is included."""
         return {type(channel).__name__: channel for channel in self._by_id.values()}
 
     def outgoing(self) -> bytes:

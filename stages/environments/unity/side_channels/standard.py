@@ -1,4 +1,4 @@
-"""ML-Agents' side channels: engine settings, environment parameters, float properties, raw bytes, statistics.
+"""ML-Agents' side channels: engine settings, environment parameters, float properties, raw bytes, and statistics.
 
 `SideChannelBridge` uses them to send a run's engine settings and environment parameters, and passes on statistics.
 """
@@ -60,7 +60,7 @@ class EngineConfigurationChannel(SendingChannel):
         """Send the given settings, one message each.
 
         Args:
-            width: width of the window in pixels; requires the height too.
+            width: width of the window in pixels. Requires `height` too.
             height: height of the window in pixels.
             quality_level: index of Unity's quality settings.
             time_scale: ratio of game time to real time.
@@ -302,7 +302,7 @@ class SideChannelBridge:
 
     Args:
         engine: settings to send with the first message.
-        parameters: the run's environment parameters; None if there are none.
+        parameters: the run's environment parameters; None if the run has none.
         worker_id: the Unity program's number in the run.
         seed: the seed for samplers without their own seed.
         channels: the user's side channels.
