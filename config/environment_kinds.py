@@ -26,7 +26,7 @@ class EnvironmentKind:
     group: str
     """Function that makes an `EnvironmentGroup` from an `EnvironmentRequest` (`stages/environments/factory.py`)."""
     made_by: tuple[str, ...] = ()
-    """Keys of the `environment` section; exactly one of them must be set, to name the environment."""
+    """Keys of the `environment` section that can name the environment. Exactly one of them must be set."""
     example: str = ""
     """An example of one of the keys in `made_by`, for messages."""
     keys: tuple[str, ...] = ()

@@ -43,7 +43,10 @@ class Mistake:
 
     @property
     def place(self) -> str:
-        """The mistake's location, `file:line`; just the file or override if there is no line; empty for plain data."""
+        """The mistake's location: `file:line`, or only the file or override if the line is unknown.
+
+        Empty for plain data.
+        """
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
     def __str__(self) -> str:

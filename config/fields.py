@@ -31,7 +31,8 @@ _NUMBER = re.compile(r"[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?", re
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 LARGEST = 10**15
-"""Largest integer allowed in a configuration; the smallest is its negative. Floats represent both exactly."""
+"""Largest integer allowed in a configuration. The smallest allowed integer is `-LARGEST`. Floats represent both
+exactly."""
 
 
 class Settings(BaseModel):
@@ -150,7 +151,10 @@ def _reference(value: object) -> object:
 
 
 def one_of(words: Collection[str]) -> BeforeValidator:
-    """Return a validator that accepts only these words, such as the names in a table; words may be added later."""
+    """Return a validator that accepts only these words, such as the names in a table.
+
+    Words that are added to the collection later are accepted too.
+    """
 
     def check(value: object) -> object:
         word = _text(value)

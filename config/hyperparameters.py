@@ -69,7 +69,7 @@ class Hyperparameters(Settings):
         return None
 
     def small(self, rows: int) -> Self:
-        """Return a copy for a trial run: its first update comes after about `rows` steps, and is quick."""
+        """Return a copy for a trial run, in which the first update comes after about `rows` steps and is quick."""
         return self
 
     def contradictions(self, block: Block) -> Iterator[Finding]:

@@ -1,7 +1,4 @@
-"""Leagues: the `league` section of a behaviour, with its presets and checks.
-
-docs/league-rules.md explains the rules, with their sources.
-"""
+"""Leagues: the `league` section of a behaviour, its presets and checks. docs/league-rules.md explains the rules."""
 
 from __future__ import annotations
 
@@ -308,7 +305,7 @@ class LeagueSettings(Settings):
     def turns(self) -> dict[str, int]:
         """Return the number of steps in each learner's turn; empty if all learn simultaneously.
 
-        `freeze` must have step counts.
+        Call this only on settings from `for_steps`, whose `freeze` has explicit step counts.
         """
         if self.learning == "all":
             return {}

@@ -41,7 +41,7 @@ class LeagueGame:
 
 
 def league_game(config: RunConfig) -> LeagueGame:
-    """Combine all leagues in a run; there must be at least one."""
+    """Combine all leagues in a run. Call this only if the run has a league."""
     leagues: dict[str, LeagueSettings] = {}
     for settings in config.behaviors.values():
         if settings.league is not None:

@@ -28,7 +28,10 @@ def placement_key(config: Sections, behavior: str) -> KeyPath:
 
 
 def resources_of(config: Sections, part: Part, behavior: str) -> HostResources:
-    """Return the resources of a behaviour's host of this kind; use "" for a host that serves all behaviours."""
+    """Return the resources for a behaviour's host of this kind.
+
+    Pass "" as the behaviour for a host that serves all behaviours.
+    """
     own: HostResources | None = getattr(placement_of(config, behavior), part)
     shared: HostResources = getattr(config.pipeline.hosts, part).resources
     return shared if own is None else own

@@ -207,7 +207,7 @@ def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bo
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The locations of all keys; ignored when configurations are compared."""
+    """The locations of all keys. Comparisons between configurations ignore them."""
 
     modern: ConvertedDocument = field(compare=False)
     overrides: Sequence[Override] = field(compare=False)
@@ -222,7 +222,10 @@ class _Places:
         return Mistake(place.file, place.line, dotted(path), message)
 
     def _source(self, path: KeyPath) -> KeyPath:
-        """Return the key that set a value; inherited values come from a league or `default_settings`."""
+        """Return the path of the key that set a value.
+
+        The key of an inherited value is in a league or `default_settings`.
+        """
         if path[:1] != ("behaviors",) or len(path) < 2 or self._is_written(path):
             return path
         behavior, _, learner = str(path[1]).rpartition(".")

@@ -222,7 +222,10 @@ class NetworkSettings(Settings):
 
     @property
     def of_critic(self) -> NetworkSettings:
-        """Settings of a critic that has a separate body: the same as these, unless `critic_hidden_units` is set."""
+        """Settings of a critic that has a separate body.
+
+        They equal these settings unless `critic_hidden_units` is set.
+        """
         if self.critic_hidden_units is None:
             return self
         changed = {"critic_hidden_units": None, "hidden_units": self.critic_hidden_units}

@@ -262,7 +262,7 @@ class SupervisionSettings(Settings):
 # The section itself.
 
 MOST_UPDATES_OF_LAG = 1_000_000
-"""Maximum lag in updates; anything larger must be a typo."""
+"""Maximum lag in updates. A larger value is almost certainly a typing error."""
 
 
 def _lag(value: object) -> object:

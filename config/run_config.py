@@ -163,7 +163,7 @@ class RunConfig(Sections):
         return check_run(self)
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:
-        """Drop Unity's `environment` section unless it repeats actions; move `num_envs` to `env_settings`."""
+        """Move `num_envs` from Unity's `environment` to `env_settings`. Drop the section unless it repeats actions."""
         if environment.is_auto("num_envs"):
             self._fill(env_settings=self.env_settings.with_auto("num_envs"))
         elif "num_envs" in environment.model_fields_set:
@@ -282,7 +282,10 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
 
 
 def _without_denied(own: Mapping[str, Any], foreign: Sequence[str]) -> tuple[Mapping[str, Any], list[str]]:
-    """Remove null hyperparameters of other trainers from a behaviour; return the rest, and the removed names."""
+    """Remove null hyperparameters of other trainers from a behaviour.
+
+    Return the remaining settings and the removed names.
+    """
     hyperparameters = own.get("hyperparameters")
     if not isinstance(hyperparameters, Mapping):
         return own, []

@@ -225,7 +225,10 @@ def check_roles(config: Sections) -> Iterator[Finding]:
 
 
 def lacking_programs(config: Sections) -> Iterator[Finding]:
-    """Report settings that need a program if `env_settings.env_path` is missing; an option may still set it."""
+    """Report settings that need a program if `env_settings.env_path` is missing.
+
+    A command-line option may still set it.
+    """
     if not config.environment_kind.apart or config.env_settings.env_path is not None or config.replay is not None:
         return
     if _evaluated(config):

@@ -347,7 +347,7 @@ class Sections(Settings):
             yield ("default_settings",), self.default_settings
 
     def completion_criteria(self) -> Iterator[tuple[KeyPath, CompletionCriteria, bool]]:
-        """Yield the criteria of all lessons: their paths, the criteria, and True if the lesson is the last."""
+        """Yield each lesson's completion criteria with their path, and True if the lesson is its curriculum's last."""
         for name, value in (self.environment_parameters or {}).items():
             lessons = value.curriculum if isinstance(value, Curriculum) else ()
             for number, lesson in enumerate(lessons):

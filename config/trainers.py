@@ -24,10 +24,11 @@ from headrace.config.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class TrainerKind:
-    """One kind of trainer. Fields from `squashed` to `extra_columns` repeat class attributes; a test compares them."""
+    """One kind of trainer. Fields from `squashed` to `extra_columns` must equal the trainer's class attributes."""
 
     implementation: str
-    """`module:Class` derived from `headrace.stages.trainer.Trainer`; loaded where the trainer is created."""
+    """`module:Class` derived from `headrace.stages.trainer.Trainer`. Only a process that creates the trainer imports
+    it."""
     hyperparameters: type[Hyperparameters] | None
     """Settings model for `hyperparameters`, including the defaults; None if any map is accepted."""
     squashed: bool = False
@@ -43,7 +44,7 @@ class TrainerKind:
     """Condition under which the trainer computes MLPs' gradients on a CPU without torch's autograd, as words that
     follow "if it"; None if it never does."""
     autograd_anyway: str | None = None
-    """Networks that need autograd even then, as words for messages; None if there are none."""
+    """Networks that need autograd even if `without_autograd` applies, as words for messages; None if there are none."""
     network_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `network_settings` that have different defaults with this trainer."""
     former_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -106,7 +106,7 @@ def _without(data: Any, path: KeyPath) -> Any:
 # Translation of pydantic's errors to sentences: the key, its mistake, and what was expected.
 
 MOST_FINDINGS = 100
-"""Maximum number of mistakes reported at once, because users fix the first ones first."""
+"""Maximum number of mistakes reported at once. Users start with the first mistakes, so a longer list would not help."""
 
 _MOVED = {
     "brain_to_imitate": "'hyperparameters.teacher', with 'trainer_type: bc'",

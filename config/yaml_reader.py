@@ -220,7 +220,7 @@ _KEY = re.compile(r"(?P<indent>(?:- |[ ])*)(?P<key>[^\s#:'\"{[][^\s:]*):(?P<rest
 
 
 def _about_columns(lines: list[str], line: int, column: int) -> tuple[int, str]:
-    """Return the line of a misplaced key, and an explanation: this key or the previous one is indented wrongly."""
+    """Return the line to correct, and how: a space or quotes are missing, or a key is indented wrongly."""
     before = next((n for n in range(line - 1, 0, -1) if lines[n - 1].partition("#")[0].strip()), line)
     here, there = _KEY.match(lines[line - 1]), _KEY.match(lines[before - 1])
     if _joined(lines[before - 1]):

@@ -28,7 +28,7 @@ _ending = False
 
 
 def taken_requests() -> tuple[signal.Signals, ...]:
-    """Return the signals that this process handles: `REQUESTS`, except SIGHUP if it is ignored, as under `nohup`."""
+    """Return the signals in `REQUESTS` that this process handles: all except an ignored SIGHUP, as under `nohup`."""
     return tuple(each for each in REQUESTS if each.name != "SIGHUP" or signal.getsignal(each) != signal.SIG_IGN)
 
 

@@ -8,7 +8,7 @@ import sys
 PARTS = ("config", "queues", "stages", "pipeline")
 """The packages below `headrace`."""
 FOLDERS = sys.modules[__name__.rpartition(".")[0]].__path__
-"""Folders that Python searches for these packages; more than one in a checkout without links."""
+"""Folders that Python searches for these packages. A checkout without links has more than one."""
 ROOT = os.path.abspath(os.path.dirname(FOLDERS[0]))
 """Folder that must be on `sys.path` for `import headrace`."""
 CODE = (

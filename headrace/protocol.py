@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Separate this command's arguments from those of the program; options and values may follow the first word."""
+    """Separate this command's arguments from the program's. Options and values may follow the first word."""
     begin, value = 1, False
     for word in words[1:]:
         if not value and not word.startswith("-"):

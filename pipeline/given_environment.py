@@ -228,7 +228,7 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
 
 
 def _id_of(spec: Any) -> str:
-    """Return an id that makes the same environment in every process with Gymnasium; empty if there may be none."""
+    """Return an id from which Gymnasium makes the same environment in every process; empty if this is not certain."""
     from gymnasium import registry
 
     known, fields = registry.get(spec.id), ("entry_point", "kwargs", "max_episode_steps", "additional_wrappers")

@@ -228,7 +228,7 @@ def _logged(folder: RunFolder, config: RunConfig) -> AbstractContextManager[None
 
 
 async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptions) -> RunError | None:
-    """Run to completion. If the run can't start, return the error: if raised, an exception group would wrap it."""
+    """Run to completion. If the run can't start, return the error, because a task group would wrap a raised one."""
     stop = options.stop.event() if isinstance(options.stop, StopRequest) else options.stop or asyncio.Event()
     on_progress = None if options.on_progress is None else guarded("on_progress", options.on_progress, coordinator)
     join_callbacks(coordinator, options.on_summary, options.on_checkpoint)

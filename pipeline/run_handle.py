@@ -120,7 +120,10 @@ class _SummaryCalls(StatisticsWriter):
 
 
 def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordinator) -> Callable[[Notified], None]:
-    """Wrap a caller's function: if it raises, the run ends with an error that names it, and it is not called again."""
+    """Wrap a caller's function.
+
+    If the function raises, it is not called again, and the run ends with an error naming it.
+    """
     broken = False
 
     def called(value: Notified) -> None:

@@ -126,7 +126,7 @@ class RoomOutlet(ABC, Generic[T]):
 
     @abstractmethod
     def _send(self, item: T) -> None:
-        """Send an item to the consumer; called only if the queue has space."""
+        """Send an item to the consumer. Called only when there is room for it."""
 
 
 class ArrivalsInlet(ABC, Generic[A, T]):

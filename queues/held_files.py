@@ -20,7 +20,7 @@ R = TypeVar("R")
 PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.4)
 """Seconds between successive attempts, five seconds in total."""
 ON_LOOP = 6
-"""Number of these pauses that may block main's event loop: less than a second in total."""
+"""Number of pauses in `PAUSES_S` that may block main's event loop. Together they take less than a second."""
 _brief_on_loops = True
 _HELD = {5, 32, 33, 145}
 """Windows error codes for a file that a program holds open: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION,

@@ -68,7 +68,7 @@ class LinkEnd:
 
     @classmethod
     def from_ticket(cls, ticket: dict[str, Any]) -> LinkEnd:
-        """Return the end described by a parent's ticket; called in the child."""
+        """Return the end that the parent's ticket describes. Call this in the child."""
         spec = LinkSpec(**ticket["spec"])
         return cls(open_socket(ticket["socket"]), open_segment(ticket["segment"], spec.segment_bytes), spec)
 
@@ -293,7 +293,10 @@ class BackReader:
         self._welcomed = False
 
     def feed(self, data: bytes) -> Iterator[tuple[BackKind, int, bytes]]:
-        """Yield the complete frames: kind, slab, used slabs. In WELCOME, the slab is the number of untaken items."""
+        """Yield each complete frame as (kind, slab, used slabs).
+
+        In WELCOME, the second value is the number of untaken items.
+        """
         self._buffer += data
         if not self._welcomed:
             start = self._buffer.find(self._welcome)

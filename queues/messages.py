@@ -41,7 +41,7 @@ class StepBatch:
     """One tick of an actor's environments for one behaviour id: what happened to its agents, and what they decided.
 
     A row is an agent seen at this tick. The first `ended` rows are endings (an episode's final observation and last
-    reward; no decision); the other rows are decisions. An agent whose episode ended and restarted within the tick has
+    reward, no decision); the other rows are decisions. An agent whose episode ended and restarted within the tick has
     two rows, the ending first. In shapes, n is the number of rows, and d = n - ended is the number of decisions.
     """
 
@@ -59,7 +59,7 @@ class StepBatch:
     ended: int
     """Number of endings, which are the leading rows."""
     terminated: NDArray[np.bool_]
-    """[ended] true if the episode ended by the task's own rules: the value of the next state is zero."""
+    """[ended] true if the episode ended by the task's own rules, so that the next state's value is zero."""
     truncated: NDArray[np.bool_]
     """[ended] true if the episode was cut short (ML-Agents' interrupted): bootstrap from the final observation."""
     decisions: Columns
@@ -152,17 +152,17 @@ class TrajectoryBatch:
 
     @property
     def terminated(self) -> NDArray[np.bool_]:
-        """[K] true if the trajectory's last step ended the episode by the task's own rules: no bootstrap."""
+        """[K] true if the last step ended the episode by the task's own rules. Trainers then don't bootstrap."""
         return self.trajectories["terminated"]
 
     @property
     def truncated(self) -> NDArray[np.bool_]:
-        """[K] true if the episode was cut short after the last step: bootstrap from `next_obs_*`."""
+        """[K] true if the episode was cut short after the last step. Trainers bootstrap from `next_obs_*`."""
         return self.trajectories["truncated"]
 
     @property
     def credits(self) -> int:
-        """Flow credits in the batch: the learning team's steps, returned once the batch is consumed."""
+        """Flow credits in the batch, one per learning-team step. They are returned once the batch is consumed."""
         return int(self.trajectories["credits"].sum())
 
     def replace(self, **columns: Array) -> TrajectoryBatch:
@@ -188,7 +188,7 @@ class TrajectoryBatch:
         )
 
     def split(self, first: int) -> tuple[TrajectoryBatch, TrajectoryBatch]:
-        """Return two batches of views: the first `first` trajectories, and the rest with the episodes and games."""
+        """Return two batches of views: the first `first` trajectories, and the others with all episodes and games."""
         at = int(self.lengths[:first].sum())
         head = replace(
             self,
@@ -265,7 +265,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The opponents in all games from now on: matchmaking's full state, never a diff.
+    """The opponents in all games from now on. An assignment is matchmaking's full state, never a change to it.
 
     Actors apply an assignment to each game at the game's start, once they hold the policies that it names.
     """
@@ -369,8 +369,8 @@ class PolicyAnswer:
     version: int
     """Version of the policy that made the decisions."""
     columns: Columns
-    """[d, ...] continuous, discrete; decision/… (see `policy.protocol.Decision`); with memory, also the memories and
-    previous_actions for the next decision."""
+    """[d, ...] `continuous`, `discrete` and `decision/…` (see `policy.protocol.Decision`). With memory, also the
+    memories and `previous_actions` for the next decision."""
 
 
 @dataclass(frozen=True, slots=True)

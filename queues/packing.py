@@ -1,4 +1,4 @@
-"""Plain data as msgpack, for internal use; preserves non-UTF-8 paths and lone surrogates."""
+"""Packs plain data as msgpack for internal use. Non-UTF-8 paths and lone surrogates are preserved."""
 
 from __future__ import annotations
 

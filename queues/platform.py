@@ -69,7 +69,7 @@ class Segment:
         return mmap.mmap(int(self.handle), self.size)
 
     def duplicate(self) -> Segment:
-        """Return another handle to the same memory; close each handle separately."""
+        """Return another handle to the same memory. The caller must close each handle separately."""
         return Segment(os.dup(self.handle) if isinstance(self.handle, int) else self.handle, self.size)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ def create_segment(size: int) -> Segment:
 
 
 def open_segment(ticket: Ticket, size: int) -> Segment:
-    """Open the segment described by a parent's ticket; called in the child."""
+    """Open the segment that the parent's ticket describes. Call this in the child."""
     assert not isinstance(ticket, bytes), "a socket's ticket, not a segment's"
     if isinstance(ticket, int):
         _keep_from_children(ticket)
@@ -105,7 +105,7 @@ def open_segment(ticket: Ticket, size: int) -> Segment:
 
 
 def open_socket(ticket: Ticket) -> socket.socket:
-    """Open the socket described by a parent's ticket; called in the child."""
+    """Open the socket that the parent's ticket describes. Call this in the child."""
     if sys.platform == "win32":
         assert isinstance(ticket, bytes), "a segment's ticket, not a socket's"
         opened = socket.fromshare(ticket)
@@ -121,7 +121,7 @@ def open_socket(ticket: Ticket) -> socket.socket:
 
 
 def _keep_from_children(descriptor: int) -> None:
-    """Prevent child programs from inheriting a descriptor: they would hold it open and hide this process's death."""
+    """Keep child programs from inheriting a descriptor. They would hold it open and hide this process's death."""
     os.set_inheritable(descriptor, False)
 
 
@@ -195,13 +195,13 @@ def _fast_folder_file(size: int) -> int | None:
 
 
 def _refuse_at_limit(error: OSError) -> None:
-    """Reraise an error about the limit on open files: the next attempt would also fail, but report another cause."""
+    """Reraise an error about the limit on open files. The next attempt would also fail, but report another cause."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
 
 
 def _file_in(folder: str, size: int) -> int:
-    """Create an unnamed file with `size` bytes allocated in advance: a full disk would cause a SIGBUS later."""
+    """Create an unnamed file with `size` bytes allocated in advance, so that a full disk can't cause a SIGBUS later."""
     try:
         return _set_aside(folder, size)
     except OSError as error:

@@ -6,8 +6,8 @@ ends. `push` works in the other direction.
 
 A call may cost a millisecond, so there is only one kind: it reports how many earlier items were taken, waits for items,
 and returns all of them. The consumer calls again as soon as the last call returns, so items arrive while the consumer
-computes. It does so only if its report gives the producer space for new items; otherwise the call would return no
-items.
+computes. The next call waits until its report gives the producer space for new items, because before that the call
+would return no items.
 """
 
 from __future__ import annotations
@@ -115,7 +115,10 @@ class PullOutlet(RoomOutlet[T]):
                 return []
 
     def finish(self) -> None:
-        """Stop the producer (see `FetchSource.finish`): drop items not yet fetched; puts raise `QueueClosed`."""
+        """Stop as `FetchSource.finish` says.
+
+        Items not yet fetched are dropped, and further puts raise `QueueClosed`.
+        """
         post(self._home, self._finish)
 
     def _finish(self) -> None:

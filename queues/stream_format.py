@@ -37,9 +37,11 @@ MAX_FRAME_BYTES = 1 << 30
 """Maximum payload of a frame in bytes, compressed or not; writers refuse larger frames, and readers treat them as
 damage."""
 MAX_META_BYTES = 1 << 20
-"""Maximum size of a frame's metadata in bytes; up to 72 times more as Python objects, because one byte can be a map."""
+"""Maximum metadata of a frame in bytes. As Python objects, the metadata may take 72 times as much memory, because a
+single byte can become a map."""
 COMPRESSION_LEVEL = -1
-"""A fast zstd level: for noisy floats it takes a tenth of level 1's time for 8 % more output; otherwise about equal."""
+"""A fast zstd level. For noisy floats, it takes a tenth of level 1's time and produces 8 % more output. For other data,
+both levels are about equal."""
 
 HEADER, MESSAGE, INDEX, LATER = 1, 2, 3, 4
 """Kinds of frames."""

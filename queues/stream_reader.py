@@ -219,7 +219,7 @@ class _DamageError(Exception):
 
 
 def _read_frame(file: BinaryIO, left: int) -> tuple[int, bytes]:
-    """Return the kind and payload of the frame at the file's position; `left` bytes of the file remain."""
+    """Return the kind and payload of the frame at the file's position; `left` is the number of bytes that remain."""
     head = file.read(FRAME.size)
     if len(head) < FRAME.size:
         raise _DamageError(f"is truncated after {len(head)} bytes")

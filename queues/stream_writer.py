@@ -184,7 +184,7 @@ def rows_of(message: Message) -> int:
 
 
 def next_stream_path(folder: str | os.PathLike[str], behavior: str, edge: str) -> Path:
-    """Return `<behavior>-<edge>-NNNN.stream`, numbered after the last existing file; a resumed run adds files.
+    """Return `<behavior>-<edge>-NNNN.stream`, numbered after the last existing file, because a resumed run adds files.
 
     Args:
         folder: the streams' folder, which need not exist.

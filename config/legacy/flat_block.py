@@ -1,7 +1,7 @@
 """Converts a flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to the current format.
 
-The tables of keys come first: which trainers used each key, where the key is now, and its value in the files that came
-with old ML-Agents versions.
+The tables at the top state, for each key, the trainers that used it, its current place, and its value in the files that
+came with old ML-Agents versions.
 """
 
 from __future__ import annotations

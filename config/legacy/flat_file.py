@@ -168,7 +168,10 @@ def _difference(
 
 
 def _otherwise(path: KeyPath, part: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
-    """Return the value for a key that a block lacks: its default, or null for a section or another trainer's key."""
+    """Return the value for a key that a block lacks.
+
+    It is the key's default, or null for a section or another trainer's key.
+    """
     key = str(path[-1])
     if key == _SIGNALS_PACE and _PACE in part:
         return part[_PACE]

@@ -75,7 +75,7 @@ class Notes:
         )
 
     def warn(self, old: OldValue | Place, key: str, message: str, *, idle: bool = False) -> None:
-        """Warn about an old key; a repeated warning about the same key only adds a line number.
+        """Warn about an old key. If a warning about the same key exists, only add a line number to that warning.
 
         Args:
             old: the value under the key, or its location.
@@ -155,7 +155,7 @@ def truth(value: Any) -> Any:
 
 
 def integral(value: Any) -> Any:
-    """Convert a float without a fraction to an integer: `5.0e5` is 500000; return other values unchanged."""
+    """Convert a float without a fraction to an integer, such as `5.0e5` to 500000. Return other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

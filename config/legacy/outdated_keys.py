@@ -1,4 +1,4 @@
-"""Converts old keys in sections that still exist: those from versions 0.16 to 0.18, and keys deprecated later.
+"""Converts old keys in sections that still exist: keys from versions 0.16 to 0.18, and keys deprecated later.
 
 `flat_block` and `flat_file` convert older files.
 """

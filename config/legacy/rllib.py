@@ -109,7 +109,7 @@ def convert_rllib(whole: OldValue, target: Target) -> None:
 
 
 def _convert_key(key: str, old: OldValue, target: Target, table: Keys, trainer: str = "ppo") -> None:
-    """Write one value according to a table; null means RLlib's default."""
+    """Write one value according to a table. Write nothing for null, which means RLlib's default."""
     new, write = table.get(key, ("", integral))
     if new and (trainer == "ppo" or new.rpartition(".")[2] not in _PPO_ALONE):
         if old.value is not None:
@@ -141,7 +141,11 @@ def _convert_game(game: OldValue, target: Target) -> None:
 
 
 def _convert_builds(whole: OldValue, inner: OldValue, target: Target) -> None:
-    """Convert the number of builds: workers times environments per worker, unless agents count as environments."""
+    """Convert the number of builds.
+
+    The result is the number of workers, multiplied by the environments per worker if `env_is_multiagent` is set.
+    Without it, agents count as environments, so the environments per worker have no effect.
+    """
     if not target.data.get("env_settings", {}).get("env_path"):
         return  # the editor runs only one game
     workers = inner.value.get("num_workers", 2)

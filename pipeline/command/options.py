@@ -17,7 +17,7 @@ from headrace.config import EACH, EnvSettings, Override
 from headrace.config.paths import user_path
 
 _OPTIONAL = ("environment", "default_settings")
-"""Optional sections of the file; options do not create them."""
+"""Sections that the file may lack. An option for a missing section does not create the section."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ AT_ONCE_S = 20.0
 
 @contextmanager
 def stopped_by_signals(limits: MainSilence, give_up: Callable[[str], None] | None = None) -> Iterator[asyncio.Event]:
-    """Watch the running event loop; a first stop request sets the yielded event, and a second cancels the task.
+    """Watch the running event loop. The first stop request sets the yielded event, and the next one cancels the task.
 
     Args:
         limits: `pipeline.supervision.main`.
@@ -71,7 +71,7 @@ class _Receiver:
         self._count = 0
 
     def receive(self) -> None:
-        """Handle a stop request; called in a thread other than that of the event loop."""
+        """Handle a stop request. This runs in a thread other than the event loop's."""
         self._count += 1
         first = self._count == 1
         taken = threading.Event()
@@ -99,7 +99,7 @@ class _Receiver:
 
 
 def end_process(words: str, status: int) -> None:
-    """End this process without waiting for its other threads, which may never finish; its hosts end with it."""
+    """End this process without waiting for its other threads, which may never finish. The run's hosts end with it."""
     with suppress(OSError, ValueError):
         complain(f"[ERROR] {program()}: {words}")
         own_stream("stdout").flush()

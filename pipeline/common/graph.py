@@ -121,7 +121,7 @@ def decides_centrally(config: RunConfig) -> bool:
 
 
 def actor_names(config: RunConfig) -> list[str]:
-    """Return the actor hosts' names; only one if a recording or demonstrations replace the environments."""
+    """Return the actor hosts' names. A recording or demonstrations that replace the environments need only one host."""
     if not acts(config):
         return ["actor-0"]
     return [f"actor-{replica}" for replica in range(config.pipeline.hosts.actors.replicas)]

@@ -33,7 +33,7 @@ from these modules.
 
 
 def stage_holds(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return True if the event loop is currently running a stage's code; callable from any thread."""
+    """Return True if the event loop is currently running a stage's code. Any thread may call this."""
     return activity_in(asyncio.current_task(loop)) is not None
 
 
@@ -135,11 +135,11 @@ class LoopWatch:
             signal.signal(_BREAK, self._previous)
 
     def describe(self) -> str:
-        """Name the code that blocks the event loop, with its stack; callable from any thread."""
+        """Name the code that blocks the event loop, with its stack. Any thread may call this."""
         return describe_holder(self._loop, self._watched)
 
     def interrupt(self, error: BaseException) -> None:
-        """Raise an error in the code that blocks the event loop; call from another thread."""
+        """Raise an error in the code that blocks the event loop. Call this from a different thread."""
         self._error = error
         if self._breaks:
             assert _BREAK is not None

@@ -133,7 +133,10 @@ def complain(text: object) -> None:
 
 
 def tell_user(text: str) -> None:
-    """Write a line to standard output only, because no log may contain it; if there is no reader, drop the line."""
+    """Write a line to standard output only, for text that no log may contain.
+
+    Drop it if standard output has no reader.
+    """
     with suppress(OSError):
         say(text)
 

@@ -25,8 +25,8 @@ from headrace.queues.packing import pack, unpack
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in ControlMessage.__args__}
 
 CONTROL_BOUND = 1024
-"""Maximum number of messages in transit per direction. Hosts send a few per second; a full channel means main is stuck.
-"""
+"""Maximum number of messages in transit per direction. Hosts send a few per second, so a full channel means that main
+is stuck."""
 
 MAX_FRAME = 64 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
@@ -61,7 +61,7 @@ class ControlEnd(Protocol):
     """One end of a control channel."""
 
     def send(self, message: ControlMessage) -> None:
-        """Send a message without waiting; the channel keeps the order."""
+        """Send a message without waiting. Messages arrive in the order in which they were sent."""
 
     async def drain(self) -> None:
         """Wait while more messages than the bound are in transit; call this when sending in a loop."""

@@ -93,7 +93,7 @@ class PartSaved:
 
 @dataclass(frozen=True, slots=True)
 class PartFailed:
-    """A host could not write one stage's part: the checkpoint is abandoned, and the run continues."""
+    """A host could not write one stage's part of a checkpoint. Main abandons the checkpoint, and the run continues."""
 
     number: int
     name: str
@@ -256,7 +256,7 @@ class OpenEdge:
 
 @dataclass(frozen=True, slots=True)
 class DecideFor:
-    """To the inference host: choose actions for this behaviour id; its policies will follow."""
+    """To the inference host: choose actions for this behaviour id. The host receives its policies afterwards."""
 
     spec: Mapping[str, Any]
 

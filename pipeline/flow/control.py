@@ -128,7 +128,7 @@ class StarvationWatch:
         self._trainers[behavior] = _Watched(rows_per_update)
 
     def fed(self, behavior: str, step: int, done: bool) -> None:
-        """Record the step that a trainer has reported; a trainer that is done needs no more steps."""
+        """Record the step that a trainer has reported. No warning follows for a trainer that is done."""
         trainer = self._trainers[behavior]
         if step != trainer.step or done:
             trainer.step = step

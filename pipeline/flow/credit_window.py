@@ -141,7 +141,10 @@ class CreditWindow:
         self._changed(source, account, out)
 
     def grant(self, source: int, amount: int) -> int:
-        """Grant a source `amount` more credits, for the trainer's version or newer ones; return its new cap."""
+        """Grant a source `amount` more credits, for use with the trainer's version or a newer one.
+
+        Return its new cap.
+        """
         account = self._account(source)
         out = account.out
         account.mark(account.cap, self.version)

@@ -172,7 +172,7 @@ def _left(args: Namespace) -> list[str]:
 TIMESTEPS = 1_000_000
 _CHECKPOINTS = 50_000
 _STEPS_OF_A_BUILD = 1_024
-"""Steps per update: 32 per agent, as in the example, with 32 agents in a build."""
+"""Steps per update for one build: 32 for each agent, as in the Stable-Baselines3 example, and 32 agents in a build."""
 _RLLIB_FILE = "ppo_test.yaml"
 
 
@@ -221,7 +221,10 @@ def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
 
 
 def _goal(steps: int, done: int | None, more: bool) -> int:
-    """Return the step to train to: an interrupted experiment's end; for a finished one, as many steps again."""
+    """Return the step to train to.
+
+    An interrupted experiment continues to `steps`, and a finished one by `steps` more.
+    """
     if done is None:
         return steps
     return done + steps if more or done >= steps else steps

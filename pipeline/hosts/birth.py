@@ -62,7 +62,7 @@ def start_child(
 
 
 def child_environment() -> dict[str, str]:
-    """Return a child's environment variables; they provide the same packages, and one thread for numeric libraries."""
+    """Return a child's environment variables. They give it the same packages, and one thread for numeric libraries."""
     environment = dict(surroundings().variables)
     let_child_find_us(environment)
     use_one_thread(environment)

@@ -19,7 +19,10 @@ from headrace.stages.loop import StageFailure
 
 
 async def contained(host: str, work: Coroutine[Any, Any, None]) -> None:
-    """Run a host's coroutine; turn an unexpected SystemExit or cancellation into a StageError, which is reported."""
+    """Run a host's coroutine.
+
+    Turn an unexpected SystemExit or cancellation into a StageError, so that it is reported.
+    """
     try:
         await work
     except Exception:
@@ -31,7 +34,7 @@ async def contained(host: str, work: Coroutine[Any, Any, None]) -> None:
 
 
 def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:
-    """Return the failure that caused the others: the first one other than a closed queue."""
+    """Return the failure that caused the others, which is the first one that is not about a closed queue."""
     leaves = list(_leaves(group))
     causes = [leaf for leaf in leaves if not isinstance(leaf, QueueClosed)]
     named = [leaf for leaf in causes if isinstance(leaf, StageFailure)]

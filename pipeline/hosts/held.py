@@ -91,7 +91,10 @@ class HostLifeline:
         threading.Thread(target=self._hold, name="lifeline", daemon=True).start()
 
     def let_users_code_run(self) -> None:
-        """Stop the OS from killing this process together with main; it must first end the programs it has started."""
+        """Stop the OS from killing this process with main.
+
+        The process must first end the programs that it has started.
+        """
         from headrace.pipeline.common.loop_watch import describe_holder  # before user code can hold an import lock
         from headrace.pipeline.hosts.process_cleanup import sweeps
 

@@ -117,7 +117,7 @@ class InlineHosts:
         self._tasks = tasks
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> InlineHost:
-        """Start a host; hosts of any kind may produce its feed."""
+        """Start a host. Its feed may come from hosts of any kind."""
         from headrace.pipeline.hosts.host_process import serve
 
         inlet = await feed.open() if feed is not None else None

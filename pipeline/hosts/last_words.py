@@ -26,7 +26,8 @@ class LastWords:
 
     def __init__(self) -> None:
         self.argument = ""
-        """Command-line argument from which the child opens the file (`open_last_words`); requires `options`."""
+        """Command-line argument from which the child opens the file (`open_last_words`). It is valid only if the child
+        is started with `options`."""
         self.options: dict[str, Any] = {}
         self._file: IO[bytes] | None = None
         with suppress(OSError):

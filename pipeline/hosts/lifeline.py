@@ -17,7 +17,8 @@ from headrace.pipeline.hosts.held import ASK, DUMP, END
 ANSWER_S = 2.0
 """Seconds to wait for a host's answer, which arrives in time unless the host is stopped or a C call holds the GIL."""
 DUMP_S = 0.5
-"""Seconds to wait for a stack that the host writes on a signal; unlike an answer, a stack has no end mark."""
+"""Seconds to wait for a stack that the host writes on a signal. A stack has no end mark, so main can't tell when it is
+complete."""
 _ENDED = "its process has just ended"
 _SILENT = "its process is not running: the process was stopped, or the machine is too busy"
 _SILENT_ON_WINDOWS = (

@@ -57,7 +57,10 @@ class ProcessControl(SocketControl):
         process.ended.add_done_callback(lambda _: loop.call_later(LAST_WORDS_S, leave))
 
     async def receive(self) -> AsyncIterator[ControlMessage]:
-        """Iterate over messages until the host ends; if it reported no reason, end with its process's error, if any."""
+        """Iterate over messages until the host ends.
+
+        If the host did not announce its end, add its process's error, if any.
+        """
         said_goodbye = False
         async for message in super().receive():
             said_goodbye = isinstance(message, HostFinished | HostFailed)
@@ -224,7 +227,10 @@ class ProcessHosts:
         return self._shared[name]
 
     def process_of(self, behavior: str) -> str:
-        """Return the name of a behaviour's learner process; assign a new or the least used process if it has none."""
+        """Return the name of a behaviour's learner process.
+
+        If it has none yet, assign a new process or the least used one.
+        """
         if behavior not in self._process_of:
             learners = Counter(self._process_of.values())
             few = len(learners) < self._most_processes

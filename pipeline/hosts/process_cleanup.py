@@ -98,7 +98,7 @@ def remove_folder_at_end(folder: str) -> None:
 
 
 def end_what_main_left() -> None:
-    """Restart a missing sweeper in a child whose main is gone; without sweeper support, end the process group."""
+    """In a child whose main is gone, restart a missing sweeper or, on a platform without one, end the process group."""
     main = _OWN.partition("/")[0]
     if not sweeps():
         end_group()
@@ -136,7 +136,7 @@ def _tell(line: str) -> None:
 
 
 def _replace(killed: ProcessTree) -> None:
-    """Wait for the sweeper to end and restart it if it was killed; a sweeper that failed by itself would fail again."""
+    """Wait for the sweeper to end, and restart it only if it was killed. One that failed by itself would fail again."""
     if killed.wait() < 0 and killed is _running:
         with suppress(OSError):
             _tell("")

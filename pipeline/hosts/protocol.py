@@ -77,7 +77,7 @@ class HostHandle(Protocol):
 
 
 class Feed(Protocol):
-    """The consuming end of a queue that hosts of one kind fill; it is opened once, by main or a host."""
+    """The consuming end of a queue that hosts of one kind fill. Main or a host opens it once."""
 
     async def open(self) -> Inlet[Any]:
         """Open the queue's consuming end in main."""

@@ -30,7 +30,7 @@ FOLDER = "folder"
 GRACE_S = 2.0
 """Seconds from SIGTERM to SIGKILL."""
 _GIVE_UP_S = 10.0
-"""Seconds after which the sweeper ignores a process that survives SIGKILL (in an endless system call)."""
+"""Seconds after which the sweeper ignores a process that survives SIGKILL, as in an endless system call."""
 _LOOK_EVERY_S = 0.1
 """Seconds between scans of /proc while processes remain."""
 

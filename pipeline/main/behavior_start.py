@@ -129,7 +129,7 @@ class BehaviorStarter:
         return found | self._run.parts.merged(lambda part: part.league_reports())
 
     async def _drain_unlearned(self, name: str) -> None:
-        """Drain the queue of a behaviour that first appears while the run is ending; actors wait for that queue."""
+        """Drain the queue of a behaviour that first appears while the run is ending, because actors wait for it."""
         if name not in self.behaviors and name not in self._unlearned:
             self._unlearned.add(name)
             self._start(drain(await self._launcher.gather(name)))

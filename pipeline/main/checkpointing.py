@@ -187,7 +187,7 @@ class Checkpointing:
         self._commit_if_whole()
 
     def host_ended(self, name: str) -> None:
-        """Handle the end of a host that won't be replaced; a checkpoint can omit its parts, except a trainer's."""
+        """Handle the end of a host that won't be replaced, whose parts a checkpoint can omit unless it is a learner."""
         number, missing = self._assembler.pending, self._missing_of(name)
         if number is None or not missing:
             return

@@ -51,7 +51,7 @@ EVERY_S = 1.0
 
 
 class Coordinator:
-    """A run's main host: wires its helpers and dispatches messages. Async context manager; ends all hosts on exit.
+    """A run's main host, which wires its helpers and dispatches messages. Leaving its async context ends all hosts.
 
     Args:
         plan: the run.

@@ -37,7 +37,7 @@ from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 log = logging.getLogger(__name__)
 
 CAUSE_S = 5.0
-"""Seconds to wait for the reason why a host ended normally before the run did; usually another host has ended."""
+"""Seconds to wait for the reason why a host ended normally before the run did. Usually, another host ended first."""
 
 
 class WatchedRun(SavedRun, Protocol):
@@ -141,7 +141,7 @@ class HostWatch:
         host.kill()
 
     def _fewer_hosts(self) -> None:
-        """Notify the parts that a host won't be replaced; a part's own hosts may now have nothing left to do."""
+        """Notify the parts that a host won't be replaced. Some parts' own hosts may then have nothing left to do."""
         at_once = bool(self._run.early_end.ended_by) or self._run.shutdown.failure is not None
         self._run.parts.tell(lambda part: part.fewer_hosts(at_once))
 

@@ -129,7 +129,10 @@ class RunPart:
         """Handle the start of a checkpoint, just before barriers are put into the streams."""
 
     def checkpoint_ended(self) -> None:
-        """Handle the end of a checkpoint, complete or not; not called if the run's last checkpoint has replaced it."""
+        """Handle the end of a checkpoint, complete or not.
+
+        There is no call if the run's last checkpoint has replaced it.
+        """
 
     def host_failed(self, why: str) -> None:
         """Handle the failure of one of the part's own hosts, which is about to end."""

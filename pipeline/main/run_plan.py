@@ -43,7 +43,7 @@ class RunPlan:
 
     @property
     def replaces_learners(self) -> bool:
-        """True if a lost learner is restarted; False if it is in main, or its input can't resume at an arbitrary point.
+        """True if lost learners restart. False if they run in main, or their input can't resume at an arbitrary point.
 
         A recording would continue after the steps that the lost learner had received, and a deterministic run is
         reproducible only if it is resumed as a whole.

@@ -21,7 +21,8 @@ from headrace.pipeline.main.run_plan import RunPlan
 log = logging.getLogger(__name__)
 
 SOURCES_SHARE = 1 / 6
-"""Fraction of `grace_s` after which silent sources are abandoned; after Ctrl-C, users then wait only for learners."""
+"""Fraction of `grace_s` after which silent sources are abandoned. From then on, a user who pressed Ctrl-C waits only
+for learners."""
 
 _LOOK_S = 1.0
 
@@ -71,7 +72,7 @@ class Shutdown:
 
     @property
     def failed_at_start(self) -> bool:
-        """True if a trainer failed before it was ready to learn; a resumed run would fail the same way."""
+        """True if a trainer failed before it was ready to learn. A resumed run would then fail the same way."""
         failed = self.failure.stage if self.failure is not None else ""
         return any(not state.was_ready and learner_name(name) == failed for name, state in self._behaviors.items())
 
@@ -139,7 +140,7 @@ class Shutdown:
             self._leave_barriers()  # no host is left to send one
 
     def checkpoint_ended(self, problem: str | None) -> None:
-        """Handle a checkpoint's end; if the last one failed, the run fails, because its state is saved nowhere else."""
+        """Handle a checkpoint's end. If the last one failed, fail the run, because its state is saved nowhere else."""
         if not self.begun:
             return
         if problem is not None and self.failure is None:

@@ -1,4 +1,7 @@
-"""The process that calls a single function: reads the request from standard input, writes the answer to a file."""
+"""The process that calls a single function.
+
+It reads the request from standard input and writes the answer to a file.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ from headrace.stages.loading import users_folders
 
 _CHILD = "headrace.pipeline.trial_run:try_run"
 _FOR_PROGRAMS = 2
-"""Time limit for trying a program, as a multiple of `env_settings.timeout_wait`; its start alone may take that long."""
+"""Time limit for trying a program, as a multiple of `env_settings.timeout_wait`, because the program's start alone may
+take one `timeout_wait`."""
 _SKIP = "--no-env-check skips this check"
 _ROOM = re.compile(r"\bstages[/\\\\](\w+)[/\\\\]")
 _COMPUTING = ("policy", "trainer")

@@ -55,7 +55,7 @@ class ShownGame(ABC):
         self.trouble = trouble
         self.announced: Mapping[str, Any] = {"sides": [], "display": None, "saved": "", "trouble": "", "waits": ""}
         self.picture = b""
-        """The newest frame: the JSON's length (4 bytes, little-endian), the JSON, the image."""
+        """The newest frame: the JSON's length (4 bytes, little-endian), followed by the JSON and the image."""
         self.pictures = 0
         self.revision = 0
         """Number of changes so far, other than new frames."""

@@ -59,7 +59,9 @@ def export_policy(
     learner: Mapping[str, Any] | None = None,
     source_folder: Path | None = None,
 ) -> Path:
-    """Write a policy to a file and `NEWEST`; remove the oldest exports beyond `keep_checkpoints` (0 or less: keep all).
+    """Write a policy to a file and to `NEWEST`.
+
+    Remove the oldest exports beyond `keep_checkpoints`, unless it is 0 or less.
 
     Args:
         run_folder: `results/<run-id>`.
@@ -276,7 +278,7 @@ def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
 
 
 def check_tensors(path: Path, content: Mapping[str, Any]) -> None:
-    """Check that the tensors need no more bytes than the file has: a view can be larger than its storage.
+    """Check that the tensors need no more bytes than the file has, because a view can be larger than its storage.
 
     Raises:
         ValueError: if they need more bytes.

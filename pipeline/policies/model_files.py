@@ -304,7 +304,7 @@ def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | N
 
 
 def _candidates(reference: str, folder: Path | None, wanted: str | None = None) -> list[tuple[str, Callable[[], Path]]]:
-    """Return a reference's behaviours, each with a function that finds its file; for a league, only one learner."""
+    """Return a reference's behaviours, each with a function that finds its file. A league contributes one learner."""
     path, choice = _split(reference, folder)
     if path.is_file():
         if path.suffix not in _NAMED:

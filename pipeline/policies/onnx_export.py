@@ -30,7 +30,8 @@ SUFFIX = ".onnx"
 class OnnxExporter:
     """Writes the `.onnx` files for one behaviour.
 
-    If onnxruntime is installed, the first file is checked against the live policy; later files differ only in weights.
+    If onnxruntime is installed, the first file is checked against the live policy. Later files differ only in weights,
+    so they are not checked by default.
 
     Args:
         log: receives warnings.

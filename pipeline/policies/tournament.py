@@ -104,7 +104,10 @@ def run_folder_of(player: str) -> Path | None:
 
 
 def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> list[str]:
-    """Return the named players, with `@all` expanded; for one run, its policies and a scripted or random player.
+    """Return the named players, with `@all` expanded.
+
+    If a run is the only name, expand it to its policies and add a scripted or random player, or to its league's
+    members.
 
     Raises:
         RunError: if a name does not refer to a player or occurs twice, or if there are fewer than two players.

@@ -173,7 +173,7 @@ def _naming(path: Path, problem: str) -> Iterator[None]:
 def _check_form(
     theirs_squashed: bool, trainer_type: str, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
 ) -> None:
-    """Refuse a policy whose continuous action distribution differs; loading would only report mismatched tensors."""
+    """Refuse a policy whose continuous action distribution differs. Loading it would only report mismatched tensors."""
     squashed = design_of(spec, settings, folder).squashed
     if not spec.actions.continuous_size or theirs_squashed == squashed:
         return

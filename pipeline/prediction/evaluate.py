@@ -160,7 +160,10 @@ class _Agent:
         self._steps += 1
 
     def end(self, info: Any) -> tuple[float, int]:
-        """Return the episode's return and length; from `info` if a monitor wrapper recorded the original rewards."""
+        """Return the episode's return and length.
+
+        Prefer the original ones that a monitor wrapper has put into `info`.
+        """
         told = info.get("episode") if isinstance(info, dict) else None
         if isinstance(told, dict) and {"r", "l"} <= told.keys():
             return float(np.asarray(told["r"]).item()), int(np.asarray(told["l"]).item())

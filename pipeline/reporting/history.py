@@ -88,7 +88,10 @@ class History:
         everything."""
 
     def add(self, category: str, name: str, point: Point) -> None:
-        """Add a point to a curve; points of a new curve beyond the limit are ignored."""
+        """Add a point to a curve.
+
+        Ignore the point if it would begin a new curve and the history has `MOST_CURVES` already.
+        """
         with self._lock:
             named = self._curves.setdefault(category, {})
             if name not in named:

@@ -278,7 +278,7 @@ def _restarts(limits: EnvSettings) -> RestartBudget:
 
 
 def self_play_of(config: RunConfig) -> Callable[[str], bool]:
-    """Return a predicate for behaviours with self-play; always False in inference mode."""
+    """Return a predicate that is True for behaviours with self-play. In inference mode, it is False for all of them."""
     if config.checkpoint_settings.inference:
         return no_behavior
     return lambda name: config.behavior_settings(name).self_play is not None

@@ -326,7 +326,10 @@ class EpochStatistics:
                     self._keep("EpRet", kind, value)
 
     def advance(self, step: int) -> None:
-        """Update the trainer's step, and report an ended epoch; a resumed run lacks the first part of its epoch."""
+        """Update the trainer's step, and report an ended epoch.
+
+        After a resume, the first report covers only part of an epoch.
+        """
         epoch = step // self._every
         if self._epoch is not None and epoch > self._epoch:
             if self._spreads:

@@ -226,7 +226,7 @@ def _where(placement: StagePlacement) -> str:
 
 
 def _key(placement: StagePlacement, config: RunConfig) -> KeyPath:
-    """Return the path of the stage's YAML key; stage names are unique."""
+    """Return the path of the stage's YAML key, found by the stage's unique name."""
     return ("pipeline", "stages", [each.name for each in config.pipeline.stages].index(placement.name))
 
 

@@ -70,7 +70,7 @@ class CheckpointAssembler:
         return sorted(self._pending.expected - self._pending.parts.keys()) if self._pending else []
 
     def move(self, folder: Path) -> None:
-        """Move to a different folder, without checkpoints; abandon the checkpoint in progress."""
+        """Continue in a different folder, which has no checkpoints yet. Abandon the checkpoint in progress."""
         self._folder, self._pending, self.newest = folder, None, -1
 
     def begin(self, expected: Iterable[str], now_s: float) -> int:

@@ -156,7 +156,7 @@ def resumed_settings(config: RunConfig, run_folder: Path, steps: int | None) -> 
 
 
 def other_run(before: str, config: RunConfig) -> str:
-    """Return the reason if a configuration can't resume a run because it has none of its behaviours; empty otherwise.
+    """Return an error message if a configuration has none of a run's behaviours, and so can't resume it; else "".
 
     Args:
         before: the text of the run's `configuration.yaml`.

@@ -124,7 +124,7 @@ def make_action_request(
     begins: bool = False,
     ends: bool = False,
 ) -> ActionRequest:
-    """Return a request with these parts; the observations must already be checked.
+    """Return a request with these parts. The caller must already have checked the observations.
 
     Raises:
         RequestRefused: if the parts are inconsistent, or the masks do not fit the spec.

@@ -8,7 +8,8 @@ QUIET_TURNS = 6
 """Event-loop turns without an arrival after which all calls count as read. gRPC delivers calls one by one, a few turns
 apart; six turns take 0.03 ms."""
 CROWD, SLEEP_S = 16, 0.0005
-"""Number of waiting calls at which the loop sleeps, and seconds of sleep: gRPC's thread also needs the core."""
+"""Number of waiting calls at which the event loop sleeps, and for how many seconds. gRPC's thread also needs the core.
+"""
 MOST_S = 0.1
 """Seconds after which calls proceed even if more calls are still arriving."""
 

@@ -124,7 +124,7 @@ class GrpcServer:
         raise OSError(reason.errno, f"can't listen on {self._listen}:{ports[-1]} for gRPC: {reason.strerror}")
 
     async def read_all(self, patience_s: float) -> None:
-        """Wait up to `patience_s` until all calls that have arrived are read; `stop` would cancel unread ones."""
+        """Wait up to `patience_s` until all calls that have arrived are read. `stop` would cancel unread calls."""
         if self._server is None:
             return
         seen, end = -1, asyncio.get_running_loop().time() + patience_s

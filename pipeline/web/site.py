@@ -70,8 +70,8 @@ class SiteOptions:
     most_connections: int = 256
     """Maximum number of concurrent connections; one address may have at most half as many."""
     most_requests: float = math.inf
-    """Maximum number of concurrent requests with a body, lower while responses are slow; excess requests are refused
-    unread."""
+    """Maximum number of concurrent requests with a body. The limit is lower while responses are slow. Excess requests
+    are refused unread."""
     aim_s: Callable[[], float] = lambda: AIM_S
     """Function that returns the seconds within which most requests should be answered."""
     on_refused: Callable[[], object] = lambda: None
@@ -335,7 +335,10 @@ async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Read a request's body of any type; raise the same errors as `read_plain`, but refuse only encoded bodies."""
+    """Read a request's body of any type.
+
+    Raise the same errors as `read_plain`, but `HTTPUnsupportedMediaType` only for a body with a Content-Encoding.
+    """
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
         raise web.HTTPUnsupportedMediaType(text="the body must be sent without a Content-Encoding")
     try:

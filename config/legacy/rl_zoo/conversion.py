@@ -154,7 +154,7 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
 
 
 def _convert_noise(writing: Writing, given: Mapping[str, Given], rollout: int | None) -> None:
-    """Convert sde_sample_freq; in Stable-Baselines3, each rollout also begins with new noise."""
+    """Convert sde_sample_freq, taking into account that Stable-Baselines3 also begins each rollout with new noise."""
     freq = given.get("sde_sample_freq") or writing.default("sde_sample_freq", -1)
     if "use_sde" not in given or not given["use_sde"].value:
         writing.idle += [freq.key] if freq.written else []
@@ -186,7 +186,7 @@ def _convert_policy(writing: Writing, given: Mapping[str, Given], table: Mapping
 def _convert_pictures(
     writing: Writing, arguments: Mapping[str, Given], policy: Given, *, on_policy: bool
 ) -> dict[str, Given]:
-    """Write the network of CnnPolicy, and return the other arguments."""
+    """Write CnnPolicy's network, and return the arguments that are still to be converted."""
     writing.put("network_settings.vis_encode_type", "nature_cnn", policy)
     layers = arguments.get("net_arch") or writing.default("net_arch", None)
     try:

@@ -22,12 +22,12 @@ class Key:
     """How one of Stable-Baselines3's keys is converted."""
 
     to: str | None
-    """Headrace's key, below the behaviour; None if there is none; `IDLE` if none is needed."""
+    """Headrace's key, below the behaviour. None if Headrace has no such key, and `IDLE` if it needs none."""
     default: Any = None
     """Stable-Baselines3's default. If `to` is None, Headrace always uses this value, unless `here` is set."""
     write: Callable[[Any], Any] = integral
-    """Function that converts a Stable-Baselines3 value to a Headrace value; raises a ValueError that gives the reason
-    if it can't."""
+    """Function that converts a Stable-Baselines3 value to a Headrace value. For a value that it can't convert, it
+    raises a ValueError with the reason."""
     falls: bool = False
     """True if the key also accepts `lin_…`, a value that decreases linearly to 0, which sets `<to>_schedule`."""
     why: str = ""

@@ -114,7 +114,7 @@ def _leave_out_classes(writing: Writing, given: Given | None, why: str) -> None:
 
 
 def _classes(given: Given | None, writing: Writing) -> Iterator[tuple[str, dict[str, Any], Given]]:
-    """Yield the classes that a key lists: dotted name, arguments and the value that names the class."""
+    """Yield each class that a key lists, as its dotted name, its arguments and the value that names it."""
     if given is None or given.value is None:
         return
     for each in given.value if isinstance(given.value, list) else [given.value]:

@@ -135,7 +135,7 @@ def _fall(value: Any) -> float | None:
 
 
 def in_words(value: Any) -> str:
-    """Return one of Stable-Baselines3's values for a comment: on one line, and shortened."""
+    """Return a Stable-Baselines3 value as text for a comment, on one line and shortened."""
     if isinstance(value, str):
         text = value if isinstance(value, Name) or (value.isprintable() and value) else ascii(value)
     elif isinstance(value, dict):

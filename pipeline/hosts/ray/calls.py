@@ -15,8 +15,8 @@ from headrace.queues.errors import PeerLost
 from headrace.queues.messages import PolicyUpdate
 
 STORED_BYTES = 100_000
-"""Minimum size in bytes at which Ray stores a call's argument in its object store; we store it once for all receivers.
-"""
+"""Minimum size in bytes at which Ray stores a call's argument in its object store. This module stores each of these
+arguments once, for all receivers."""
 
 
 TURNS = 4

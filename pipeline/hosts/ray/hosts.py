@@ -34,7 +34,7 @@ from headrace.queues.push import PushOutlet
 log = logging.getLogger(__name__)
 
 CALLS = 10_000
-"""Maximum number of concurrent calls to a host: one per item in transit, and one per queue with a reader."""
+"""Maximum number of concurrent calls to a host. Each item in transit and each queue with a reader takes one call."""
 
 _HEADLESS = (
     "the head node of the Ray cluster is gone, and Ray ends everything that belongs to the cluster (see "
@@ -208,7 +208,7 @@ class RayHost:
             return -9
 
     async def _verdict(self, error: RayError) -> RayError:
-        """Wait until Ray knows why a host is unreachable; until then, Ray might start a replacement on a dead node."""
+        """Wait until Ray knows why a host is unreachable. Before that, Ray might start a replacement on a dead node."""
         with suppress(TimeoutError):
             async with asyncio.timeout(VERDICT_S):
                 while isinstance(error, ActorUnavailableError):

@@ -117,7 +117,10 @@ class CentralInference(RunPart):
 
 
 async def _carry_requests(requests: Inlet[Any], outlet: Outlet[Any]) -> None:
-    """Forward one actor's requests until it ends; the output queue stays open, because a replacement may follow."""
+    """Forward an actor's requests until the actor ends.
+
+    Leave the output queue open, because a replacement may follow.
+    """
     try:
         async for request in requests:
             await outlet.put(request)

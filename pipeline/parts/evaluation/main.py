@@ -121,7 +121,10 @@ class Evaluation(RunPart):
         return True
 
     def fewer_hosts(self, at_once: bool) -> None:
-        """End the host once no trainer is left; unless `at_once`, it still plays the last policies."""
+        """End the host once no trainer is left.
+
+        Unless `at_once` is True, the host still plays the last policies first.
+        """
         if not self.run.shutdown.learners_ended:
             return
         self._ended, self._at_once = True, at_once

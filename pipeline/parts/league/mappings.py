@@ -256,7 +256,10 @@ class LeagueMappings(PolicyMappings):
         )
 
     def _game(self, seat: int, *rows: int) -> PolicyMapping:
-        """Return a game's mapping, given a match row for each team except the seat; the first also names its player."""
+        """Return a game's mapping, given a match row for each team except the seat.
+
+        The first row names the seat's player.
+        """
         key = (seat, *rows)
         if key not in self._drawn_games:
             self._drawn_games[key] = self._mapped(seat, rows)

@@ -11,7 +11,7 @@ from headrace.pipeline.main.run_part import Run, RunPart
 
 
 class OwnGameLink(RunPart):
-    """Carries messages between the page and the game, in main's event loop; a run in which people play has one actor.
+    """Carries messages between the page and the game, in main's event loop. The run has one actor if people play.
 
     Attributes:
         tell: called with each message from the game, and with None whenever the game's actor starts.

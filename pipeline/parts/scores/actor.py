@@ -31,6 +31,6 @@ class ActorScores(ActorPart):
 
 
 def _competes(config: RunConfig, name: str) -> bool:
-    """Return True if this behaviour has self-play; a missing behaviour is reported elsewhere."""
+    """Return True if this behaviour has self-play, and False if not or if no settings apply to it."""
     settings = config.known_settings(name)
     return settings is not None and settings.self_play is not None
