@@ -1,4 +1,4 @@
-"""Adapts `reset` methods without the arguments `seed` or `options` that Gymnasium and PettingZoo pass; logs a warning."""
+"""Adapts `reset` methods without the arguments `seed` or `options`, which Gymnasium and PettingZoo pass."""
 
 from __future__ import annotations
 
