@@ -132,7 +132,7 @@ class PolicyMappings:
 
         Args:
             num_envs: number of instances.
-            random: picks the brains that take part in these games and later ones.
+            random: picks the brains that take part in these games and in later games.
         """
         if random is not None:
             self._draws.random = random
@@ -316,7 +316,7 @@ class PolicyMappings:
         self._mixed, self._slots = any(game is not mapping for game in self.games), None
 
     def _player(self, behavior_id: str, learns: bool, same_team: bool) -> MappedPlayer:
-        """Return a behaviour id's policy for a new mapping; reuse a policy that is already in use if possible.
+        """Return a behaviour id's policy for a new mapping, if possible one that is already in use.
 
         Reuse lets running games of the same learner continue with each new policy, and lets an opponent in several
         mappings decide for all their games in one call.

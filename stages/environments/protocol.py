@@ -105,9 +105,9 @@ class StepResult:
     """Instances that broke and that the group itself restarts. The running episodes of their agents get no endings. New
     episodes may begin in this tick or a later one. None if no instance broke."""
     closed: NDArray[np.int32] | None = None
-    """Instances that have closed normally and don't restart. Their agents have no more rows. `step` returns those
-    closed since the last tick, `reset` all of them. When the last instance closes, the group raises `EnvironmentEnded`
-    instead. None if no instance closed."""
+    """Instances that have closed normally and don't restart. Their agents have no more rows. `step` returns the
+    instances closed since the last tick, `reset` all closed instances. When the last instance closes, the group raises
+    `EnvironmentEnded` instead. None if no instance closed."""
 
     @property
     def gone(self) -> list[NDArray[np.int32]]:

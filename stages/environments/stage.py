@@ -261,7 +261,7 @@ class EnvironmentStage(Source[StepBatch]):
         self.mappings.restart_games(env_ids)
 
     def _report(self) -> None:
-        """Report the environment's own statistics; those without a behaviour appear under each behaviour's name."""
+        """Report the environment's own statistics. Each behaviour also reports those that belong to no behaviour."""
         own, common, report = self._result.behavior_statistics, self._result.statistics, self._context.statistics
         if not (own or common):
             return

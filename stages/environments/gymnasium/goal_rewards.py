@@ -100,7 +100,7 @@ class GymnasiumGoalRewards:
         return rewards
 
     def close(self) -> None:
-        """Close the instance, if there is one."""
+        """Close the instance, if one was made."""
         self._close()
 
 

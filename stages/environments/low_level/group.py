@@ -129,7 +129,7 @@ class LowLevelGroup:
         return [(index, env) for index, env in enumerate(self._envs) if index not in self._left]
 
     def _leave_out(self, index: int, end: EnvironmentEnded) -> None:
-        """Continue with the other objects after one has ended.
+        """Continue with the other objects after one object's environment has ended.
 
         Raises:
             EnvironmentEnded: if no object is left.

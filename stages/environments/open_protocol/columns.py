@@ -70,7 +70,7 @@ def actions_part(ids: NDArray[np.int32], batch: ActionBatch) -> dict[str, Any]:
 
 
 class _Columns:
-    """The columns of agents that need decisions, or of agents that have ended."""
+    """The columns of agents that need decisions, or of agents whose episodes have ended."""
 
     def __init__(self, spec: BehaviorSpec, part: Any, known: tuple[str, ...], where: str) -> None:
         self._spec = spec

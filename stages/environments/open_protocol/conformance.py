@@ -51,7 +51,7 @@ class _Shown:
         self._states += 1
 
     def silent(self) -> list[int]:
-        """Return the agents that have neither ended nor requested a decision for a long time."""
+        """Return the running agents that have not requested a decision for a long time."""
         return [agent for agent, state in self._heard.items() if self._states - state > _LONG_SILENT]
 
     def add(self, rows: ProgramRows) -> None:
@@ -84,7 +84,7 @@ class _Shown:
             self._first = whole if self._first is None else self._first
 
     def forget(self) -> None:
-        """Forget the running episodes, because all agents restart."""
+        """Forget the running episodes, because all agents begin new episodes."""
         self._running.clear()
         self._heard.clear()
 

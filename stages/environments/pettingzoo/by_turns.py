@@ -53,7 +53,7 @@ class TurnInstance(Instance):
             return {agent: number(received[agent]) for agent in self.env.agents if agent in received}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episode for the agent whose turn it is, and for those waiting for their turns."""
+        """End the episode for the agent whose turn it is, and for the agents waiting for their turns."""
         ended, received = super().truncate(deciding), self.waiting()
         known = {time_step.agent for time_step in ended}
         with blaming(self._name, "observe"):

@@ -68,7 +68,8 @@ def first_environment(request: factory.EnvironmentRequest) -> tuple[Any, Callabl
     """Make one environment, without wrappers.
 
     Returns:
-        the environment, or whatever the factory returned; a function that makes one more; and its name for messages.
+        the environment, or whatever the factory returned; a function that makes another environment; and the
+        environment's name for messages.
     """
     settings = request.settings
     if settings.id is None:

@@ -54,8 +54,8 @@ class ParallelInstance(Instance):
         self._owed: dict[Agent, float] = {}
         """Per agent whose episode continues: the sum of its rewards since its last time step."""
         self._lives: dict[Agent, tuple[int, int]] = {}
-        """Per agent that ended and stayed in `agents`: the step at which it last ended, and how many times in a row it
-        has ended."""
+        """Per agent that stayed in `agents` after its episode ended: the step in which that happened last, and how many
+        of its episodes in a row have ended after one step."""
         self._steps = 0
         self._tried = False
 

@@ -295,8 +295,8 @@ class GroupRewards:
     between two of its agent's turns.
 
     An agent's reward is final when its turn comes. Many environments also report preliminary rewards of waiting agents.
-    These count for the other members immediately, even for a member that dies before the waiting agent's turn. The
-    final reward replaces the preliminary rewards, so no reward counts twice.
+    These rewards count for the other members immediately, even for a member that dies before the waiting agent's turn.
+    The final reward replaces the preliminary rewards, so no reward counts twice.
     """
 
     __slots__ = ("_counted", "_final", "_groups")

@@ -74,7 +74,7 @@ class ProgramGroup:
         self._editor = editor
         self._on_close = on_close
         self._closed: dict[int, asyncio.Task[None]] = {}
-        """Per instance that has closed normally and for good: the task that waits for its program's exit."""
+        """Per instance that has closed normally and will not restart: the task that waits for its program's exit."""
         self._lost: list[int] = []
         self._gone: list[int] = []
         """The instances that were restarted (`_lost`) and that closed for good (`_gone`) since the last tick."""

@@ -173,7 +173,7 @@ class UnityEnvironment:
         self._begun = True
 
     def step(self) -> None:
-        """Let the agents take their actions (zeros by default), and wait until some need a decision or have ended.
+        """Let the agents take their actions (zeros by default), and wait for new decision requests or endings.
 
         The first step is a reset.
 

@@ -184,7 +184,7 @@ def decode_each(decode: Callable[[int], None], count: int) -> None:
     """Call a function with each number below `count`, in several threads, and wait for all calls.
 
     Raises:
-        Exception: the error of the call with the lowest number; the other calls still complete.
+        Exception: the error of the failed call with the lowest number. The other calls still complete.
     """
     threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, MOST_THREADS, count)
     if threads < 2:

@@ -127,7 +127,7 @@ class OutgoingMessage:
         self.buffer += data
 
     def write_string(self, s: str) -> None:
-        """Write a byte count, then UTF-8; Unity's own channels support only ASCII."""
+        """Write a byte count, then the text in UTF-8. Unity's own channels support only ASCII."""
         data = s.encode("utf-8")
         self.write_int32(len(data))
         self.buffer += data

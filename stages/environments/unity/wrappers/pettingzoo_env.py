@@ -55,7 +55,7 @@ class _AgentKind:
 
 
 class Said(NamedTuple):
-    """The data of agents that need a decision or have ended, keyed by agent name."""
+    """The data of agents that need a decision or whose episodes have ended, keyed by agent name."""
 
     observations: dict[str, Any]
     rewards: dict[str, float]

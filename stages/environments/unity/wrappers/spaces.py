@@ -15,8 +15,8 @@ from headrace.stages.environments.unity.errors import UnityActionException
 from headrace.stages.environments.unity.specs import ActionTuple
 
 Mask = Any
-"""A mask in the form that `space.sample` takes: int8 [choices], 1 = allowed; for several branches, a tuple of these;
-for choices together with continuous actions, `(None, mask)`."""
+"""A mask in the form that `space.sample` takes: int8 [choices], 1 = allowed. With several branches, the mask is a tuple
+of these arrays. With both choices and continuous actions, it is `(None, mask)`."""
 
 
 class ActionMap:
@@ -29,8 +29,8 @@ class ActionMap:
         seed: the seed for the space's samples.
 
     Attributes:
-        space: a Box for continuous actions, Discrete for one branch of choices, MultiDiscrete for several; for both
-            kinds of actions, a Tuple of a Box and one of these.
+        space: a Box for continuous actions, Discrete for one branch of choices, MultiDiscrete for several. With both
+            kinds of actions, a Tuple of a Box and a Discrete or MultiDiscrete.
 
     Raises:
         UnityActionException: if there are no actions.
