@@ -22,7 +22,10 @@ if sys.platform != "win32":
     import resource
 
 HEADER_S = 5.0
-"""Seconds within which a request's header must arrive, counted from the connection or the request's first byte."""
+"""Seconds within which a request's header must arrive.
+
+They count from the connection, or from the request's first byte.
+"""
 READ_S = 30.0
 """Seconds within which a caller must read `READ_BYTES` of a pending answer."""
 READ_BYTES = 32 * 1024

@@ -73,7 +73,7 @@ class StageRunner(Generic[In, Out]):
     Args:
         stage: the stage, which runs once.
         inlet: the input queue.
-        outlet: the output queue; closed at the end, even after a failure.
+        outlet: the output queue, which the runner closes at the end, even after a failure.
         context: passed to the stage when it starts.
         hooks: called for returned credits and checkpoint parts.
         behaviors: names of the behaviours that the stage handles; items of other behaviours bypass it. None for all.

@@ -65,7 +65,7 @@ COUNT_DOWN = 3
 COUNT_S = 0.6
 """Seconds per number in the countdown before a game that people play."""
 ROUND_S = 0.9
-"""Length in seconds of the pause after a point; people get the same time again to prepare."""
+"""Length in seconds of the pause after a point. People then get a second pause of this length to prepare."""
 GAME_S = 2.0
 """Length in seconds of the pause at the end of a game."""
 _LATE_S = 0.3

@@ -123,7 +123,7 @@ class GhostController:
     def all_announced(self) -> Matchup | None:
         """Stop waiting for behaviour ids that no environment has announced at its start.
 
-        A resumed run continues without them. They get no turns, and if they appear later, they join as newcomers.
+        A resumed run continues without these ids. They get no turns. An id that appears later joins as a newcomer.
 
         Returns:
             A matchup if nothing else was missing.

@@ -57,7 +57,7 @@ class LeagueController:
     """Controls the league of one behaviour, or of several behaviours in the same game, each of which is a side.
 
     Args:
-        behavior: the behaviour's name in the environment; with several behaviours, the first one's.
+        behavior: the behaviour's name in the environment; if there are several, the first behaviour's name.
         settings: the league's settings, with `freeze` in steps (`LeagueSettings.for_steps`).
         pool: the frozen members; the brains in the settings also become members.
         random: the generator for random resets.

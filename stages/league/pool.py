@@ -41,7 +41,7 @@ class Member:
     hash: str
     """SHA-256 of the weights' bytes, or of a brain's file, in hexadecimal; empty for a brain without a file."""
     path: str
-    """Path of the member's file, relative to the pool's folder; for a brain, its `use`."""
+    """Path of the member's file, relative to the pool's folder. For a brain, this is the brain's `use`."""
     use: str = ""
     """The brain's kind (`headrace.config.brains`); empty for a frozen policy."""
     name: str = ""

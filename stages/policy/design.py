@@ -46,7 +46,10 @@ class ActionDistributions(NamedTuple, Generic[Numbers]):
     means: Numbers
     """[.., C] means of the continuous actions."""
     log_sigmas: Numbers
-    """[.., C] log σ of the continuous actions; for squashed actions, clamped to `sampling.LOG_SIGMA_LIMITS`."""
+    """[.., C] log σ of the continuous actions.
+
+    For squashed actions, the values are clamped to `sampling.LOG_SIGMA_LIMITS`.
+    """
     logits: tuple[Numbers, ...]
     """[.., choices] for each branch, the logits before forbidden choices are masked; see `action_masks`."""
 

@@ -1,4 +1,4 @@
-"""The acting policy for plain designs, a NumPy forward pass over flat weights; and `make_policy`, for any design.
+"""The acting policy for plain designs, a NumPy forward pass over flat weights. Also `make_policy`, for all designs.
 
 For small networks, which most game agents have, the NumPy pass takes a third of torch's time and needs no thread pool.
 The trained network is a torch module. Both follow `design.policy_layout`, and a test compares their outputs.

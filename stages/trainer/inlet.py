@@ -256,7 +256,7 @@ class Deliveries:
         """Check a batch. Batches without sequence numbers, from a custom stage or an earlier release, pass.
 
         Raises:
-            DeliveryError: if a trajectory arrives twice or out of order, or if an earlier one is missing.
+            DeliveryError: if a trajectory arrives twice or out of order, or if an earlier trajectory is missing.
         """
         numbers = batch.trajectories.get("numbers")
         if numbers is None or not len(numbers):

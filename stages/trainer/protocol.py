@@ -1,4 +1,4 @@
-"""The interface `Trainer`, for classes that learn from trajectories; also schedules, randomness and replicas.
+"""The interface `Trainer`, for classes that learn from trajectories, and its schedules, randomness and replicas.
 
 The trainer stage drives the trainer. The YAML can name any class with this interface (`trainer_type: "module:Class"`).
 A trainer does not use queues, credits, hosts or files; it depends only on its constructor's arguments and the order of

@@ -1,7 +1,7 @@
 """Chooses the number of threads that a trainer computes with, by timing its first updates.
 
-More threads speed up image networks and wide networks, but slow down small ones; the machine also matters. Each number
-of threads is therefore tried, and the fastest is kept.
+More threads speed up image networks and wide networks, but slow down small ones. The effect also depends on the
+machine. Each number of threads is therefore tried, and the fastest is kept.
 """
 
 from __future__ import annotations

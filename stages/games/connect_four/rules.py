@@ -50,7 +50,7 @@ def drop(columns: NDArray[np.signedinteger], heights: NDArray[np.int8]) -> Stone
 
 
 def drops(heights: NDArray[np.int8]) -> Stones:
-    """Return [C, 7] the stone that falls into each column; meaningless for full columns."""
+    """Return [C, 7] the stone that falls into each column. The value for a full column is meaningless."""
     return _ONE << (_BOTTOM + heights.astype(np.uint64))
 
 

@@ -155,9 +155,9 @@ class ArenaView:
 
     own: Floats
     first: Floats
-    """[d, 4] for a pursuer, its teammate; for the evader, the nearer pursuer."""
+    """[d, 4] the first other agent: a pursuer's teammate, or the pursuer nearer to the evader."""
     second: Floats
-    """[d, 4] for a pursuer, the evader; for the evader, the other pursuer."""
+    """[d, 4] the second other agent: the evader if a pursuer observes, otherwise the farther pursuer."""
 
     @classmethod
     def of(cls, observations: Floats) -> ArenaView:

@@ -83,9 +83,9 @@ class Courts:
     """The state of C courts; `advance` changes the arrays in place."""
 
     ball: Floats
-    """[4, C] the ball's x, y, vx, vy in team 0's frame; metres, metres per second."""
+    """[4, C] the ball's x, y, vx, vy in team 0's frame, in metres and metres per second."""
     players: Floats
-    """[4, 2, C] each player's x, y, vx, vy in the player's own frame; metres, metres per second."""
+    """[4, 2, C] each player's x, y, vx, vy in the player's own frame, in metres and metres per second."""
 
     @classmethod
     def empty(cls, courts: int) -> Courts:

@@ -162,7 +162,7 @@ class Memory(nn.Module):
 
 
 class HyperLayer(nn.Module):
-    """A linear layer whose matrix depends on a goal; Ha et al. (2017), "HyperNetworks".
+    """A linear layer whose matrix depends on a goal (Ha et al. 2017, "HyperNetworks").
 
     Two hidden layers with swish, a layer norm and one linear layer generate the matrix; the bias is an ordinary
     parameter. The initial weights are drawn as in ML-Agents.

@@ -243,7 +243,7 @@ class ActionHeads:
     Args:
         graph: the model under construction.
         design: the policy's design.
-        log_sigma: [C] for a Gaussian that is not squashed; not used with gSDE.
+        log_sigma: [C] log σ of a Gaussian that is not squashed. gSDE does not use it.
         masks: the input with the masks [B, choices], 1 = allowed; None without discrete actions, or if no choice is
             made.
     """

@@ -268,7 +268,10 @@ class PredictionQuality:
     """How well a policy predicts an expert's actions, averaged over steps."""
 
     log_likelihood: float
-    """Log-likelihood, in nats, of a step's joint action under the policy; a log density for continuous actions."""
+    """Log-likelihood, in nats, of a step's joint action under the policy.
+
+    For continuous actions, this is a log density.
+    """
     accuracy: float | None
     """Fraction of branches in which the most likely choice matches the expert's choice; None without discrete
     branches."""

@@ -23,7 +23,7 @@ class Demonstrations:
 
     spec: BehaviorSpec
     observations: EncodedObservations
-    """[N, …] the expert's observations; not normalised."""
+    """[N, …] the expert's observations, without normalisation."""
     final_observations: EncodedObservations
     """[K, …] the expert's observation after the last step of each trajectory."""
     continuous: NDArray[np.float32]

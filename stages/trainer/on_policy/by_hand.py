@@ -335,7 +335,10 @@ class _CompiledLayer(_NarrowLayer):
 
 
 class _WideLayer:
-    """A `_NarrowLayer` in torch: matmul is faster and fuses the bias; activation gradients take a single pass."""
+    """A `_NarrowLayer` in torch. Torch's matmul is faster and also adds the bias.
+
+    Activation gradients take a single pass.
+    """
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         self._weight, self._bias, self._of_weight, self._of_bias = parameters

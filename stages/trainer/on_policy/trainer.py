@@ -332,7 +332,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return InputRows.of(vectors, observed.others, previous_actions, self.context.device, self._images)
 
     def _image_numbers(self) -> list[int]:
-        """Return the indices, among non-vector inputs, of channels-first images; none for a custom network."""
+        """Return the indices of channels-first images among non-vector inputs; an empty list for a custom network."""
         if self._design.settings.network is not None:
             return []
         others = [self._spec.observations[index] for index in self._intake.layout.others]

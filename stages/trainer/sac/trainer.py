@@ -216,7 +216,10 @@ class SACTrainer(Trainer):
             write_replay(self._memory, self._replay_path(folder), self.step)
 
     def load_bulk(self, folder: Path) -> str | None:
-        """Read the replay memory if `save_replay_buffer` is set; otherwise, collect steps again before learning."""
+        """Read the replay memory if `save_replay_buffer` is set.
+
+        Otherwise, the trainer collects steps again before it learns.
+        """
         warning = None
         if self._hyperparameters.save_replay_buffer and isinstance(self._memory, ReplayMemory):
             try:
