@@ -190,7 +190,7 @@ class EvaluationHosts(_Hosts):
 
 
 class ReplayHosts(_Hosts):
-    """The hosts of SAC's replay buffers; without `kind`, the buffers are inside the learners."""
+    """The hosts of SAC's replay buffers. If `kind` is not set, each learner holds its own buffer."""
 
     kind: HostKindName | None = Field(
         None, description=_KINDS, json_schema_extra={"default_text": "inside the learner"}

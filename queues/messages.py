@@ -312,7 +312,7 @@ class Matchup:
 
     assignment: Assignment
     policies: tuple[PolicyUpdate, ...]
-    """By behaviour id, with weights: the newest policy for the learning team, opponents' policies for the others."""
+    """One policy, with weights, per behaviour id: the learning team's newest policy, or an opponent's policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,8 +342,8 @@ class PolicyQuestion:
     greedy: bool
     """True to return the mean and the most likely choice instead of a sample."""
     held: tuple[int, ...]
-    """All snapshots of this behaviour id that the actor still plays; the actor will not request others that were sent
-    before the newest of these."""
+    """All snapshots of this behaviour id that the actor still plays. The actor will not request any other snapshot that
+    was sent before the newest of them."""
     columns: Columns
     """[d, ...] obs_0…, and, if the policy uses them, masks, memories and previous_actions (see
     `policy.protocol.Recall`)."""

@@ -115,7 +115,7 @@ class PullOutlet(RoomOutlet[T]):
                 return []
 
     def finish(self) -> None:
-        """Stop as `FetchSource.finish` says.
+        """Stop the producer (see `FetchSource.finish`).
 
         Items not yet fetched are dropped, and further puts raise `QueueClosed`.
         """

@@ -59,7 +59,7 @@ class _Receiver:
     """Receives stop requests for the run.
 
     Args:
-        answers: called in the event loop for the first and for each later stop request.
+        answers: two functions called in the event loop, for the first stop request and for each later one.
         watch: identifies and interrupts code that blocks the event loop.
     """
 

@@ -43,7 +43,7 @@ class MainLifeline:
         """Serialises requests to hosts that share a process."""
 
     async def ask(self) -> str:
-        """Ask the host what it is doing; return its description, with its stack."""
+        """Ask the host what it is doing. Return the host's answer, which includes its stack."""
         async with self._asking:
             return await self._ask()
 

@@ -41,7 +41,7 @@ TEAMS = 4
 
 
 class ProcessControl(SocketControl):
-    """Main's end of the control channel; also yields an error that the host's process could not send itself."""
+    """Main's end of the control channel. It also yields an error that the host's process could not send itself."""
 
     def follow(self, process: ChildProcess | SharedProcessHost) -> None:
         """Close the channel when a process ends, even if a fork or the system still holds the other end."""

@@ -137,7 +137,7 @@ class SharedProcessHost:
             self._process.kill()
 
     async def ask(self) -> str:
-        """Ask the process what it is doing; return its description."""
+        """Ask the process what it is doing, and return its answer."""
         return await self._lifeline.ask()
 
     def close(self) -> None:

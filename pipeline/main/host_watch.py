@@ -290,7 +290,7 @@ class Learners:
             slot.handle.control.send(LearnerReplaced(name, source))
 
     def ready(self, host: HostHandle, message: LearnerReady) -> None:
-        """Handle a ready learner; if it replaces a lost one, roll main's state back to its step."""
+        """Handle a ready learner. If it replaces a lost learner, roll main's state back to the step of the new one."""
         self._run.supervisor.alive(host.plan.name, time.monotonic())  # after the start, the limits for updates apply
         state = self._run.behaviors[message.behavior]
         lost_at = self._lost.pop(message.behavior, None)

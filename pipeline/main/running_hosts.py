@@ -22,7 +22,7 @@ class RunningHosts:
     Args:
         config: the run's configuration.
         tasks: the group that owns the tasks of hosts in main's event loop.
-        on_start: called with each started host; it must listen to the host.
+        on_start: called with each started host, to which the function must listen.
     """
 
     def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup, on_start: Callable[[HostHandle], None]) -> None:

@@ -34,7 +34,7 @@ class SelfPlay:
         stages: hooks and saved states for stages in main.
         publisher: sends matchups to the actors.
         seed: seed for choosing opponents.
-        bystanders: behaviour ids that take no part in self-play; the collection may grow.
+        bystanders: behaviour ids that take no part in self-play. The caller may add ids later.
         ratings: initial ratings that replace `initial_elo`, keyed by behaviour name.
     """
 

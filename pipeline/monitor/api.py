@@ -126,7 +126,8 @@ PAGE = {
 }
 """Names of the page's files, keyed by URL path."""
 STATISTICS = "statistics.md"
-"""Name of the file that explains the statistics: in `docs`, or next to the page's files if Headrace is installed."""
+"""Name of the file that explains the statistics. It is in `docs`, or next to the page's files if Headrace is installed.
+"""
 OPEN = frozenset({*PAGE, f"/{STATISTICS}", "/healthz"})
 """Paths that need no token because they reveal nothing about the run."""
 

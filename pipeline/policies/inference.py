@@ -88,7 +88,7 @@ def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Ca
 
 
 def acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:
-    """Return the design of a policy that explores; if its trainer requires it, the first steps are random."""
+    """Return the design of a policy that explores. Its first steps are random if its trainer requires this."""
     settings = config.behavior_settings(spec.name)
     design, values = design_of(spec, settings, config.source_folder), settings.hyperparameters
     # A custom trainer derived from SAC gets its hyperparameters as a plain YAML mapping.

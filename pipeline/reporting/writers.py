@@ -181,7 +181,7 @@ def tracked_id(run_folder: Path, service: str, resume: bool, make: Callable[[], 
     """Return a run's id at a tracking service, and True if the run already had that id.
 
     Args:
-        run_folder: `results/<run-id>`; the id is in its `<service>_run_id.txt`.
+        run_folder: `results/<run-id>`, whose `<service>_run_id.txt` contains the id.
         service: the service's name.
         resume: True to use the stored id, if there is one.
         make: returns a new id.

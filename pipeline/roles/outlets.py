@@ -29,7 +29,7 @@ AGENT_PROCESSOR = "agent_processor"
 
 
 def recorded_here(config: RunConfig, edge: str, behavior: str | None = None) -> bool:
-    """Return True if an edge is recorded; if a behaviour is given, return True only if it is recorded there."""
+    """Return True if an edge is recorded or, given a behaviour, if that behaviour is recorded at the edge."""
     record = config.record
     if record is None or edge not in record.edges:
         return False
@@ -37,7 +37,7 @@ def recorded_here(config: RunConfig, edge: str, behavior: str | None = None) -> 
 
 
 class OutletTap:
-    """Records the agent processor's output: one file per actor, created with the first batch."""
+    """Records the agent processor's output in one file per actor, which is created with the first batch."""
 
     def __init__(self, plan: HostPlan, config: RunConfig, timings: Timings) -> None:
         self._plan = plan

@@ -126,7 +126,7 @@ class _Held:
 
 
 def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> ReplaySource | DemonstrationSource:
-    """Open the recording to replay, or else the demonstrations for behaviours that learn only from them."""
+    """Open the recording to replay or, without one, the demonstrations for behaviours that learn only from these."""
     config = host.config
     if config.replay is not None:
         return ReplaySource(config.replay.streams, host.plan.replay_edge, speed=config.replay.speed, announce=announce)

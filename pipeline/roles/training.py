@@ -210,7 +210,7 @@ def thread_choice(
     Args:
         config: the run's configuration.
         behavior: the behaviour that the learner trains.
-        device: the torch device on which it trains.
+        device: the torch device on which the trainer trains.
         log: receives the choice and the measured durations.
         trainer: the behaviour's trainer.
     """

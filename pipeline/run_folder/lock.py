@@ -27,7 +27,7 @@ _SCANNED_S = 0.5 if sys.platform == "win32" else 0
 
 
 class HeldFolder:
-    """A run's folder, for a process that writes to it, with a check that it is still the folder that was locked.
+    """A run's folder, for a process that writes to it. `lost` tells whether it is no longer the folder that was locked.
 
     Args:
         path: `results/<run-id>`.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 QUIET_TURNS = 6
-"""Event-loop turns without an arrival after which all calls count as read. gRPC delivers calls one by one, a few turns
-apart; six turns take 0.03 ms."""
+"""Number of event-loop turns without an arrival after which all calls count as read. gRPC delivers calls one by one, a
+few turns apart. Six turns take 0.03 ms."""
 CROWD, SLEEP_S = 16, 0.0005
 """Number of waiting calls at which the event loop sleeps, and for how many seconds. gRPC's thread also needs the core.
 """

@@ -93,7 +93,7 @@ class CentralDecisions:
 
 
 def _remote_policies(config: RunConfig, run_folder: Path) -> RemotePolicies:
-    """Return the factory for an actor's policies; the inference host makes their decisions."""
+    """Return the factory for an actor's policies, whose decisions the inference host makes."""
 
     def sizes(spec: BehaviorSpec) -> tuple[int, int]:
         if config.checkpoint_settings.inference:  # an exported model may have other sizes

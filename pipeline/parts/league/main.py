@@ -306,7 +306,7 @@ class LeaguePart(RunPart):
             self._held_resets.append(behavior)
 
     def learner_ready(self, behavior: str) -> None:
-        """Send a learner its last reset, if any, because the learner may have been lost before it received it."""
+        """Send a learner its last reset, if any, because a learner that replaces a lost one does not know it."""
         state = self.run.behaviors.get(behavior)
         if behavior in self._resets and state is not None and state.learner is not None:
             state.learner.control.send(BeginAnew(**self._resets[behavior]))
