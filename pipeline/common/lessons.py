@@ -14,7 +14,7 @@ from headrace.stages.environments.parameters import EnvironmentParameters
 
 
 def lessons_of(parameter: EnvironmentParameter) -> tuple[Lesson, ...]:
-    """Return a parameter's lessons in order; a parameter without a curriculum has one lesson, which never ends."""
+    """Return a parameter's lessons in order. A parameter without a curriculum has one lesson, which never ends."""
     if not isinstance(parameter, Curriculum):
         return (Lesson.model_construct(name="", value=parameter, completion_criteria=None),)
     *others, last = parameter.curriculum

@@ -287,7 +287,7 @@ class LearnerReplaced:
 
 @dataclass(frozen=True, slots=True)
 class BeginCheckpoint:
-    """Tells a host to write its part of checkpoint `number`. A source first puts a barrier into its stream."""
+    """To a host: write your part of checkpoint `number`. A source first puts a barrier into its stream."""
 
     number: int
 

@@ -232,7 +232,10 @@ class CreditLedger:
             del self._wanted[wants]
 
     def _serve(self) -> list[Grant]:
-        """Answer waiting requests in order; each gets credits for all behaviours that it wants, or keeps waiting."""
+        """Answer waiting requests in order.
+
+        A request gets credits for all behaviours that it wants, or keeps waiting.
+        """
         grants: list[Grant] = []
         held = (self._windows[name] for name in self._held if name in self._windows)
         if self._paused or not all(window.at_rest for window in held):

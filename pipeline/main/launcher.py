@@ -65,7 +65,8 @@ class Launcher:
         self._running = running
         self._sources = 0
         self._starting = asyncio.Lock()
-        """Lock held while a learner starts and connects; a learner that dies in the meantime is replaced afterwards."""
+        """Lock held while a learner starts and connects. A learner that dies during this time is replaced afterwards.
+        """
         self.actors: dict[int, ActorSlot] = {}
         """Actor slots, keyed by replica number."""
         self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}

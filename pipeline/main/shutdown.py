@@ -169,7 +169,7 @@ class Shutdown:
         self._running.until_all_ended(self._look, min(_LOOK_S, self._sources_s / 2))
 
     def _look(self) -> None:
-        """Abandon silent hosts: first only sources, then all hosts."""
+        """Kill hosts that end too slowly: first only sources, and later all hosts."""
         now_s = asyncio.get_running_loop().time()
         signs = (self._checkpointing.signs(), len(self._owing), len(self._running.unended))
         if signs != self._signs:

@@ -237,7 +237,7 @@ class LoadedMixture:
         return f"LoadedMixture({self.behavior!r}, {len(self.members)} members)"
 
     def reset(self) -> LoadedPolicy:
-        """Draw the member that plays next, and return it; call this at the start of each episode."""
+        """Draw the member that plays next, and return it. Call this at the start of each episode."""
         self.playing = self.members[self._random.choice(len(self.members), p=self.probabilities)]
         return self.playing
 

@@ -77,7 +77,7 @@ class _Host:
                 del told[: MOST_MARKS // 2]
 
     def cycles(self) -> tuple[float, float]:
-        """Return how many seconds the last complete updates took (at least ten), and the seconds since then.
+        """Return how many seconds the last complete updates took, and the seconds since then.
 
         Both are 0 before the first update. Complete updates are measured from the report after one update to the report
         after a later one.

@@ -34,7 +34,7 @@ def agents_of(config: RunConfig) -> int:
 def rows_per_batch(config: RunConfig) -> int:
     """Return how many rows an agent processor collects before emitting: a quarter of its actor's part of an update.
 
-    With fewer rows, actors would send too many messages. With more, the trainer would wait for an update's last rows.
+    With fewer rows, actors would send too many messages. With more, the trainer would wait longer for the last rows.
     """
     agents = agents_of(config)
     sizes = [

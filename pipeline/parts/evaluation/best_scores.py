@@ -1,4 +1,4 @@
-"""Reads and writes the scores of best policies; a score may be newer than the last checkpoint."""
+"""Reads and writes the scores of best policies. A score may be newer than the last checkpoint."""
 
 from __future__ import annotations
 
