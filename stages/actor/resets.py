@@ -19,8 +19,10 @@ from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import StageContext
 
 _LESSON, _TURN = 1, 2
-"""Codes for the reasons for a reset during play, used to derive the reset's seed: a lesson that requires it, or a new
-team's turn."""
+"""Codes for the two reasons for a reset during play: a lesson that requires a reset, and a new team's turn.
+
+The reset's seed depends on the code.
+"""
 
 
 class Resets:

@@ -29,7 +29,7 @@ from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.protocol import ActingPolicy
 
 SEED = 20_261
-"""Seed of every evaluation: all policies play the same episodes, so their scores are comparable."""
+"""Seed of every evaluation. All policies play the same episodes, so their scores are comparable."""
 
 Player = Callable[[AgentSteps], ActionBatch]
 """Function that returns actions for the d agents that need a decision."""

@@ -20,7 +20,7 @@ STAKES = (1.0, 2.0, 3.0)
 
 
 def payoffs(stakes: Sequence[float] = STAKES) -> NDArray[np.float64]:
-    """Return the payoff matrix [3, 3] of the row's choice against the column's: rock, paper, scissors."""
+    """Return the payoff matrix [3, 3] of the row's choice against the column's, in the order rock, paper, scissors."""
     rock, paper, scissors = stakes
     return np.array([[0, -paper, rock], [paper, 0, -scissors], [-rock, scissors, 0]])
 

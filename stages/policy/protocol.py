@@ -35,7 +35,7 @@ class Decision:
     """A policy's decision for d agents."""
 
     actions: ActionBatch
-    """The actions for the environment: squashed to [-1, 1] where bounded."""
+    """The actions for the environment, in [-1, 1] where they are bounded."""
     columns: Mapping[str, Array]
     """[d, ...] trajectory columns: the actions as the policy drew them, log_probs, `memories` before the decision."""
     recall: Recall | None = None

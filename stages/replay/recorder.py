@@ -46,7 +46,8 @@ class Recorder:
 class GuardedRecorder:
     """A recorder that stops with a warning at the first disk error, so a failed recording does not end the run.
 
-    The recorder does not resume when the disk has space again: a recording with a gap would replay as a different run.
+    The recorder does not resume when the disk has space again, because a recording with a gap would replay as a
+    different run.
 
     Args:
         make: creates the recorder and its file.

@@ -152,7 +152,7 @@ def match3(channels: int) -> nn.Module:
 
 
 def fully_connected(channels: int) -> nn.Module:
-    """Make an encoder without convolutions: pixels go straight to the linear layer."""
+    """Make an encoder without convolutions, in which pixels go straight to the linear layer."""
     return nn.Sequential()
 
 

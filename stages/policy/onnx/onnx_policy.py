@@ -346,7 +346,7 @@ def _shape(side_by_side: list[ObservationSpec]) -> tuple[int, ...]:
 
 
 def unity_input(spec: ObservationSpec, observation: Array) -> Floats:
-    """Convert an observation [n, *shape] to a model's input: float32; images from 0 to 1, with channels first."""
+    """Convert an observation [n, *shape] to a model's float32 input. Images range from 0 to 1, with channels first."""
     if not spec.shape:
         return observation.reshape(-1, 1).astype(np.float32)
     values: Floats = observation.astype(np.float32)

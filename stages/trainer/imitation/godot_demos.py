@@ -27,8 +27,8 @@ _RECORDED_KEY = "obs"
 def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
     """Read the episodes in a file; return None if they have no steps.
 
-    An episode's last observation is dropped: the addon records it after the game has begun the next episode. Each
-    episode counts as terminated, because the addon does not write unfinished episodes.
+    An episode's last observation is dropped, because the addon records it after the game has begun the next episode.
+    Each episode counts as terminated, because the addon does not write unfinished episodes.
 
     Args:
         path: the file's path.

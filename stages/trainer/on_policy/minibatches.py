@@ -26,7 +26,7 @@ from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 
 class MinibatchArrays(NamedTuple):
-    """A minibatch without memory on the CPU: its columns as array views with rows last."""
+    """A minibatch without memory on the CPU. Its columns are array views with rows last."""
 
     choices: Sequence[NDArray[np.int64]]
     """For each branch, the choices [R]."""

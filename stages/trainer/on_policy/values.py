@@ -137,7 +137,7 @@ def evaluate_sequences(
     initial: Tensor,
     block: int,
 ) -> CriticValues:
-    """Evaluate with memory: one trajectory after another for each agent, with all agents in parallel.
+    """Evaluate with memory. Each agent's trajectories are evaluated one after another, and all agents in parallel.
 
     Nothing is padded, because the memory after a sequence must be the memory after its last row. Instead, sequences are
     evaluated in pieces of 2^i rows, so a few passes are enough for sequences of all lengths.
