@@ -125,7 +125,7 @@ class Pages:
     def allocate(self, count: int) -> Numbers:
         """Return the first rows [count] of free pages, valid until the next call to `release`.
 
-        This call may enlarge the columns.
+        Allocating pages may enlarge the columns.
         """
         if len(self._free) < count:
             self._grow(count)

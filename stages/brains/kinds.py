@@ -38,7 +38,7 @@ def make_brain(request: BrainRequest) -> ActingPolicy:
 def check_brain(request: BrainRequest) -> list[LoadError]:
     """Find mistakes that would prevent the brain from being made.
 
-    Mistakes that show only when the brain is made are not found.
+    If the request has no spec, mistakes that depend on the spec are not found.
     """
     try:
         _maker(request)(request)
