@@ -112,7 +112,7 @@ def _defaults(trainer_type: str) -> Hyperparameters | PlainMap:
 
 
 class BehaviorSettings(Settings):
-    """Settings of one behaviour. Steps are agent decisions, not frames; the behaviour's trainer counts them."""
+    """Settings of one behaviour. Steps are agent decisions, not frames, and are counted by the behaviour's trainer."""
 
     trainer_type: Annotated[Text, BeforeValidator(_trainer_type)] = Field(
         DEFAULT_TRAINER,

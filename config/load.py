@@ -145,7 +145,7 @@ def _modern(
 
 
 class _Converted(RunConfig):
-    """A configuration that is only converted, not run; mistakes that only prevent a run become warnings."""
+    """A configuration that is only converted, not run. Mistakes that would only prevent a run become warnings."""
 
     def _check_run(self) -> list[Finding]:
         return []

@@ -166,7 +166,7 @@ class AgentManagerQueue(Generic[T]):
         raise QueueClosed(f"queue {self.name!r} is closed and drained")
 
     def close(self) -> None:
-        """End the stream for all producers; consumers still get the queued items. Closing twice is allowed."""
+        """End the stream for all producers. Consumers still get the queued items. Closing twice is allowed."""
         self._closed = True
         self._putters.dismiss()
         self._serve()

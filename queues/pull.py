@@ -93,7 +93,7 @@ class PullOutlet(RoomOutlet[T]):
     async def fetch(self, taken: int) -> list[T] | None:
         """Return items as `FetchSource.fetch` does.
 
-        `renew` ends a wait without returning items; a live consumer calls again.
+        `renew` ends a wait without returning items, after which a live consumer calls again.
         """
         self._calls = asyncio.get_running_loop()
         consumer = self._consumers

@@ -120,7 +120,7 @@ class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
         self._early: dict[int, tuple[T | None, asyncio.Future[bool]]] = {}
         """Items that arrived before their predecessors, keyed by number."""
         self._unanswered: set[asyncio.Future[bool]] = set()
-        """Futures that are not yet resolved; they belong to the event loop in which calls arrive."""
+        """Futures that are not yet resolved. They belong to the event loop in which calls arrive."""
         self._expected = 0
         self._ended = False
 

@@ -82,7 +82,7 @@ class StreamHeader:
     edges: tuple[str, ...]
     """The edges that the stream records."""
     specs: tuple[BehaviorSpec, ...]
-    """Specs of the behaviours known at the start; a reader's header also has those announced later."""
+    """Specs of the behaviours known at the start. A reader's header also has the specs announced later."""
     columns: Mapping[str, ColumnTable]
     """Column tables, keyed by behaviour id."""
     config: Mapping[str, Any] = field(default_factory=dict)

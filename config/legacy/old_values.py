@@ -39,7 +39,7 @@ class OldValue:
         return OldValue(self.value[key], self.document, (*self.path, key))
 
     def items(self) -> Iterator[tuple[str, OldValue]]:
-        """Yield a map's keys and values; yield nothing for any other value."""
+        """Yield a map's keys and values. Yield nothing if the value is not a map."""
         if isinstance(self.value, dict):
             for key in self.value:
                 yield key, self.at(key)

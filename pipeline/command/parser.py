@@ -64,7 +64,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser for the command line; use `parse`, which accepts the file anywhere among the options."""
+    """Return the parser for the command line.
+
+    Callers use `parse`, which accepts the file anywhere among the options.
+    """
     name = program()
     parser = _Parser(
         prog=name,

@@ -40,7 +40,7 @@ class KeptState:
         self._said: set[str] = set()
 
     def put_back(self) -> None:
-        """Restore the state that has changed, and warn; call this in the thread that runs the event loop."""
+        """Restore the state that has changed, and warn. Call this in the thread that runs the event loop."""
         changed = [name for name, put_back in self.things if put_back()]
         names = [name for name in dict.fromkeys(changed) if name not in self._said]
         self._said.update(names)

@@ -97,7 +97,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class LoopWatch:
-    """Watches the running event loop; enter the context in the thread that runs it.
+    """Watches the running event loop. Enter the context in the thread that runs the loop.
 
     Args:
         limits: the settings in `pipeline.supervision.main`.

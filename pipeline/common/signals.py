@@ -36,7 +36,7 @@ and its group.
 
 @contextmanager
 def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[None]:
-    """Call `answer` for the first stop request and for each later Ctrl-C; enter the context in the main thread.
+    """Call `answer` for the first stop request and for each later Ctrl-C. Enter the context in the main thread.
 
     Args:
         answer: called in a new thread each time, so it may block.

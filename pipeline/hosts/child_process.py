@@ -80,7 +80,7 @@ class ChildProcess:
     async def be(
         self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment], *, more: bool = False
     ) -> None:
-        """Send the child its start message; ignore an error if the child has died, because its exit status shows that.
+        """Send the child its start message. Ignore errors from a dead child, because its exit status reports the death.
 
         Args:
             start_message: plain data with tickets.

@@ -138,14 +138,14 @@ class HostLinks:
         return name, self.peers.pop(name)
 
     def take_over(self, dead: HostLinks, which: str = "") -> None:
-        """Take over a dead host's links, whether used or not; `which` can restrict this to one direction."""
+        """Take over a dead host's used and unused links. `which` can restrict this to links in one direction."""
         for taken, left in ((self.given_at_start, dead.given_at_start), (self.peers, dead.peers)):
             for name in [name for name in left if name.startswith(which)]:
                 taken[name] = left.pop(name)
                 self.taken_over.add(name)
 
     def settle(self) -> None:
-        """Close main's copies of the ends of a host that won't be replaced; peers then notice when the host ends."""
+        """Close main's copies of the ends of a host that won't be replaced, so that peers notice when the host ends."""
         for end in self.given_at_start.values():
             end.close()
         self.given_at_start.clear()

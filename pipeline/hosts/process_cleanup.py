@@ -69,7 +69,7 @@ def new_mark(host: str) -> str:
 
 
 def host_mark(host: str) -> str:
-    """Return a new mark for a host; the sweeper does not know the mark yet."""
+    """Return a new mark for a host. The sweeper learns the mark only from `watch_host`."""
     return f"{mark_of(os.getpid())}/{host}/{next(_numbers)}"
 
 

@@ -190,7 +190,7 @@ class PolicyRelay(Protocol):
 
 
 class Broadcaster:
-    """Sends messages to the actors without waiting; skips actors that have ended.
+    """Sends messages to the actors without waiting. Actors that have ended are skipped.
 
     Args:
         launcher: holds the actors.

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class RunningHosts:
-    """All hosts that a run has started, including those that have ended; a replacement takes the dead host's name.
+    """All hosts that a run has started, including those that have ended. A replacement takes the dead host's name.
 
     Args:
         config: the run's configuration.

@@ -66,7 +66,7 @@ class Pace(_Wish):
 
 
 class RecordPlay(_Wish):
-    """Record the person who plays a side; an empty side ends the recording."""
+    """Record the person who plays a side. A message with an empty side ends the recording."""
 
     do: Literal["record"]
     side: _Name

@@ -86,7 +86,7 @@ def _write(source: str, path: Path, behavior: str) -> Demonstrations:
 
 
 def _recorded_behaviors(source: str) -> list[str]:
-    """Return the behaviour names in the headers of a source's streams; an empty list if the source has no streams."""
+    """Return the behaviour names in the headers of a source's streams, or an empty list if it has no streams."""
     place = Path(source)
     files = place.iterdir() if place.is_dir() else map(Path, glob.glob(source, recursive=True))
     streams = [file for file in files if file.suffix == ".stream" and file.is_file()]

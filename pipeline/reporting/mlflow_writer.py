@@ -26,7 +26,7 @@ MOST_WAITING = 1000
 class BackgroundJobs:
     """Jobs that a background thread runs in order.
 
-    The thread stops at the first job that raises; `put` then raises its error.
+    The thread stops at the first job that raises an error. Later calls to `put` raise the same error.
 
     Args:
         name: the writer's name in messages.

@@ -27,7 +27,7 @@ from headrace.pipeline.reporting.bottleneck import Bottleneck
 SHORTEST_INTERVAL_S = 0.25
 LONGEST_INTERVAL_S = 2.0
 COST_SHARE = 0.01
-"""Maximum fraction of the time spent on rendering; a table with many rows is updated less often."""
+"""Maximum fraction of the time spent on rendering. To respect it, a table with many rows is updated less often."""
 HOLDS_UP = 0.1
 """Minimum fraction of the time that producers must wait for a queue before the table shows the queue."""
 LARGE = 1e9
@@ -136,7 +136,7 @@ class Progress:
         return self._live is not None and self._clock() >= self._next
 
     def update(self, snapshot: ProgressSnapshot) -> None:
-        """Show a snapshot, unless one was shown very recently; the last snapshot is always shown at the end."""
+        """Show a snapshot, unless one was shown very recently. The last snapshot is always shown at the end."""
         self._latest = snapshot
         if self.due():
             self._show(snapshot)

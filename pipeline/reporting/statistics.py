@@ -203,7 +203,7 @@ class StatisticsCollector:
             self._warn_not_finite(category, name, value)
 
     def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
-        """Report many values of one statistic; an array is used as it is.
+        """Report many values of one statistic. An array is used as it is.
 
         Raises:
             ValueError: if `how` is not one of `HOWS`.

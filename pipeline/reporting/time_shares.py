@@ -79,8 +79,8 @@ class _Host:
     def cycles(self) -> tuple[float, float]:
         """Return how many seconds the last complete updates took, and the seconds since then.
 
-        Both are 0 before the first update. Complete updates are measured from the report after one update to the report
-        after a later one.
+        The updates cover at least ten seconds. Both values are 0 before the first update. Complete updates are measured
+        from the report after one update to the report after a later one.
         """
         if not self.updates[-1]:
             return 0.0, 0.0

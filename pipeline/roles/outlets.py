@@ -152,7 +152,10 @@ def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tup
 
 
 class Router:
-    """Sends trajectories to their behaviour's queue, and barriers to all; waits for queues that have yet to open."""
+    """Sends trajectories to their behaviour's queue, and barriers to all queues.
+
+    Waits for queues that have yet to open.
+    """
 
     def __init__(self) -> None:
         self._outlets: dict[str, Outlet[Any]] = {}

@@ -62,7 +62,7 @@ def read_configuration(run_folder: Path) -> dict[str, Any]:
 
 @dataclass
 class RunFolder:
-    """The folder of a run in this process; closing it lets other processes use the folder."""
+    """The folder of a run in this process. Closing this object lets other processes use the folder."""
 
     path: Path
     files: FileOperations = REAL

@@ -144,7 +144,7 @@ class Batcher:
             await self._decide(loaded, group, deterministic)
 
     async def _decide(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> None:
-        """Answer a group; if that fails, answer each request separately, so only those at fault are refused."""
+        """Answer a group. If that fails, answer each request separately, so only the requests at fault are refused."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
