@@ -103,7 +103,7 @@ class RoomOutlet(ABC, Generic[T]):
         self._room: AgentManagerQueue[T] = AgentManagerQueue(name, maxlen, overflow)
 
     async def put(self, item: T) -> None:
-        """Put an item, waiting for space; a cancelled put delivers nothing.
+        """Put an item, waiting for space. A cancelled put delivers nothing.
 
         Raises:
             QueueClosed: if the stream has ended or its consumer is gone, or this happens during the wait.

@@ -123,7 +123,7 @@ class Channel(asyncio.Protocol):
             self._transport.write(frame)
 
     def finish(self) -> None:
-        """Stop sending; keep receiving until the other side closes."""
+        """Stop sending, but keep receiving until the other side closes."""
         if not self._transport.is_closing():
             self._transport.write_eof()
 

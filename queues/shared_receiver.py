@@ -151,7 +151,7 @@ class _Link:
         end.segment.close()
 
     def take(self, slab: int, header: dict[str, Any]) -> Message:
-        """Return the message in a slab; its arrays are views of the slab."""
+        """Return the message in a slab. The message's arrays are views of the slab."""
         self._forget(slab)
         if slab == NO_SLAB:
             return codec.build(header, codec.read_arrays(header, b""))

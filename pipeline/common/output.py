@@ -127,7 +127,7 @@ def say(text: object) -> None:
 
 
 def complain(text: object) -> None:
-    """Write a line to standard error; if standard error has no reader, drop the line without an error."""
+    """Write a line to standard error. If standard error has no reader, drop the line without an error."""
     with suppress(OSError):
         _write("stderr", f"{text}\n")
 

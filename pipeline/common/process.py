@@ -48,7 +48,7 @@ def uncollected() -> Iterator[None]:
 
 
 def import_early(modules: Sequence[str]) -> None:
-    """Import modules in advance; ignore errors, because the code that needs a module reports them."""
+    """Import modules in advance. Ignore errors, because the code that needs a module reports them."""
     with uncollected():
         for module in modules:
             with suppress(Exception):

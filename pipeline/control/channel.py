@@ -70,7 +70,7 @@ class ControlEnd(Protocol):
         """Iterate over the messages until the other end closes or dies."""
 
     def close(self) -> None:
-        """Stop sending; closing twice is allowed."""
+        """Stop sending. Closing twice is allowed."""
 
 
 @dataclass

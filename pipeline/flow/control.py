@@ -118,7 +118,7 @@ class _Watched:
 
 
 class StarvationWatch:
-    """Compares the steps that stages hold back with those that trainers receive; warns once per behaviour."""
+    """Compares the steps that stages hold back with those that trainers receive. Warns once per behaviour."""
 
     def __init__(self) -> None:
         self._trainers: dict[str, _Watched] = {}

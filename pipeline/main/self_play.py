@@ -83,7 +83,10 @@ class SelfPlay:
         self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 
     def rewind(self, behavior: str, step: int) -> None:
-        """Roll a behaviour's self-play back to an earlier trainer step; do nothing if it has no self-play."""
+        """Roll a behaviour's self-play back to an earlier trainer step.
+
+        Do nothing if the behaviour has no self-play.
+        """
         if behavior in self.controller.histories:
             self.controller.rewind(behavior, step)
 

@@ -102,7 +102,7 @@ class Reporter:
             self._waiting.append(begin)
 
     def go_on(self) -> None:
-        """Allow the writers to change files; called once the run has resumed from its checkpoint."""
+        """Allow the writers to change files. Called once the run has resumed from its checkpoint."""
         waiting, self._waiting = self._waiting or [], None
         for begin in waiting:
             begin()

@@ -77,7 +77,7 @@ class FileOperations:
         self._patiently("unlink", os.unlink, path)
 
     def link(self, source: Path, target: Path) -> None:
-        """Hard-link a file that no longer changes; copy it if the file system does not support links."""
+        """Hard-link a file that no longer changes. Copy the file if the file system does not support links."""
         try:
             self.perform("link", os.link, source, target)
         except OSError as error:

@@ -74,7 +74,7 @@ class CheckpointAssembler:
         self._folder, self._pending, self.newest = folder, None, -1
 
     def begin(self, expected: Iterable[str], now_s: float) -> int:
-        """Begin the next checkpoint and return its number; a checkpoint in progress is abandoned."""
+        """Begin the next checkpoint and return its number. Abandon any checkpoint in progress."""
         self._pending = _Pending(self._next, frozenset(expected), now_s)
         self._next += 1
         number = self._pending.number

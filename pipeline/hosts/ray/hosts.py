@@ -285,7 +285,7 @@ class RayHosts:
         self._seats = league_seats(config)
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> RayHost:
-        """Start a host; if necessary, wait for a node with free resources.
+        """Start a host. If no node has enough free resources, wait for one.
 
         Raises:
             RunError: if Ray can't be started or joined.

@@ -55,7 +55,7 @@ class HostedGame(ActorPart):
         return game
 
     def receive(self, message: ControlMessage) -> None:
-        """Handle the page's messages; any message wakes a game that waits for people."""
+        """Handle the page's messages. Any message wakes a game that waits for people."""
         match message:
             case KeysHeld():
                 self.seats.hear(message.behavior_id, message.number, message.keys)

@@ -39,7 +39,7 @@ class ScoreBoard(RunPart):
         self._sums: dict[str, dict[str, ScoreSums]] = {}
 
     def receive(self, host: HostHandle, message: Scored) -> None:
-        """Add an actor's score; end the run once all counted episodes have ended."""
+        """Add an actor's score. End the run once all counted episodes have ended."""
         actor = host.plan.name
         sums = self._sums.setdefault(actor, {})
         for behavior_id, (returns, lengths, results) in message.played.items():
