@@ -22,7 +22,7 @@ _STDERR = 2
 
 # Standard error may be closed or belong to a service, so last words go to an unnamed file (docs/decisions/012).
 class LastWords:
-    """Main's end of the file for a child's last words."""
+    """Main's handle on the file for a child's last words."""
 
     def __init__(self) -> None:
         self.argument = ""

@@ -275,7 +275,7 @@ def _others(took: Mapping[int, float], number: int) -> str:
 
 
 def for_viewers(config: RunConfig) -> RunConfig:
-    """Return the configuration, changed so that the game is shown as `inference.watch` or `.video` requests.
+    """Return the configuration, changed to show the game as `inference.watch` or `inference.video` asks.
 
     Raises:
         RunError: if the game can't be shown that way.

@@ -144,7 +144,7 @@ def found_below(player: str, results_dir: str) -> str:
 
 
 def _league_of(run: str) -> tuple[Path, str, list[str]] | None:
-    """Return a run's folder, the intended league's behaviour and the league's learners; None if there is no league."""
+    """Return the run folder, league behaviour and learners, given a run's or behaviour's folder; None if no league."""
     folder = absolute(run)
     for run_folder, wanted in ((folder, None), (folder.parent, folder.name)):
         for of, learners in learners_in(run_folder).items():

@@ -18,7 +18,7 @@ class Gathering:
     """Delays calls until no more arrive, then lets them proceed together.
 
     Attributes:
-        arrived: number of calls so far, counted by the receiver.
+        arrived: number of calls so far, incremented by the caller.
     """
 
     def __init__(self) -> None:

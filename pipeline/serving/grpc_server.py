@@ -273,7 +273,9 @@ def _parsed(kind: Any, body: bytes) -> Any:
     try:
         return kind.FromString(body)
     except DecodeError as error:
-        raise RequestRefused(ErrorKind.MALFORMED, f"the message is not a {kind.DESCRIPTOR.name}: {error}") from None
+        raise RequestRefused(
+            ErrorKind.MALFORMED, f"the message is not a valid {kind.DESCRIPTOR.name}: {error}"
+        ) from None
 
 
 def _action_request(spec: BehaviorSpec, request: Any) -> ActionRequest:

@@ -26,7 +26,7 @@ from headrace.stages.stage import Source, StageContext
 from headrace.surroundings import absolute
 
 TRAINER_EDGE = "trainer"
-"""The edge before a trainer, whose messages have passed all other stages."""
+"""The edge into a trainer; its messages have already passed through all other stages."""
 
 
 class ReplaySource(Source[Message]):
@@ -160,9 +160,9 @@ class ReplaySource(Source[Message]):
         if spec is None:
             described = ", ".join(sorted(self.behavior_specs))
             raise StageError(
-                f"replay: {reader.path}: message {frame.sequence} is of behaviour {message.behavior_id!r}, which the "
+                f"replay: {reader.path}: message {frame.sequence} is for behaviour {message.behavior_id!r}, which the "
                 f"file does not describe (described: {described}), so no trainer can learn from it; earlier releases "
-                "did not describe behaviours that appear late: record again with this release"
+                "did not describe behaviours that first appeared during the recording: record again with this release"
             )
         if self._edge != TRAINER_EDGE or not mates:
             self._announce(spec)

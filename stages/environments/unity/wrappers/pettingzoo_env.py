@@ -158,9 +158,9 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         return self._behaviors[name]
 
     def _refuse(self, acting: set[str]) -> None:
-        asking = ", ".join(self.agents) or "none: call reset()"
+        asking = ", ".join(self.agents) or "none; call reset()"
         for agent in sorted(acting - set(self.agents)):
-            raise UnityActionException(f"{agent} does not request a decision now; these agents do: {asking}")
+            raise UnityActionException(f"{agent} is not requesting a decision; agents that are: {asking}")
         missing = ", ".join(sorted(set(self.agents) - acting))
         raise UnityActionException(f"no action was passed for {missing}, which request one")
 

@@ -144,7 +144,7 @@ def test_a_behaviour_may_appear_later():
     [
         ({}, r"no action was passed for Walker\?team=0\?agent_id=3, Walker\?team=0\?agent_id=5"),
         ({3: [0.0]}, r"no action was passed for Walker\?team=0\?agent_id=5"),
-        ({3: [0.0], 5: [0.0], 9: [0.0]}, "agent_id=9 does not request a decision now; these agents do: .*agent_id=3, "),
+        ({3: [0.0], 5: [0.0], 9: [0.0]}, "agent_id=9 is not requesting a decision; agents that are: .*agent_id=3, "),
         ({3: [0.0], 5: [np.nan]}, "agent_id=5: got action .*nan"),
         ({3: [0.0, 1.0], 5: [0.0]}, r"agent_id=3: got action \[0.0, 1.0\]; expected one of Box"),
     ],
@@ -161,7 +161,7 @@ def test_before_a_reset_and_after_all_have_ended_nobody_acts():
     env, _ = parallel(WALKS, says({3: 0.0}), says(ended={3: 0.0}))
     env.reset()
     go(env)
-    with pytest.raises(UnityActionException, match="these agents do: none: call reset"):
+    with pytest.raises(UnityActionException, match="agents that are: none; call reset"):
         env.step({named(3): [0.0]})
 
 
