@@ -55,7 +55,7 @@ def test_the_rows_of_a_saved_buffer_are_dealt_out_to_as_many_shards_as_a_resumed
         assert sum(rows) == step
         assert max(rows) - min(rows) < 60
         kept = step
-    assert "replay-Pendulum-0 has" in caplog.text
+    assert "replay-Pendulum-0 restored" in caplog.text
     assert "starts empty" not in caplog.text
 
 
