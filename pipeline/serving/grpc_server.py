@@ -206,18 +206,22 @@ class GrpcServer:
 
     async def _admitted(self, kind: Any, method: Method, context: _Context) -> Any:
         """Answer a call together with others that arrived at the same time; refuse it if too many are in progress."""
-        if self._admission.full and not self._service.ending:
-            under_way = self._admission.under_way
-            self._service.tally.turned_away()
-            await asyncio.sleep(random.uniform(REFUSED_S, 2 * REFUSED_S))
-            raise RequestRefused(ErrorKind.OVERLOADED, f"{under_way} calls are in progress; try again later")
+        await self._refuse_excess()
         message = await self._message(context)
+        await self._refuse_excess()  # other calls may have begun in the meantime
         begun = self._admission.begin()
         try:
             await self._gathering.wait()
             return await method(_parsed(kind, message))
         finally:
             self._admission.end(begun)
+
+    async def _refuse_excess(self) -> None:
+        if self._admission.full and not self._service.ending:
+            under_way = self._admission.under_way
+            self._service.tally.turned_away()
+            await asyncio.sleep(random.uniform(REFUSED_S, 2 * REFUSED_S))
+            raise RequestRefused(ErrorKind.OVERLOADED, f"{under_way} calls are in progress; try again later")
 
     async def _message(self, context: _Context, last: bool = False) -> Any:
         """Return the stream's next message; if `last` is True, None at the end of the stream."""
