@@ -12,7 +12,6 @@ import asyncio
 import itertools
 import logging
 import socket
-import threading
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.common.daemon_threads import DaemonThreads
 from headrace.pipeline.common.graph import shard_names
 from headrace.pipeline.control.messages import FollowerReady, HostFailed, HostFinished, LogLine
 from headrace.pipeline.hosts.failures import how_it_ended, root_cause
@@ -329,27 +329,7 @@ def own_address(address: str, port: int) -> str:
 
 async def in_thread(call: Callable[[], T]) -> T:
     """Run a blocking call in a thread; if the await is cancelled, abandon the thread."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        try:
-            outcome: tuple[T | None, BaseException | None] = call(), None
-        except Exception as error:
-            outcome = None, error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, *outcome)
-
-    threading.Thread(target=run, name="joining", daemon=True).start()
-    return await done
+    return await asyncio.get_running_loop().run_in_executor(DaemonThreads("joining"), call)
 
 
 async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:

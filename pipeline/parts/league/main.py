@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from headrace.config.league_game import LeagueGame, league_game
+from headrace.pipeline.common.daemon_threads import DaemonThreads
 from headrace.pipeline.common.graph import LEAGUE, league_seats
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.messages import BeginAnew
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.shared_stage import SharedState
-from headrace.pipeline.parts.league.daemon_threads import DaemonThreads
 from headrace.pipeline.parts.league.saved_forms import in_present_form, refusing_other_forms
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Columns, Matches, PolicyUpdate, TrajectoryBatch
@@ -76,7 +76,7 @@ class LeaguePart(RunPart):
         self._settled = asyncio.Event()
         """Set while no policy waits to be written."""
         self._settled.set()
-        self._threads = DaemonThreads()
+        self._threads = DaemonThreads("write into a pool")
         self._writing: asyncio.Task[None] | None = None
         """The task that writes the policies in `_freezes`."""
         self._turns: Turns | None = None

@@ -1,4 +1,4 @@
-"""Threads for calls that may hang, such as writes to an unresponsive disk; they do not keep the process alive."""
+"""Threads for calls that may hang, such as writes to an unresponsive disk. They do not keep the process alive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any
 
 
 class DaemonThreads(Executor):
-    """Runs each call in a new thread. Unlike the standard library's executors, it joins no threads at exit."""
+    """Runs each call in a new thread. Unlike the standard library's executors, it joins no threads at exit.
+
+    Args:
+        name: the threads' name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         """Start a call."""
@@ -22,5 +29,5 @@ class DaemonThreads(Executor):
             except BaseException as error:  # the code that awaits the future handles the error
                 future.set_exception(error)
 
-        threading.Thread(target=work, name="write into a pool", daemon=True).start()
+        threading.Thread(target=work, name=self._name, daemon=True).start()
         return future
