@@ -23,7 +23,7 @@ class ActingAgents:
         ]  # 0 for a discrete action, which is one number
 
     def write(self, action: Any, order_ij: bool, agents: int) -> list[dict[str, Any]]:
-        """Return each of these agents' actions by key, given all agents' actions as [key][agent] or [agent][key]."""
+        """Return each agent's actions by key, given all agents' actions as `[key][agent]` or `[agent][key]`."""
         places, names = self.places, self._names
         columns = []
         for index, size in enumerate(self._sizes):

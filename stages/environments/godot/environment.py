@@ -181,9 +181,9 @@ class GodotEnv:
         """Let all agents act.
 
         Args:
-            action: the actions as [key][agent], with the keys in the game's order, or one array if the action space is
-                converted.
-            order_ij: True for [agent][key]: each agent's actions are a list in the game's order, or a dict like a
+            action: the actions as `[key][agent]`, with the keys in the game's order, or one array if the action space
+                is converted.
+            order_ij: True for `[agent][key]`: each agent's actions are a list in the game's order, or a dict like a
                 sample of the agent's space in `action_spaces`.
 
         Returns:
@@ -241,7 +241,7 @@ class GodotEnv:
         """Return each agent's actions as a dict, as messages contain them.
 
         Args:
-            action: the actions as [key][agent], with the keys in the game's order.
+            action: the actions as `[key][agent]`, with the keys in the game's order.
             order_ij: see `step`.
 
         Raises:
