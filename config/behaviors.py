@@ -268,12 +268,8 @@ class BehaviorSettings(Settings):
         )
 
     def _derive(self) -> None:
-        network = self.network_settings
-        defaults = declared_kind(self.trainer_type).network_defaults.items()
-        if own := {key: value for key, value in defaults if key not in network.model_fields_set}:
-            filled = network.model_copy()
-            filled._fill(**own)  # not `update`, which would mark them as set by the user
-            self._fill(network_settings=filled)
+        if defaults := declared_kind(self.trainer_type).network_defaults:
+            self._fill(network_settings=self.network_settings.with_defaults(defaults))
         if self.even_checkpoints:
             self._fill(checkpoint_interval=self.max_steps // self.keep_checkpoints)
         network = self.network_settings

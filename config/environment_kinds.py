@@ -57,6 +57,8 @@ class EnvironmentKind:
     """Keys of `engine_settings` that affect this kind."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Defaults for keys of other sections that differ from ML-Agents' defaults, keyed by section."""
+    learning_defaults: bool = False
+    """True if behaviours take the defaults of `config/learning_defaults.py` instead of ML-Agents' defaults."""
     one_after_another: bool = False
     """True if an actor steps its instances one after another, in which case several actors are faster than one."""
     apart: bool = False
@@ -97,6 +99,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         references="headrace.stages.environments.gymnasium.making:named_in_section",
         advice="headrace.stages.environments.gymnasium.advice:of_gymnasium",
         goal_rewards="headrace.stages.environments.gymnasium.goal_rewards:GymnasiumGoalRewards",
+        learning_defaults=True,
         one_after_another=True,
     ),
     pettingzoo=EnvironmentKind(
@@ -110,6 +113,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         ),
         check="headrace.config.section_checks:check_roles",
         advice="headrace.stages.environments.pettingzoo.advice:of_pettingzoo",
+        learning_defaults=True,
         one_after_another=True,
     ),
     open_spiel=EnvironmentKind(
@@ -120,6 +124,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         keys=("options", "observations", "behavior", "behaviors", "outcome", "rotate_sides"),
         check="headrace.config.section_checks:check_roles",
         references="headrace.stages.environments.open_spiel.making:named_in_openspiel",
+        learning_defaults=True,
         one_after_another=True,
         not_shown="OpenSpiel's games have no images to show",
     ),
@@ -174,6 +179,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         description="headrace.pipeline.command.description:describe_programs",
         env_settings=_OF_PROGRAMS,
         defaults={"env_settings": {"base_port": 12008}},
+        learning_defaults=True,
         apart=True,
         editor="the game",
         not_shown="a game that uses the open protocol opens its own window: watch it there",

@@ -66,6 +66,21 @@ class Settings(BaseModel):
         """Return True if the user set this key, False if the key has its default."""
         return name in self.model_fields_set
 
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Self:
+        """Return a copy with other defaults: values for keys that are not set, and maps of values for sections.
+
+        The keys still count as not set.
+        """
+        copy = self.model_copy()
+        for name, value in defaults.items():
+            section = getattr(self, name)
+            if isinstance(section, Settings):
+                copy._fill(**{name: section.with_defaults(value)})
+            elif not self._is_set(name):
+                copy._fill(**{name: value})
+        copy._derive()
+        return copy
+
 
 def changed(settings: Settings) -> list[str]:
     """Return the keys whose values differ from the default.

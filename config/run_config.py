@@ -13,6 +13,7 @@ from headrace.config.environment import EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY
 from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
 from headrace.config.league import UNKNOWN, LeagueSettings
+from headrace.config.learning_defaults import instances_of, with_learning_defaults
 from headrace.config.section_checks import check_run, check_sections
 from headrace.config.section_warnings import section_warnings
 from headrace.config.sections import Sections
@@ -156,6 +157,8 @@ class RunConfig(Sections):
             self._run_unity(environment)
         elif environment is not None:
             self._fill(environment=self._filled(environment))
+        if self.environment_kind.learning_defaults:
+            self._fill_learning_defaults()
         return [*check_sections(self), *self._check_run()]
 
     def _check_run(self) -> list[Finding]:
@@ -171,6 +174,13 @@ class RunConfig(Sections):
         repeats = environment.action_repeat is not None
         kept = environment.model_copy(update={"num_envs": self.env_settings.num_envs}) if repeats else None
         self._fill(environment=kept)
+
+    def _fill_learning_defaults(self) -> None:
+        instances = instances_of(self)
+        blocks = {name: with_learning_defaults(block, instances) for name, block in self.behaviors.items()}
+        self._fill(behaviors=blocks)
+        if self.default_settings is not None:
+            self._fill(default_settings=with_learning_defaults(self.default_settings, instances))
 
     def _filled(self, environment: EnvironmentSettings) -> EnvironmentSettings:
         """Fill in values whose defaults come from other sections."""

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from headrace.config import RunConfig, load_config
+from headrace.config.learning_defaults import describe_learning_defaults
 from headrace.pipeline.common.errors import RunError, RunFailed
 from headrace.pipeline.common.kept_state import kept_state, put_back
 from headrace.pipeline.common.loop_watch import LoopWatch
@@ -210,8 +211,8 @@ async def _run(config: RunConfig, chosen: str, options: RunOptions) -> RunResult
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
         if options.console:
             log.info("%s", version_information())
-        if chosen:
-            log.info("%s", chosen)
+        for line in filter(None, (chosen, describe_learning_defaults(config))):
+            log.info("%s", line)
         watch = nullcontext() if options.watched else LoopWatch(config.pipeline.supervision.main)
         async with Coordinator(plan, options.console, options.progress) as coordinator:
             with watch:

@@ -97,7 +97,7 @@ def _convert_ppo(writing: Writing, given: Mapping[str, Given]) -> None:
     writing.settle(keys.PPO, _without(given, (*_SEPARATELY, *_OF_PPO)), {})
     _convert_noise(writing, given, steps.value)
     _convert_policy(writing, given, keys.PPO_POLICY)
-    _convert_normalize(writing, given)
+    _convert_normalize(writing, {"normalize": writing.default("normalize", False), **given})
     writing.put("time_horizon", steps.value, steps)
 
 
@@ -213,10 +213,13 @@ def _convert_pictures(
 
 def _convert_normalize(writing: Writing, given: Mapping[str, Given]) -> None:
     whole = given.get("normalize")
-    if whole is None or whole.value is False or whole.value is None:
+    if whole is None:
         return
-    arguments = {} if whole.value is True else writing.expression(whole)
-    both = {name: Given(f"normalize.{name}", True, whole.old) for name in ("norm_obs", "norm_reward")}
+    normalizes = whole.value is not False and whole.value is not None
+    arguments = writing.expression(whole) if normalizes and whole.value is not True else {}
+    both = {
+        name: Given(f"normalize.{name}", normalizes, whole.old, whole.written) for name in ("norm_obs", "norm_reward")
+    }
     writing.settle(keys.NORMALIZE, {**both, **arguments}, {})
 
 
