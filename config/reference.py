@@ -21,7 +21,8 @@ _INTRODUCTION = """# The configuration file
 One YAML file describes a run. `behaviors`, `default_settings`, `env_settings`, `engine_settings`,
 `environment_parameters`, `checkpoint_settings`, `torch_settings` and `debug` are Unity ML-Agents' own schema
 with its defaults, so its files work as they are; keys in these sections that ML-Agents does not have are marked. The
-other sections are Headrace's own.
+other sections are Headrace's own. Environments of kind `gymnasium`, `pettingzoo`, `open_spiel` and `open_protocol` have
+other defaults for learning: see [defaults.md](defaults.md).
 
 How it is read:
 
