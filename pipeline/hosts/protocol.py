@@ -142,6 +142,8 @@ class HostPlan:
     replica: int = 0
     source: int = 0
     """For an actor: its source id, which is different for each incarnation."""
+    incarnation: int = 0
+    """Number that is higher for each replacement of the host; 0 if a lost host of this kind can't live on."""
     behavior: str = ""
     """For a learner, and its followers and shards: the behaviour name."""
     spec: Mapping[str, Any] | None = None

@@ -25,7 +25,7 @@ class EpisodeTable:
 
     Args:
         behavior: the behaviour name.
-        run_folder: function that returns the current path of the run's folder.
+        run_folder: function that returns the current path of the run's folder, or raises an `OSError`.
         wall_clock: returns seconds since 1970.
     """
 
@@ -47,8 +47,8 @@ class EpisodeTable:
             returns: return of each new episode.
             lengths: length of each new episode, as in `Environment/Episode Length`.
         """
-        path = behavior_folder(self._run_folder(), self._behavior) / FILE
-        with self._guard.writing(path, "its episodes are lost"):
+        with self._guard.writing(f"{self._behavior}'s {FILE}", "its episodes are lost"):
+            path = behavior_folder(self._run_folder(), self._behavior) / FILE
             first = count - len(returns) + 1
             if self._began is None or not path.is_file():
                 self._began = self._begin(path, first)

@@ -110,7 +110,7 @@ class LearnerHost(TrainerHost):
     def _episode_table(self) -> EpisodeSink | None:
         """Return the function that records each episode in a table; None if the table is not configured."""
         wanted = self.config.pipeline.monitor_csv
-        return EpisodeTable(self.plan.behavior, lambda: self.stages.folder.path).add if wanted else None
+        return EpisodeTable(self.plan.behavior, self.stages.folder.check).add if wanted else None
 
     def _tell_of_changes(self, stage: TrainerStage) -> None:
         """Log which value is in use for each hyperparameter that was set during the run."""

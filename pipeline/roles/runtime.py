@@ -55,7 +55,14 @@ class Host(ABC):
         self.statistics = StatisticsCollector(plan.seed)
         self.checkpoint: Checkpoint | None = newest_checkpoint(plan.folder / "checkpoints") if plan.resume else None
         self.stages = StageHost(
-            plan.name, plan.folder, plan.seed, plan.replica, self.statistics, self.checkpoint, control.send
+            plan.name,
+            plan.folder,
+            plan.seed,
+            plan.replica,
+            self.statistics,
+            self.checkpoint,
+            control.send,
+            plan.incarnation,
         )
         self._edges = edges
         self._ends: dict[str, Inlet[Any] | Outlet[Any]] = {}

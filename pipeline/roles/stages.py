@@ -43,6 +43,7 @@ class StageHost:
         statistics: receives the stages' statistics.
         checkpoint: the checkpoint from which the stages resume; None in a new run.
         send: receives messages for main.
+        incarnation: `HostPlan.incarnation`.
 
     Attributes:
         folder: the run folder, in which checkpoint parts are written.
@@ -57,12 +58,13 @@ class StageHost:
         statistics: StatisticsCollector,
         checkpoint: Checkpoint | None,
         send: Callable[[ControlMessage], None],
+        incarnation: int = 0,
     ) -> None:
         self.statistics = statistics
         self.timings = Timings()
         self.checkpoint = checkpoint
         self._host = host
-        self.folder = HeldFolder(run_folder)
+        self.folder = HeldFolder(run_folder, incarnation)
         self._seed = seed
         self._replica = () if replica is None else (replica,)
         self._send = send
@@ -128,8 +130,7 @@ class StageHost:
             return
         name = self.part_name(stage)
         try:
-            self.folder.check()
-            self._send(write_part(self.folder.path / "checkpoints", number, name, state))
+            self._send(write_part(self.folder.check() / "checkpoints", number, name, state))
         except OSError as error:
             self._send(PartFailed(number, name, str(error)))
         self._saved[name] = number

@@ -37,7 +37,7 @@ from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.run_folder.archiving import archive
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
-from headrace.pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST, RunLock, check_unused
 from headrace.pipeline.run_folder.names import (
     CONFIGURATION,
     behavior_folder,
@@ -321,7 +321,7 @@ def _never_began(path: Path) -> bool:
     if not (path / CONFIGURATION).is_file():
         return False
     empty = ("checkpoints", "streams", "Pipeline")
-    others = {inner.name for inner in path.iterdir()} - {CONFIGURATION, LOCK, GUARD, "run_logs", *empty}
+    others = {inner.name for inner in path.iterdir()} - {CONFIGURATION, LOCK, GUARD, LOST, "run_logs", *empty}
     return not others and not any(any((path / name).glob("*")) for name in empty)
 
 

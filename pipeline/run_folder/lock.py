@@ -2,7 +2,8 @@
 
 The operating system holds the lock and releases it when the process ends, however it ends. The file `.lock` names the
 process for people and messages; nothing depends on it. The lock file may be deleted from the folder, so each writer
-checks that the file is still the locked one (`HeldFolder`).
+checks that the file is still the locked one (`HeldFolder`). A host that main has lost may still run where main can't
+reach it, so each host also checks that main has not listed it in `LOST`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from headrace.surroundings import shown
 
 LOCK = ".lock"
 GUARD = ".lock.guard"
+LOST = ".lock.lost"
+"""Name of the file that lists the incarnations of lost hosts, one a line."""
 _SCANNED_S = 0.5 if sys.platform == "win32" else 0
 """Seconds that a virus scanner may keep the lock file open; 0 except on Windows."""
 
@@ -31,9 +34,11 @@ class HeldFolder:
 
     Args:
         path: `results/<run-id>`.
+        incarnation: `HostPlan.incarnation` of the host that writes.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, incarnation: int = 0) -> None:
+        self._incarnation = incarnation
         self.move(path)
 
     def move(self, path: Path) -> None:
@@ -42,7 +47,9 @@ class HeldFolder:
         self._lock = _identity(path)
 
     def lost(self) -> str:
-        """Return why this is no longer the folder that was locked; empty if it still is or can't be examined."""
+        """Return why this process must not write here; empty if it may, or if the folder can't be examined."""
+        if self._incarnation and str(self._incarnation) in _lost_hosts(self.path):
+            return f"{shown(self.path)} accepts nothing from this host, because main has lost it"
         found = _identity(self.path)
         if self._lock in (None, found) or found == ():
             return ""
@@ -56,14 +63,30 @@ class HeldFolder:
             why = "it was removed or moved"
         return f"{shown(self.path)} is no longer the folder that this run has locked: {why}"
 
-    def check(self) -> None:
-        """Check that this is still the folder that was locked.
+    def check(self) -> Path:
+        """Return the folder's path, after checking that it is still the folder that was locked.
 
         Raises:
-            OSError: if the folder was replaced or removed.
+            OSError: if the folder was replaced or removed, or main has lost this host.
         """
         if why := self.lost():
             raise OSError(why)
+        return self.path
+
+
+def refuse_writes(run_folder: Path, *incarnations: int) -> None:
+    """Let lost hosts write nothing more to the run's folder, even if they live on; see `HeldFolder`.
+
+    Create the file before any host is lost: for up to a minute, NFS shows other machines no new file, but new content.
+    """
+    with suppress(OSError), open(run_folder / LOST, "a", encoding="ascii") as file:
+        file.writelines(f"{incarnation}\n" for incarnation in incarnations)
+
+
+def _lost_hosts(run_folder: Path) -> list[str]:
+    with suppress(OSError):
+        return (run_folder / LOST).read_text("ascii", "replace").split()
+    return []
 
 
 def _identity(run_folder: Path) -> tuple[int, ...] | None:

@@ -12,7 +12,7 @@ from headrace.config.file_names import file_name, why_not_on_windows
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
 from headrace.pipeline.run_folder.checkpoint import part_file
-from headrace.pipeline.run_folder.lock import GUARD, LOCK
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST
 from headrace.queues.held_files import takes_long_paths
 
 CONFIGURATION = "configuration.yaml"
@@ -20,7 +20,7 @@ FOLDERS = ("run_logs", "checkpoints", "streams", "demonstrations", "Pipeline")
 OF_TRACKERS = ("wandb", "wandb_run_id.txt", "mlflow_run_id.txt")
 METADATA = "metadata"
 """Key of `training_status.json` that is not a behaviour."""
-RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, "curves.png", *OF_TRACKERS, METADATA)
+RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, LOST, "curves.png", *OF_TRACKERS, METADATA)
 """Names that no behaviour may have, because every run has a file, folder or entry with that name."""
 _LONGEST_NAME = 255
 """Maximum length of a file name, in bytes, on most disks."""

@@ -112,8 +112,7 @@ class ReplayShardHost(Host):
             return
         if self._hyperparameters.save_replay_buffer:
             try:
-                self.stages.folder.check()
-                folder = unfinished_folder(self.stages.folder.path / "checkpoints", number)
+                folder = unfinished_folder(self.stages.folder.check() / "checkpoints", number)
                 folder.mkdir(parents=True, exist_ok=True)
                 write_replay(self._shard.memory, self._file(folder, self.plan.replica), self._shard.rows)
             except OSError as error:

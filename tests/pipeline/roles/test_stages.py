@@ -13,6 +13,7 @@ from headrace.pipeline.control.messages import CreditsReturned, PartFailed, Part
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import PlacedStage, StageHost, chain
 from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.pipeline.run_folder.lock import refuse_writes
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import Barrier
 from headrace.stages.loop import StageFailure
@@ -106,6 +107,22 @@ def test_a_part_of_a_checkpoint_is_written_once(tmp_path):
     assert [message.number for message in sent] == [3, 4]
     assert host.has_saved("trainer", 4)
     assert not host.has_saved("trainer", 5)
+
+
+def test_a_host_that_main_has_lost_writes_no_part_beside_its_replacement(tmp_path):
+    sent: list[Any] = []
+    lost, replacement = (
+        StageHost("learner-Ball", tmp_path, 0, None, StatisticsCollector(0), None, sent.append, incarnation)
+        for incarnation in (5, 6)
+    )
+    lost.save_part("trainer", 1, {})
+    refuse_writes(tmp_path, 5)
+    lost.save_part("trainer", 2, {"is": "late"})
+    assert [type(message) for message in sent] == [PartSaved, PartFailed]
+    assert "main has lost it" in sent[1].reason
+    assert not (tmp_path / "checkpoints" / "000002.unfinished").exists()
+    replacement.save_part("trainer", 2, {})
+    assert isinstance(sent[2], PartSaved)
 
 
 def test_a_part_is_not_written_into_a_folder_that_is_not_the_run_s_any_more(tmp_path):

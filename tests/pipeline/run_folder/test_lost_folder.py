@@ -12,7 +12,7 @@ from lost_folders import move, move_the_parent, remove, replace_by_a_copy
 
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.folder import RunFolder
-from headrace.pipeline.run_folder.lock import GUARD, LOCK, HeldFolder
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, HeldFolder, refuse_writes
 
 NOT_WINDOWS = pytest.mark.skipif(os.name == "nt", reason="Windows removes no folder in which a file is open")
 pytestmark = NOT_WINDOWS
@@ -65,6 +65,17 @@ def test_a_folder_that_is_lost_is_noticed_and_one_that_is_not_is_not(held, way, 
     assert why in held.lost()
     with pytest.raises(OSError, match="is no longer the folder"):
         as_seen_by_a_host.check()
+
+
+def test_a_folder_refuses_a_host_that_main_has_lost_and_no_other(held):
+    lost, replacement, main = (HeldFolder(held.path, incarnation) for incarnation in (17, 170, 0))
+    refuse_writes(held.path, 16)
+    lost.check()
+    refuse_writes(held.path, 17)
+    with pytest.raises(OSError, match="accepts nothing from this host, because main has lost it"):
+        lost.check()
+    assert replacement.check() == main.check() == held.path
+    assert held.lost() == ""
 
 
 def test_a_link_that_leads_elsewhere_is_noticed(tmp_path):
