@@ -87,7 +87,11 @@ def _serve(cluster_class: Any, folder: str) -> None:
         head_node_args={
             "num_cpus": 4,
             **common,
-            "_system_config": {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000},
+            "_system_config": {
+                "health_check_initial_delay_ms": 0,
+                "health_check_period_ms": 1000,
+                "health_check_timeout_ms": 3000,  # ten seconds by itself, so a node that is stopped counts for a minute
+            },
         },
     )
     nodes = {"head": made.head_node}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 import time
 from importlib.util import find_spec
@@ -107,6 +109,68 @@ def test_all_nodes_but_the_head_die_at_once_and_a_run_for_which_no_other_comes_s
         assert "--resume" in command.output
         assert "Traceback" not in command.output
         command.assert_left_nothing()
+
+
+REPLACED = {
+    "learner-CartPole": "learner-CartPole continues from step",
+    "actor-0": "The process of actor-0 was killed by signal 9. Restarting it",
+    "evaluation": "Evaluation has failed",
+}
+
+
+@pytest.mark.parametrize(
+    ("host", "alone"),
+    [("learner-CartPole", True), ("learner-CartPole", False), ("actor-0", True), ("evaluation", False)],
+    ids=lambda value: {True: "its daemon", False: "its daemon and its host"}.get(value, value),
+)
+def test_a_node_stops_and_its_host_that_lives_on_ends_itself_while_another_one_goes_on(start, tmp_path, host, alone):
+    role = host.partition("-")[0]
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        nodes.tell(f"add second {role}")
+        plain = learner_on_ray(nodes.address)
+        plain["pipeline"]["hosts"]["actors"]["replicas"] = 1
+        if role == "evaluation":
+            plain["pipeline"]["hosts"][role] = {"kind": "ray"}
+            plain[role] = {"every": 2000, "episodes": 2}
+        section = {"learner": "learners", "actor": "actors"}.get(role, role)
+        for name, settings in plain["pipeline"]["hosts"].items():
+            settings["resources"] = {"custom": {role if name == section else "game": 1}}
+        command = start(plain, environment=ENVIRONMENT)
+        number = command.until_checkpoint(1).number
+        command.until(lambda: f"{host} runs in process" in command.output, f"the process of {host}")
+        process = int(re.findall(rf"{host} runs in process (\d+)", command.output)[0])
+        stopped = [int(nodes.tell("process second")), *([] if alone else [process])]
+        send(stopped, signal.SIGSTOP)
+        time.sleep(2)  # as long as a node is slow that goes on
+        send(stopped, signal.SIGCONT)
+        number = command.until_checkpoint(number + 3).number
+        assert "Restarting it" not in command.output
+        nodes.tell(f"add third {role}")
+        send(stopped, signal.SIGSTOP)
+        command.until(lambda: REPLACED[host] in command.output, "a replacement")
+        number = command.until_checkpoint(command.until_checkpoint().number + 3).number
+        if not alone:
+            assert psutil.pid_exists(process)
+            send(stopped, signal.SIGCONT)
+        command.until(lambda: not psutil.pid_exists(process), f"end of the {host} that was lost")
+        command.until(
+            lambda: f"{host} in process {process} ends itself: Ray counts it as dead" in command.output, "why"
+        )
+        send(stopped, signal.SIGCONT)
+        command.until_checkpoint(command.until_checkpoint(number).number + 3)
+        assert command.output.count("Restarting it") == 1
+        assert len((command.run_folder / ".lock.lost").read_text().split()) == 1
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        assert "Traceback" not in command.output
+    command.assert_left_nothing()
+
+
+def send(pids, number):
+    for pid in pids:
+        if psutil.pid_exists(pid):
+            os.kill(pid, number)
 
 
 def learner_on_ray(address):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import RayError
 
+from headrace.pipeline.common.graph import MAIN
 from headrace.queues.errors import PeerLost
 from headrace.queues.messages import PolicyUpdate
 
@@ -25,16 +26,30 @@ turns, which take less time than a second call.
 """
 
 
+class Caller(NamedTuple):
+    """A host that calls other hosts; these serve only its newest incarnation, because an older one may still run."""
+
+    host: str
+    incarnation: int = 0
+    """Number that is higher for each replacement of the host; 0 for main."""
+
+
+BY_MAIN = Caller(MAIN)
+
+
 class RaySource:
     """A host on Ray from which others fetch items; one call can fetch from several of its queues.
 
     Args:
         actor: handle of the host's `RayWorker`.
+        caller: the host that fetches.
+        refused: called when the host refuses the caller, which main has replaced.
     """
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, caller: Caller = BY_MAIN, refused: Callable[[], object] = lambda: None) -> None:
         self._actor = actor
-        self._reader = secrets.token_hex(8)
+        self._reader = caller, secrets.token_hex(8)
+        self._refused = refused
         self._counts: dict[str, int] = {}
         self._waiting: dict[str, asyncio.Future[list[Any] | None]] = {}
         self._next: asyncio.Task[None] | None = None
@@ -51,7 +66,7 @@ class RaySource:
     def finish(self, name: str) -> None:
         """End a queue; see `FetchSource.finish`."""
         with suppress(PeerLost), _lost():
-            self._actor.finish.remote(name)
+            self._actor.finish.remote(self._reader, name)
 
     def _call_soon(self) -> None:
         if self._next is None:
@@ -66,6 +81,9 @@ class RaySource:
         try:
             with _lost():
                 answers = await self._actor.fetch.remote(self._reader, counts)
+            if answers is None:
+                self._refused()
+                raise PeerLost(f"{self._reader[0].host} was replaced")
         except PeerLost as error:
             for answer in self._waiting.values():
                 if not answer.done():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import ray
@@ -26,6 +27,7 @@ from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
 from headrace.pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored
 from headrace.pipeline.hosts.ray.session import RaySession
 from headrace.pipeline.hosts.ray.worker import DOWN, UP, RayWorker
+from headrace.pipeline.run_folder.lock import refuse_writes
 from headrace.queues.agent_manager_queue import Overflow
 from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.pull import PullInlet
@@ -142,6 +144,11 @@ class RayHost:
             self.control.send(OpenEdge(name, {"maxlen": self._maxlen, "overflow": "wait", "sources": {}}))
             outlet.renew(self._deliveries.deliver_alone)
 
+    def admit(self, plan: HostPlan) -> None:
+        """Make this host refuse all older incarnations of a host that is about to start."""
+        if not self._closed:
+            self.actor.admit.remote(plan.name, plan.incarnation)
+
     def settle(self) -> None:
         """Let readers notice when this host ends, because no replacement will come."""
         if not self._settled:
@@ -203,6 +210,7 @@ class RayHost:
             return int(await self.actor.run.remote())
         except RayError as error:
             if not self._closed:
+                refuse_writes(self.plan.folder, self.plan.incarnation)
                 log.warning("%s: %s", self.plan.name, " ".join(str(await self._verdict(error)).split()))
             self.kill()  # the node may only be unreachable, and no host may run twice
             return -9
@@ -295,6 +303,7 @@ class RayHosts:
         if self._session is None:
             await asyncio.sleep(0)  # starting blocks this thread for seconds: let pending tasks run first
             self._session = RaySession(self._config)
+            refuse_writes(plan.folder)
             if not self._session.found:
                 self._watch = asyncio.create_task(self._watch_head(self._session), name="watching Ray's head")
         session = self._session
@@ -303,6 +312,12 @@ class RayHosts:
         # If a follower's learner is in another kind of host, Ray may not be running yet.
         own = session.own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
         options = _options(self._resources_of(plan), own)
+        # The clock makes the number unique among the runs that resume in one folder.
+        old = self._hosts.get(plan.name)
+        plan = replace(plan, incarnation=max(time.time_ns(), old.plan.incarnation + 1 if old is not None else 0))
+        if old is not None:
+            for each in self._hosts.values():
+                each.admit(plan)
         worker_class = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
         actor = worker_class.remote(plan.to_plain(), sys.path if own else [])
         host = RayHost(plan, actor, session, self._stored, self._maxlen, _in_words(options))

@@ -12,20 +12,21 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import ray
+from ray.exceptions import ActorDiedError, RayError
 
 from headrace.pipeline.common.loop_watch import describe_holder
-from headrace.pipeline.common.output import prepare_output
+from headrace.pipeline.common.output import complain, prepare_output
 from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
 from headrace.pipeline.hosts.host_process import keep_freed_memory, log_to_main, serve
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.hosts.protocol import HostPlan
-from headrace.pipeline.hosts.ray.calls import RaySource
+from headrace.pipeline.hosts.ray.calls import Caller, RaySource
 from headrace.queues.ends import Inlet, Outlet, post
 from headrace.queues.pull import PullInlet, PullOutlet
 from headrace.queues.push import PushInlet
@@ -39,6 +40,10 @@ several times.
 """
 UP, DOWN = "control up", "control down"
 """Names of the control channel's two queues."""
+AGAIN_S = 1.0
+"""Seconds until a host that can't call itself tries again."""
+ReaderId = tuple[Caller, str]
+"""Who calls, and the name of one of its readers."""
 
 
 class RayEdges:
@@ -48,13 +53,17 @@ class RayEdges:
 
     Args:
         loop: Ray's event loop.
+        source: creates a source from another host's actor.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, source: Callable[[Any], RaySource] = RaySource) -> None:
         self._loop = loop
+        self._source = source
         self._ends: dict[str, asyncio.Future[Any]] = {}
         self._served: list[PullOutlet[Any]] = []
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[ReaderId, Reader] = {}
+        self._newest: dict[str, int] = {}
+        """The newest known incarnation of each host that calls, keyed by host name."""
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
         """Create the producing end of a queue, from which other processes fetch items."""
@@ -66,7 +75,7 @@ class RayEdges:
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
         """Create the consuming end of a queue; main delivers its items, or this host fetches them from other hosts."""
         bounds = address["maxlen"], address["overflow"]
-        sources = {key: RaySource(actor) for key, actor in address["sources"].items()}
+        sources = {key: self._source(actor) for key, actor in address["sources"].items()}
         inlet: Any = PullInlet(name, bounds[0], sources, bounds[1]) if sources else PushInlet(name, *bounds)
         post(self._loop, self._open, name, inlet)
         return inlet  # type: ignore[no-any-return]
@@ -81,11 +90,32 @@ class RayEdges:
         """Return a queue end, after waiting until the host has opened it."""
         return await asyncio.shield(self._end(name))
 
-    async def fetch(self, reader: str, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """Return items for a reader's queues, keyed by name; `counts` is how many were already taken from each."""
+    def admit(self, caller: Caller) -> bool:
+        """Refuse all older incarnations of a host from now on; return False if a newer one is known."""
+        newest = self._newest.setdefault(caller.host, caller.incarnation)
+        if caller.incarnation > newest:
+            self._newest[caller.host] = caller.incarnation
+            for reader in [each for each in self._readers if each[0].host == caller.host]:
+                self._readers.pop(reader).cancel()
+        return caller.incarnation >= newest
+
+    async def fetch(self, reader: ReaderId, counts: Mapping[str, int]) -> dict[str, list[Any] | None] | None:
+        """Return items for a reader's queues, keyed by name; None if the reader's host was replaced.
+
+        Args:
+            reader: the reader.
+            counts: number of items that were already taken from each queue, keyed by name.
+        """
+        if not self.admit(reader[0]):
+            return None
         if reader not in self._readers:
             self._readers[reader] = Reader(self)
         return await self._readers[reader].fetch(counts)
+
+    async def finish(self, reader: ReaderId, name: str) -> None:
+        """End a queue (see `PullOutlet.finish`), unless the reader's host was replaced."""
+        if self.admit(reader[0]):
+            (await self.end(name)).finish()
 
     async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
         """Deliver items to several queues, like `PushInlet.deliver`; each key is an item's queue name and number."""
@@ -135,6 +165,14 @@ class Reader:
             await self._changed.wait()
         return {name: self._fetching.pop(name).result() for name in done}
 
+    def cancel(self) -> None:
+        """Take no more items; a call in progress returns none."""
+        for task in self._fetching.values():
+            task.cancel()
+        self._fetching.clear()
+        self._calls += 1
+        self._changed.set()
+
     async def _fetch(self, name: str, taken: int) -> list[Any] | None:
         return await (await self._edges.end(name)).fetch(taken)  # type: ignore[no-any-return]
 
@@ -159,7 +197,11 @@ class RayWorker:
 
     @cached_property
     def _edges(self) -> RayEdges:
-        return RayEdges(asyncio.get_running_loop())
+        return RayEdges(asyncio.get_running_loop(), self._source)
+
+    def _source(self, actor: Any) -> RaySource:
+        refused = partial(self._end, "another host refuses it, because main has replaced it")
+        return RaySource(actor, Caller(self._plan.name, self._plan.incarnation), refused)
 
     async def run(self) -> int:
         """Run the host until it has nothing left to do; return its exit status.
@@ -167,7 +209,11 @@ class RayWorker:
         The host has its own thread and event loop, so calls are answered while a stage computes.
         """
         sys.setswitchinterval(SWITCH_S)
-        return await asyncio.to_thread(asyncio.run, self._run(self._edges))
+        watching = asyncio.create_task(self._end_when_lost(), name="waiting for Ray's verdict")
+        try:
+            return await asyncio.to_thread(asyncio.run, self._run(self._edges))
+        finally:
+            watching.cancel()
 
     async def _run(self, edges: RayEdges) -> int:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -188,7 +234,33 @@ class RayWorker:
             await up.wait_closed()  # type: ignore[attr-defined]
         return 0 if ended_well else 1
 
-    async def fetch(self, reader: str, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
+    async def _end_when_lost(self) -> None:
+        """End this process when Ray counts its actor as dead, after which main replaces the host.
+
+        A process that Ray can't reach, because its node's daemon is stopped or cut off, would live on. Its call to
+        itself fails nevertheless, because Ray fails all calls to a dead actor.
+        """
+        while True:
+            try:
+                await ray.get_runtime_context().current_actor.stay.remote()
+            except ActorDiedError as error:
+                self._end(f"Ray counts it as dead: {' '.join(str(error).split())}")
+            except RayError:  # a broken connection is not a verdict
+                await asyncio.sleep(AGAIN_S)
+
+    async def stay(self) -> None:
+        """Never return; the call fails when Ray counts this actor as dead."""
+        await asyncio.Event().wait()
+
+    def _end(self, why: str) -> None:
+        complain(f"[WARNING] {self._plan.name} in process {os.getpid()} ends itself: {why}.")
+        os._exit(1)
+
+    async def admit(self, host: str, incarnation: int) -> None:
+        """Refuse all older incarnations of a host; see `RayEdges.admit`."""
+        self._edges.admit(Caller(host, incarnation))
+
+    async def fetch(self, reader: ReaderId, counts: Mapping[str, int]) -> dict[str, list[Any] | None] | None:
         """Return items; see `RayEdges.fetch`."""
         return await self._edges.fetch(reader, counts)
 
@@ -196,9 +268,9 @@ class RayWorker:
         """Deliver items; see `RayEdges.deliver`."""
         return await self._edges.deliver(keys, *items)
 
-    async def finish(self, name: str) -> None:
-        """End a queue; see `PullOutlet.finish`."""
-        (await self._edges.end(name)).finish()
+    async def finish(self, reader: ReaderId, name: str) -> None:
+        """End a queue; see `RayEdges.finish`."""
+        await self._edges.finish(reader, name)
 
     async def replace(self, name: str, key: str, actor: Any) -> None:
         """Replace a queue's source (see `PullInlet.replace`), or settle the queue if there is no new actor."""
@@ -207,7 +279,7 @@ class RayWorker:
         if actor is None:
             post(self._loop, inlet.settle, key)
         else:
-            post(self._loop, inlet.replace, key, RaySource(actor))
+            post(self._loop, inlet.replace, key, self._source(actor))
 
     @ray.method(concurrency_group="watch")  # type: ignore[untyped-decorator]
     async def describe(self) -> str:

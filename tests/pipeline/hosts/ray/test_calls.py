@@ -14,7 +14,7 @@ from headrace.queues.push import PushOutlet
 
 ray = pytest.importorskip("ray")
 
-from headrace.pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored  # noqa: E402
+from headrace.pipeline.hosts.ray.calls import Caller, RayDeliveries, RaySource, Stored  # noqa: E402
 from headrace.pipeline.hosts.ray.worker import RayEdges  # noqa: E402
 
 pytestmark = pytest.mark.virtual_time
@@ -46,10 +46,7 @@ class Actor:
 
     def __init__(self):
         self.edges = RayEdges(asyncio.get_running_loop())
-        self.fetch, self.deliver, self.finish = map(Method, (self.edges.fetch, self.edges.deliver, self._finish))
-
-    async def _finish(self, name):
-        (await self.edges.end(name)).finish()
+        self.fetch, self.deliver, self.finish = map(Method, (self.edges.fetch, self.edges.deliver, self.edges.finish))
 
 
 @pytest.fixture(autouse=True)
@@ -135,3 +132,64 @@ async def test_what_is_delivered_at_a_time_goes_in_one_call():
     await asyncio.sleep(1)
     assert actor.deliver.calls == 1
     assert (line.qsize(), newest.qsize()) == (0, 0)
+
+
+OLD, NEW = Caller("learner-Ball", 1), Caller("learner-Ball", 2)
+
+
+@asynccontextmanager
+async def reading(actor, caller, refused):
+    """A host's end of a queue, after its first call has come to the actor."""
+    inlet = PullInlet("Ball", 4, {"actor-0": RaySource(actor, caller, lambda: refused.append(caller))})
+    await asyncio.sleep(1)
+    yield inlet
+    inlet.close()
+    await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["main says so", "the new one calls"])
+async def test_the_newest_incarnation_of_a_reader_gets_every_item_and_an_older_one_that_lives_on_is_refused(announced):
+    actor, refused = Actor(), []
+    outlet = await actor.edges.open_outlet("Ball", {**LINE, "maxlen": 4})
+    async with reading(actor, OLD, refused) as old:
+        await outlet.put(numbered(0))
+        assert number_of(await old.get()) == 0
+        await asyncio.sleep(1)
+        if announced:
+            actor.edges.admit(NEW)
+            actor.edges.renew("Ball")
+            await outlet.put(numbered(1))
+            await asyncio.sleep(1)
+            assert refused == [OLD]
+        async with reading(actor, NEW, refused) as new:
+            if not announced:
+                actor.edges.renew("Ball")
+                await outlet.put(numbered(1))
+            for number in range(1, 20):
+                assert number_of(await new.get()) == number
+                await outlet.put(numbered(number + 1))
+            assert refused == [OLD]
+            old.close()  # whose end is none of the new one's
+            await asyncio.sleep(1)
+            assert number_of(await new.get()) == 20
+            await outlet.put(numbered(21))
+            assert number_of(await new.get()) == 21
+
+
+async def test_an_older_incarnation_that_has_not_called_yet_is_refused_too():
+    actor, refused = Actor(), []
+    outlet = await actor.edges.open_outlet("Ball", LINE)
+    async with reading(actor, NEW, refused) as new, reading(actor, OLD, refused) as old:
+        await outlet.put(numbered(0))
+        assert number_of(await new.get()) == 0
+        assert refused == [OLD]
+        assert old.qsize() == 0
+
+
+async def test_readers_of_several_hosts_do_not_refuse_each_other():
+    actor, refused = Actor(), []
+    outlet = await actor.edges.open_outlet("Ball", LINE)
+    async with reading(actor, NEW, refused), reading(actor, Caller("learner-Bat", 1), refused):
+        await outlet.put(numbered(0))
+        await asyncio.sleep(1)
+        assert refused == []
