@@ -114,7 +114,7 @@ class Stage(Generic[In, Out]):
         return None
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return the state that survives a resume: plain values and NumPy arrays, nested in dicts and lists."""
+        """Return the state that survives a resume: plain values and NumPy arrays, nested in dicts, lists, tuples."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -70,7 +70,8 @@ def export_policy(
         settings: the behaviour's settings; its trainer and network settings describe how the tensors are used.
         label: replaces the step in the file name, such as `best`; with a label, the policy is not written to `NEWEST`.
         files: file operations.
-        learner: additional state for a trainer to start from: plain values and arrays of numbers, nested in dicts.
+        learner: additional state for a trainer to start from: plain values and arrays of numbers, nested in dicts and
+            lists.
         source_folder: the YAML's folder, where `trainer_type` may name a module.
 
     Raises:
@@ -321,22 +322,24 @@ def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:
     return policy
 
 
-def _as_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy nested dictionaries, converting their arrays to tensors."""
+def _as_tensors(values: Mapping[str, Any]) -> Any:
+    """Copy nested dictionaries and lists, converting their arrays to tensors."""
     import torch
 
     return _map_leaves(values, lambda leaf: torch.from_numpy(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf)
 
 
-def _as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy nested dictionaries, converting their tensors to arrays: the inverse of `_as_tensors`."""
+def _as_arrays(values: Mapping[str, Any]) -> Any:
+    """Copy nested dictionaries and lists, converting their tensors to arrays: the inverse of `_as_tensors`."""
     import torch
 
     return _map_leaves(values, lambda leaf: leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf)
 
 
-def _map_leaves(values: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
-    return {
-        str(name): _map_leaves(value, convert) if isinstance(value, Mapping) else convert(value)
-        for name, value in values.items()
-    }
+def _map_leaves(values: Any, convert: Callable[[Any], Any]) -> Any:
+    if isinstance(values, Mapping):
+        return {name: _map_leaves(value, convert) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        inner = [_map_leaves(value, convert) for value in values]
+        return inner if isinstance(values, list) else tuple(inner)
+    return convert(values)

@@ -37,7 +37,7 @@ from headrace.pipeline.roles.device import choose_rounding, device_of
 from headrace.pipeline.roles.outlets import InletTap, recorded_here
 from headrace.pipeline.roles.training import TrainerHost
 from headrace.pipeline.run_folder.atomic_files import FileGuard
-from headrace.pipeline.run_folder.checkpoint import unfinished_folder
+from headrace.pipeline.run_folder.checkpoint import pack_state, unfinished_folder, unpack_state
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.ends import ItemSink, ItemSource, Outlet
 from headrace.stages.errors import StageError
@@ -230,7 +230,7 @@ class LearnerHost(TrainerHost):
         newest = self._stage.step, self._stage.version
         if newest == self._exported:  # the trainer has not learned since the last export
             return
-        learner = trainer.warm_state()
+        learner = unpack_state(pack_state(trainer.warm_state(), "warm_state()"))  # refuses what can't be read back
         policy = replace(trainer.exported_policy(), step=newest[0], version=newest[1])
         path = None
         run_folder = self.stages.folder.path

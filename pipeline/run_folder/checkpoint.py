@@ -17,7 +17,7 @@ import json
 import logging
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from headrace.pipeline.control.messages import PartSaved
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.queues.held_files import once_released
 from headrace.queues.packing import pack, unpack
+from headrace.stages.errors import StageError, type_of
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +44,6 @@ PART_SUFFIX = ".part"
 _UNFINISHED = ".unfinished"
 _CHECKSUM = "checksum"
 _KEYS = {"format", "number", "created", "folder", "steps", "progress", "parts"}
-_ARRAY = 1
-_KINDS = "biuf"
 
 
 class CheckpointError(Exception):
@@ -244,35 +243,93 @@ def remove_unfinished(checkpoints: Path, files: FileOperations = REAL, but: int 
             files.remove_tree(folder)
 
 
-def pack_state(state: Any) -> bytes:
-    """Encode plain values and NumPy arrays, nested in dicts and lists, as msgpack."""
-    return pack(state, default=_pack_array)  # type: ignore[no-any-return]
+def pack_state(state: Any, name: str = "state") -> bytes:
+    """Encode plain values and NumPy arrays, nested in dicts, lists and tuples, as msgpack.
+
+    Args:
+        state: the state.
+        name: what messages call it.
+
+    Raises:
+        StageError: if the state contains anything else; the message names its keys.
+    """
+    try:
+        return _pack(state)
+    except _UNPACKABLE:
+        raise StageError(_refusal(state, name)) from None
 
 
 def unpack_state(data: bytes) -> Any:
-    """Decode the result of `pack_state`; tuples become lists.
+    """Decode the result of `pack_state`.
 
     Raises:
         CheckpointError: if `data` is not a packed state.
     """
     try:
-        return unpack(data, ext_hook=_unpack_array)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        return _unpack(data)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise CheckpointError(f"not a valid state: {error!r}") from error
 
 
-def _pack_array(value: Any) -> Any:
+_ARRAY, _INTEGER, _TUPLE = 1, 2, 3
+"""Codes of the extension types for values that msgpack does not have."""
+_KINDS = "biuf"
+_PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    *((float, float), (str, str.__str__), (bytes, bytes), (list, list)),
+    (Mapping, dict),
+)
+"""Types, and functions that convert instances of their subclasses, such as a `Counter`, to plain values."""
+_UNPACKABLE = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+def _pack(value: Any) -> bytes:
+    return pack(value, default=_pack_other, strict_types=True)  # type: ignore[no-any-return]
+
+
+def _pack_other(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS:
         inner = [value.dtype.str, list(value.shape), np.ascontiguousarray(value).tobytes()]
-        return msgpack.ExtType(_ARRAY, msgpack.packb(inner, use_bin_type=True))
+        return msgpack.ExtType(_ARRAY, _pack(inner))
     if isinstance(value, np.generic) and value.dtype.kind in _KINDS:
         return value.item()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"a state may contain only plain values and numeric arrays, got {type(value).__name__}")
+    if isinstance(value, tuple):
+        return msgpack.ExtType(_TUPLE, _pack(list(value)))
+    if isinstance(value, int):
+        number = int(value)  # of an `IntEnum`, for example
+        return number if -(2**63) <= number < 2**64 else msgpack.ExtType(_INTEGER, f"{number:x}".encode())
+    for kind, convert in _PLAIN:
+        if isinstance(value, kind):
+            return convert(value)
+    raise TypeError(f"{type(value).__name__} is not a plain value")
 
 
-def _unpack_array(code: int, data: bytes) -> Any:
+def _refusal(value: Any, where: str) -> str:
+    """Return why a value can't be packed, with the keys of the innermost part that can't."""
+    if where.count("[") > 30:
+        return f"{where} is nested too deeply, or contains itself"
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, item in inner:
+        for part, at in ((key, f"a key of {where}"), (item, f"{where}[{key!r}]")):
+            try:
+                _pack(part)
+            except _UNPACKABLE:
+                return _refusal(part, at)
+    what = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type_of(value)
+    return (
+        f"{where} is {what}, which can't be saved; convert it to plain values (None, bool, int, float, str, bytes) or "
+        "NumPy arrays of numbers, nested in dicts, lists and tuples"
+    )
+
+
+def _unpack(data: bytes) -> Any:
+    return unpack(data, ext_hook=_unpack_other)
+
+
+def _unpack_other(code: int, data: bytes) -> Any:
+    if code == _INTEGER:
+        return int(data, 16)
+    if code == _TUPLE:
+        return tuple(_unpack(data))
     if code != _ARRAY:
         raise ValueError(f"unknown extension type {code}")
     dtype, shape, raw = msgpack.unpackb(data, raw=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from run_configs import Plain
+from run_configs import INLINE, Plain, changed
 from run_folders import read_whole_checkpoint
 from runs import Command
 
@@ -18,6 +20,7 @@ from headrace.pipeline.common.errors import RunFailed
 from headrace.pipeline.policies.export import read_export
 from headrace.pipeline.roles.sizes import rows_per_batch
 from headrace.pipeline.run import run
+from headrace.pipeline.trial_run import try_run
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages import StageError
@@ -134,6 +137,83 @@ def test_it_learns(tmp_path: Path):
     # Untrained, this pole falls after some 35 steps; four seeds reached 90 to 135.
     assert result.recent_return is not None
     assert result.recent_return > 70
+
+
+DRAWING = """
+import random
+
+import numpy as np
+from my_trainer import Reinforce
+
+
+class Drawing(Reinforce):
+    def __init__(self, context):
+        super().__init__(context)
+        self._numpy, self._python = np.random.default_rng(7), random.Random(7)
+
+    def learn(self):
+        self._numpy.random(), self._python.random()
+        return super().learn()
+
+    def state_dict(self):
+        return {**super().state_dict(), "numpy": self._numpy.bit_generator.state, "python": self._python.getstate()}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self._numpy.bit_generator.state = state["numpy"]
+        self._python.setstate(state["python"])
+
+
+class Visiting(Reinforce):
+    def state_dict(self):
+        return {**super().state_dict(), "visits": [{"cells": {(0, 1)}}]}
+
+
+class Warm(Reinforce):
+    def warm_state(self):
+        return {"visits": {"cells": {(0, 1)}}}
+"""
+
+
+def inline(folder: Path, trainer: str, **settings: Any) -> RunConfig:
+    """trainer.yaml with another trainer of the folder's, in this process, as a file."""
+    path = folder / "trainer.yaml"
+    plain = example(trainer_type=trainer, max_steps=1100, summary_freq=1000, **settings)
+    path.write_text(yaml.safe_dump(changed(plain, INLINE)))
+    return load_config(path, [f"checkpoint_settings.results_dir={folder}", "checkpoint_settings.run_id=run"])
+
+
+def test_random_generators_in_its_state_go_on_after_a_resume_where_they_were(folder: Path):
+    (folder / "drawing.py").write_text(DRAWING)
+    result = run(inline(folder, "drawing:Drawing")).resume(steps=1100)
+    state = read_whole_checkpoint(result.folder)["trainer@learner-LongPole"]["trainer"]
+    numpy, python = np.random.default_rng(7), random.Random(7)
+    assert state["version"] == 4
+    for _ in range(4):
+        numpy.random(), python.random()
+    assert state["numpy"] == numpy.bit_generator.state
+    assert state["python"] == python.getstate()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "keys"),
+    [
+        ("drawing:Visiting", "state['trainer']['visits'][0]['cells']"),
+        ("drawing:Warm", "warm_state()['visits']['cells']"),
+    ],
+)
+def test_state_that_can_t_be_saved_is_named_by_its_keys_and_a_trial_says_the_same(
+    folder: Path, trainer: str, keys: str
+):
+    (folder / "drawing.py").write_text(DRAWING)
+    config = inline(folder, trainer)
+    message = (
+        f"stage trainer failed saving its part of checkpoint 0: {keys} is a set, which can't be saved; convert it to"
+    )
+    with pytest.raises(RunFailed, match=re.escape(message)):
+        run(config)
+    (remark,) = [each for each in try_run(config) if each["serious"]]
+    assert message in remark["text"]
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter, OrderedDict, deque
+from enum import Enum, IntEnum
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
 import pytest
+import torch
 from fakes_files import Faulty, Recorder, Stopped
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +27,7 @@ from headrace.pipeline.run_folder.checkpoint import (
     write_manifest,
     write_part,
 )
+from headrace.stages.errors import StageError
 
 PARTS = ("trainer@learner-Ball", "ghost-Ball@main")
 
@@ -199,9 +205,8 @@ def test_a_manifest_is_readable_for_people_and_tools(tmp_path):
 
 # States. -------------------------------------------------------------------------------------------------------------
 
-SCALARS = (
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary()
-)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+HUGE = st.integers(-(2**200), 2**200)
 ARRAYS = st.builds(
     lambda dtype, shape, seed: np.random.default_rng(seed).integers(0, 2, shape).astype(dtype),
     st.sampled_from(["bool", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64", ">f4"]),
@@ -209,8 +214,12 @@ ARRAYS = st.builds(
     st.integers(0, 9),
 )
 STATES = st.recursive(
-    SCALARS | ARRAYS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    SCALARS | HUGE | ARRAYS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text() | HUGE | st.tuples(HUGE, st.text()), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -229,7 +238,8 @@ def assert_same(read, written):
         assert read.keys() == written.keys()
         for key in written:
             assert_same(read[key], written[key])
-    elif isinstance(written, list):
+    elif isinstance(written, list | tuple):
+        assert type(read) is type(written)
         assert len(read) == len(written)
         for one, other in zip(read, written, strict=True):
             assert_same(one, other)
@@ -238,18 +248,86 @@ def assert_same(read, written):
         assert type(read) is type(written)
 
 
-def test_numpy_scalars_tuples_and_arrays_that_are_views_are_taken(tmp_path):
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**64, 2**127, -(2**63), -(2**63) - 1, -(2**127), -(10**4000)])
+def test_integers_of_any_size_are_kept_exactly(number):
+    state = {"one": number, number: [{"inner": (number,)}]}
+    assert_same(unpack_state(pack_state(state)), state)
+
+
+@pytest.mark.parametrize(
+    "kind", [np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64]
+)
+def test_the_states_of_random_generators_are_kept(kind):
+    generator, other = np.random.Generator(kind(3)), np.random.Generator(kind(4))
+    ours, theirs = random.Random(3), random.Random(4)
+    state = {"numpy": generator.bit_generator.state, "legacy": ours.getstate()}
+    state = unpack_state(pack_state(state))
+    other.bit_generator.state = state["numpy"]
+    theirs.setstate(state["legacy"])
+    assert other.integers(0, 2**60, 9).tolist() == generator.integers(0, 2**60, 9).tolist()
+    assert theirs.random() == ours.random()
+
+
+class Color(IntEnum):
+    RED = 1
+
+
+class Name(str, Enum):  # noqa: UP042 - users of older Pythons write this
+    RED = "red"
+
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
+class Pair(NamedTuple):
+    one: int
+    two: int
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.float64(0.1), 0.1),
+        (np.bool_(True), True),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (np.str_("a"), "a"),
+        (Color.RED, 1),
+        (Name.RED, "red"),
+        (Pair(1, 2), (1, 2)),
+        (OrderedDict(a=1), {"a": 1}),
+        (Counter("aa"), {"a": 2}),
+        ({np.int64(3): 1}, {3: 1}),
+    ],
+)
+def test_scalars_of_numpy_and_kinds_of_plain_values_become_plain(value, plain):
+    assert_same(unpack_state(pack_state({"value": value}))["value"], plain)
+
+
+def test_arrays_that_are_views_are_taken():
     array = np.arange(12, dtype=np.int16).reshape(3, 4).T[::2]
-    read = unpack_state(pack_state({"one": np.float32(0.5), "pair": (1, 2), "view": array}))
-    assert read["one"] == 0.5
-    assert read["pair"] == [1, 2]
-    assert (read["view"] == array).all()
+    assert (unpack_state(pack_state({"view": array}))["view"] == array).all()
 
 
-@pytest.mark.parametrize("value", [object(), np.array([object()]), np.array(["text"]), {1, 2}, lambda: None])
-def test_what_is_neither_plain_nor_numbers_is_refused_when_saving(value):
-    with pytest.raises(TypeError, match="plain values and numeric arrays"):
-        pack_state({"value": value})
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"value": object()}, r"state\['value'\] is an object, which can't be saved; convert it to plain "),
+        ({"a": {"b": [1, (2, {3})]}}, r"state\['a'\]\['b'\]\[1\]\[1\] is a set, "),
+        ({"a": 1, 5: np.array([object()])}, r"state\[5\] is an array of object, "),
+        ({"a": np.array(["text"])}, r"state\['a'\] is an array of <U4, "),
+        ({"a": 1j}, r"state\['a'\] is a complex, "),
+        ({"a": torch.zeros(2)}, r"state\['a'\] is a Tensor, "),
+        ({"a": lambda: None}, r"state\['a'\] is a function, "),
+        ({"a": {(1, frozenset()): 2}}, r"a key of state\['a'\]\[1\] is a frozenset, "),
+        ({"a": ENDLESS}, r"state\['a'\].* is nested too deeply, or contains itself"),
+        (deque([1]), r"^state is a deque, "),
+    ],
+)
+def test_what_is_neither_plain_nor_numbers_is_refused_by_its_keys_when_saving(state, message):
+    with pytest.raises(StageError, match=message):
+        pack_state(state)
 
 
 @pytest.mark.parametrize(
