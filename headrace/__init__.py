@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from headrace.stages.environments.protocol import AgentSteps as AgentSteps
     from headrace.stages.environments.protocol import EnvironmentGroup as EnvironmentGroup
     from headrace.stages.environments.protocol import StepResult as StepResult
+    from headrace.stages.errors import NotFiniteError as NotFiniteError
     from headrace.stages.evaluation import EvaluationOpponents as EvaluationOpponents
     from headrace.stages.ghost import Candidate as Candidate
     from headrace.stages.ghost import OpponentSampler as OpponentSampler
@@ -107,6 +108,7 @@ _HOMES = {
     "headrace.queues.stream_reader": ("StreamReader",),
     "headrace.stages": ("Stage", "StageContext", "StageError"),
     "headrace.stages.environments.protocol": ("AgentSteps", "EnvironmentGroup", "StepResult"),
+    "headrace.stages.errors": ("NotFiniteError",),
     "headrace.stages.evaluation": ("EvaluationOpponents",),
     "headrace.stages.ghost": ("Candidate", "OpponentSampler"),
     "headrace.stages.policy": ("ActingPolicy",),

@@ -44,16 +44,16 @@ _COMPUTES = ("add", "learn", "policy", "state_dict", "load_state_dict", "load_bu
 
 
 def _settled(kind: type[Trainer], context: TrainerContext) -> Trainer:
-    """Make a trainer. Built-in trainers and their subclasses get torch's defaults, even if other code has changed them.
+    """Make a trainer whose methods run with gradients enabled, even if other code in the process has disabled them.
 
-    For example, an environment in the same process may have set the default dtype or device, or disabled gradients.
+    Built-in trainers and their subclasses also get torch's default dtype and device, which an environment in the same
+    process may have changed. Other trainers may have set these themselves.
     """
-    if not any(each.__module__.startswith("headrace.") for each in kind.__mro__ if not issubclass(Trainer, each)):
-        return kind(context)
-    with torch_defaults():
+    own = not any(each.__module__.startswith("headrace.") for each in kind.__mro__ if not issubclass(Trainer, each))
+    with torch_defaults(gradients_only=own):
         trainer = kind(context)
     for name in _COMPUTES:
-        setattr(trainer, name, torch_defaults()(getattr(trainer, name)))
+        vars(trainer)[name] = torch_defaults(gradients_only=own)(getattr(trainer, name))
     return trainer
 
 

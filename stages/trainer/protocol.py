@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -230,7 +230,10 @@ class Trainer(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return all state that future updates depend on: plain values and NumPy arrays in nested dicts and lists."""
+        """Return all state that future updates depend on.
+
+        It consists of plain values and NumPy arrays of numbers, nested in dicts, lists and tuples.
+        """
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -274,7 +277,8 @@ class Trainer(ABC):
     def warm_state(self) -> dict[str, Any]:
         """Return the state, other than the policy, that a new run can start from, such as critics and normaliser.
 
-        The state is exported with the policy. It consists of plain values and NumPy arrays of numbers, nested in dicts.
+        The state is exported with the policy. It consists of plain values and NumPy arrays of numbers, nested in dicts,
+        lists and tuples.
         """
         return {}
 
@@ -336,7 +340,7 @@ class Schedule:
 
 
 def new_random(seed: int) -> np.random.Generator:
-    """Return a generator whose state is 64-bit words, which checkpoints can hold (unlike that of NumPy's default)."""
+    """Return a generator whose state is a short array of 64-bit words."""
     return np.random.Generator(np.random.SFC64(seed))
 
 
@@ -361,17 +365,21 @@ def restore_random(random: np.random.Generator, state: Mapping[str, Any]) -> Non
 
 
 @contextmanager
-def torch_defaults() -> Iterator[None]:
-    """Use float32, the CPU and gradients by default in the `with` block or decorated function."""
+def torch_defaults(gradients_only: bool = False) -> Iterator[None]:
+    """Use float32, the CPU and gradients by default in the `with` block or decorated function.
+
+    Args:
+        gradients_only: True to keep the process's default dtype and device.
+    """
     import torch  # imported here, because code that looks up a trainer's name does not need torch
 
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    if dtype is torch.float32 and device.type == "cpu" and torch.is_grad_enabled():
+    with ExitStack() as changed:
+        if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
+            changed.enter_context(torch.inference_mode(False))
+            changed.enter_context(torch.enable_grad())
+        dtype, device = torch.get_default_dtype(), torch.get_default_device()
+        if not gradients_only and not (dtype is torch.float32 and device.type == "cpu"):
+            torch.set_default_dtype(torch.float32)
+            changed.callback(torch.set_default_dtype, dtype)
+            changed.enter_context(torch.device("cpu"))
         yield
-        return
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"):
-            yield
-    finally:
-        torch.set_default_dtype(dtype)

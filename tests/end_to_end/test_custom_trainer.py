@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from run_configs import INLINE, Plain, changed
 from run_folders import read_whole_checkpoint
@@ -214,6 +215,35 @@ def test_state_that_can_t_be_saved_is_named_by_its_keys_and_a_trial_says_the_sam
         run(config)
     (remark,) = [each for each in try_run(config) if each["serious"]]
     assert message in remark["text"]
+
+
+FOREIGN = """
+import torch
+from my_env import long_pole
+
+
+def without_gradients(**options):
+    torch.set_grad_enabled(False)
+    return long_pole(**options)
+
+
+def in_inference_mode(**options):
+    global entered
+    entered = torch.inference_mode()
+    entered.__enter__()
+    return long_pole(**options)
+"""
+
+
+@pytest.mark.parametrize("factory", ["without_gradients", "in_inference_mode"])
+def test_it_learns_although_its_environment_has_disabled_gradients(folder: Path, factory: str):
+    (folder / "foreign.py").write_text(FOREIGN)
+    config = inline(folder, "my_trainer:Reinforce")
+    plain = config.to_plain()
+    plain["environment"]["factory"] = f"foreign:{factory}"
+    with torch.inference_mode(False), torch.enable_grad():  # as before, behind it
+        result = run(config.rewritten(plain))
+    assert result.behaviors["LongPole"].version == 2
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def double_precision(monkeypatch):
         return tensor.double() if tensor.dtype == torch.float32 else tensor
 
     @contextmanager
-    def as_set():
+    def as_set(gradients_only: bool):
         yield
 
     monkeypatch.setattr(factory, "torch_defaults", as_set)  # which are of float32
