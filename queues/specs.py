@@ -70,14 +70,14 @@ class ActionSpec:
     """An agent's actions: continuous values, discrete branches, or both (hybrid)."""
 
     continuous_size: int = 0
-    """Number of continuous actions; the environment receives values in [-1, 1]."""
+    """Number of continuous actions; values are in [-1, 1] before conversion to the environment's units
+    (`stages/action_units.py`)."""
     discrete_branches: tuple[int, ...] = ()
     """Number of choices in each discrete branch."""
     masked: bool = False
     """True if the environment may forbid discrete choices, in which case batches have a column `action_masks`."""
     unbounded: tuple[int, ...] = ()
-    """Indices of continuous actions without finite bounds, for which the environment receives the policy's raw sample.
-    """
+    """Indices of continuous actions that are not scaled: the policy's raw sample, clipped at any bound."""
     continuous_names: tuple[str, ...] = field(default=(), compare=False)
     """Names of the continuous actions, such as `arm.0`; () for `continuous_0`, …. Names do not affect equality."""
     branch_names: tuple[str, ...] = field(default=(), compare=False)

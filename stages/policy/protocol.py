@@ -35,7 +35,7 @@ class Decision:
     """A policy's decision for d agents."""
 
     actions: ActionBatch
-    """The actions for the environment, in [-1, 1] where they are bounded."""
+    """The actions for the environment stage, in [-1, 1] where they are scaled."""
     columns: Mapping[str, Array]
     """[d, ...] trajectory columns: the actions as the policy drew them, log_probs, `memories` before the decision."""
     recall: Recall | None = None

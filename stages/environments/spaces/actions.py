@@ -19,13 +19,8 @@ import numpy as np
 
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import ActionSpec
-from headrace.stages.environments.spaces.own_space import (
-    AS_GOOD_AS_INFINITE,
-    BoxSpace,
-    ChoiceSpace,
-    ComposedSpace,
-    OwnSpace,
-)
+from headrace.stages.action_units import box_units
+from headrace.stages.environments.spaces.own_space import BoxSpace, ChoiceSpace, ComposedSpace, OwnSpace
 from headrace.stages.errors import StageError
 
 
@@ -123,22 +118,13 @@ def _branch_actions(space: ChoiceSpace) -> ActionMapping:
 
 
 def _box_actions(space: BoxSpace, num_envs: int) -> ActionMapping:
-    """Scale [-1, 1] affinely to [low, high] in each bounded dimension; other dimensions get the raw value.
-
-    A dimension with one bound counts as unbounded, but is clipped at that bound. All dimensions of a clipped space are
-    clipped at both bounds.
-    """
+    """Convert to the Box's units; a dimension that is not scaled counts as unbounded."""
     shape, dtype = space.shape, space.dtype
-    whole = not np.issubdtype(dtype, np.floating)
+    units = box_units(space.low, space.high, space.clipped)
+    whole = bool(units.whole.any())
     kind = np.dtype(np.float64) if whole else dtype
-    low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
-    with np.errstate(over="ignore"):
-        extent = high - low
-    bounded = np.isfinite(low) & np.isfinite(high) & (extent < AS_GOOD_AS_INFINITE) & (not space.clipped)
-    half = np.where(bounded, extent / 2, 1.0)
-    middle = np.where(bounded, low + half, 0.0)
     # Full arrays [n, size], because broadcasting costs more than the arithmetic.
-    halves, middles, lows, highs = (np.tile(row.astype(kind), (num_envs, 1)) for row in (half, middle, low, high))
+    halves, middles, lows, highs = (np.tile(row.astype(kind), (num_envs, 1)) for row in units[:4])
 
     def to_environment(actions: ActionBatch) -> Array:
         values: Array = actions.continuous * halves
@@ -150,5 +136,5 @@ def _box_actions(space: BoxSpace, num_envs: int) -> ActionMapping:
             np.rint(values, out=values)
         return values.reshape(num_envs, *shape).astype(dtype, copy=False)
 
-    unbounded = tuple(int(i) for i in np.flatnonzero(~bounded))
-    return ActionMapping(ActionSpec(continuous_size=len(bounded), unbounded=unbounded), to_environment)
+    unbounded = tuple(int(i) for i in np.flatnonzero(~units.scaled))
+    return ActionMapping(ActionSpec(continuous_size=len(units.scaled), unbounded=unbounded), to_environment)

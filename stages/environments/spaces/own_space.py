@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import Array
+from headrace.stages.action_units import plain_bounds
 
 if TYPE_CHECKING:
     from gymnasium import Space
-AS_GOOD_AS_INFINITE = 1e30
-"""Magnitude from which a bound, such as float32's largest number, counts as no bound, because scaling to it would
-overflow."""
 _SHOWN = 8
 """Maximum number of distinct bounds that a message shows for a box."""
 
@@ -198,9 +196,7 @@ def from_plain(plain: Mapping[str, Any]) -> OwnSpace:
     try:
         kind = str(plain["kind"])
         if kind == "Box":
-            shape, dtype = tuple(int(size) for size in plain["shape"]), np.dtype(str(plain["dtype"]))
-            low, high = _array(plain["low"], shape, dtype, -np.inf), _array(plain["high"], shape, dtype, np.inf)
-            return BoxSpace(low, high, bool(plain.get("clipped", False)))
+            return BoxSpace(*plain_bounds(plain), bool(plain.get("clipped", False)))
         if kind in ("Discrete", "MultiDiscrete", "MultiBinary"):
             sizes, start = (np.array(plain[key], np.int64) for key in ("sizes", "start"))
             if sizes.shape != start.shape or (sizes < 1).any():
@@ -229,14 +225,6 @@ def _bound(bound: Array) -> Any:
 
 def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
-
-
-def _array(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], infinite: float) -> Array:
-    if isinstance(bound, list):
-        return np.array([infinite if number is None else number for number in bound], dtype).reshape(shape)
-    with np.errstate(over="ignore"):
-        number = np.array(infinite if bound is None else bound, dtype)
-    return np.broadcast_to(number, shape)  # takes no memory, however large the shape
 
 
 def _shown(bound: Array) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from headrace.queues.messages import Array
-from headrace.stages.environments.spaces.own_space import AS_GOOD_AS_INFINITE, BoxSpace, ChoiceSpace
+from headrace.stages.action_units import AS_GOOD_AS_INFINITE
+from headrace.stages.environments.spaces.own_space import BoxSpace, ChoiceSpace
 from headrace.stages.errors import BrokenEnvironmentError, Who
 
 log = logging.getLogger(__name__)

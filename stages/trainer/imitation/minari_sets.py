@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import Array
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.action_units import box_units
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 PREFIX = "minari:"
 """The prefix of a `demo_path` that names a Minari data set."""
-
-_AS_GOOD_AS_INFINITE = 1e30
-"""Bounds of at least this size count as unbounded; an environment's action bounds are treated the same way."""
 
 
 def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
@@ -116,11 +114,7 @@ def _decided(space: Space[Any], drawn: Array, where: str) -> tuple[ActionSpec, N
 
 def _unscaled(space: Any, drawn: Array) -> tuple[ActionSpec, NDArray[np.float32]]:
     """Scale each bounded dimension from [low, high] to [-1, 1], the inverse of the scaling in environments."""
-    low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        bounded = np.ravel(space.bounded_below & space.bounded_above) & (high - low < _AS_GOOD_AS_INFINITE)
-        half = np.where(bounded, (high - low) / 2, 1.0)
-        middle = np.where(bounded, low + half, 0.0)
-    half[half == 0] = 1.0  # an action that has a single possible value
-    unbounded = tuple(int(i) for i in np.flatnonzero(~bounded))
-    return ActionSpec(len(low), unbounded=unbounded), ((drawn - middle) / half).astype(np.float32)
+    units = box_units(space.low, space.high)
+    half = np.where(units.half, units.half, 1.0)  # an action that has a single possible value
+    unbounded = tuple(int(i) for i in np.flatnonzero(~units.scaled))
+    return ActionSpec(len(half), unbounded=unbounded), ((drawn - units.middle) / half).astype(np.float32)
