@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.messages import Array
+from headrace.stages.action_units import ActionUnits
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import (
@@ -227,9 +228,32 @@ def _hyper(graph: Graph, layer: HyperLayer, x: str, goals: str) -> str:
 _INT64 = 7
 
 
+def convert_to_units(graph: Graph, actions: str, units: ActionUnits) -> str:
+    """Convert continuous actions [B, C] to the environment's units, in float32."""
+    if units.identity:
+        return actions
+    largest = np.finfo(np.float32).max  # in place of infinity, which some runtimes don't support
+    low, high = (graph.constant(bound.clip(-largest, largest)) for bound in (units.low, units.high))
+    scaled = graph.add(graph.multiply(actions, units.half), units.middle)
+    converted = graph.node("Max", graph.node("Min", scaled, high), low)
+    return _mixed(graph, _rounded(graph, converted), converted, units.whole) if units.whole.any() else converted
+
+
+def _rounded(graph: Graph, x: str) -> str:
+    """Round half to even as NumPy does; `Round` is not in all operator sets."""
+    up, down = graph.node("Floor", graph.add(x, 0.5)), graph.node("Ceil", graph.add(x, -0.5))
+    odd = graph.node("Sub", up, graph.multiply(graph.node("Floor", graph.multiply(up, 0.5)), 2.0))
+    return graph.node("Sub", up, graph.node("Mul", graph.node("Sub", up, down), odd))
+
+
+def _mixed(graph: Graph, x: str, y: str, of_x: NDArray[np.bool_]) -> str:
+    """Return the columns of `x` where `of_x` [columns] is true, and those of `y` elsewhere."""
+    return graph.node("Add", graph.multiply(x, of_x), graph.multiply(y, ~of_x))
+
+
 @dataclass(frozen=True)
 class ActionValues:
-    """Actions in the form that the environment receives."""
+    """Actions in the form of `ActionBatch`."""
 
     continuous: str | None
     """[B, C] continuous actions; None if there are none."""
@@ -325,9 +349,9 @@ class ActionHeads:
         clipped = graph.node("Div", graph.clip(drawn, -ACTION_LIMIT, ACTION_LIMIT), limit)
         if not spec.unbounded:
             return clipped
-        raw = np.zeros(spec.continuous_size, np.float32)
-        raw[list(spec.unbounded)] = 1.0
-        return graph.node("Add", graph.multiply(clipped, 1.0 - raw), graph.multiply(drawn, raw))
+        raw = np.zeros(spec.continuous_size, np.bool_)
+        raw[list(spec.unbounded)] = True
+        return _mixed(graph, clipped, drawn, ~raw)
 
     def _choice(self, heads: str, index: int, deterministic: bool) -> str:
         graph, logits = self._graph, self.logits(heads, index)

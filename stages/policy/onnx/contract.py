@@ -45,6 +45,14 @@ FORBIDDEN = 1e8
 """Subtracted from forbidden choices' logits. An all-zero mask lowers all logits equally, without producing NaN."""
 
 
+def before_units(output: str) -> str:
+    """Return the name of Headrace's own output for the actions in `output`, before conversion to `ActionUnits`.
+
+    Headrace runs models by these outputs, because its environment stage converts actions itself.
+    """
+    return f"policy_{output}"
+
+
 def observation_name(index: int) -> str:
     """Return the name of an observation's input, given the observation's index in the spec."""
     return f"obs_{index}"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array, Floats, PolicyUpdate
 from headrace.queues.specs import GODOT, BehaviorSpec, ObservationSpec
+from headrace.stages.action_units import action_units
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import NORMALIZER_MEAN, PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork, untrained_actor
@@ -28,6 +29,7 @@ from headrace.stages.policy.onnx.actor import (
     EncodedValues,
     MemoryValues,
     compute_encoding,
+    convert_to_units,
     encode_observations,
 )
 from headrace.stages.policy.onnx.contract import NOTES, noted
@@ -111,6 +113,7 @@ class _Model:
             heads = apply(self._graph, actor.action, encoding)
             drawn, chosen = (self._heads.act(heads, deterministic) for deterministic in (False, True))
             after = None
+        self._unconverted: dict[str, str] = {}
         self._give(drawn, chosen, after)
 
     def to_bytes(self, update: PolicyUpdate) -> bytes:
@@ -132,15 +135,14 @@ class _Model:
         return acted, graph.beside([h_after, c_after, self._heads.features(acted)])
 
     def _give(self, drawn: ActionValues, chosen: ActionValues, after: str | None) -> None:
-        """Add the model's outputs, in ML-Agents' order."""
+        """Add the model's outputs, in ML-Agents' order, and then Headrace's own."""
         actions = self._design.spec.actions
         self._number(contract.VERSION_NUMBER, [contract.VERSION])
         self._number(contract.MEMORY_SIZE, [self._state_size])
         if drawn.continuous is not None and chosen.continuous is not None:
-            shape = (BATCH, actions.continuous_size)
-            self._graph.output(contract.CONTINUOUS, drawn.continuous, shape)
+            self._give_continuous(contract.CONTINUOUS, drawn.continuous)
             self._number(contract.CONTINUOUS_SIZE, [actions.continuous_size])
-            self._graph.output(contract.DETERMINISTIC_CONTINUOUS, chosen.continuous, shape)
+            self._give_continuous(contract.DETERMINISTIC_CONTINUOUS, chosen.continuous)
         if drawn.discrete:
             shape = (BATCH, len(drawn.discrete))
             self._graph.output(contract.DISCRETE, self._graph.beside(drawn.discrete), shape, integers=True)
@@ -151,6 +153,14 @@ class _Model:
         if after is not None:
             state = self._graph.reshape(after, -1, 1, self._state_size)
             self._graph.output(contract.RECURRENT_OUT, state, (BATCH, 1, self._state_size))
+        for name, values in self._unconverted.items():
+            self._graph.output(contract.before_units(name), values, (BATCH, actions.continuous_size))
+
+    def _give_continuous(self, name: str, values: str) -> None:
+        converted = convert_to_units(self._graph, values, action_units(self._design.spec))
+        self._graph.output(name, converted, (BATCH, self._design.spec.actions.continuous_size))
+        if converted != values:
+            self._unconverted[name] = values
 
     def _number(self, name: str, numbers: Sequence[object]) -> None:
         """Add a constant to the outputs; Unity reads constants in the model's first run."""

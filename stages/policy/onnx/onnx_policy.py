@@ -67,7 +67,9 @@ class ActionOutputs:
         """
         names = []
         if self._actions.continuous_size:
-            names.append(contract.DETERMINISTIC_CONTINUOUS if deterministic else self._continuous)
+            name = contract.DETERMINISTIC_CONTINUOUS if deterministic else self._continuous
+            unconverted = contract.before_units(name)
+            names.append(unconverted if unconverted in self._outputs else name)
         if self._actions.discrete_branches:
             names.append(contract.DETERMINISTIC_DISCRETE if deterministic and not self._logits else self._discrete)
         lacking = [name for name in names if name not in self._outputs]
