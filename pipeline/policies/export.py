@@ -304,8 +304,9 @@ def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:
         policy = load_acting_policy(Path("results/run/Ball/Ball-best.pt"))
         decision = policy.act((observations,), None, np.random.default_rng(0), deterministic=True)
 
-    Pass `decision.actions` to the environment. If the policy has a memory, pass `decision.recall` as `recall` to the
-    same agents' next decision; pass None at the start of an episode.
+    Pass `decision.actions` to an `EnvironmentGroup`, which converts them to the environment's units. If the policy has
+    a memory, pass `decision.recall` as `recall` to the same agents' next decision; pass None at the start of an
+    episode.
 
     Args:
         path: the file.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
@@ -27,9 +27,8 @@ from headrace.pipeline.policies.model_files import (
 from headrace.pipeline.prediction.judgement import ActionDistribution, Columns, critic_of, distribution_of
 from headrace.pipeline.prediction.observation_reader import ObservationReader, read_masks, read_starts, read_state
 from headrace.pipeline.prediction.policy_spaces import own_terms
-from headrace.queues.messages import ActionBatch, Floats
+from headrace.queues.messages import Floats
 from headrace.queues.specs import STEP_MUL, behavior_name
-from headrace.stages.environments.spaces.actions import action_mapping
 from headrace.stages.environments.spaces.masks import MASK, MaskReader
 from headrace.stages.errors import StageError, type_of
 from headrace.stages.policy.design import ACTION_HEADS
@@ -77,9 +76,8 @@ class LoadedPolicy:
         self._reader = ObservationReader(terms)
         self._mask_reader = MaskReader.of_policy(spec)
         self._masked_beside = MASK not in getattr(self.observation_space, "parts", {MASK: None})
-        self._chooses_held = terms.chooses_held
+        self._terms = terms
         self._random = np.random.default_rng(seed)
-        self._mapping = lru_cache(maxsize=16)(lambda n: action_mapping(self.action_space, n, self.behavior))
         first = nothing_recalled(policy, spec.actions, 1)
         self._first = None if first is None else np.concatenate((first.memories, first.previous_actions), axis=1)
 
@@ -128,7 +126,9 @@ class LoadedPolicy:
             decision = self._policy.act(columns, masks, self._random, bool(deterministic), recall)
         except StageError as error:
             raise PredictError(f"{self.file}: the policy can't choose actions: {error}") from error
-        action = self._own_action(decision.actions, n)
+        action = self._terms.own_actions(decision.actions)
+        if self._terms.chooses_held:
+            action = {"action": action, STEP_MUL: decision.actions.discrete[:, -1] + 1}
         after = decision.recall
         if after is None:
             return Prediction(_first_of(action) if single else action, None)
@@ -204,13 +204,6 @@ class LoadedPolicy:
                 memory = np.where(begins[:, None], self._first, memory)
         size = self._policy.memory_size
         return Recall(memory[:, :size], memory[:, size:])
-
-    def _own_action(self, actions: ActionBatch, n: int) -> Any:
-        to_own = self._mapping(n).to_environment
-        if not self._chooses_held:
-            return to_own(actions)
-        own = to_own(ActionBatch(actions.continuous, actions.discrete[:, :-1]))
-        return {"action": own, STEP_MUL: actions.discrete[:, -1] + 1}
 
 
 class LoadedMixture:

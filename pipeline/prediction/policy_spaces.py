@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache, reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
 
 from headrace.config import ObservationSettings
 from headrace.pipeline.common.errors import RunError
+from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import STEP_MUL, ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.spaces.actions import action_mapping
 from headrace.stages.environments.spaces.observations import ObservationPart, name_of, observation_parts
@@ -29,9 +32,9 @@ CONTINUOUS, DISCRETE = "continuous", "discrete"
 """Keys of the action dict for a policy whose file has no spaces."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OwnTerms:
-    """A behaviour's spaces, and how its observations are converted to columns."""
+    """A behaviour's spaces, and how its observations and actions are converted to and from columns."""
 
     observation_space: OwnSpace
     action_space: OwnSpace
@@ -42,6 +45,33 @@ class OwnTerms:
     unknown."""
     chooses_held: bool = False
     """True if the policy chooses, with each action, for how many steps the action is held."""
+
+    @cached_property
+    def _mapping(self) -> Callable[[int], Callable[[ActionBatch], Any]]:
+        return lru_cache(maxsize=16)(lambda n: action_mapping(self.action_space, n, "").to_environment)
+
+    @property
+    def starts(self) -> list[int]:
+        """The environment's number for choice 0 of each branch."""
+        found = [leaf.start for _, leaf in leaves(self.action_space) if isinstance(leaf, ChoiceSpace)]
+        return [int(number) for start in found for number in start.flat] + [1] * self.chooses_held
+
+    @cached_property
+    def _boxes(self) -> list[tuple[Any, ...]]:
+        return [keys for keys, leaf in leaves(self.action_space) if isinstance(leaf, BoxSpace)]
+
+    def own_actions(self, actions: ActionBatch) -> Any:
+        """Return n decisions as n actions in the environment's space, batched, without `STEP_MUL`."""
+        discrete = actions.discrete[:, :-1] if self.chooses_held else actions.discrete
+        return self._mapping(len(discrete))(ActionBatch(actions.continuous, discrete))
+
+    def in_units(self, actions: ActionBatch) -> ActionBatch:
+        """Return n decisions with continuous actions [n, C] in the environment's units, as float64."""
+        if not self._boxes:
+            return actions
+        own, n = self.own_actions(actions), len(actions.continuous)
+        numbers = [reduce(getitem, keys, own).reshape(n, -1) for keys in self._boxes]
+        return ActionBatch(np.concatenate(numbers, axis=1, dtype=np.float64), actions.discrete)
 
 
 def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:

@@ -41,7 +41,7 @@ class ActionAnswer:
     """The answer to a request for n agents."""
 
     actions: ActionBatch
-    """Actions of the n agents."""
+    """Actions of the n agents, the continuous ones in the environment's units."""
     recall: Recall | None
     """New memories of the n agents; None for a model without memory."""
     loaded: LoadedModel
@@ -170,7 +170,7 @@ class Batcher:
     async def _act(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> Decision:
         self.decisions += 1
         call = partial(
-            loaded.policy.act,
+            loaded.act,
             tuple(_joined(arrays) for arrays in zip(*(each.request.observations for each in group), strict=True)),
             _masks(group),
             self._random,

@@ -45,8 +45,12 @@ _REQUEST = {
 _ANSWER = {
     "type": "object",
     "properties": {
-        "continuous": _rows("number", "[agents, continuous actions] as the environment receives them."),
-        "discrete": _rows("integer", "[agents, branches] index of the choice."),
+        "continuous": _rows(
+            "number", "[agents, continuous actions] in the environment's units, from the model's `low` to its `high`."
+        ),
+        "discrete": _rows(
+            "integer", "[agents, branches] index of the choice; the environment's number for index 0 is in `starts`."
+        ),
         "version": {"type": "integer", "description": "Version of the model: 1, then 2 when a newer file is loaded, …"},
         "step": {"type": "integer", "description": "Steps that this version was trained for."},
     },
@@ -79,7 +83,7 @@ def schema(session: dict[str, Any], infer: dict[str, Any]) -> dict[str, Any]:
     one, v2 = "/api/models/{model}", "Open Inference Protocol: "
     rows: list[tuple[str, str, dict[str, Any]]] = [
         ("/api/models", "get", _operation("The models")),
-        (one, "get", _operation("A model: its observations and actions", [model])),
+        (one, "get", _operation("A model: its observations, its actions and their bounds", [model])),
         (f"{one}/act", "post", _operation("Actions for observations", [model], _REQUEST, _ANSWER)),
         (f"{one}/sessions", "post", _operation("Begin a session", [model], session, done="201")),
         (f"{one}/sessions/{{session}}", "delete", _operation("End a session", [model, key])),

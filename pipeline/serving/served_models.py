@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from headrace.pipeline.policies.model_files import (
     find_models,
     read_model,
 )
+from headrace.pipeline.prediction.policy_spaces import OwnTerms, own_terms
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.action_units import action_units
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.numpy_policy import NumpyPolicy
-from headrace.stages.policy.protocol import ActingPolicy, Recall
+from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ class LoadedModel:
     path: Path
     signature: Signature
     spec: BehaviorSpec
+    terms: OwnTerms
     policy: ActingPolicy
     version: int
     """Number of the served policy: 1 for the first one, 2 for the next, …"""
@@ -56,6 +60,11 @@ class LoadedModel:
     def description(self) -> str:
         """Text that names the policy's file, and the policy's step if known."""
         return shown(self.path) + (f", step {self.step}" if self.step else "")
+
+    def act(self, *arguments: Any) -> Decision:
+        """Decide as `ActingPolicy.act` does, but with continuous actions in the environment's units."""
+        decision = self.policy.act(*arguments)
+        return replace(decision, actions=self.terms.in_units(decision.actions))
 
     def is_quick(self, agents: int) -> bool:
         """Return True if a decision for this many agents costs no more than a thread switch."""
@@ -118,6 +127,8 @@ class ServedModel:
     def plain(self) -> dict[str, Any]:
         """Return the model's description for the API."""
         loaded, spec = self.newest, self.newest.spec.to_plain()
+        units = action_units(loaded.spec)
+        low, high = ([n if isfinite(n) else None for n in bound.tolist()] for bound in (units.low, units.high))
         return {
             "name": self.name,
             "behavior": self.newest.spec.name,
@@ -126,7 +137,7 @@ class ServedModel:
             "step": loaded.step,
             "memory": bool(loaded.policy.memory_size),
             "observations": spec["observations"],
-            "actions": spec["actions"],
+            "actions": spec["actions"] | {"low": low, "high": high, "starts": loaded.terms.starts},
             "action_repeat": spec.get("action_repeat"),
         }
 
@@ -180,7 +191,8 @@ def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
     policy, spec, settings = model.make_policy(), model.spec, model.design.settings
     check_decides(file.path, policy, spec)
     step, weights = max(0, model.update.step), model.update.weights.size
-    return LoadedModel(file.path, signature, spec, policy, version, step, weights, settings.deterministic)
+    terms = own_terms(spec, str(file.path))
+    return LoadedModel(file.path, signature, spec, terms, policy, version, step, weights, settings.deterministic)
 
 
 async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:

@@ -7,6 +7,8 @@ import signal
 
 import grpc
 import pytest
+from gymnasium.spaces import Box
+from predicted import Acting, group_of, saved
 from serving_samples import expected, post, served, write_model
 
 from headrace.pipeline.cli import main
@@ -17,7 +19,11 @@ def test_models_answer_until_the_server_is_told_to_end(tmp_path):
     write_model(tmp_path / "results" / "first")
     write_model(tmp_path / "results" / "first", step=100, seed=1)
     wanted = {"Ball": expected([[[1, 2, 3]]]), "old": expected([[[1, 2, 3]]], seed=1)}
-    arguments = ("results/first", "old=results/first@100", "--listen", "127.0.0.1:0", "--deterministic")
+    group, envs, result = group_of(Box(-2, 2, (3,)), Box(-2, 6, (2,)), clips=True, num_envs=1)
+    pendulum = saved(tmp_path / "results" / "other", group.behavior_specs["Test"])
+    Acting(pendulum, group).step(result)
+    models = ("results/first", "old=results/first@100", "results/other")
+    arguments = (*models, "--listen", "127.0.0.1:0", "--deterministic")
     with served(tmp_path, *arguments) as (process, said):
         assert "Ball: results/first/Ball/Ball-500.pt, step 500\nold: " in said
         assert "token" not in said
@@ -26,6 +32,8 @@ def test_models_answer_until_the_server_is_told_to_end(tmp_path):
             status, answer = post(f"{url}api/models/{name}/act", {"observations": [[[1, 2, 3]]]})
             assert status == 200
             assert answer["continuous"][0] == pytest.approx(decision.actions.continuous[0].tolist(), rel=1e-5)
+        answer = post(f"{url}api/models/Test/act", {"observations": [[envs[0].seen[-2].tolist()]]})[1]
+        assert answer["continuous"][0] == pytest.approx(envs[0].given[-1].tolist(), rel=1e-5), "in its units"
         port = re.search(r"gRPC: port (\d+)", said)[1]
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = channel.unary_unary(f"/{grpc_server.SERVICE}/Act")

@@ -38,7 +38,7 @@ class Doubling:
 
 
 def model_of(policy, quick=True):
-    return SimpleNamespace(newest=SimpleNamespace(policy=policy, is_quick=lambda _: quick, path="Ball.pt"))
+    return SimpleNamespace(newest=SimpleNamespace(act=policy.act, is_quick=lambda _: quick, path="Ball.pt"))
 
 
 @asynccontextmanager
