@@ -34,8 +34,8 @@ LEARNING_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "hyperparameters": {
             "batch_size": 256,
             "buffer_size": 1_000_000,
-            "buffer_init_steps": 1000,
-            "random_steps": 1000,
+            "buffer_init_steps": 100,
+            "random_steps": 100,
         },
         "network_settings": {"hidden_units": 256, "activation": "relu"},
     },
