@@ -89,7 +89,7 @@ def _import(module: str, what: str) -> None:
         )
     try:
         importlib.import_module(module)
-    except Exception as error:
+    except BaseException as error:  # a module that calls `sys.exit` must not end the command
         raise _refusal(f"{what}: {type(error).__name__}: {error}") from error
 
 

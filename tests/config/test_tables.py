@@ -78,13 +78,23 @@ def test_an_installed_package_s_module_is_imported_when_a_name_is_lacking(tmp_pa
     assert TABLE.get("nobody's") is None
 
 
-def test_an_installed_package_whose_module_fails_is_named(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by"),
+        ("next(iter(()))", "StopIteration: "),
+        ("import sys; sys.exit()", "SystemExit: "),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt: "),
+        ("import asyncio; raise asyncio.CancelledError", "CancelledError: "),
+    ],
+)
+def test_an_installed_package_whose_module_fails_is_named(statement, named, tmp_path, monkeypatch):
     info = tmp_path / "offering-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[headrace.plugins]\nmore = broken_kinds\n")
-    (tmp_path / "broken_kinds.py").write_text("1 / 0\n")
+    (tmp_path / "broken_kinds.py").write_text(statement)
     monkeypatch.syspath_prepend(tmp_path)
 
-    with pytest.raises(ConfigError, match=r"^'more' of the installed package offering: ZeroDivisionError: division by"):
+    with pytest.raises(ConfigError, match=f"^'more' of the installed package offering: {named}"):
         TABLE.get("anything")
