@@ -129,7 +129,7 @@ def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, rema
         remarks.append("num_envs 1, because the environment's step time could not be measured")
         return with_num_envs(config, 1)
     best = max(count / (TICK_S + seconds) for count, seconds in took.items())
-    number = next(count for count, seconds in took.items() if count / (TICK_S + seconds) * GROWTH >= best)
+    number = next((count for count, seconds in took.items() if count / (TICK_S + seconds) * GROWTH >= best), 1)
     remarks.append(f"num_envs {number}, with {took[number]:.2g} s per step ({_others(took, number)})")
     return with_num_envs(config, number)
 
@@ -155,10 +155,11 @@ def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks
     if len(took) < 2:
         return config
     half, full = took.values()
-    each = max(0.0, (full - half) / (whole - max(1, whole // 2)))
+    # At most the mean, because instances that slow each other down would otherwise make a shorter step negative.
+    each = min(max(0.0, (full - half) / (whole - max(1, whole // 2))), full / whole)
     tick = {actors: TICK_S + full - each * (whole - whole // actors) for actors in _divisors(whole, free)}
     least = min(tick.values())
-    actors = next(number for number, seconds in tick.items() if seconds <= 1.1 * least)
+    actors = next((number for number, seconds in tick.items() if seconds <= 1.1 * least), 1)
     if tick[1] < WORTH * tick[actors]:
         remarks.append(
             f"1 actor for {whole} environments, because a step of all of them takes {full:.2g} s and more actors would "
@@ -192,7 +193,7 @@ def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, fl
     if isinstance(answer, NoAnswer):
         log.debug("the environment's step time could not be measured: %s", answer)
         return {}
-    return dict(answer)
+    return {count: max(0.0, seconds) for count, seconds in answer}  # the environment may have changed the clock
 
 
 def _most_instances(config: RunConfig) -> int:

@@ -40,7 +40,7 @@ def measure_stepping(config: RunConfig, counts: list[int], gain: float, budget_s
         found.append((count, tick_s))
         if time.perf_counter() - began > budget_s:
             break
-        if len(found) > 1 and count / tick_s < gain * found[-2][0] / found[-2][1]:
+        if len(found) > 1 and count * found[-2][1] < gain * found[-2][0] * tick_s:  # without a division by zero
             break
     return found
 

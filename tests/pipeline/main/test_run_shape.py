@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import hypothesis.strategies as st
 import pytest
 import yaml
+from hypothesis import given
+from properties import examples
 
 from headrace.config import RunConfig
 from headrace.pipeline.main import run_shape
@@ -92,6 +97,31 @@ def test_a_step_whose_time_does_not_depend_on_the_number_is_not_shared(machine):
     found, said = settled_and_said()
     assert found.pipeline.hosts.actors.replicas == 1
     assert "more actors would hardly be faster" in said
+
+
+TIMES = st.one_of(st.floats(1e-6, 1.0), st.sampled_from([0.0, -1.0, 1e-300, 1e300, math.inf, -math.inf]))
+"""Seconds of a tick: of an environment, or of one that changes the clock."""
+
+
+@given(st.integers(1, 65), st.sampled_from(["auto", *range(1, 65)]), st.lists(TIMES, min_size=7, max_size=7))
+@examples(60)
+def test_whatever_was_measured_every_core_gets_at_most_one_actor_and_no_environment_is_lost(cores, num_envs, times):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_shape, "usable_cores", lambda: cores)
+        patch.setattr(run_shape, "call_in_subprocess", lambda *asked: [*zip(asked[3], times, strict=False)])
+        found = settled(num_envs=num_envs)
+    actors, each = found.pipeline.hosts.actors.replicas, found.environment.num_envs
+    assert 1 <= actors <= cores
+    assert actors * each == num_envs or (num_envs == "auto" and actors * each in {1, 2, 4, 8, 16, 32, 64})
+
+
+@pytest.mark.parametrize(("half_s", "actors"), [(0.015, 8), (0.010, 8), (0.0, 8), (0.029, 1), (0.1, 1)])
+def test_instances_that_slow_each_other_down_count_as_much_as_their_mean(half_s, actors, monkeypatch):
+    monkeypatch.setattr(run_shape, "usable_cores", lambda: 16)
+    monkeypatch.setattr(run_shape, "call_in_subprocess", lambda *asked: [(8, half_s), (16, 0.030)])
+    found, said = settled_and_said(num_envs=16)
+    assert found.pipeline.hosts.actors.replicas == actors
+    assert f"{actors} actor" in said
 
 
 @pytest.mark.parametrize(
