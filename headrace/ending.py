@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -23,7 +24,8 @@ else:
 AT_ONCE = 130
 """Exit status of a process that was ended immediately."""
 
-_cleanups: list[Callable[[], object]] = []
+_cleanups: list[tuple[threading.Thread, Callable[[], object]]] = []
+_abandoned: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _ending = False
 
 
@@ -55,21 +57,32 @@ def ended_at_once(for_good: bool = False) -> Iterator[None]:
 
 @contextmanager
 def cleaned_up_by(cleanup: Callable[[], object]) -> Iterator[None]:
-    """Call `cleanup` if a stop request ends the process within the context."""
-    _cleanups.append(cleanup)
+    """Call `cleanup` if this process is ended within the context, or if this thread is abandoned (`clean_up`)."""
+    entry = (threading.current_thread(), cleanup)
+    _cleanups.append(entry)
     try:
+        if entry[0] in _abandoned:
+            cleanup()
         yield
     finally:
-        _cleanups.remove(cleanup)
+        _cleanups.remove(entry)
+
+
+def clean_up(thread: threading.Thread | None = None) -> None:
+    """Call the cleanups of an abandoned thread, including those it registers later; without a thread, call all."""
+    if thread is not None:
+        _abandoned.add(thread)
+    for each, cleanup in reversed(_cleanups.copy()):
+        if thread in (each, None):
+            with suppress(Exception):
+                cleanup()
 
 
 def _end(number: int, _: object) -> None:
     global _ending
     if not _ending:
         _ending = True
-        for cleanup in reversed(_cleanups):
-            with suppress(Exception):
-                cleanup()
+        clean_up()
         program = os.path.splitext(os.path.basename(sys.argv[0]))[0]
         _say(f"[ERROR] {program}: ended immediately, by {signal.Signals(number).name}")
     os._exit(AT_ONCE)

@@ -201,8 +201,9 @@ def _tournament(players: Sequence[str], request: Request) -> int:
 async def _play_until_stopped(table: TournamentTable) -> None:
     from headrace.pipeline.command.signals import stopped_by_signals
 
-    with stopped_by_signals(table.config.pipeline.supervision.main) as stop:
-        await table.play(stop)
+    with stopped_by_signals(table.config.pipeline.supervision.main) as signals:
+        signals.begin(lambda: bool(table.results))
+        await table.play(signals.stop)
 
 
 def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
@@ -297,14 +298,20 @@ async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot
     from headrace.pipeline.run import RunOptions, run_async
 
     limits = config.pipeline.supervision.main
-    with stopped_by_signals(limits, lambda words: end_process(f"the run has failed: {words}", 1)) as stop:
+    with stopped_by_signals(limits, lambda words: end_process(f"the run has failed: {words}", 1)) as signals:
         progress = Progress(enabled=sys.stderr.isatty(), detailed=config.debug)
 
         def end_where_asked(snapshot: ProgressSnapshot) -> None:
             if until is not None and until(snapshot):
-                stop.set()
+                signals.stop.set()
 
-        options = RunOptions(stop=stop, progress=progress, watched=True, on_progress=end_where_asked)
+        options = RunOptions(
+            stop=signals.stop,
+            progress=progress,
+            watched=True,
+            on_start=signals.begin,
+            on_progress=end_where_asked,
+        )
         result = await run_async(config, options)
     try:
         for name, behavior in result.behaviors.items():

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from operator import methodcaller
@@ -19,6 +20,8 @@ import yaml
 
 from headrace.config import RunConfig, load_config
 from headrace.config.learning_defaults import describe_learning_defaults
+from headrace.ending import cleaned_up_by
+from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.errors import RunError, RunFailed
 from headrace.pipeline.common.kept_state import kept_state, put_back
 from headrace.pipeline.common.loop_watch import LoopWatch
@@ -179,13 +182,14 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
     try:
         with kept_surroundings(), kept_state():
             options = replace(options or RunOptions(), **parts)
+            stop = options.stop.event() if isinstance(options.stop, StopRequest) else options.stop or asyncio.Event()
             with _loaded(config, options.environment) as loaded:
                 if not isinstance(config, RunConfig):  # the caller has loaded it, and has seen its warnings
                     for warning in loaded.warnings:
                         log.warning("%s", warning)
-                loaded, chosen = await asyncio.to_thread(settled_shape, loaded)
+                loaded, chosen = await _settled(loaded, stop)
                 with started_early(loaded):
-                    result = await _run(loaded, chosen, options)
+                    result = await _run(loaded, chosen, options, stop)
                     return replace(result, config=loaded, environment=options.environment)
     except Exception:
         raise
@@ -203,10 +207,19 @@ def _loaded(config: Configuration, environment: Any) -> AbstractContextManager[R
     return given_to(config, environment)
 
 
-async def _run(config: RunConfig, chosen: str, options: RunOptions) -> RunResult:
+async def _settled(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, str]:
+    """Choose the run's shape; a stop request ends the measurement of the environment."""
+    try:
+        return await in_thread("shape of the run", settled_shape, config, hurry=stop)
+    except Exception as error:
+        text = f"choosing the numbers of actors and environments: {describe_error(error)}"
+        raise RunFailed(text, detail="".join(traceback.format_exception(error))) from error
+
+
+async def _run(config: RunConfig, chosen: str, options: RunOptions, stop: asyncio.Event) -> RunResult:
     config = for_viewers(config)
     check_run(config)
-    with _open_folder(config) as folder, _logged(folder, config):
+    with _open_folder(config) as folder, cleaned_up_by(folder.close), _logged(folder, config):
         checkpoint, left = _open_checkpoint(config, folder)
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
         if options.console:
@@ -216,7 +229,7 @@ async def _run(config: RunConfig, chosen: str, options: RunOptions) -> RunResult
         watch = nullcontext() if options.watched else LoopWatch(config.pipeline.supervision.main)
         async with Coordinator(plan, options.console, options.progress) as coordinator:
             with watch:
-                problem = await _run_to_end(plan, coordinator, options)
+                problem = await _run_to_end(plan, coordinator, options, stop)
         if problem is not None:
             raise problem
         return await _report(plan, coordinator)
@@ -228,13 +241,20 @@ def _logged(folder: RunFolder, config: RunConfig) -> AbstractContextManager[None
     return nullcontext() if settings.inference else logged_to(folder.path, append=settings.resume)
 
 
-async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptions) -> RunError | None:
+async def _run_to_end(
+    plan: RunPlan, coordinator: Coordinator, options: RunOptions, stop: asyncio.Event
+) -> RunError | None:
     """Run to completion. If the run can't start, return the error, because a task group would wrap a raised one."""
-    stop = options.stop.event() if isinstance(options.stop, StopRequest) else options.stop or asyncio.Event()
     on_progress = None if options.on_progress is None else guarded("on_progress", options.on_progress, coordinator)
     join_callbacks(coordinator, options.on_summary, options.on_checkpoint)
-    if plan.config.monitor is None:
+
+    async def run_hosts(on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
+        if options.on_start is not None:
+            options.on_start(lambda: coordinator.shutdown.would_save)
         await coordinator.run(stop, on_progress)
+
+    if plan.config.monitor is None:
+        await run_hosts(on_progress)
         return None
     from headrace.pipeline.monitor.monitor import monitored
 
@@ -246,7 +266,7 @@ async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptio
                 if on_progress is not None:
                     on_progress(snapshot)
 
-            await coordinator.run(stop, tell)
+            await run_hosts(tell)
     except RunError as error:
         return error
     return None
@@ -323,9 +343,9 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     writes = not plan.folder.waits
     if writes:
         await _write_league(coordinator, folder)
-    results = await asyncio.to_thread(coordinator.parts.merged, lambda part: part.report())
+    results = await in_thread("report", coordinator.parts.merged, lambda part: part.report())
     if writes and not plan.playing:
-        await asyncio.to_thread(write_run_picture, folder)
+        await in_thread("draw curves", write_run_picture, folder)
     _raise_failure(plan, coordinator)
     behaviors = {
         name: BehaviorResult(
@@ -343,7 +363,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         log.warning("%s", missing)
     if not plan.playing:
         exports = {name: result.export for name, result in behaviors.items() if result.export is not None}
-        await asyncio.to_thread(write_final_clips, config, folder, exports)
+        await in_thread("film", write_final_clips, config, folder, exports)
     return RunResult(
         plan.folder.run_id,
         folder,
@@ -369,7 +389,7 @@ def never_met(config: RunConfig, coordinator: Coordinator) -> str:
 async def _write_league(coordinator: Coordinator, run_folder: Path) -> None:
     """Write the leagues' results, even for a failed run, because they may show why it failed."""
     try:
-        await asyncio.to_thread(lambda: write_leagues(coordinator.starter.league_reports(), run_folder))
+        await in_thread("write leagues", lambda: write_leagues(coordinator.starter.league_reports(), run_folder))
     except Exception as error:
         if coordinator.shutdown.failure is None:
             raise

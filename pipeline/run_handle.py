@@ -162,5 +162,8 @@ class RunOptions:
     """The live table, which is not shown by default."""
     console: bool = True
     """True to log versions and a line per summary, as ML-Agents does."""
+    on_start: Callable[[Callable[[], bool]], object] | None = None
+    """Called once, just before the hosts start, with a function that returns True if a clean end would now save
+    something. Any thread may call that function."""
     watched: bool = False
     """True if the caller has a `LoopWatch` on the event loop."""

@@ -96,6 +96,8 @@ def describe_error(error: BaseException) -> str:
 
     The location is that of `user_frame`; if there is none, the description contains no location.
     """
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
+        error = error.__cause__  # Python replaces the one that leaves a coroutine or a generator
     return _with_place(error, user_frame(error))
 
 

@@ -8,9 +8,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 from headrace.config.pipeline import MainSilence
-from headrace.ending import AT_ONCE
+from headrace.ending import AT_ONCE, clean_up
 from headrace.pipeline.command.parser import program
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.output import complain, own_stream
@@ -22,60 +23,72 @@ log = logging.getLogger(__name__)
 
 HELD_S = 1.0
 """Seconds after which an event loop that has not handled a signal counts as blocked."""
+UNSAVED_S = 3.0
+"""Further seconds for a blocked event loop to handle a signal if there is nothing to save; then the process exits."""
 AT_ONCE_S = 20.0
 """Seconds after a second signal within which the run must end; otherwise, the process exits."""
 
 
 @contextmanager
-def stopped_by_signals(limits: MainSilence, give_up: Callable[[str], None] | None = None) -> Iterator[asyncio.Event]:
-    """Watch the running event loop. The first stop request sets the yielded event, and the next one cancels the task.
+def stopped_by_signals(limits: MainSilence, give_up: Callable[[str], None] | None = None) -> Iterator[StopSignals]:
+    """Receive stop requests and watch the running event loop; enter the context in the task that the requests stop.
 
     Args:
         limits: `pipeline.supervision.main`.
         give_up: as for `LoopWatch`.
     """
-    stop = asyncio.Event()
-    with LoopWatch(limits, give_up) as watch, first_stops_second_cancels(stop, watch):
-        yield stop
+    with LoopWatch(limits, give_up) as watch:
+        signals = StopSignals(watch)
+        with requests_received(signals.receive, mark_of(os.getpid())):
+            try:
+                yield signals
+            finally:
+                signals.over.set()
 
 
-@contextmanager
-def first_stops_second_cancels(stop: asyncio.Event, watch: LoopWatch) -> Iterator[None]:
-    """Let the first stop request set `stop` and the next one cancel the current task, within a running event loop.
+class StopSignals:
+    """Receives stop requests for the current task.
 
-    The second request also interrupts code that blocks the event loop, and ends the process if that fails.
-    """
-    task = asyncio.current_task()
-    assert task is not None, "called in a task"
-    receiver = _Receiver((stop.set, task.cancel), watch)
-    with requests_received(receiver.receive, mark_of(os.getpid())):
-        try:
-            yield
-        finally:
-            receiver.over.set()
-
-
-class _Receiver:
-    """Receives stop requests for the run.
+    Before `begin`, a request ends the process, whatever the task is doing. Afterwards, the first request sets `stop`,
+    and the next one cancels the task and interrupts code that blocks the event loop. If that code blocks the first
+    request while there is nothing to save, the process ends too.
 
     Args:
-        answers: two functions called in the event loop, for the first stop request and for each later one.
         watch: identifies and interrupts code that blocks the event loop.
+
+    Attributes:
+        stop: event that the first request sets.
+        over: set when the run has ended.
     """
 
-    def __init__(self, answers: tuple[Callable[[], object], Callable[[], object]], watch: LoopWatch) -> None:
+    def __init__(self, watch: LoopWatch) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "created in a task"
+        self.stop = asyncio.Event()
         self.over = threading.Event()
-        self._answers = answers
+        self._task = task
         self._watch = watch
         self._loop = asyncio.get_running_loop()
         self._count = 0
+        self._would_save: Callable[[], bool] | None = None
+
+    def begin(self, would_save: Callable[[], bool]) -> None:
+        """Let the first request end the run cleanly from now on.
+
+        Args:
+            would_save: returns True if a clean end would save something; called in any thread.
+        """
+        self._would_save = would_save
 
     def receive(self) -> None:
         """Handle a stop request. This runs in a thread other than the event loop's."""
         self._count += 1
         first = self._count == 1
+        would_save = self._would_save
+        if would_save is None:
+            end_process("ended immediately, before the run started", AT_ONCE)
         taken = threading.Event()
-        answer = self._answers[0 if first else 1]
+        answer: Callable[[], object] = self.stop.set if first else self._task.cancel
 
         def take() -> None:
             answer()
@@ -85,7 +98,10 @@ class _Receiver:
             self._loop.call_soon_threadsafe(take)
         held = not taken.wait(HELD_S) and not self.over.is_set()
         if first:
-            if held:
+            if held and not would_save():
+                if not taken.wait(UNSAVED_S) and not self.over.is_set():
+                    end_process(f"ended with nothing to save, during {self._watch.describe()}", AT_ONCE)
+            elif held:
                 log.warning(
                     "The run can't end yet: %s\nA second Ctrl-C (SIGINT) ends the run immediately.",
                     self._watch.describe(),
@@ -98,8 +114,9 @@ class _Receiver:
             end_process("ended immediately; everything since the last checkpoint is lost", AT_ONCE)
 
 
-def end_process(words: str, status: int) -> None:
+def end_process(words: str, status: int) -> NoReturn:
     """End this process without waiting for its other threads, which may never finish. The run's hosts end with it."""
+    clean_up()
     with suppress(OSError, ValueError):
         complain(f"[ERROR] {program()}: {words}")
         own_stream("stdout").flush()

@@ -24,6 +24,9 @@ SOURCES_SHARE = 1 / 6
 """Fraction of `grace_s` after which silent sources are abandoned. From then on, a user who pressed Ctrl-C waits only
 for learners."""
 
+DISMISSED_S = 4.0
+"""Maximum seconds that hosts have to end by themselves if the run has nothing to save."""
+
 _LOOK_S = 1.0
 
 _NOTHING_SEEN = (
@@ -76,14 +79,26 @@ class Shutdown:
         failed = self.failure.stage if self.failure is not None else ""
         return any(not state.was_ready and learner_name(name) == failed for name, state in self._behaviors.items())
 
+    @property
+    def would_save(self) -> bool:
+        """True if a clean end would save something: a trainer has been ready, or all behaviours only play."""
+        states = [*self._behaviors.values()]  # other threads also use this property
+        learners = [state for state in states if state.settings.learns and not self._playing]
+        return any(state.was_ready for state in learners) if learners else bool(states)
+
+    def stop(self) -> None:
+        """End the run before it is done: immediately if it has nothing to save, and otherwise cleanly."""
+        if self.would_save:
+            self.finish()
+        else:
+            self._begin()
+            self._running.dismiss_all(min(self._sources_s, DISMISSED_S))
+
     def finish(self) -> None:
         """End the run cleanly: sources begin a last checkpoint and stop, and everything else drains."""
         if self.begun:
             return
         self._begin()
-        if not self._behaviors:
-            self._running.dismiss_all(self._sources_s)
-            return
         if self._playing:
             self._broadcaster.send_to_sources(Stop())
         else:
@@ -245,18 +260,13 @@ class EarlyEnd:
         """Wait until a user requests the end of the run, then end it."""
         await stop.wait()
         playing = self._plan.playing
-        self._end(
-            STOPPED, "Stopped." if playing else "Learning was interrupted. Please wait while a checkpoint is saved."
-        )
+        self._end(STOPPED, "Stopped." if playing else "Learning was interrupted.")
 
     def check_time(self, now_s: float) -> None:
         """End the run if its time limit is reached."""
         if self._limit_s is not None and not self._shutdown.begun and now_s - self._began_s >= self._limit_s:
-            words = (
-                "The run has reached its time limit of %g s (pipeline.max_wall_time_s). Please wait while a "
-                "checkpoint is saved."
-            )
-            self._end(OUT_OF_TIME, words % self._limit_s)
+            words = f"The run has reached its time limit of {self._limit_s:g} s (pipeline.max_wall_time_s)."
+            self._end(OUT_OF_TIME, words)
 
     def check_rating(self, state: BehaviorState) -> None:
         """Stop training a behaviour if it has reached its target rating."""
@@ -270,5 +280,6 @@ class EarlyEnd:
     def _end(self, why: str, words: str) -> None:
         if not self._shutdown.begun:
             self.ended_by = why
-        log.info("%s", words)
-        self._shutdown.finish()
+        saving = self._shutdown.would_save and not self._plan.playing
+        log.info("%s%s", words, " Please wait while a checkpoint is saved." if saving else "")
+        self._shutdown.stop()

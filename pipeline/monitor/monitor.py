@@ -18,6 +18,7 @@ from aiohttp import web
 
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.config.sections import MonitorSettings
+from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.output import tell_user
 from headrace.pipeline.common.process import usage_lacks
@@ -140,7 +141,7 @@ async def monitored(
     """
     history, tail = History(), LogTail()
     if plan.resumes:
-        await asyncio.to_thread(read_events, plan.folder.path, plan.config.behaviors, history)
+        await in_thread("read events", read_events, plan.folder.path, plan.config.behaviors, history)
     coordinator.reporter.add_writer(HistoryWriter(history, plan.resumes))
     control = Control(coordinator.controls, stop, asyncio.get_running_loop(), settings.control)
     show: ShownGame = next(iter(wanted_sides(plan.config, "page").values()))(plan, coordinator)
@@ -156,7 +157,7 @@ async def monitored(
             yield watch.look
     finally:
         watch.end()
-        await asyncio.to_thread(page.server.stop)
+        await in_thread("stop page", page.server.stop)
 
 
 class LivePage:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import TRAINER
 from headrace.pipeline.control.messages import FollowerReady, OpenEdge
-from headrace.pipeline.parts.followers.learner import Followers, device_of_replica, in_thread, is_loss, own_address
+from headrace.pipeline.parts.followers.learner import Followers, device_of_replica, is_loss, own_address
 from headrace.pipeline.roles.device import device_of
 from headrace.pipeline.roles.training import TrainerHost
 from headrace.stages.loop import NoOutlet, StageRunner
@@ -35,7 +36,9 @@ class FollowerHost(TrainerHost):
         device, own = device_of_replica(device_of(self.config, self.plan.behavior)[0], rank, size)
         self.control.send(FollowerReady())
         # No time limit is needed, because a follower ends with its learner.
-        replicas = await in_thread(lambda: JoinedReplicas(rank, size, connect(address, port, size), own, here))
+        replicas = await in_thread(
+            "joining", lambda: JoinedReplicas(rank, size, connect(address, port, size), own, here)
+        )
         nowhere: Any = NoOutlet()
         if self._shards is not None:
             for _ in range(self._shards.count):  # only the learner sends rows to shards and requests batches

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
-from headrace.pipeline.common.daemon_threads import DaemonThreads
+from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import shard_names
 from headrace.pipeline.control.messages import FollowerReady, HostFailed, HostFinished, LogLine
 from headrace.pipeline.hosts.failures import how_it_ended, root_cause
@@ -124,7 +124,7 @@ class Followers:
             device, own = device_of_replica(self._device, 0, self._size)
             for ready in all_ready:  # wait here and not in a thread, because a follower may die while it starts
                 await ready.wait()
-            joined = await in_thread(lambda: JoinedReplicas(0, self._size, store, own, address, self._patience_s))
+            joined = await in_thread("joining", JoinedReplicas, 0, self._size, store, own, address, self._patience_s)
             await train(joined, device, self)
 
         working = asyncio.create_task(work())
@@ -325,11 +325,6 @@ def own_address(address: str, port: int) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((address, port))  # sends nothing
         return str(sock.getsockname()[0])
-
-
-async def in_thread(call: Callable[[], T]) -> T:
-    """Run a blocking call in a thread; if the await is cancelled, abandon the thread."""
-    return await asyncio.get_running_loop().run_in_executor(DaemonThreads("joining"), call)
 
 
 async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from headrace.config.league_game import LeagueGame, league_game
-from headrace.pipeline.common.daemon_threads import DaemonThreads
+from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import LEAGUE, league_seats
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.messages import BeginAnew
@@ -76,7 +76,6 @@ class LeaguePart(RunPart):
         self._settled = asyncio.Event()
         """Set while no policy waits to be written."""
         self._settled.set()
-        self._threads = DaemonThreads("write into a pool")
         self._writing: asyncio.Task[None] | None = None
         """The task that writes the policies in `_freezes`."""
         self._turns: Turns | None = None
@@ -275,10 +274,9 @@ class LeaguePart(RunPart):
 
     async def _written(self, freeze: Freeze) -> Member | OSError:
         """Write a policy in a thread, and warn if that takes too long."""
-        loop = asyncio.get_running_loop()
-        slow = loop.call_later(SLOW_S, log.warning, _SLOW, self._words(freeze), SLOW_S)
+        slow = asyncio.get_running_loop().call_later(SLOW_S, log.warning, _SLOW, self._words(freeze), SLOW_S)
         try:
-            return await loop.run_in_executor(self._threads, self.league.write, freeze)
+            return await in_thread("write into a pool", self.league.write, freeze)
         finally:
             slow.cancel()
 

@@ -11,10 +11,10 @@ import pytest
 
 COMMAND = """
     async def main():
-        with LoopWatch(MainSilence()) as watch, first_stops_second_cancels(stop := asyncio.Event(), watch):
+        with stopped_by_signals(MainSilence()) as signals:
             await asyncio.to_thread(terminate_a_fork)
             await asyncio.sleep(0.05)
-            assert not stop.is_set(), "the signal was for the fork alone"
+            assert not signals.stop.is_set(), "the signal was for the fork alone"
     asyncio.run(main())
 """
 HOST = """
@@ -29,8 +29,7 @@ HOST = """
 BEGINNING = """
     import asyncio, multiprocessing, signal, subprocess, time
     from headrace.config.pipeline import MainSilence
-    from headrace.pipeline.common.loop_watch import LoopWatch
-    from headrace.pipeline.command.signals import first_stops_second_cancels
+    from headrace.pipeline.command.signals import stopped_by_signals
     from headrace.pipeline.hosts.child import leave_signals_to_main
 
     def terminate_a_fork():

@@ -13,13 +13,17 @@ import pytest
 from fakes import counting_spec
 
 from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS, HostKind
+from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
+from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.launcher import Broadcaster, Launcher
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
-from headrace.pipeline.main.shutdown import Shutdown
+from headrace.pipeline.main.shutdown import DISMISSED_S, Shutdown
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.folder import RunFolder
@@ -40,6 +44,14 @@ class Asked(Checkpointing):
 
     def save_now(self) -> None:
         self._asked.append("save now")
+
+
+class DeafHosts(InlineHosts):
+    """A kind of host that does nothing, and does not end when it is asked to."""
+
+    async def start(self, plan: HostPlan, feed: Any = None, replaces: Any = None) -> InlineHost:
+        task: asyncio.Task[Any] = self._tasks.create_task(asyncio.Event().wait())
+        return InlineHost(plan, self._maxlen, local_pair(plan.name)[0], LocalEdges(), task)
 
 
 class Ending:
@@ -83,6 +95,24 @@ async def test_a_run_that_ends_in_order_makes_one_last_checkpoint(tmp_path):
         for _ in range(2):
             ending.shutdown.finish()
         assert (ending.shutdown.begun, ending.shutdown.failure) == (True, None)
+        assert ending.asked == ["last checkpoint"]
+
+
+async def test_a_stop_before_a_trainer_is_ready_ends_even_a_host_that_hangs_within_seconds(tmp_path, monkeypatch):
+    monkeypatch.setitem(HOST_KINDS, "deaf", HostKind("deaf", f"{__name__}:DeafHosts", in_main=True))
+    async with ending_in(tmp_path) as ending:
+        learner = await ending.running.start("deaf", HostPlan("learner", "learner-Ball", {}, None, "", 0))
+        ending.shutdown.stop()
+        began_s = asyncio.get_running_loop().time()
+        assert await learner.wait() == 1
+        assert asyncio.get_running_loop().time() - began_s <= DISMISSED_S
+        assert ending.asked == [], "there is nothing to save"
+
+
+async def test_a_stop_after_a_trainer_was_ready_makes_a_last_checkpoint(tmp_path):
+    async with ending_in(tmp_path) as ending:
+        ending.behaviors["Ball"].was_ready = True
+        ending.shutdown.stop()
         assert ending.asked == ["last checkpoint"]
 
 

@@ -14,7 +14,6 @@ from league_world import FIRST, LEARNERS, OTHER, World, played
 from properties import examples
 from virtual_time import VirtualTimeLoop, until_blocked
 
-from headrace.pipeline.common.daemon_threads import DaemonThreads
 from headrace.pipeline.control.messages import BeginAnew
 from headrace.pipeline.run_folder.checkpoint import pack_state, unpack_state
 from headrace.stages.trainer.takeover import Takeover
@@ -149,16 +148,6 @@ async def test_a_disk_that_is_slow_is_awaited_as_long_as_it_answers(tmp_path, ca
         assert len(world.members) == members
     await ended
     assert "ending without" not in caplog.text
-
-
-def test_a_thread_that_hangs_does_not_keep_the_process_alive():
-    hangs = threading.Event()
-    running = DaemonThreads("write into a pool").submit(hangs.wait)
-    (thread,) = (each for each in threading.enumerate() if each.name == "write into a pool")
-    assert thread.daemon
-    hangs.set()
-    assert running.result(20) is True
-    assert isinstance(DaemonThreads("write into a pool").submit(int, "no number").exception(20), ValueError)
 
 
 # What a resumed run knows. --------------------------------------------------------------------------------------------
