@@ -47,8 +47,6 @@ class TrainerKind:
     """Networks that need autograd even if `without_autograd` applies, as words for messages; None if there are none."""
     network_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `network_settings` that have different defaults with this trainer."""
-    former_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Defaults in older versions, keyed by section of the behaviour's block, for resuming runs from those versions."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that conflict with this trainer, with the reason."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
@@ -93,21 +91,6 @@ TRAINERS: Table[TrainerKind] = Table(
         ImpalaHyperparameters,
         without_autograd=_VECTORS,
         network_defaults={"normalize": True, "activation": "tanh"},  # docs/learning.md shows why
-        former_defaults={
-            "network_settings": {"normalize": False, "activation": "swish"},
-            "hyperparameters": {
-                "batch_size": 32,
-                "batch_size_from_replay": 0,
-                "replay_capacity": 10000,
-                "replay_sampling": "reservoir",
-                "learning_rate": 6e-4,
-                "adam_beta2": 0.999,
-                "adam_epsilon": 1e-8,
-                "policy_cloning_cost": 0.01,
-                "value_cloning_cost": 0.005,
-                "reward_normalization": False,
-            },
-        },
         without_effect={"time_horizon": "trajectories are cut at hyperparameters.unroll_length"},
     ),
 )

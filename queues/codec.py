@@ -178,7 +178,6 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
                 answers = (PolicyAnswer(version, _group(named, str(i))) for i, version in enumerate(fields["versions"]))
                 return DecisionAnswer(fields["number"], tuple(answers))
             case "StepBatch":
-                fields.pop("group", None)  # earlier releases recorded this field
                 observations = tuple(_group(named, "observations").values())
                 fields |= {name: named[name] for name in _STEP_ARRAYS}
                 fields |= {name: named[name] for name in _STEP_OPTIONS if name in named}

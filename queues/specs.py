@@ -156,12 +156,10 @@ class BehaviorSpec:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the spec as dictionaries, lists and scalars, for msgpack and JSON."""
-        unnamed = ("continuous_names", "branch_names")  # omitted if empty, as in older streams
-        actions = {key: value for key, value in _plain(self.actions).items() if value or key not in unnamed}
         plain: dict[str, Any] = {
             "behavior_id": self.behavior_id,
             "observations": [_plain(observation) for observation in self.observations],
-            "actions": actions,
+            "actions": _plain(self.actions),
         }
         if self.grouped:
             plain["grouped"] = True
@@ -187,8 +185,8 @@ class BehaviorSpec:
                         str(o["name"]),
                         tuple(int(s) for s in o["shape"]),
                         str(o["dtype"]),
-                        bool(o.get("channels_last", False)),  # absent from older streams
-                        bool(o.get("goal", False)),
+                        bool(o["channels_last"]),
+                        bool(o["goal"]),
                     )
                     for o in plain["observations"]
                 ),
@@ -197,8 +195,8 @@ class BehaviorSpec:
                     tuple(int(b) for b in actions["discrete_branches"]),
                     bool(actions["masked"]),
                     tuple(int(i) for i in actions["unbounded"]),
-                    tuple(str(name) for name in actions.get("continuous_names", ())),
-                    tuple(str(name) for name in actions.get("branch_names", ())),
+                    tuple(str(name) for name in actions["continuous_names"]),
+                    tuple(str(name) for name in actions["branch_names"]),
                 ),
                 grouped=bool(plain.get("grouped", False)),
                 action_repeat=None if plain.get("action_repeat") is None else str(plain["action_repeat"]),

@@ -87,8 +87,8 @@ class StreamHeader:
     """Column tables, keyed by behaviour id."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The run's configuration as plain data."""
-    squashed: tuple[str, ...] | None = None
-    """Names of the behaviours whose continuous actions were sampled as in SAC; None in files without this field."""
+    squashed: tuple[str, ...] = ()
+    """Names of the behaviours whose continuous actions were sampled as in SAC."""
 
     @classmethod
     def of(
@@ -99,7 +99,7 @@ class StreamHeader:
         specs: Sequence[BehaviorSpec],
         config: Mapping[str, Any] | None = None,
         extra: Mapping[str, tuple[Column, ...]] | None = None,
-        squashed: Sequence[str] | None = None,
+        squashed: Sequence[str] = (),
     ) -> StreamHeader:
         """Return a header with the column tables that follow from the specs.
 
@@ -110,18 +110,17 @@ class StreamHeader:
             specs: one spec per behaviour id.
             config: the run's configuration as plain data.
             extra: the decision columns that each behaviour's trainer declared, keyed by behaviour name.
-            squashed: names of the behaviours whose continuous actions were sampled as in SAC; None if unknown.
+            squashed: names of the behaviours whose continuous actions were sampled as in SAC.
         """
         extra = extra or {}
         columns = {spec.behavior_id: column_table(spec, extra.get(spec.name, ())) for spec in specs}
-        names = None if squashed is None else tuple(squashed)
-        return cls(run_id, created_unix_s, tuple(edges), tuple(specs), columns, dict(config or {}), names)
+        return cls(run_id, created_unix_s, tuple(edges), tuple(specs), columns, dict(config or {}), tuple(squashed))
 
     def joined(self, later: StreamHeader) -> StreamHeader:
         """Return the header with the behaviours that a later frame adds; known behaviours are unchanged."""
         known = {spec.behavior_id for spec in self.specs}
         new = [spec for spec in later.specs if spec.behavior_id not in known]
-        squashed = None if self.squashed is None else tuple(dict.fromkeys((*self.squashed, *(later.squashed or ()))))
+        squashed = tuple(dict.fromkeys((*self.squashed, *later.squashed)))
         columns = {**later.columns, **self.columns}
         return replace(self, specs=(*self.specs, *new), columns=columns, squashed=squashed)
 
@@ -131,7 +130,7 @@ class StreamHeader:
             behavior: {axis: [[c.name, c.dtype, list(c.shape)] for c in columns] for axis, columns in table.items()}
             for behavior, table in self.columns.items()
         }
-        plain: dict[str, Any] = {
+        return {
             "format_version": VERSION,
             "run_id": self.run_id,
             "created_unix_s": self.created_unix_s,
@@ -139,10 +138,8 @@ class StreamHeader:
             "behaviors": [spec.to_plain() for spec in self.specs],
             "columns": tables,
             "config": dict(self.config),
+            "squashed": list(self.squashed),
         }
-        if self.squashed is not None:
-            plain["squashed"] = list(self.squashed)
-        return plain
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> StreamHeader:
@@ -166,7 +163,7 @@ class StreamHeader:
                 specs=tuple(map(BehaviorSpec.from_plain, plain["behaviors"])),
                 columns=columns,
                 config=dict(plain["config"]),
-                squashed=tuple(map(str, plain["squashed"])) if "squashed" in plain else None,
+                squashed=tuple(map(str, plain["squashed"])),
             )
         except (KeyError, TypeError, ValueError, AttributeError, SpecError) as error:
             raise StreamError(f"not a stream header: {error!r}") from error

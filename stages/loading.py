@@ -8,9 +8,8 @@ A user's modules are next to the YAML, as a script's are next to the script, or 
 - The folders stay on `sys.path`, so a user's module can import its neighbours later too. They come before installed
   packages, as for a script, but after the standard library, which a folder's `random.py` never replaces.
 
-A name that matches neither a user's module nor an installed one may be an earlier name of a Headrace module
-(`moved_names`). `find_class`, `check_arguments` and `construct` find users' classes and instantiate them, with error
-messages that name the YAML's key.
+`find_class`, `check_arguments` and `construct` find users' classes and instantiate them, with error messages that name
+the YAML's key.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from typing import Any
 from headrace.config.errors import suggest
 from headrace.place import ROOT
 from headrace.stages.errors import LoadError, StageError, describe_error, error_summary, frames, is_failure, user_frame
-from headrace.stages.moved_names import name_today
 from headrace.surroundings import surroundings
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
@@ -59,13 +57,7 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
             f"{kind} {what!r}: expected module:attribute, such as my_module:MyClass or my_package.module:MyClass"
         )
     subject = f"{kind} {what!r}"
-    module = import_module(module_name, folder, subject)
-    try:
-        return _follow(module, path, folder, subject)
-    except LoadError as error:
-        if module.__name__ != module_name:  # an earlier name of Headrace's; the user may mean another module
-            raise LoadError(f"{error}; {_not_found(module_name, users_folders(folder))}") from error
-        raise
+    return _follow(import_module(module_name, folder, subject), path, folder, subject)
 
 
 def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> Callable[..., Any]:
@@ -128,8 +120,6 @@ def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            if today := name_today(name):
-                return import_module(today, None, subject)
             raise LoadError(f"{subject}: {_not_found(error.name, folders)}") from error
         raise LoadError(f"{subject}: {_raised(name, error, folders)}") from error
     except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
@@ -251,10 +241,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _raised(name: str, error: BaseException, folders: Sequence[Path]) -> str:
-    hint = ""
-    if isinstance(error, ImportError) and error.name and (today := name_today(error.name)):
-        hint = f"; if Headrace's own is meant, import {today}"
-    return f"importing {name!r} raised {error_summary(error)}{_place(error, folders)}{hint}"
+    return f"importing {name!r} raised {error_summary(error)}{_place(error, folders)}"
 
 
 def _place(error: BaseException, folders: Sequence[Path]) -> str:

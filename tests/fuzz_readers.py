@@ -301,7 +301,7 @@ def models(folder: Path) -> list[bytes]:
     design = design_for()
     model = onnx_model(design, update_for(design))
     unsealed = ModelProto.FromString(model)
-    del unsealed.metadata_props[-1]  # its checksum, which older versions did not write
+    del unsealed.metadata_props[-1]  # its checksum, which other programs do not write
     return [model, unsealed.SerializeToString()]
 
 

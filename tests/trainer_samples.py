@@ -127,7 +127,7 @@ def played(trainer: Any, spec: BehaviorSpec, steps: int) -> TrajectoryBatch:
 def demonstrations(path: Path, spec: BehaviorSpec, seed: int = 7, **columns: float) -> Path:
     """A recording of a few random trajectories, to imitate; keyword arguments are the only value of a column."""
     config = {"behaviors": {spec.name: {"trainer_type": "sac"}}}
-    header = StreamHeader.of("expert", 1.7e9, ("trainer",), (spec,), config)
+    header = StreamHeader.of("expert", 1.7e9, ("trainer",), (spec,), config, squashed=[spec.name])
     with StreamWriter(path, header) as writer:
         batch = experience(spec, [12, 9, 11], seed, squashed=True)
         batch = batch.replace(**{name: np.full_like(batch.rows[name], value) for name, value in columns.items()})

@@ -26,7 +26,7 @@ from headrace.surroundings import shown
 log = logging.getLogger(__name__)
 
 FIXED = "fixed"
-"""Key in a manifest's `progress`; missing from older versions' checkpoints."""
+"""Key in a manifest's `progress`."""
 
 
 def fixed_by(settings: BehaviorSettings, spec: BehaviorSpec) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import acts
 from headrace.pipeline.main.fixed_settings import check_settings
 from headrace.pipeline.main.references import in_place, names_of_main
-from headrace.pipeline.main.run_shape import as_begun
 from headrace.pipeline.policies.export import NEWEST, check_undamaged
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
@@ -112,7 +111,7 @@ def _check_resumed(config: RunConfig) -> None:
         with suppress(CheckpointError):  # reported when the run chooses a checkpoint
             checkpoint = newest_checkpoint(folder / "checkpoints")
             if checkpoint is not None:
-                check_settings(as_begun(config), checkpoint)
+                check_settings(config, checkpoint)
 
 
 def _check_starts(config: RunConfig) -> None:

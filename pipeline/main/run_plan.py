@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 
 from headrace.config import RunConfig
+from headrace.config.file_names import file_name
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.policies.ml_agents import left_checkpoint
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder
-from headrace.pipeline.run_folder.names import folder_names
 from headrace.stages.replay.source import TRAINER_EDGE, recorded_behaviors, recorded_edge
 
 
@@ -101,7 +101,8 @@ class RunPlan:
 
     def _left_of(self, behavior: str) -> str | None:
         """Return the folder name of a behaviour's ML-Agents checkpoint; None if there is none."""
-        return next((name for name in folder_names(behavior) if name in self.left), None)
+        name = file_name(behavior)
+        return name if name in self.left else None
 
     def route(self, behavior: str) -> Route:
         """Return the route for a behaviour's trajectories; recorded trainer input goes straight to the trainer."""

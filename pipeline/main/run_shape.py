@@ -3,7 +3,7 @@
 Processes pay off if the machine has a second core. Several actors pay off if an environment's instances step one after
 another, the steps are slow, and there are free cores. The actors share the configured number of instances, so that
 learning does not depend on the machine. A separate process measures the time of a step before the run. A resumed run
-keeps the choices in its folder's configuration, and the defaults of the version that began the run.
+keeps the choices in its folder's configuration.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 
 import yaml
 
-from headrace.config import BehaviorSettings, RunConfig
+from headrace.config import RunConfig
 from headrace.config.section_checks import persons_in
-from headrace.config.trainers import declared_kind
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import acts, decides_centrally, league_seats, placements_after
 from headrace.pipeline.common.process import usable_cores
@@ -57,7 +56,7 @@ def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
     kept = _kept(config)
     cores = usable_cores()
     remarks: list[str] = []
-    config = _with_kinds(_as_begun(config, kept), kept, cores, remarks)
+    config = _with_kinds(config, kept, cores, remarks)
     if config.env_settings.is_auto("num_envs") or _is_auto_section(config):
         config = _with_instances(config, kept, cores, remarks)
     if seats := league_seats(config):
@@ -66,34 +65,6 @@ def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
     elif hosts.actors.is_auto("replicas"):
         config = _with_actors(config, kept, cores, remarks)
     return config, f"Chosen for this machine: {'; '.join(remarks)}." if remarks else ""
-
-
-def as_begun(config: RunConfig) -> RunConfig:
-    """Return a resumed or played run's configuration with the defaults of the version that began the run."""
-    return _as_begun(config, _kept(config))
-
-
-def _as_begun(config: RunConfig, kept: Mapping[str, Any]) -> RunConfig:
-    if not kept:
-        return config
-    before = kept.get("behaviors") or {}
-    blocks = {name: _block_as_begun(block, before.get(name)) for name, block in config.behaviors.items()}
-    changes: dict[str, Any] = {"behaviors": blocks}
-    if config.default_settings is not None:
-        changes["default_settings"] = _block_as_begun(config.default_settings, kept.get("default_settings"))
-    return config.model_copy(update=changes)
-
-
-def _block_as_begun(block: BehaviorSettings, before: object) -> BehaviorSettings:
-    former = declared_kind(block.trainer_type).former_defaults
-    if not isinstance(before, dict) or before.get("trainer_type") != block.trainer_type:
-        return block
-    for section, defaults in former.items():
-        settings, had = getattr(block, section), before.get(section) or {}
-        unwritten = defaults.keys() - settings.model_fields_set
-        same = {key: defaults[key] for key in unwritten if had.get(key, defaults[key]) == defaults[key]}
-        block = block.model_copy(update={section: settings.model_copy(update=same)})
-    return block
 
 
 def _with_kinds(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks: list[str]) -> RunConfig:

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from headrace.config import BehaviorSettings, NetworkSettings
+from headrace.config.file_names import file_name
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
-from headrace.pipeline.run_folder.names import behavior_folder, folder_names
+from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import error_summary
@@ -28,6 +29,7 @@ from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
 
+FORMAT = 1
 _UNREADABLE = (OSError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error)
 """Errors that `zipfile` raises for damaged archives, and the `ValueError` from `_check_size`."""
 
@@ -43,8 +45,8 @@ class Export:
     """The policy's weights, version and step; its `behavior_id` is the behaviour's name."""
     design: PolicyDesign
     """The policy's spec, network settings and kind of action distribution."""
-    trainer_type: str = ""
-    """Type of the trainer that wrote the file; empty if an older version of Headrace wrote it."""
+    trainer_type: str
+    """Type of the trainer that wrote the file."""
     learner: Mapping[str, Any] | None = None
     """Additional state that a trainer of this type can start from (`Trainer.warm_state`); None if the file has none."""
 
@@ -105,6 +107,7 @@ def _serialize(
     import torch
 
     content = {
+        "format": FORMAT,
         "behavior": spec.name,
         "version": policy.version,
         "step": policy.step,
@@ -123,11 +126,9 @@ def _serialize(
 
 def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
     """Return a behaviour's exports that have a step in their file names, oldest first."""
+    name = file_name(behavior)
     found = [
-        path
-        for name in folder_names(behavior)
-        for path in folder.glob(f"{glob.escape(name)}-*{suffix}")
-        if path.stem.removeprefix(f"{name}-").isdecimal()
+        path for path in folder.glob(f"{glob.escape(name)}-*{suffix}") if path.stem.removeprefix(f"{name}-").isdecimal()
     ]
     return sorted(found, key=step_in_name)
 
@@ -161,9 +162,13 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
 
     Raises:
         OSError: if the file can't be read.
-        ValueError: if the file is not an export.
+        ValueError: if the file is not an export, or has a different version of the format.
     """
     content = read_tensors(path)
+    if isinstance(content, Mapping) and "network_settings" in content and content.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has format {content.get('format')}, but this version of Headrace reads format {FORMAT}"
+        )
     try:
         if not isinstance(content, Mapping):
             raise ValueError(f"it holds a {type(content).__name__}, not a dict")
@@ -180,9 +185,8 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         learner = content.get("learner")
         return Export(
             PolicyUpdate(spec.name, int(content["version"]), weights, layout, int(content["step"])),
-            # Files from older versions don't have this key, because those versions had no squashed policies.
-            PolicyDesign(spec, settings, bool(content.get("squashed", False)), folder),
-            str(content.get("trainer_type", "")),
+            PolicyDesign(spec, settings, bool(content["squashed"]), folder),
+            str(content["trainer_type"]),
             None if learner is None else _as_arrays(learner),
         )
     except KeyError as error:

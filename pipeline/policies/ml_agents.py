@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace.config import NetworkSettings
+from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, check_tensors, exports_by_step, is_export, read_tensors
 from headrace.pipeline.policies.ml_agents_networks import (
@@ -27,7 +28,7 @@ from headrace.pipeline.policies.ml_agents_networks import (
     normalizer_of,
     parameters_of,
 )
-from headrace.pipeline.run_folder.names import behavior_folder, folder_names
+from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError, error_summary
@@ -68,7 +69,7 @@ def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
     Raises:
         RunError: if a checkpoint can't be resumed from; the message names the checkpoint.
     """
-    passed = {folder for name in but for folder in folder_names(name)}
+    passed = {file_name(name) for name in but}
     names = sorted(path.parent.name for path in run_folder.glob(f"*/{NEWEST}"))
     found = {name: left_checkpoint(run_folder, name) for name in names if name not in passed}
     try:

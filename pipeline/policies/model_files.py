@@ -34,7 +34,7 @@ from headrace.pipeline.policies.league_members import (
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
 from headrace.pipeline.policies.onnx_export import SUFFIX
 from headrace.pipeline.run_folder.carrying import described_archive
-from headrace.pipeline.run_folder.names import FOLDERS, behavior_folder, folder_names
+from headrace.pipeline.run_folder.names import FOLDERS, behavior_folder
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError, describe_error
@@ -116,7 +116,7 @@ def find_model(reference: str, behavior: str | None = None, folder: Path | None 
     """
     found = dict(_candidates(reference, folder, behavior))
     of_league = [name for name in found if behavior and name.rpartition(".")[0] == behavior]
-    names = found if len(found) == 1 else [*folder_names(behavior or ""), *of_league]
+    names = found if len(found) == 1 else [file_name(behavior or ""), *of_league]
     wanted = next((name for name in names if name in found), None)
     if wanted is not None:
         return ModelFile(found[wanted](), wanted)

@@ -183,7 +183,7 @@ def _check_form(
         "gsde.squash_output)",
     }
     raise StageError(
-        f"its policy{f' ({trainer_type})' if trainer_type else ''} draws continuous actions from "
+        f"its policy ({trainer_type}) draws continuous actions from "
         f"{forms[not squashed]}, but that of {settings.trainer_type} from {forms[squashed]}; start from an export of "
         "a trainer with the same distribution"
     )

@@ -74,7 +74,7 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
     critic = _CRITICS.get(export.trainer_type)
     if critic is None or not export.learner:
         raise PredictError(
-            f"{file} comes from a trainer ({export.trainer_type or 'unknown'}) that has no state-value critic; "
+            f"{file} comes from a trainer ({export.trainer_type}) that has no state-value critic; "
             f"trainers with one are {', '.join(_CRITICS)}"
         )
     if export.design.memory_size:

@@ -113,7 +113,7 @@ def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
 def _held(spec: BehaviorSpec, stated: Mapping[str, Any]) -> int | None:
     if spec.action_repeat is None:
         return 1
-    return int(stated["action_repeat"]) if "action_repeat" in stated else None  # missing in older files
+    return int(stated["action_repeat"]) if "action_repeat" in stated else None  # a group may not state it
 
 
 def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses: bool) -> OwnTerms:

@@ -43,7 +43,6 @@ MENDING = (
 PART_SUFFIX = ".part"
 _UNFINISHED = ".unfinished"
 _CHECKSUM = "checksum"
-_KEYS = {"format", "number", "created", "folder", "steps", "progress", "parts"}
 
 
 class CheckpointError(Exception):
@@ -340,7 +339,7 @@ def _unpack_other(code: int, data: bytes) -> Any:
 
 
 def _copied_manifest(checkpoints: Path) -> Checkpoint | CheckpointError | None:
-    """Return the checkpoint according to the manifest next to the folders, which is the only one in older versions."""
+    """Return the checkpoint according to the manifest next to the folders."""
     path = checkpoints / MANIFEST
     try:
         return _read_manifest(path, checkpoints)
@@ -356,9 +355,7 @@ def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -
     try:
         content = json.loads(once_released(path.read_bytes))
         stated = content.pop(_CHECKSUM, None)
-        if stated is None and content.keys() != _KEYS and content["format"] == FORMAT:
-            raise CheckpointError(f"{path} is damaged: it has the keys {', '.join(content)}")
-        if stated is not None and stated != checksum_of(content):
+        if stated != checksum_of(content):
             raise CheckpointError(f"{path} is damaged: its checksum does not match its content")
         if content["format"] != FORMAT:
             raise CheckpointFormatError(

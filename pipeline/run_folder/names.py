@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.config.file_names import file_name, why_not_on_windows
+from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
 from headrace.pipeline.run_folder.checkpoint import part_file
@@ -50,19 +49,9 @@ def check_behavior_name(name: str) -> None:
     raise RunFolderError(f"behavior {name!r}: {why}; choose a different name for the behavior")
 
 
-def folder_names(category: str) -> tuple[str, ...]:
-    """Return the possible names of a behaviour's folder: the current name and, if different, the earlier one."""
-    name = file_name(category)
-    former = re.sub(r'[<>:"/\\|?*\x00-\x1f]', "_", category)
-    former = former if former.strip(" .") else "_"
-    is_possible = former != name and not (sys.platform == "win32" and why_not_on_windows(former))
-    return (name, former) if is_possible else (name,)
-
-
 def behavior_folder(run_folder: Path, category: str) -> Path:
     """Return a behaviour's folder, which need not exist; the names of its files begin with the folder's name."""
-    first, *former = (run_folder / name for name in folder_names(category))
-    return next((folder for folder in former if folder.is_dir() and not first.is_dir()), first)
+    return run_folder / file_name(category)
 
 
 def check_run_id(run_id: str) -> None:

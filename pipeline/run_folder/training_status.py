@@ -133,7 +133,7 @@ class TrainingStatus:
         lessons = {
             name: _number(entry, name, "lesson_num", int) for name, entry in entries.items() if "lesson_num" in entry
         }
-        stated = metadata.get(_CHECKSUM)  # ML-Agents and older versions write none
+        stated = metadata.get(_CHECKSUM)  # ML-Agents writes none
         unsealed = {key: value for key, value in metadata.items() if key != _CHECKSUM}
         if stated is not None and stated != checksum_of({**whole, "metadata": unsealed}):
             raise StatusError(

@@ -221,7 +221,7 @@ class PolicyHistory:
         window = [Snapshot(number, update) for number, update in updates if update is not None]
         self.snapshots = window[-self.settings.window :]
         self.records = {int(number): Record(**record) for number, record in state["records"]}
-        self.brains |= {str(name): Record(**record) for name, record in state.get("brains", {}).items()}
+        self.brains |= {str(name): Record(**record) for name, record in state["brains"].items()}
         self.results = {
             (int(a), str(b), c if isinstance(c, str) else int(c)): [int(n) for n in counts]
             for a, b, c, *counts in state["results"]

@@ -22,6 +22,7 @@ FOLDER = "league"
 """Name of the pool's folder, inside the behaviour's folder of a run."""
 INDEX = "pool.json"
 SUFFIX = ".policy"
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,9 @@ class Pool:
             self._remove([name for name in self._files() if name not in kept])
 
     def _write_index(self, members: Iterable[Member]) -> None:
-        _write(self.folder / INDEX, json.dumps({"members": [*map(asdict, members)]}, indent=1).encode())
+        _write(
+            self.folder / INDEX, json.dumps({"format": FORMAT, "members": [*map(asdict, members)]}, indent=1).encode()
+        )
 
     def _files(self) -> list[str]:
         endings = (SUFFIX, ".partial")
@@ -245,7 +248,10 @@ def unpacked(data: bytes) -> PolicyUpdate:
 
 def _read_index(path: Path) -> list[Member]:
     try:
-        return [Member(**plain) for plain in json.loads(path.read_text(encoding="utf-8"))["members"]]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(f"it has format {content['format']}, but this version of Headrace reads format {FORMAT}")
+        return [Member(**plain) for plain in content["members"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StageError(
             f"{path}, which lists the members of the league's pool, can't be read: {error}; restore the original "

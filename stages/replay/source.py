@@ -154,15 +154,14 @@ class ReplaySource(Source[Message]):
         except SpecError as error:
             raise StageError(f"replay: {reader.path}: message {frame.sequence}: {error}") from error
         mates = [spec for spec in self.behavior_specs.values() if spec.name == message.behavior]
-        if message.behavior_id not in self.behavior_specs and mates:  # earlier releases did not announce this id
-            self.behavior_specs[message.behavior_id] = replace(mates[0], behavior_id=message.behavior_id)
+        if mates:  # a recording at a trainer describes only one of the behaviour's ids
+            self.behavior_specs.setdefault(message.behavior_id, replace(mates[0], behavior_id=message.behavior_id))
         spec = self.behavior_specs.get(message.behavior_id)
         if spec is None:
             described = ", ".join(sorted(self.behavior_specs))
             raise StageError(
                 f"replay: {reader.path}: message {frame.sequence} is for behaviour {message.behavior_id!r}, which the "
-                f"file does not describe (described: {described}), so no trainer can learn from it; earlier releases "
-                "did not describe behaviours that first appeared during the recording: record again with this release"
+                f"file does not describe (described: {described}), so no trainer can learn from it: record again"
             )
         if self._edge != TRAINER_EDGE or not mates:
             self._announce(spec)
@@ -268,8 +267,7 @@ def _difference(other: StreamReader, agreed: BehaviorSpec, reader: StreamReader,
 
 def _columns(reader: StreamReader, spec: BehaviorSpec) -> set[tuple[str, str, str, tuple[int, ...]]]:
     table = reader.header.columns.get(spec.behavior_id, {})
-    # Recordings from earlier releases do not contain the trajectories' numbers, which trainers do not use.
-    return {(axis, c.name, c.dtype, c.shape) for axis, columns in table.items() for c in columns if c.name != "numbers"}
+    return {(axis, c.name, c.dtype, c.shape) for axis, columns in table.items() for c in columns}
 
 
 def recorded_seed(streams: Sequence[str | Path]) -> int:

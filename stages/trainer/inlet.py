@@ -253,7 +253,7 @@ class Deliveries:
         return cls(complete=asked == "all") if asked in ("once", "all") else None
 
     def check(self, batch: TrajectoryBatch) -> None:
-        """Check a batch. Batches without sequence numbers, from a custom stage or an earlier release, pass.
+        """Check a batch. Batches without sequence numbers, from a custom stage, pass.
 
         Raises:
             DeliveryError: if a trajectory arrives twice or out of order, or if an earlier trajectory is missing.

@@ -171,10 +171,8 @@ class ObservationStore(ReusedSlots):
 # either complete or absent: it is written under a temporary name, synced to disk, and renamed. Its layout is: `MAGIC`,
 # length of the header (8 bytes), header (JSON), its CRC-32 (4 bytes), then each column's bytes and their CRC-32.
 # Numbers are little-endian, like all platforms that torch runs on.
-MAGIC = b"headrace replay 1\n"
-
-_FORMER_NAMES = {"buffer_size": "capacity"}
-"""Maps YAML keys to the names that files of this version use for the values."""
+MAGIC = b"headrace replay\n"
+FORMAT = 1
 
 _CHUNK_BYTES = 2**24
 _MOST_HEADER_BYTES = 2**26
@@ -246,7 +244,8 @@ def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
 
 
 def _write(memory: SavedMemory, file: IO[bytes], step: int) -> None:
-    header = json.dumps({"facts": memory.facts(), "columns": _described(memory), "step": step}).encode()
+    described = {"format": FORMAT, "facts": memory.facts(), "columns": _described(memory), "step": step}
+    header = json.dumps(described).encode()
     write_all(file, MAGIC + struct.pack("<Q", len(header)) + header + struct.pack("<I", zlib.crc32(header)))
     for column, rows in memory.columns():
         checksum = 0
@@ -258,33 +257,33 @@ def _write(memory: SavedMemory, file: IO[bytes], step: int) -> None:
 
 def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
     if _take(file, len(MAGIC)) != MAGIC:
-        raise ReplayFileError("not a replay buffer file written by this version of Headrace")
+        raise ReplayFileError("not a replay buffer file written by Headrace")
     (length,) = struct.unpack("<Q", _take(file, 8))
     header = _take(file, min(length, _MOST_HEADER_BYTES))
     if zlib.crc32(header) != struct.unpack("<I", _take(file, 4))[0]:
         raise ReplayFileError("the file's header is corrupt")
     saved = json.loads(header)
-    if saved.get("step", step) != step:  # older versions wrote no step
+    if saved["format"] != FORMAT:
+        raise ReplayFileError(
+            f"the file has format {saved['format']}, but this version of Headrace reads format {FORMAT}"
+        )
+    if saved["step"] != step:
         raise ReplayFileError(f"the file was saved at step {saved['step']}, but the trainer is at step {step}")
     for name, now in memory.sizes.items():
-        then = saved["facts"][_FORMER_NAMES.get(name, name)]
+        then = saved["facts"][name]
         if then != now:
             raise ReplayFileError(f"the file was saved with {name} {then}, which is now {now}")
     memory.restore(saved["facts"])
-    if [_before(*described) for described in saved["columns"]] != [_before(*now) for now in _described(memory)]:
+    if saved["columns"] != _described(memory):
         raise ReplayFileError(
             "its observations or actions differ from the environment's, or hindsight has been switched on or off "
             "since then"
         )
-    for (_, dtype, *_), (column, rows) in zip(saved["columns"], memory.columns(), strict=True):
+    for column, rows in memory.columns():
         checksum = 0
-        for part in column.parts(rows):
-            read = part if dtype == column.dtype.str else np.empty(part.shape, dtype)
-            for chunk in _chunks(read):
-                _fill(file, chunk)
-                checksum = zlib.crc32(chunk, checksum)
-            if read is not part:
-                part[...] = read
+        for chunk in chain.from_iterable(map(_chunks, column.parts(rows))):
+            _fill(file, chunk)
+            checksum = zlib.crc32(chunk, checksum)
         if checksum != struct.unpack("<I", _take(file, 4))[0]:
             raise ReplayFileError(f"the file's column {column.name} is corrupt")
     if file.read(1):
@@ -294,11 +293,6 @@ def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
 
 def _described(memory: SavedMemory) -> list[list[Any]]:
     return [[column.name, column.dtype.str, list(column.shape), rows] for column, rows in memory.columns()]
-
-
-def _before(name: str, dtype: str, shape: list[int], rows: int) -> tuple[str, str, list[int], int]:
-    """Return the column's description in older files, in which normalised vectors are float32 instead of float64."""
-    return name, "<f4" if dtype == "<f8" else dtype, shape, rows
 
 
 def _chunks(part: Array) -> Iterator[memoryview]:

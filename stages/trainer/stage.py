@@ -20,7 +20,7 @@ from headrace.queues.columns import Column
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec
 from headrace.stages.activity import LEARNING
-from headrace.stages.policy.design import NORMALIZER_REST, require_columns
+from headrace.stages.policy.design import require_columns
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.inlet import ActionHistograms, Deliveries, FinishedEpisodes, StopCriterion, Waiting
 from headrace.stages.trainer.protocol import Trainer
@@ -277,19 +277,17 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._threads.keep(int(state["threads"]))
         policy, current = state["policy"], self.trainer.policy()
         weights = np.asarray(policy["weights"], np.float32)
-        (rest,) = dict(current.layout).get(NORMALIZER_REST, (0,))
-        if len(weights) + rest == len(current.weights):  # from an earlier release, in which the rest was 0
-            weights = np.pad(weights, (0, rest))
+        if len(weights) != len(current.weights):  # the environment's vectors have become float64, or float32
+            weights = current.weights
         self._policy = replace(current, weights=weights, step=int(policy["step"]), version=int(policy["version"]))
         self._unlearned.clear()
         if state["held_rows"]:
             self._unlearned.append(Waiting(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
         self._episodes.recent.extend(float(value) for value in state["recent_returns"])
         self._episodes.count = int(state["episodes"])
-        self._frames = int(state.get("frames", self.step))  # checkpoints from before action repeat lack this key
-        if "stop_when" in state:  # older checkpoints lack this key
-            self._criterion.load_state_dict(state["stop_when"])
-            self._judge()
+        self._frames = int(state["frames"])
+        self._criterion.load_state_dict(state["stop_when"])
+        self._judge()
 
     def _learn(self) -> PolicyUpdate:
         if len(self._arrived) > 1:

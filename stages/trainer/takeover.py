@@ -102,5 +102,4 @@ class Takeover:
         self._weights = state["begins_anew"]["weights"] if self._wanted else None
         self.versions = int(state.get("lost_updates", 0))
         self.steps, self._oldest = int(state.get("former_steps", 0)), int(state.get("oldest_version", -1))
-        # Earlier versions saved no number: they made the request at a policy of the previous trainer.
-        self._number = int(state.get("begun_anew", max(0, self._oldest - 1)))
+        self._number = int(state.get("begun_anew", 0))

@@ -30,8 +30,8 @@ def record(group: EnvironmentGroup, expert: Expert, path: Path, steps: int, seed
     """
     first = _result(group.reset(seed))
     ((behavior, spec),) = group.behavior_specs.items()
-    config = {"behaviors": {behavior: {"trainer_type": "sac"}}}  # whose actions are the environment's
-    header = StreamHeader.of("expert", 0.0, (EDGE,), (spec,), config)
+    config = {"behaviors": {behavior: {"trainer_type": "sac"}}}
+    header = StreamHeader.of("expert", 0.0, (EDGE,), (spec,), config, squashed=[spec.name])  # actions as given
     with StreamWriter(path, header) as writer:
         for number, batch in enumerate(_batches(group, spec, expert, steps, first)):
             writer.write(EDGE, batch, float(number))

@@ -193,7 +193,7 @@ OTHER_ENVIRONMENT = changed(MORE, {"environment__id": "Acrobot-v1"})
 
 
 def forget_what_is_fixed(run_folder):
-    """As a checkpoint of an older version is."""
+    """So that only the trainer can find what differs."""
     for path in manifests(run_folder):
         content = json.loads(path.read_bytes())
         del content["progress"][FIXED], content["checksum"]
@@ -201,15 +201,15 @@ def forget_what_is_fixed(run_folder):
 
 
 @pytest.mark.parametrize(
-    ("plain", "older", "said"),
+    ("plain", "forgotten", "said"),
     [
         (OTHER_TRAINER, False, r"trainer_type is sac, but the checkpoint was written with ppo"),
         (OTHER_TRAINER, True, r"can't continue from .*trainer_type, observations, actions or settings"),
         (OTHER_ENVIRONMENT, False, r"can't continue: it was trained with different observations: .*\[4\].*\[6\]"),
     ],
 )
-def test_a_resume_that_fails_leaves_the_run_as_it_is(damaged, plain, older, said):
-    if older:
+def test_a_resume_that_fails_leaves_the_run_as_it_is(damaged, plain, forgotten, said):
+    if forgotten:
         forget_what_is_fixed(damaged)
     before = contents(damaged)
     with pytest.raises((RunError, RunFailed), match=said):

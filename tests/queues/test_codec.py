@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from queue_conformance import numbered
-from stream_samples import EVERY_KIND
 
 from headrace.queues import codec
 from headrace.queues.errors import ShapeError
@@ -147,13 +146,6 @@ def test_arrays_are_aligned_and_do_not_overlap(message: Message):
     assert all(start % codec.ALIGNMENT == 0 for start in starts)
     ends = [start + array.nbytes for start, array in zip(starts, arrays, strict=True)]
     assert all(end <= start for end, start in zip(ends, [*starts[1:], total], strict=False))
-
-
-def test_a_step_batch_of_an_earlier_release_is_read_without_the_number_of_its_environment_group():
-    step = next(message for message in EVERY_KIND if isinstance(message, StepBatch))
-    header, arrays = codec.describe(step)
-    header["fields"]["group"] = 1
-    assert_equal(codec.build(header, arrays), step)
 
 
 def test_what_is_read_are_views_that_keep_the_buffer_alive():

@@ -59,7 +59,7 @@ def test_the_dump_is_the_stream_that_the_page_says(tmp_path):
     path.write_bytes(dumps()[0])
     reader = StreamReader(path)
     first, second = reader
-    assert (reader.closed_cleanly, path.stat().st_size, reader.header.run_id) == (True, 1011, "tiny")
+    assert (reader.closed_cleanly, path.stat().st_size, reader.header.run_id) == (True, 1081, "tiny")
     assert (first.message, first.time_s) == (Barrier(1), 0.5)
     assert isinstance(second.message, PolicyUpdate)
     assert second.message.tensors()["w"].tolist() == [1.0, -2.0, 0.5]

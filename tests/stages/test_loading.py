@@ -147,49 +147,6 @@ def test_neighbours_come_before_installed_packages_of_their_name(tmp_path, monke
     assert load_attribute("my_stages:whose", folder, "stage") == "neighbour"
 
 
-@pytest.mark.lengthy
-@pytest.mark.parametrize(
-    ("then", "now"),
-    [
-        ("stages.environment.volley.group:VolleyGroup", "headrace.stages.games.volley.group:VolleyGroup"),
-        ("stages.environment.stage:EnvironmentStage", "headrace.stages.environments.stage:EnvironmentStage"),
-        ("headrace.stages.programs.rows:ProgramRows", "headrace.stages.environments.programs.rows:ProgramRows"),
-        ("headrace.stages.unity.errors:UnityBroken", "headrace.stages.environments.unity.errors:UnityBroken"),
-        ("stages.games.volley:VolleyGroup", "headrace.stages.games.volley:VolleyGroup"),
-        ("stages:Stage", "headrace.stages:Stage"),
-        ("queues.messages:TrajectoryBatch", "headrace.queues.messages:TrajectoryBatch"),
-    ],
-)
-def test_earlier_names_of_ours_are_known(then, now, tmp_path, monkeypatch):
-    monkeypatch.chdir(Path(headrace.__path__[0]).parent)  # where folders of those names lie
-
-    assert load_attribute(then, tmp_path, "stage") is load_attribute(now, tmp_path, "stage")
-
-
-def test_a_module_of_the_users_hides_an_earlier_name_of_ours_no_further_than_it_reaches(tmp_path):
-    write(tmp_path, stages="class Stage: whose = 'the user'\n")
-
-    assert load_attribute("stages:Stage.whose", tmp_path, "stage") == "the user"
-    assert load_attribute("stages.games.volley:VolleyGroup", tmp_path, "stage").__name__ == "VolleyGroup"
-
-
-def test_a_missing_module_with_an_earlier_name_of_ours_is_reported_as_both(tmp_path):
-    with pytest.raises(LoadError) as caught:
-        load_attribute("stages:Clip", tmp_path, "stage")
-
-    assert "module 'headrace.stages'" in str(caught.value)
-    assert "has no attribute 'Clip'; it has: " in str(caught.value)
-    assert f"no module named 'stages' is in {tmp_path} or " in str(caught.value)
-
-
-def test_an_import_of_ours_by_an_earlier_name_is_reported_with_todays(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "stages").exists()])
-    write(tmp_path, my_stages="from stages.stage import Stage\n")
-
-    with pytest.raises(LoadError, match=r"my_stages\.py:1: .*; if Headrace's own is meant, import headrace\.stages$"):
-        load_attribute("my_stages:Clip", tmp_path, "stage")
-
-
 def test_an_installed_package_already_in_use_is_not_replaced_by_a_file_of_its_name(tmp_path):
     import numpy
 

@@ -130,7 +130,7 @@ export class Curves {
     this.laid = JSON.stringify([all, names]);
     const tab = (group, key, words, title) => h("button", { type: "button", "aria-pressed": String(this[group] === key), title, "data-tab": key === ALL ? "*" : key, click: () => { this[group] = key; this.build(); } }, words);
     fill(this.tabs, ...all.map((category) => tab("category", category, clip(category, 32), category)), behaviors.length > 1 ? tab("category", ALL, "all behaviours", "All behaviours in one chart") : null);
-    fill(this.axis, ...Object.entries(AXES).map(([x, words]) => tab("x", x, words, x === "updates" ? "Policy updates; older runs did not record them" : null)));
+    fill(this.axis, ...Object.entries(AXES).map(([x, words]) => tab("x", x, words, x === "updates" ? "Policy updates; ML-Agents does not record them" : null)));
     this.inks = Array.from({ length: INKS }, (_, at) => colour(`line-${at}`));
     this.showLegend();
     for (const name of names) this.charts.set(name, new Chart(name, this));

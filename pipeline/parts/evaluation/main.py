@@ -157,15 +157,10 @@ class Evaluation(RunPart):
 def _remembered(plan: RunPlan) -> dict[str, float]:
     """Return the resumed run's best scores, if they were achieved against the same opponents.
 
-    A file next to the best policy has that policy's score, which may be newer than the checkpoint; earlier versions
-    wrote no such file. Versions without a choice of opponents stored scores keyed by behaviour id, and other ids acted
-    at random. Those scores are valid only if there were no other ids.
+    A file next to the best policy has that policy's score, which may be newer than the checkpoint.
     """
     if plan.resumed is None or plan.config.evaluation is None:
         return {}
     progress, opponents = plan.resumed.progress, plan.config.evaluation.opponents
-    best = {str(name): float(score) for name, score in progress.get("best", {}).items()}
-    if "best_against" not in progress:
-        return best if len(best) == 1 and not any("?" in name for name in best) else {}
-    best = best if progress["best_against"] == opponents else {}
-    return best | read_scores(plan.folder.path, opponents)
+    best = progress["best"].items() if progress.get("best_against") == opponents else ()
+    return {str(name): float(score) for name, score in best} | read_scores(plan.folder.path, opponents)

@@ -24,9 +24,9 @@ from headrace.pipeline.control.messages import BeginAnew
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.shared_stage import SharedState
-from headrace.pipeline.parts.league.saved_forms import in_present_form, refusing_other_forms
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Columns, Matches, PolicyUpdate, TrajectoryBatch
+from headrace.stages.errors import StageError
 from headrace.stages.league.controller import Freeze, LeagueController
 from headrace.stages.league.match_table import MatchTable
 from headrace.stages.league.pool import FOLDER, Member, Pool, packed, unpacked
@@ -37,6 +37,8 @@ from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
 
+_SHARED = {"resets", "turns", "freezes"}
+"""Keys of the league's part of a checkpoint, in addition to the league's behaviour."""
 SLOW_S = 10.0
 """Seconds after which a write into the pool causes a warning."""
 _SLOW = "Freezing %s is taking more than %.0f s. Until the disk responds, the league freezes no policy."
@@ -98,9 +100,7 @@ class LeaguePart(RunPart):
         pool = Pool(behavior_folder(plan.folder.path, game.home) / FOLDER)
         random = np.random.default_rng(derive_seed(plan.seed, LEAGUE, game.home))
         self._league = controller = LeagueController(game.home, game.settings, pool, random, game.sides)
-        with refusing_other_forms():
-            saved = in_present_form(self.run.stages.saved_state(LEAGUE) or {}, game)
-            pending = self._restore(saved, game)
+        pending = self._restore(self.run.stages.saved_state(LEAGUE) or {}, game)
         if self._turns is not None:
             self._hold(self._turns)
         for freeze in pending:
@@ -109,6 +109,11 @@ class LeaguePart(RunPart):
 
     def _restore(self, saved: Mapping[str, Any], game: LeagueGame) -> list[Freeze]:
         """Restore the state from a checkpoint; return the policies that were waiting to be written into the pool."""
+        if saved and game.home not in saved:
+            raise StageError(
+                f"the league's part of the checkpoint belongs to {', '.join(saved.keys() - _SHARED)}, but should "
+                f"belong to {game.home}, the first behaviour with a league: restore the order of the behaviours"
+            )
         self._resets = dict(saved.get("resets", {}))
         if lengths := game.settings.turns():
             self._turns = Turns(lengths)

@@ -171,8 +171,8 @@ def to_plain(space: OwnSpace) -> dict[str, Any] | None:
     match space:
         case BoxSpace():
             bounds = {"low": _bound(space.low), "high": _bound(space.high)}
-            clipped = {"clipped": True} if space.clipped else {}
-            return {"kind": space.kind, "shape": [*space.shape], "dtype": space.dtype.name, **bounds, **clipped}
+            form = {"shape": [*space.shape], "dtype": space.dtype.name, "clipped": space.clipped}
+            return {"kind": space.kind, **form, **bounds}
         case ChoiceSpace():
             numbers = {"sizes": space.sizes.tolist(), "start": space.start.tolist()}
             return {"kind": space.kind, "dtype": space.dtype.name, **numbers}

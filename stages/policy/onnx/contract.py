@@ -104,7 +104,7 @@ def noted(spec: BehaviorSpec, step: int) -> str:
 
 
 def read_notes(properties: Mapping[str, str], where: str) -> ModelMetadata | None:
-    """Return a model's notes, or None if another program or an older version made the model.
+    """Return a model's notes, or None if another program made the model.
 
     Args:
         properties: the model's properties.

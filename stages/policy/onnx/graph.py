@@ -81,8 +81,8 @@ def sealed(model: bytes) -> bytes:
 def is_damaged(model: bytes) -> bool:
     """Return True if a model was changed after it was sealed.
 
-    A model without a seal comes from another program or an older version. If its length differs, a program that does
-    not know the seal has rewritten the model; that does not count as damage.
+    A model without a seal comes from another program. If its length differs, a program that does not know the seal has
+    rewritten the model; that does not count as damage.
     """
     at = len(model) - 16
     body, seal, stated = model[: at - len(_SEAL)], model[at - len(_SEAL) : at], model[at:]

@@ -59,7 +59,7 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
     batches = [batch for batch in batches if batch.trajectories["learning"].any()]
     if not batches:
         return None
-    return _demonstrations(batches, spec, squashed=_squashed(reader.header, spec.name))
+    return _demonstrations(batches, spec, squashed=spec.name in reader.header.squashed)
 
 
 def without_doubles(files: Sequence[Path]) -> list[Path]:
@@ -133,24 +133,11 @@ def _kind(dtype: str) -> str:
         return ""
 
 
-def _squashed(header: StreamHeader, behavior: str) -> bool:
-    """Return True if the recorded policy was squashed, like SAC's; its trajectories contain the actions as drawn."""
-    if header.squashed is not None:
-        return behavior in header.squashed
-    expert = _teacher(header.config, behavior) or behavior  # a student receives its teacher's trajectories
-    return declared_kind(_settings(header.config, expert).get("trainer_type")).squashed
-
-
 def _teacher(config: Mapping[str, Any], behavior: str) -> str | None:
     """Return the behaviour whose trajectories this behaviour imitated; None if it did not imitate."""
-    settings = _settings(config, behavior)
+    settings = config.get("behaviors", {}).get(behavior) or config.get("default_settings") or {}
     teacher = (settings.get("hyperparameters") or {}).get("teacher")
     return str(teacher) if declared_kind(settings.get("trainer_type")).imitates and teacher else None
-
-
-def _settings(config: Mapping[str, Any], behavior: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = config.get("behaviors", {}).get(behavior) or config.get("default_settings") or {}
-    return found
 
 
 def _demonstrations(batches: Sequence[TrajectoryBatch], spec: BehaviorSpec, squashed: bool) -> Demonstrations:

@@ -144,11 +144,10 @@ class UpdatePace:
 
     def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
         """Restore a `state_dict()` that was made at this step."""
-        # States from before `update_at` or before rounds lack these keys.
-        self._due_step = int(state.get("due_step", step)) if self._in_rounds else step
-        self._last_end, self._episodes = self._due_step, int(state.get("episodes", 0))
-        self._first_step = int(state.get("first_step", self._first_step))
-        due_updates = state.get("due_updates")
+        self._due_step = int(state["due_step"]) if self._in_rounds else step
+        self._last_end, self._episodes = self._due_step, int(state["episodes"])
+        self._first_step = int(state["first_step"])
+        due_updates = state["due_updates"]
         if (due_updates is None) == (self._hyperparameters.gradient_steps is None):
             self._due_updates = due_updates or 0
             self.of_policy.load_state_dict(state["ratio"], step)

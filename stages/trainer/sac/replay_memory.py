@@ -209,8 +209,7 @@ class ReplayMemory:
     def facts(self) -> dict[str, Any]:
         """Return plain values for `restore`, in addition to the columns."""
         return {
-            "capacity": self.capacity,
-            "sequence_length": self.sequence_length,
+            **self.sizes,
             "count": self._count,
             "start_count": self._start_count,
             "first_start": self._first_start,

@@ -105,12 +105,6 @@ def test_what_has_no_meaning_for_a_spec_is_not_fixed():
     check_settings(config_with(network_settings={"normalize": True}), checkpoint_of(SEEING))
 
 
-def test_checkpoints_of_older_versions_fix_nothing_here():
-    old = replace(checkpoint_of(), progress={})
-    check_settings(config_with(trainer_type="sac"), old)
-    check_fixed_spec(config_with(), old, SEEING)
-
-
 @pytest.mark.parametrize(
     ("spec", "said"),
     [

@@ -190,29 +190,6 @@ def test_a_resumed_run_keeps_what_was_chosen_on_whatever_machine(machine, tmp_pa
     assert other.environment.num_envs * other.pipeline.hosts.actors.replicas == 32
 
 
-def test_a_resumed_run_has_the_defaults_that_its_version_had(machine, tmp_path):
-    machine(2)
-    where = {"results_dir": str(tmp_path), "run_id": "r"}
-    behaviors = {"B": {"trainer_type": "impala", "hyperparameters": {"learning_rate": 0.5}}}
-    before = settled(behaviors=behaviors, checkpoint_settings=where).to_plain()
-    block = before["behaviors"]["B"]
-    block["network_settings"] |= {"normalize": False, "activation": "swish"}
-    block["hyperparameters"] |= {"batch_size": 32, "adam_epsilon": 1e-8, "adam_beta2": 0.9}
-    del block["hyperparameters"]["reward_normalization"]  # it was no key then
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / CONFIGURATION).write_text(yaml.safe_dump(before), encoding="utf-8")
-    written = {"B": {"trainer_type": "impala", "hyperparameters": {"batch_size": 24}}}
-    again = settled(behaviors=written, checkpoint_settings={**where, "resume": True}).behaviors["B"]
-    found = again.hyperparameters
-    assert (again.network_settings.normalize, again.network_settings.activation) == (False, "swish")
-    assert (found.batch_size, found.adam_epsilon, found.reward_normalization) == (24, 1e-8, False)
-    assert (found.learning_rate, found.adam_beta2) == (1e-3, 0.99)  # others than defaults: they were written
-    played = settled(behaviors=written, checkpoint_settings={**where, "inference": True}).behaviors["B"]
-    assert played.network_settings == again.network_settings
-    fresh = settled(behaviors=written, checkpoint_settings={**where, "force": True}).behaviors["B"]
-    assert fresh.network_settings.activation == "tanh"
-
-
 def test_a_configuration_of_another_version_in_the_folder_is_not_followed(machine, tmp_path):
     machine(1)
     (tmp_path / "r").mkdir()

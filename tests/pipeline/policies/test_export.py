@@ -109,15 +109,12 @@ def test_a_network_of_the_user_s_own_is_looked_for_beside_the_yaml(tmp_path):
         load_acting_policy(path, tmp_path)
 
 
-def test_files_of_older_versions_hold_policies_that_are_not_squashed(tmp_path):
+@pytest.mark.parametrize("found", [2, None])
+def test_another_version_of_the_format_is_refused_by_name(tmp_path, found):
     path = export_policy(tmp_path, policy(), SPEC, SETTINGS)
-    content = torch.load(path, weights_only=True)
-    for name in ("squashed", "trainer_type"):
-        del content[name]
-    torch.save(content, path)
-    read = read_export(path)
-    assert not read.design.squashed
-    assert (read.trainer_type, read.learner) == ("", None)
+    torch.save({**torch.load(path, weights_only=True), "format": found}, path)
+    with pytest.raises(ValueError, match=f"^{path} has format {found}, but this version of Headrace reads format 1$"):
+        read_export(path)
 
 
 def test_what_a_trainer_can_start_from_is_read_as_it_was_written(tmp_path):

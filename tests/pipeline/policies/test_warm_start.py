@@ -42,10 +42,11 @@ def test_a_behaviour_that_the_other_run_has_not_trained_is_named(trained):
 
 
 def test_a_behaviour_with_a_slash_in_its_name_starts_from_the_folder_that_it_was_saved_in(tmp_path):
-    (tmp_path / "first" / "Team_Ball").mkdir(parents=True)
-    (tmp_path / "first" / "Team_Ball" / "Team_Ball-50.pt").write_bytes(b"")
+    folder = tmp_path / "first" / "Team%2FBall"
+    folder.mkdir(parents=True)
+    (folder / "Team%2FBall-50.pt").write_bytes(b"")
     config = starting_from(tmp_path, default_settings={})
-    assert initial_policy(config, "Team/Ball") == tmp_path / "first" / "Team_Ball" / "Team_Ball-50.pt"
+    assert initial_policy(config, "Team/Ball") == folder / "Team%2FBall-50.pt"
 
 
 def settings_of(trainer_type, **network):

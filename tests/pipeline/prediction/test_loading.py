@@ -126,10 +126,10 @@ def test_it_describes_what_it_sees_and_does(tmp_path):
 
 def test_held_actions_are_told_where_the_file_says_it(tmp_path):
     columns = repeated(design_for().spec, ActionRepeatSettings(steps=3))
-    older = replace(columns, spaces=None)
+    unstated = replace(columns, spaces=None)
 
     assert load_policy(saved(tmp_path / "a", columns)).action_repeat == 3
-    assert load_policy(saved(tmp_path / "b", older)).action_repeat is None
+    assert load_policy(saved(tmp_path / "b", unstated)).action_repeat is None
 
 
 def test_a_policy_that_chooses_how_long_says_so_with_each_action(tmp_path):

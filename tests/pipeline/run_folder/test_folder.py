@@ -15,7 +15,6 @@ from fakes_files import Held
 from run_configs import INLINE, cartpole
 from runs import run_here
 
-from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import FileOperations, write_atomic
 from headrace.pipeline.run_folder.checkpoint import write_manifest, write_part
@@ -168,20 +167,6 @@ def test_folders_of_behaviors_have_names_that_every_platform_takes(tmp_path, cat
     assert behavior_folder(tmp_path, category) == tmp_path / folder
     with RunFolder.create(tmp_path, "ppo") as run:
         assert run.behavior(category).name == folder
-
-
-@pytest.mark.parametrize("category", ["a/b", "..", "x?team=1", *([] if sys.platform == "win32" else ["con", "ab."])])
-def test_a_folder_that_an_older_version_has_named_goes_on_and_none_is_taken_for_another_behavior_s(tmp_path, category):
-    former = {"a/b": "a_b", "..": "_", "x?team=1": "x_team=1"}.get(category, category)
-    path = make_run(tmp_path)
-    (path / former).mkdir()
-    assert behavior_folder(path, category).name == former
-    with RunFolder.create(tmp_path, "ppo", resume=True) as run:
-        assert run.behavior(category).name == former
-    with RunFolder.create(tmp_path, "ppo", force=True) as run:
-        other = run.behavior(former) if file_name(former) == former else None
-        assert run.behavior(category) not in (other, run.path / former)
-        assert behavior_folder(run.path, category).is_dir()
 
 
 def test_behaviors_whose_folder_would_be_one_are_named(tmp_path):
@@ -461,7 +446,7 @@ def test_a_broken_status_file_is_named(tmp_path, content):
 
 
 def altered(status, key, value):
-    """The text of a status file with another value, whose checksum is left out as in files of older versions."""
+    """The text of a status file with another value, whose checksum is left out as in files of ML-Agents."""
     content = status.as_dict()
     del content["metadata"]["checksum"]
     *path, last = key.split(".")

@@ -16,6 +16,7 @@ from headrace.pipeline.run_folder.checkpoint import (
     MANIFEST,
     CheckpointError,
     CheckpointFormatError,
+    checksum_of,
     holds_checkpoint,
     newest_checkpoint,
     unfinished_folder,
@@ -198,25 +199,23 @@ def test_no_flip_of_a_bit_of_a_manifest_makes_another_checkpoint_of_it(tmp_path,
     assert (refused > 0.9 * 8 * len(data) // each) == everywhere
 
 
-def test_a_manifest_without_a_checksum_is_that_of_an_older_version(two, heard):
-    """It lay beside the folders alone."""
-    content = json.loads((two / MANIFEST).read_text())
+def test_a_manifest_without_a_checksum_is_damaged(two, heard):
+    for path in both_manifests(two, 7):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "checksum": None}))
+    assert choose_checkpoint(two).number == 6
+    assert "manifest.json is damaged: its checksum does not match" in heard.text
+
+
+def sealed(content):
     del content["checksum"]
-    (two / MANIFEST).write_text(json.dumps(content))
-    for number in (6, 7):
-        (two / f"{number:06d}" / MANIFEST).unlink()
-    shutil.rmtree(two / "000006")
-    assert choose_checkpoint(two).number == 7
-    assert (two / "000007" / MANIFEST).read_bytes() == (two / MANIFEST).read_bytes()
-    save(two, 8)
-    flip(part(two, 8))
-    assert choose_checkpoint(two).number == 7
+    return json.dumps({**content, "checksum": checksum_of(content)})
 
 
 def test_another_version_of_the_format_is_no_damage(two):
     for path in both_manifests(two, 7):
-        path.write_text('{"format": 2, "number": 7}')
-    with pytest.raises(CheckpointFormatError, match="format 2, but this version of Headrace reads format 1"):
+        path.write_text(sealed({**json.loads(path.read_text()), "format": 2}))
+    refused = r"000007.manifest\.json has format 2, but this version of Headrace reads format 1"
+    with pytest.raises(CheckpointFormatError, match=refused):
         choose_checkpoint(two)
     assert (two / "000007").is_dir()
 
@@ -224,10 +223,9 @@ def test_another_version_of_the_format_is_no_damage(two):
 @pytest.mark.parametrize("name", ["../000006/trainer%40learner-Ball.part", "/etc/passwd"])
 def test_a_manifest_names_no_files_elsewhere(two, name):
     content = json.loads((two / MANIFEST).read_text())
-    del content["checksum"]
     content["parts"][PARTS[0]]["file"] = name
     for path in both_manifests(two, 7):
-        path.write_text(json.dumps(content))
+        path.write_text(sealed({**content}))
     assert choose_checkpoint(two).number == 6
 
 

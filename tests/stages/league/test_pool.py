@@ -127,6 +127,9 @@ def test_a_checkpoint_whose_members_are_gone_is_refused(tmp_path):
 
 
 def test_an_index_that_can_not_be_read_is_refused(tmp_path):
+    (tmp_path / INDEX).write_text('{"format": 2}', encoding="utf-8")
+    with pytest.raises(StageError, match="pool.json, .*has format 2, but this version of Headrace reads format 1"):
+        Pool(tmp_path)
     (tmp_path / INDEX).write_text("{", encoding="utf-8")
     with pytest.raises(StageError, match=f"{INDEX}, which lists the members"):
         Pool(tmp_path)

@@ -97,7 +97,7 @@ def test_the_mean_and_its_rest_have_48_bits():
     assert abs(mean - (1.7e9 + 0.25)) < 1e-5
 
 
-def test_a_state_of_ml_agents_and_of_earlier_versions_counts_its_imagined_observation_and_goes_on():
+def test_a_state_of_ml_agents_counts_its_imagined_observation_and_goes_on():
     normalizer = Normalizer(1)
     normalizer.load_state_dict({"steps": 1, "mean": np.zeros(1), "squares": np.ones(1)})
     assert normalizer.apply(np.array([[3.0]], np.float32)).tolist() == [[3.0]]

@@ -133,7 +133,7 @@ def test_policies_that_see_float64_decide_together_as_each_alone():
         np.testing.assert_array_equal(together.actions.continuous[own], alone.actions.continuous)
 
 
-def test_a_policy_of_an_earlier_version_without_the_rest_of_its_mean_plays():
+def test_a_policy_that_learned_from_float32_and_has_no_rest_of_its_mean_plays_with_float64():
     by_numpy, by_torch, _, _ = clock_policy(0, start=100.0, rest=False)
     seen = 100.0 + np.zeros((1, 2)), np.zeros((1, 1), np.float32)
     np.testing.assert_allclose(by_numpy.heads(seen), by_torch.heads(seen)[0], atol=1e-5)

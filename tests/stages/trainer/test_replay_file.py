@@ -1,9 +1,9 @@
-from dataclasses import replace
+import zlib
 
 import pytest
-from replay_world import SPEC, Every, Piece, World, add, new_memory, rows_of
+from replay_world import Every, Piece, World, add, new_memory, rows_of
 
-from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay_store import MAGIC, ReplayFileError, read_replay, write_replay
 
 CAPACITY, LENGTH = 12, 3
 
@@ -40,15 +40,6 @@ def test_a_memory_read_back_is_the_same_and_goes_on_the_same(memory, world, tmp_
         assert len(other.observations) == len(memory.observations)
 
 
-def test_a_memory_of_an_earlier_version_is_read_where_vectors_are_float64_now(memory, tmp_path):
-    write_replay(memory, tmp_path / "replay.bin")
-    first, *others = SPEC.observations
-    exact = replace(SPEC, observations=(replace(first, dtype="float64"), *others))
-    other = new_memory(CAPACITY, LENGTH, exact)
-    read_replay(other, tmp_path / "replay.bin")
-    assert everything(other) == everything(memory)
-
-
 def test_an_empty_memory_is_read_back_empty(tmp_path):
     write_replay(new_memory(CAPACITY), tmp_path / "replay.bin")
     other = new_memory(CAPACITY)
@@ -82,6 +73,18 @@ def test_a_file_with_any_byte_changed_is_refused(memory, tmp_path):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(ReplayFileError):
             read_replay(new_memory(CAPACITY, LENGTH), path)
+
+
+def test_another_version_of_the_format_is_refused_by_name(memory, tmp_path):
+    path = tmp_path / "replay.bin"
+    write_replay(memory, path)
+    data, at = path.read_bytes(), len(MAGIC) + 8
+    end = at + int.from_bytes(data[len(MAGIC) : at], "little")
+    header = data[at:end].replace(b'"format": 1', b'"format": 2')
+    path.write_bytes(data[:at] + header + zlib.crc32(header).to_bytes(4, "little") + data[end + 4 :])
+    with pytest.raises(ReplayFileError) as refused:
+        read_replay(new_memory(CAPACITY, LENGTH), path)
+    assert str(refused.value) == f"{path}: the file has format 2, but this version of Headrace reads format 1"
 
 
 def test_a_file_with_something_behind_it_is_refused(memory, tmp_path):

@@ -336,16 +336,14 @@ def test_a_resumed_stage_acts_by_the_policy_last_emitted():
     assert policy.weights.tolist() == [1.0]
 
 
-@pytest.mark.parametrize(("rest", "weights"), [(1, [1.0, 0.0]), (2, [1.0])])
-def test_a_policy_from_before_means_had_a_rest_has_0_there_and_no_other_lack_is_filled(rest, weights, monkeypatch):
+def test_where_vectors_have_become_float64_the_trainers_own_policy_goes_on(monkeypatch):
     desk, resumed = Desk(rows_per_update=10), Desk(rows_per_update=10)
     desk.take(10)
     policy = resumed.trainer.policy()
-    layout = (*policy.layout, (NORMALIZER_REST, (rest,)))
-    newer = replace(policy, weights=np.ones(2, np.float32), layout=layout)
-    monkeypatch.setattr(resumed.trainer, "policy", lambda: newer)
+    exact = replace(policy, weights=np.ones(2, np.float32), layout=(*policy.layout, (NORMALIZER_REST, (1,))))
+    monkeypatch.setattr(resumed.trainer, "policy", lambda: exact)
     resumed.stage.load_state_dict(desk.stage.state_dict())
-    assert resumed.stage.policy().weights.tolist() == weights
+    assert (resumed.stage.policy().version, resumed.stage.policy().weights.tolist()) == (1, [1.0, 1.0])
 
 
 def test_the_untrained_policy_stays_the_same_until_the_first_update():
@@ -382,15 +380,6 @@ def test_environment_steps_are_counted_where_actions_last_several_and_on_over_a_
     assert desk.statistics.values["Walker", "Environment/Frames"] == [8]
     assert resumed.statistics.values["Walker", "Environment/Frames"] == [14]
     assert desk.statistics.hows["Walker", "Environment/Frames"] == "last"
-
-
-def test_a_state_from_before_there_was_action_repeat_has_a_frame_for_each_step():
-    desk = Desk(rows_per_update=3)
-    desk.take(6)
-    older = {key: value for key, value in desk.stage.state_dict().items() if key != "frames"}
-    resumed = Desk(rows_per_update=3)
-    resumed.stage.load_state_dict(older)
-    assert resumed.stage.state_dict()["frames"] == 6
 
 
 def test_without_action_repeat_there_is_no_statistic_of_frames():

@@ -112,17 +112,3 @@ def test_a_request_that_comes_again_has_no_effect_also_where_the_stage_was_saved
     assert done.take(10, first_version=2) == [(3, 20)]
     done.stage.begin_anew(2)
     assert done.take(10, first_version=3) == [(4, 20)]
-
-
-def test_what_an_earlier_version_saved_after_a_request_knows_that_one_and_not_the_next():
-    desk, resumed = Desk(), Desk()
-    desk.take(10)
-    desk.stage.begin_anew(1)
-    assert desk.take(10, first_version=2) == [(2, 10), (3, 20)]
-    saved = dict(desk.stage.state_dict())
-    del saved["begun_anew"]
-    resumed.stage.load_state_dict(saved)
-    resumed.stage.begin_anew(1)
-    assert resumed.take(10, first_version=2) == [(4, 30)]
-    resumed.stage.begin_anew(4)
-    assert resumed.take(10, first_version=5) == [(5, 30), (6, 40)]

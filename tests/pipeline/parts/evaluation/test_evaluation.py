@@ -199,9 +199,6 @@ async def test_what_is_lost_at_the_end_is_said_unless_it_was_asked_for(tmp_path,
     [
         ({"best": {"Ball": 3.0}, "best_against": "self"}, {"Ball": 3.0}),
         ({"best": {"Ball": 3.0}, "best_against": "random"}, {}),  # another measure
-        ({"best": {"Ball": 3.0}}, {"Ball": 3.0}),  # of an earlier version, without any others
-        ({"best": {"Ball": 3.0, "Goalie": 1.0}}, {}),  # of one in which the others acted at random
-        ({"best": {"Ball?team=0": 3.0}}, {}),
         ({}, {}),
     ],
 )

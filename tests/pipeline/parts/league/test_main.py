@@ -16,6 +16,7 @@ from virtual_time import VirtualTimeLoop, until_blocked
 
 from headrace.pipeline.control.messages import BeginAnew
 from headrace.pipeline.run_folder.checkpoint import pack_state, unpack_state
+from headrace.stages.errors import StageError
 from headrace.stages.trainer.takeover import Takeover
 
 
@@ -239,3 +240,16 @@ async def test_a_learner_follows_the_next_reset_whether_its_state_or_mains_is_th
         learner.load_state_dict({"begun_anew": learner.state_dict()["begun_anew"]})
     restarts = [await learned_until(resumed, step, learner) for step in next_steps]
     assert restarts == [older == "main", False, True]
+
+
+@pytest.mark.virtual_time
+async def test_a_part_of_another_league_is_refused_before_the_pool_changes(tmp_path):
+    world = World(tmp_path)
+    world.policy(FIRST, 0)
+    await until_blocked()
+    world.checkpoint(1)
+    pool = {file.name: file.read_bytes() for file in (tmp_path / "Duel" / "league").iterdir()}
+    other = {"Other": world.saved[1]["Duel"]}
+    with pytest.raises(StageError, match="belongs to Other, but should belong to Duel.*: restore the order"):
+        World(tmp_path, other)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "Duel" / "league").iterdir()} == pool

@@ -16,7 +16,9 @@ def record(tmp_path):
     def write(batches, name="expert.stream", spec=SPEC, edge="trainer", run_id="expert", config=None, specs=None):
         config = {"behaviors": {spec.name: {"trainer_type": "sac"}}} if config is None else config
         path = tmp_path / name
-        with StreamWriter(path, StreamHeader.of(run_id, 1.7e9, (edge,), specs or (spec,), config)) as writer:
+        squashed = [name for name, block in config.get("behaviors", {}).items() if block["trainer_type"] == "sac"]
+        header = StreamHeader.of(run_id, 1.7e9, (edge,), specs or (spec,), config, squashed=squashed)
+        with StreamWriter(path, header) as writer:
             for i, batch in enumerate(batches):
                 writer.write(edge, batch, float(i))
         return path

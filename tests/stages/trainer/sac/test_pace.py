@@ -101,15 +101,6 @@ def test_a_run_that_is_resumed_with_rounds_or_without_makes_up_for_nothing(round
     assert made(new, batches[5:]) == ([2, 4, 6, 8, 10] if rounds else [10, 20, 30, 40, 50])
 
 
-def test_states_from_before_there_were_rounds_are_read():
-    pace = pace_of()
-    made(pace, pieces(np.zeros(20, np.bool_), 10))
-    state = {name: value for name, value in pace.state_dict().items() if "ratio" in name}
-    resumed = pace_of()
-    resumed.load_state_dict(state, 20)
-    assert not resumed.owes(resumed.of_policy)
-
-
 def test_signals_that_learn_keep_their_ratio_at_the_ends_of_rounds():
     pace = pace_of(train_freq=10, gradient_steps=1, reward_signal_steps_per_update=2)
     for batch, step in pieces(np.zeros(29, np.bool_), 1):
