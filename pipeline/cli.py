@@ -1,13 +1,10 @@
 """Entry points of the commands `run-pipeline`, `mlagents-learn` and `gdrl`.
 
-Of the time to the first update, importing the configuration reader takes a sixth, and importing torch half. So a
-command that will certainly need a learner starts the learner's process before anything else
-(`pipeline/hosts/prestart.py`). Slow imports happen inside the functions below, where Ctrl-C ends them cleanly.
+Slow imports happen inside the functions below, where Ctrl-C ends them cleanly.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from headrace.ending import end_in_time, ended_at_once
@@ -40,10 +37,8 @@ def gdrl() -> int:
 
 def _follow(arguments: Sequence[str] | None) -> int:
     from headrace.pipeline.common.process import uncollected
-    from headrace.pipeline.hosts.prestart import prestarted_learner
 
-    with prestarted_learner(sys.argv[1:] if arguments is None else arguments):
-        with uncollected():
-            from headrace.pipeline.actions import follow
+    with uncollected():
+        from headrace.pipeline.actions import follow
 
-        return follow(arguments)
+    return follow(arguments)

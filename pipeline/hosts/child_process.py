@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,13 +24,14 @@ from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.graph import actor_names, acts, learner_name
 from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.hosts.birth import child_environment, start_child
 from headrace.pipeline.hosts.failures import crashed, how_it_ended
-from headrace.pipeline.hosts.last_words import RAISED
+from headrace.pipeline.hosts.last_words import RAISED, LastWords
 from headrace.pipeline.hosts.lifeline import MainLifeline
-from headrace.pipeline.hosts.prestart import end_prestarted, learner_imports, spawn, take_prestarted
 from headrace.pipeline.hosts.process_cleanup import new_mark, sweeps, watch_host
 from headrace.queues.packing import pack
 from headrace.queues.platform import Segment, hand_over
+from headrace.surroundings import socket_pair
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +50,20 @@ class ChildProcess:
     """
 
     def __init__(self, name: str, modules: Sequence[str] = ()) -> None:
-        started = take_prestarted(name) or spawn(name, modules, new_mark(name))
-        self._name, self._process, self._start_socket = name, started.process, started.socket
+        self._name, self._words, self._said = name, LastWords(), ""
         self.failure: HostFailed | None = None
         """Error that the child raised outside its hosts; None if it raised no error or has not ended."""
-        self._words, self._said = started.words, ""
-        self.lifeline = MainLifeline(started.lifeline, self.pid)
-        watch_host(self._process.pid, started.mark)
+        mark, (self._start_socket, theirs) = new_mark(name), socket_pair()
+        with theirs:
+            stdin = subprocess.PIPE if sys.platform == "win32" else theirs.fileno()
+            module, environment = "headrace.pipeline.hosts.child", child_environment()
+            started = start_child(module, name, self._words, modules, environment, mark, stdin=stdin)
+            self._process, lifeline, ticket = started
+            if sys.platform == "win32" and self._process.stdin is not None:
+                with suppress(OSError), self._process.stdin:  # the child has died, as its exit status will show
+                    self._process.stdin.write(ticket + theirs.share(self.pid))
+        self.lifeline = MainLifeline(lifeline, self.pid)
+        watch_host(self.pid, mark)
         self._ended: asyncio.Future[int] | None = None
 
     @property
@@ -162,6 +172,7 @@ def take_child(name: str) -> ChildProcess:
     return child or ChildProcess(name)
 
 
+# Imports take most of a start, so children import while main does (docs/decisions/009).
 @contextmanager
 def started_early(config: RunConfig) -> Iterator[None]:
     """Start the children that a run is certain to need; at the end of the context, end those that were never used."""
@@ -170,7 +181,6 @@ def started_early(config: RunConfig) -> Iterator[None]:
             for name, modules in _expected(config):
                 if name not in _early:
                     _early[name] = ChildProcess(name, modules)
-        end_prestarted()
         yield
     finally:
         dismiss_early()
@@ -227,4 +237,4 @@ def modules_of_learner(config: RunConfig, behavior: str) -> list[str]:
     """Return the modules that a behaviour's learner imports: torch and Headrace's own."""
     trainer = TRAINERS.get(config.behaviors[behavior].trainer_type)
     own = [] if trainer is None else [trainer.implementation.partition(":")[0]]
-    return learner_imports(*own)
+    return ["torch", "headrace.pipeline.roles.learner", *own]

@@ -65,11 +65,6 @@ def new_mark(host: str) -> str:
     """Return the mark for a host that is about to start, and make sure that the sweeper is running."""
     if sweeps():
         _tell("")  # if main is killed after this, the sweeper ends all processes that carry its mark
-    return host_mark(host)
-
-
-def host_mark(host: str) -> str:
-    """Return a new mark for a host. The sweeper learns the mark only from `watch_host`."""
     return f"{mark_of(os.getpid())}/{host}/{next(_numbers)}"
 
 

@@ -113,6 +113,14 @@ def test_a_dismissed_child_is_no_more():
     assert not child.alive
 
 
+@pytest.mark.lengthy
+def test_a_child_whose_parent_ends_before_its_start_message_ends_too():
+    child = ChildProcess("nobody")
+    child.leave()
+    assert os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT).si_status == 1
+    child.dismiss()
+
+
 def test_a_child_that_dies_before_its_start_message_shows_by_its_exit_status():
     child = ChildProcess("nobody")
     child.kill()

@@ -7,14 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from headrace.pipeline.hosts import prestart
+from headrace.pipeline.hosts.birth import child_environment, start_child
 from headrace.pipeline.hosts.held import ASK
-from headrace.pipeline.hosts.process_cleanup import host_mark, mark_of, new_mark
+from headrace.pipeline.hosts.last_words import LastWords
+from headrace.pipeline.hosts.process_cleanup import mark_of, new_mark
 from headrace.pipeline.hosts.sweeper import is_there
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a job ends children there")
@@ -59,19 +61,29 @@ def until(condition, what):
         ended.wait()
 
 
+@contextmanager
+def child(*modules):
+    """A child that waits for its start message, and main's end of its lifeline."""
+    (start_socket, theirs), words = socket.socketpair(), LastWords()
+    with theirs:
+        line = ("headrace.pipeline.hosts.child", "nobody", words, modules, child_environment(), "mark")
+        process, lifeline, _ = start_child(*line, stdin=theirs.fileno())
+    with start_socket, lifeline:
+        yield process, lifeline
+        process.kill()
+        process.wait()
+        words.take()
+
+
 @pytest.mark.lengthy
 def test_a_child_holds_its_lifeline_also_where_sockets_have_a_default_timeout(monkeypatch):
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(0.001)
-    try:
-        child = prestart.spawn("nobody", [], host_mark("nobody"))
-    finally:
+    with child() as (_, lifeline):
         socket.setdefaulttimeout(before)
-    try:
-        child.lifeline.sendall(ASK)
-        assert b"File" in child.lifeline.recv(4096)
-    finally:
-        child.dismiss()
+        lifeline.settimeout(None)
+        lifeline.sendall(ASK)
+        assert b"File" in lifeline.recv(4096)
 
 
 def gone(pid):
@@ -82,13 +94,10 @@ def gone(pid):
 def test_a_child_that_imports_ends_as_soon_as_its_lifeline_does(tmp_path, monkeypatch):
     (tmp_path / "never_ends.py").write_text(NEVER_ENDS.format(library="CDLL"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    child = prestart.spawn("nobody", ["never_ends"], host_mark("nobody"))
-    try:
+    with child("never_ends") as (process, lifeline):
         until((tmp_path / "never_ends.begun").exists, "the import")
-        child.lifeline.close()
-        assert child.process.wait(60) == 1
-    finally:
-        child.dismiss()
+        lifeline.close()
+        assert process.wait(60) == 1
 
 
 @pytest.mark.lengthy
@@ -96,8 +105,8 @@ def test_a_child_that_imports_ends_as_soon_as_its_lifeline_does(tmp_path, monkey
 def test_a_child_that_holds_pythons_lock_in_an_import_ends_with_main(tmp_path):
     (tmp_path / "never_ends.py").write_text(NEVER_ENDS.format(library="PyDLL"))
     code = (
-        "import os, sys; from headrace.pipeline.hosts import prestart\n"
-        "child = prestart.spawn('nobody', ['never_ends'], 'mark'); print(child.process.pid, flush=True)\n"
+        "import os, sys; from headrace.pipeline.hosts.child_process import ChildProcess\n"
+        "child = ChildProcess('nobody', ['never_ends']); print(child.pid, flush=True)\n"
         "sys.stdin.read(); os._exit(0)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
