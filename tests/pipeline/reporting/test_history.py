@@ -74,10 +74,10 @@ def test_a_lost_learners_points_are_forgotten():
 def test_a_resumed_run_has_the_curves_from_its_start(tmp_path):
     first = TensorboardWriter(tmp_path, resume=False)
     for step in (10, 20, 30):
-        first.write("Ball_1", {"reward": of(step)}, step)
+        first.write("Ball/1", {"reward": of(step)}, step)
     first.close()
     second = TensorboardWriter(tmp_path, resume=True)
-    second.write("Ball_1", {"reward": of(-20.0)}, 20)
+    second.write("Ball/1", {"reward": of(-20.0)}, 20)
     second.close()
     history = History()
     read_events(tmp_path, ["Ball/1"], history)
