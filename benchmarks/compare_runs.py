@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -26,12 +25,6 @@ EVERY_S = 0.1
 """Seconds between two samples of CPU times; the system counts CPU time in hundredths of a second."""
 LEARNED = "Losses/Policy Loss"
 """A statistic that is reported only by updates."""
-_PLACES = {
-    "deciding": ("env_step", "SubprocessEnvManager._take_step"),
-    "stepping": ("env_step", "workers", "worker_root", "UnityEnvironment.step"),
-    "update": ("trainer_advance", "_update_policy"),
-}
-"""Path of each stage in timers.json."""
 
 
 @dataclass(frozen=True)
@@ -97,17 +90,24 @@ class Finished:
             return []
         return [(each.step, each.wall_time, each.value) for each in events.Scalars(name)]
 
-    def stages(self, steps: int, warm_up: int = 0) -> dict[str, float]:
-        """Return microseconds per step from the run's own timers; the trainer learns nothing in `warm_up` steps."""
-        tree = json.loads((self.folder / "run_logs" / "timers.json").read_text())
-        root, found = tree["children"]["TrainerController.start_learning"], {}
-        root = root["children"]["TrainerController.advance"]
-        for stage, place in _PLACES.items():
-            node: Mapping[str, Any] = root
-            for name in place:
-                node = node.get("children", {}).get(name, {})
-            found[stage] = 1e6 * node.get("total", 0.0) / (steps - warm_up if stage == "update" else steps)
-        return found
+    def stages(self, behavior: str, step_us: float, steps: int) -> dict[str, float]:
+        """Return microseconds per step from the run's own statistics.
+
+        Args:
+            behavior: the run's only behaviour.
+            step_us: the run's microseconds per step.
+            steps: number of steps from which the trainer learned.
+        """
+
+        def mean(category: str, name: str) -> float:
+            return float(np.mean([value for *_, value in self.scalars(category, name)] or [0.0]))
+
+        *_, (_, _, updates) = self.scalars(behavior, "Pipeline/Updates")
+        return {
+            "deciding": step_us * mean("Pipeline", "Busy/actors/policies"),
+            "stepping": step_us * mean("Pipeline", "Busy/actors/environment"),
+            "update": 1e6 * updates * mean(behavior, "Pipeline/Update Duration") / steps,
+        }
 
 
 def command(yaml: Path, sets: Sequence[str], seed: int, results: Path, checkout: Path = ROOT) -> Finished:
@@ -170,7 +170,7 @@ def measured(run: Finished, behavior: str, first: int, warm_up: int = 0, mark: f
         steps / (end - begin),
         1e6 * max(used.values()) / steps,
         1e6 * sum(used.values()) / steps,
-        run.stages(to_step, warm_up),
+        run.stages(behavior, 1e6 * (end - begin) / steps, to_step - warm_up),
         returns[-1][2] if returns else float("nan"),
         next((step for step, _, value in returns if value >= mark), None),
         run.memory_mb,

@@ -2,7 +2,7 @@
 
 Each stage's loop updates the stage's record, and supervision reads it. An update costs a few assignments per item and
 nothing per step. Supervision may run in a separate thread, because a stage may block the event loop. Main collects the
-times in `timers.json`.
+times to find the run's bottleneck.
 """
 
 from __future__ import annotations

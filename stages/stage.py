@@ -21,7 +21,7 @@ Yielded = Iterable[Out] | AsyncIterable[Out] | None
 
 
 class Statistics(Protocol):
-    """Receives a stage's statistics, which `pipeline` sends to TensorBoard, the console and `timers.json`."""
+    """Receives a stage's statistics, which `pipeline` sends to TensorBoard and the console."""
 
     def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
         """Report a value.
@@ -65,7 +65,7 @@ class StageContext:
     activity: Activity = field(default_factory=Activity)
     """The stage's current work, as marked by the loop that runs the stage."""
     timings: Timings = field(default_factory=Timings)
-    """Adds up how long each kind of work takes, for `timers.json` and for finding the run's bottleneck."""
+    """Adds up how long each kind of work takes, for finding the run's bottleneck."""
 
 
 class Stage(Generic[In, Out]):

@@ -41,6 +41,14 @@ def manifest(run_folder: Path) -> Path:
     return run_folder / "checkpoints" / MANIFEST
 
 
+def tags(run_folder: Path, behavior: str) -> set[str]:
+    """Everything in a behaviour's event files."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(run_folder / behavior)).Reload().Tags()
+    return {tag for kind in ("scalars", "histograms", "tensors") for tag in found[kind]}
+
+
 def streams(run_folder: Path) -> Sequence[str]:
     """The recordings of a run."""
     return sorted(str(path) for path in (run_folder / "streams").glob("*.stream"))

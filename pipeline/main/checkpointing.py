@@ -251,7 +251,7 @@ class Checkpointing:
             self._folder.go_on()
 
     def write_status(self, final: bool) -> None:
-        """Write `training_status.json` and `timers.json`."""
+        """Write `training_status.json`."""
         behaviors = dict(self._before) | {
             name: BehaviorStatus(tuple(state.exports), self._last(name, state) if final else None, state.elo)
             for name, state in self._behaviors.items()
@@ -259,9 +259,6 @@ class Checkpointing:
         with self._files.writing(self._folder.training_status, "its list of exported policies is out of date"):
             lessons = self._run.parts.merged(lambda part: part.lessons())
             self._folder.write_training_status(TrainingStatus(behaviors, lessons))
-        with self._files.writing(self._folder.timers, "its timers are out of date"):
-            self._folder.files.make_folder(self._folder.timers.parent)
-            self._run.timers.write(self._folder.timers)
 
     def _last(self, name: str, state: BehaviorState) -> ExportEntry | None:
         if not state.exports:

@@ -34,7 +34,6 @@ from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector
-from headrace.pipeline.reporting.timers import Timers
 from headrace.pipeline.reporting.writers import open_writers
 from headrace.pipeline.roles.runtime import plain_statistics
 from headrace.pipeline.roles.stages import StageHost
@@ -76,9 +75,8 @@ class Coordinator:
         self.tasks = GuardedTasks(lambda failure: self.shutdown.fail(failure))
         self.parts = RunParts(self)
         self.statistics = StatisticsCollector(plan.seed)
-        self.timers = Timers()
         training = not plan.playing
-        writers = open_writers(plan.config, plan.folder.path, self.timers, plan.resumes) if training else []
+        writers = open_writers(plan.config, plan.folder.path, plan.resumes) if training else []
         self.reporter = Reporter(
             self.statistics, writers, progress, plan.elapsed_before_s, training, console, waits=plan.folder.waits
         )

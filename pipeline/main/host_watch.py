@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextvars import Context
 from typing import Protocol
 
 from headrace.config.host_kinds import HOST_KINDS
@@ -78,9 +77,7 @@ class HostWatch:
     def listen_to(self, host: HostHandle) -> None:
         """Listen to a started host until it ends, and handle its end."""
         self.silence.started(host)
-        apart = Context()  # this task's time must not be attributed to the code that started it
-        listening = self._listen(host)
-        self._run.tasks.group.create_task(listening, name=f"listening to {host.plan.name}", context=apart)
+        self._run.tasks.group.create_task(self._listen(host), name=f"listening to {host.plan.name}")
 
     def alive(self, host: HostHandle, report: StatisticsReport) -> None:
         """Record a host's report, which also shows that the host is alive."""
@@ -89,7 +86,6 @@ class HostWatch:
         self._run.reporter.add_statistics(report.statistics, report.queues, name, report.span_s)
         role, behavior = host.plan.role, host.plan.behavior
         self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, self._loop_of(host))
-        self._run.timers.add_work(report.timings)
         if report.memory:
             self._run.running.note_usage(name, ProcessUsage(now_s, report.cpu_s, report.memory))
         slot = self._run.launcher.slot_of(host)
@@ -112,7 +108,7 @@ class HostWatch:
                     self._run.reporter.host_ended(host.plan.name)
                     self._run.supervisor.ended(host.plan.name)  # other code waits for the process to end
                 # Listening continues after a failure, because this host has not ended yet.
-                with self._run.tasks.failing(), self._run.timers.timer(type(message).__name__):
+                with self._run.tasks.failing():
                     await self._run.on_message(host, message)
             status = await host.wait()
             if self._run.running.current(host) and await self._ended(host, status, said_goodbye):

@@ -17,7 +17,6 @@ from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector
-from headrace.pipeline.reporting.timers import Timers
 from headrace.pipeline.roles.stages import Runner, StageHost
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.trainer.report import TrainerReport
@@ -56,7 +55,6 @@ class Run(Protocol):
     supervisor: Supervisor
     reporter: Reporter
     statistics: StatisticsCollector
-    timers: Timers
     stages: StageHost
     """Contexts, hooks and saved states for main's own stages."""
 

@@ -1,1 +1,1 @@
-"""Reporting to users: statistics and their writers, the console, the live table and timers."""
+"""Reporting to users: statistics and their writers, the console and the live table."""

@@ -14,7 +14,6 @@ from headrace.config.pipeline import STATISTICS_WRITERS
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.reporting.statistics import StatisticsWriter, Summary
 from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
-from headrace.pipeline.reporting.timers import GaugeWriter, Timers
 from headrace.pipeline.run_folder.atomic_files import FileGuard, write_atomic
 from headrace.stages.errors import LoadError, blaming, describe_error, is_failure
 from headrace.stages.loading import check_arguments, construct, find_class
@@ -24,13 +23,12 @@ log = logging.getLogger(__name__)
 _METHODS = ("write", "add_property", "close")
 
 
-def open_writers(config: RunConfig, run_folder: Path, timers: Timers, resume: bool) -> list[StatisticsWriter]:
-    """Create a training run's writers: for TensorBoard, for gauges in `timers.json`, and those listed in the YAML.
+def open_writers(config: RunConfig, run_folder: Path, resume: bool) -> list[StatisticsWriter]:
+    """Create a training run's writers: for TensorBoard, and those listed in the YAML.
 
     Args:
         config: the run's configuration.
         run_folder: `results/<run-id>`.
-        timers: receives the gauges.
         resume: True to keep existing event files.
 
     Raises:
@@ -39,7 +37,7 @@ def open_writers(config: RunConfig, run_folder: Path, timers: Timers, resume: bo
     tensorboard = GuardedWriter(
         TensorboardWriter(run_folder, resume), f"{run_folder}/*/events.out.tfevents.*", patient=True
     )
-    return [tensorboard, GaugeWriter(timers), *make_writers(config, run_folder, resume)]
+    return [tensorboard, *make_writers(config, run_folder, resume)]
 
 
 def make_writers(config: RunConfig, run_folder: Path, resume: bool = False) -> list[StatisticsWriter]:

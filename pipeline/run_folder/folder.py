@@ -4,7 +4,6 @@
     <Behavior>/                   exports (<Behavior>-<step>.onnx and .pt, checkpoint.pt), TensorBoard events
     <Behavior>.onnx               the last export
     Pipeline/                     TensorBoard events of queues, stages and hosts
-    run_logs/timers.json          see `timers`
     run_logs/training_status.json steps, ratings, lessons and the list of checkpoints, for people and tools
     run_logs/run.log              the run's log, including each behaviour's settings
     run_logs/Player-<n>.log       logs of Unity executables
@@ -175,13 +174,8 @@ class RunFolder:
 
     @property
     def run_logs(self) -> Path:
-        """The folder of `timers.json` and `training_status.json`."""
+        """The folder of `training_status.json`."""
         return self.path / "run_logs"
-
-    @property
-    def timers(self) -> Path:
-        """Path of `timers.json`, written by `timers.Timers.write`."""
-        return self.run_logs / "timers.json"
 
     @property
     def training_status(self) -> Path:

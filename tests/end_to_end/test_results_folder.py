@@ -36,7 +36,7 @@ def read(run: Path, name: str) -> dict:
 
 def test_everything_is_where_ml_agents_has_it(run):
     assert {"configuration.yaml", "CartPole.onnx", "CartPole", "run_logs"} <= {path.name for path in run.iterdir()}
-    assert {path.name for path in (run / "run_logs").iterdir()} == {"run.log", "timers.json", "training_status.json"}
+    assert {path.name for path in (run / "run_logs").iterdir()} == {"run.log", "training_status.json"}
     files = {path.name for path in (run / "CartPole").iterdir()}
     events = {name for name in files if name.startswith("events.out.tfevents.")}
     steps = [entry["steps"] for entry in read(run, "training_status.json")["CartPole"]["checkpoints"]]
@@ -89,20 +89,6 @@ def test_the_configuration_has_all_sections_of_ml_agents_with_their_values(run):
     assert configuration["behaviors"]["CartPole"]["hyperparameters"]["buffer_size"] == 500
     assert configuration["behaviors"]["CartPole"]["keep_checkpoints"] == 2
     assert {"default_settings", "environment_parameters", "torch_settings", "debug"} <= set(configuration)
-
-
-def test_timers_are_a_tree_with_gauges_beside_it(run):
-    timers = read(run, "timers.json")
-    assert {"name", "gauges", "metadata", "total", "count", "self"} <= set(timers)
-    assert timers["name"] == "root"
-    for what in ("mean", "sum"):
-        gauge = timers["gauges"][f"CartPole.Environment.CumulativeReward.{what}"]
-        assert set(gauge) == {"value", "min", "max", "count"}
-        assert gauge["min"] <= gauge["value"] <= gauge["max"]
-    assert timers["gauges"]["CartPole.Step.mean"]["value"] >= 3000
-    assert {"timer_format_version", "start_time_seconds", "end_time_seconds", "python_version"} <= set(
-        timers["metadata"]
-    )
 
 
 def test_lessons_stand_under_the_parameters_name(tmp_path):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
 import pytest
 from run_configs import INLINE, cartpole, volley
-from run_folders import read_whole_checkpoint, weights_digest
+from run_folders import read_whole_checkpoint, tags, weights_digest
 from runs import COMMAND, run_here
 
 from headrace.pipeline.policies.export import read_export
@@ -48,21 +47,11 @@ def test_nothing_depends_on_what_linux_alone_has(start, tmp_path):
     assert command.wait() == 0, command.output
     assert "using files in" in command.output
     assert "used of Linux" not in command.output
-    assert {"actor-0", "actor-1"} <= set(re.findall(r"actor-\d", timers(command.run_folder)))
+    assert {"actor-0", "actor-1"} <= set(re.findall(r"actor-\d", str(tags(command.run_folder, "Pipeline"))))
     states = read_whole_checkpoint(command.run_folder)
     assert states["ghost@main"]["generation"] > 1
     assert states["trainer@learner-Volley"]["trainer"]["step"] >= 6000
     command.assert_left_nothing()
-
-
-def test_what_an_update_took_and_main_spent_its_time_on_is_in_the_timers_file(tmp_path):
-    result = run_here(cartpole(**INLINE), tmp_path, "run")
-    told = json.loads(timers(result.folder))
-    assert told["children"]["TrainerReport"]["count"] > 1
-    assert 0 < told["children"]["TrainerReport"]["total"] < told["total"]
-    gauges = told["gauges"]
-    for name in ("UpdateDuration", "UpdateExperiences", "UpdateMeanReturn"):
-        assert gauges[f"CartPole.Pipeline.{name}.mean"]["value"] > 0
 
 
 @pytest.mark.parametrize(
@@ -122,7 +111,3 @@ def test_evaluation_has_a_process_of_its_own_where_actors_have(start):
     assert "over 4 episodes, the best so far" in command.output
     assert (command.run_folder / "CartPole" / "CartPole-best.pt").exists()
     command.assert_left_nothing()
-
-
-def timers(run_folder):
-    return (run_folder / "run_logs" / "timers.json").read_text()

@@ -5,14 +5,12 @@ The tables are those names, typed in; what Headrace reports beyond them stands a
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from run_configs import INLINE, cartpole, cooperating, sac, taught, volley
-from run_folders import streams
+from run_folders import streams, tags
 from runs import run_here
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ALL = {
     "Environment/Cumulative Reward",
@@ -64,8 +62,6 @@ OURS_SAC |= {
     for kind in ("Min", "Mean", "Max")
 }
 SHORT = {"behaviors__CartPole__max_steps": 1500, "behaviors__CartPole__summary_freq": 500}
-HIDDEN = {"Is Training", "Step"}
-"""For other writers: not in TensorBoard."""
 
 
 @pytest.fixture(scope="module")
@@ -90,21 +86,9 @@ def everything(demonstrations: str) -> dict:
     }
 
 
-def tags(run_folder: Path, behavior: str) -> set[str]:
-    """Everything in a behaviour's event files."""
-    found = EventAccumulator(str(run_folder / behavior)).Reload().Tags()
-    return {tag for kind in ("scalars", "histograms", "tensors") for tag in found[kind]}
-
-
 def without_actions(found: set[str]) -> set[str]:
     """Tags other than the histograms of actions, which have the names of an environment's heads."""
     return {tag for tag in found if not tag.startswith("action/")}
-
-
-def gauges(run_folder: Path, behavior: str) -> set[str]:
-    """Statistics in `timers.json`, as far as they are this behaviour's."""
-    names = json.loads((run_folder / "run_logs" / "timers.json").read_text())["gauges"]
-    return {name.removeprefix(f"{behavior}.") for name in names if name.startswith(f"{behavior}.")}
 
 
 @pytest.fixture(scope="module")
@@ -170,13 +154,3 @@ def test_self_play_reports_its_rating(tmp_path):
 def test_lessons_are_reported_by_the_parameters_name(tmp_path):
     run = run_here(taught(**INLINE), tmp_path, "run").folder
     assert without_actions(tags(run, "Guess")) - OURS == ON_POLICY | {"Environment/Lesson Number/worth"}
-
-
-def test_each_statistic_is_a_gauge_of_timers_json_with_dots_and_without_spaces(by_ppo):
-    scalars = {
-        tag
-        for tag in tags(by_ppo, "CartPole")
-        if not tag.endswith(("_hist", "text_summary")) and not tag.startswith("Marks/")
-    } | HIDDEN
-    named = {tag.replace("/", ".").replace(" ", "") for tag in scalars}
-    assert gauges(by_ppo, "CartPole") == {f"{name}.{what}" for name in named for what in ("mean", "sum")}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from run_configs import INLINE
-from run_folders import weights_digest
+from run_folders import tags, weights_digest
 from runs import assert_no_children, run_here
 from unity_command import LONG, NEEDS_PORT_5004, assert_saved, in_editor, restarts, unity
 from unity_runs import reports
@@ -79,8 +77,7 @@ def test_it_trains_in_two_programs_and_leaves_a_results_folder(tmp_path, monkeyp
         assert report["agent_steps"] > 100
     assert first["parameters"]["noise"]["seed"] != second["parameters"]["noise"]["seed"]
     assert (run_folder / "run_logs" / "Player-1.log").is_file()
-    gauges = json.loads((run_folder / "run_logs" / "timers.json").read_text())["gauges"]
-    assert {f"Simple.Client.{name}.mean" for name in ("Average", "MostRecent", "Sum", "Histogram")} <= gauges.keys()
+    assert {f"Client/{name}" for name in ("Average", "MostRecent", "Sum", "Histogram")} <= tags(run_folder, "Simple")
     assert b"olleh" in (tmp_path / "heard.txt").read_bytes()
 
 

@@ -23,7 +23,6 @@ from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.reporting.statistics import StatisticsCollector
-from headrace.pipeline.reporting.timers import Timers
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint, write_part
 from headrace.pipeline.run_folder.folder import RunFolder
@@ -62,7 +61,6 @@ class Made:
         run: Any = SimpleNamespace(
             plan=self.plan,
             behaviors=behaviors,
-            timers=Timers(),
             stages=stages,
             parts=SimpleNamespace(merged=lambda take: {}, tell=lambda what: what(part)),
             starter=SimpleNamespace(self_play=None, brain_league=BrainLeague(), league_reports=lambda: self.leagues),

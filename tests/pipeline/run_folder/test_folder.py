@@ -87,7 +87,7 @@ def test_resume_goes_on_in_the_same_folder_with_the_options_of_now(tmp_path):
 
 def test_resume_clears_away_what_an_interrupted_write_left(tmp_path):
     path = make_run(tmp_path)
-    left = path / "run_logs" / ".timers.json.123-4.partial"
+    left = path / "run_logs" / ".training_status.json.123-4.partial"
     left.write_bytes(b"half")
     RunFolder.create(tmp_path, "ppo", resume=True).close()
     assert not left.exists()
