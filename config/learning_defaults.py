@@ -68,10 +68,10 @@ def describe_learning_defaults(config: Sections) -> str:
             for name, value in _unset(block, key, values)
         ]
         if unset:
-            taken.setdefault(", ".join(unset), []).append(path[-1])
+            taken.setdefault(", ".join(unset), []).append(str(path[-1]))
     kind = "open_protocol" if config.environment is None else config.environment.kind
     return "; ".join(
-        f"Defaults of environment kind {kind} for {', '.join(map(str, names))}, unlike ML-Agents': {values}"
+        f"Defaults of environment kind {kind} for {', '.join(names)}, unlike ML-Agents': {values}"
         for values, names in taken.items()
     )
 

@@ -24,6 +24,11 @@ def loaded(environment: dict[str, Any] | None, **block: Any) -> RunConfig:
     return RunConfig.from_plain({**section, "behaviors": {"B": {"trainer_type": "ppo", **block}}})
 
 
+def hyperparameters_of(config: RunConfig, behavior: str = "B") -> Any:
+    """A behaviour's hyperparameters, of any model."""
+    return config.behavior_settings(behavior).hyperparameters
+
+
 def learning_values(config: RunConfig) -> dict[str, Any]:
     """The values of the keys that the table has for PPO, by section."""
     plain = config.to_plain()["behaviors"]["B"]
@@ -40,31 +45,31 @@ def test_keys_that_the_file_omits_take_the_values_of_the_table(environment):
 
 @pytest.mark.parametrize("environment", OF_ML_AGENTS.values(), ids=OF_ML_AGENTS)
 def test_other_kinds_of_environments_keep_the_defaults_of_ml_agents(environment):
-    settings = loaded(environment).behaviors["B"]
-    assert settings.hyperparameters.buffer_size == 10240
-    assert settings.hyperparameters.beta_schedule == "linear"
+    config = loaded(environment)
+    settings, hyperparameters = config.behaviors["B"], hyperparameters_of(config)
+    assert (hyperparameters.buffer_size, hyperparameters.beta_schedule) == (10240, "linear")
     assert not settings.network_settings.normalize
     assert settings.time_horizon == 64
 
 
 def test_written_keys_override_the_table_one_by_one():
     written = {"learning_rate_schedule": "linear", "max_grad_norm": None, "batch_size": 32}
-    settings = loaded(GYMNASIUM, hyperparameters=written, network_settings={"normalize": False}).behaviors["B"]
-    hyperparameters = settings.hyperparameters
+    config = loaded(GYMNASIUM, hyperparameters=written, network_settings={"normalize": False})
+    settings, hyperparameters = config.behaviors["B"], hyperparameters_of(config)
     assert (hyperparameters.batch_size, hyperparameters.buffer_size, hyperparameters.max_grad_norm) == (32, 2048, None)
     assert (settings.network_settings.normalize, settings.network_settings.activation) == (False, "tanh")
 
 
 def test_schedules_follow_the_schedule_of_the_learning_rate():
-    constant = loaded(GYMNASIUM).behaviors["B"].hyperparameters
-    linear = loaded(GYMNASIUM, hyperparameters={"learning_rate_schedule": "linear"}).behaviors["B"].hyperparameters
+    constant = hyperparameters_of(loaded(GYMNASIUM))
+    linear = hyperparameters_of(loaded(GYMNASIUM, hyperparameters={"learning_rate_schedule": "linear"}))
     assert (constant.beta_schedule, constant.epsilon_schedule) == ("constant", "constant")
     assert (linear.beta_schedule, linear.epsilon_schedule) == ("linear", "linear")
 
 
 @pytest.mark.parametrize(("num_envs", "buffer", "batch"), [(1, 2048, 64), (16, 2048, 64), (64, 8192, 256)])
 def test_many_instances_enlarge_buffer_and_minibatches(num_envs, buffer, batch):
-    hyperparameters = loaded({**GYMNASIUM, "num_envs": num_envs}).behaviors["B"].hyperparameters
+    hyperparameters = hyperparameters_of(loaded({**GYMNASIUM, "num_envs": num_envs}))
     assert (hyperparameters.buffer_size, hyperparameters.batch_size) == (buffer, batch)
 
 
@@ -72,7 +77,7 @@ def test_default_settings_take_the_values_without_counting_as_written():
     environment = {**GYMNASIUM, "behavior": "Anything"}
     plain = {"environment": environment, "default_settings": {"trainer_type": "ppo"}}
     config = RunConfig.from_plain(plain)
-    assert config.behavior_settings("Anything").hyperparameters.buffer_size == 2048
+    assert hyperparameters_of(config, "Anything").buffer_size == 2048
     assert config.to_plain()["default_settings"] == {"trainer_type": "ppo"}
 
 
