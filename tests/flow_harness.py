@@ -274,7 +274,7 @@ def run_flow(
 
     Where no stage drops or doubles what comes along, trainers refuse trajectories that come twice or are missing.
     """
-    kept_state._kept = None  # of an earlier example: hypothesis sets a recursion limit for each
+    kept_state._kept = None  # of an earlier example
     flow = Flow(scenario)
     deliveries = "" if scenario.meddling else "once" if scenario.self_play or scenario.apart else "all"
     with (

@@ -1,16 +1,15 @@
-"""Process-wide state that Headrace depends on: saved before the user's code runs, and restored if it changes.
+"""Process-wide state whose loss could cost a run, hang it or silence it: saved before user code runs, and restored.
 
-An environment may change that state at any moment, usually by accident: it configures its own logging, or imports a
-package that does. Each process checks the state about once a second, restores it if it has changed, and warns once.
+An environment may change the logging, the signal handlers or the clock at any moment, usually by accident: it
+configures its own logging, or imports a package that does. Each process checks the state about once a second, restores
+it if it has changed, and warns once. State whose loss raises an error, such as `sys.path`, is left as it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -99,13 +98,7 @@ def _things() -> Iterator[tuple[str, _PutBack]]:
             yield f"the level of the logger {logger.name!r}", partial(_lower, logger, logger.level)
     if threading.current_thread() is threading.main_thread():
         yield from _signals()
-    limit = sys.getrecursionlimit()
-    yield "sys.setrecursionlimit()", partial(_allow_recursion, limit)
-    yield "os.umask()", partial(_allow_owner, _umask())
-    yield "sys.path", partial(_hold, sys.path, [*sys.path])
-    yield "sys.meta_path", partial(_hold, sys.meta_path, [*sys.meta_path])
-    for name in ("monotonic", "perf_counter"):
-        yield f"time.{name}()", _attribute(time, name)
+    yield "time.monotonic()", _attribute(time, "monotonic")
 
 
 def _is_ours(thing: object) -> bool:
@@ -168,26 +161,5 @@ def _handle(number: signal.Signals, handler: Any) -> bool:
     return changed
 
 
-def _umask() -> int:
-    present = os.umask(0o077)
-    os.umask(present)
-    return present
-
-
 def _wake(descriptor: int) -> bool:
     return signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False) != descriptor
-
-
-def _allow_owner(kept: int) -> bool:
-    """Restore the umask's owner bits, and keep its other bits at least as strict as they were."""
-    present = os.umask(kept)
-    wanted = (present | kept) & 0o077 | kept & ~0o077
-    os.umask(wanted)
-    return wanted != present
-
-
-def _allow_recursion(limit: int) -> bool:
-    changed = sys.getrecursionlimit() < limit
-    if changed:
-        sys.setrecursionlimit(limit)
-    return changed

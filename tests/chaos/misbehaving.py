@@ -123,7 +123,7 @@ def commit(fault: str) -> str:
             run_folder.mkdir()
         case "process changed":
             # Tracebacks of the first are no fault of ours; what comes this very second needs the others.
-            change_all({"fork that raises", "atexit", "warnings", "recursion limit", "sys.path", "torch"})
+            change_all({"fork that raises", "atexit", "warnings", "torch"})
         case "terminal closed":
             os.kill(pid_in("terminal"), signal.SIGKILL)
         case "two signals":

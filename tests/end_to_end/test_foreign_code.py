@@ -37,7 +37,6 @@ def check(start, tmp_path, what, hosts):
     assert last.search(log), log
     assert "[INFO] CartPole: 2000 steps, policy in results/run/CartPole/CartPole-2000.pt" in output, output
     assert "Logging error" not in output
-    assert {path.stat().st_mode & 0o022 for path in command.run_folder.rglob("*")} == {0}, "nobody else may write"
     command.assert_left_nothing()
     return output
 
@@ -46,7 +45,7 @@ def check(start, tmp_path, what, hosts):
 def test_a_run_withstands_all_of_it_at_once(start, tmp_path):
     output = check(start, tmp_path, "all", INLINE)
     (said,) = re.findall("Your code changed process-wide state that Headrace needs.*: (.*)", output)
-    for words in ("the handler of SIGTERM", "loggers below 'headrace'", "sys.path", "time.monotonic()", "os.umask()"):
+    for words in ("the handler of SIGTERM", "loggers below 'headrace'", "time.monotonic()"):
         assert words in said
     assert "ValueError: in the child" in output
     assert "returned from the code that forked it, so Headrace ended it" in output

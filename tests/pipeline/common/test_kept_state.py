@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.machinery
 import logging
 import logging.config
 import signal
 import sys
 import time
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -30,8 +28,7 @@ def disable_loggers():
 def as_before():
     """Nothing of what a test changes stays."""
     handlers = [(logger, logger.level, [*logger.handlers], logger.propagate) for logger in (OURS, logging.root)]
-    lists: list[tuple[Any, list[Any]]] = [(each, [*each]) for each in (sys.path, sys.meta_path)]
-    clock, limit = time.monotonic, sys.getrecursionlimit()
+    clock = time.monotonic
     try:
         yield
     finally:
@@ -41,10 +38,7 @@ def as_before():
         for logger, level, theirs, propagate in handlers:
             logger.handlers[:], logger.propagate = theirs, propagate
             logger.setLevel(level)
-        for places, kept in lists:
-            places[:] = kept
         time.monotonic = clock
-        sys.setrecursionlimit(limit)
 
 
 @pytest.fixture
@@ -90,28 +84,12 @@ def test_what_a_caller_has_set_before_the_run_is_what_is_kept(console, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_folders_of_modules_and_finders_that_are_gone_are_there_again(console, capsys):
-    path, finders = [*sys.path], [*sys.meta_path]
-    with kept_state():
-        sys.path[:] = ["of-users"]
-        sys.meta_path.clear()
-        put_back()
-        assert sys.path == ["of-users", *path], "what was added stays first"
-        assert sys.meta_path == finders
-        assert importlib.machinery.PathFinder in sys.meta_path
-
-
-def test_clocks_and_the_depth_of_calls_are_as_they_were(console):
-    clock, limit = time.monotonic, sys.getrecursionlimit()
+def test_the_clock_is_as_it_was(console):
+    clock = time.monotonic
     with kept_state():
         time.monotonic = lambda: 0.0
-        sys.setrecursionlimit(limit // 2)
         put_back()
         assert time.monotonic is clock
-        assert sys.getrecursionlimit() == limit
-        sys.setrecursionlimit(2 * limit)
-        put_back()
-        assert sys.getrecursionlimit() == 2 * limit, "more is no harm"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="these signals are POSIX's")
