@@ -1,7 +1,7 @@
 """Measures the policy server on one core: answers per second, their latency, and their CPU cost.
 
     python benchmarks/serving.py
-    python benchmarks/serving.py --ways Act ModelInfer --clients 1 8 600
+    python benchmarks/serving.py --ways act ModelInfer --clients 1 8 600
 
 A 2×64 MLP for CartPole is trained briefly and served by `run-pipeline --serve` in a process pinned to one core.
 `h2load` (from nghttp2; Debian's `nghttp2-client`), which is written in C, uses the other cores. It speaks HTTP/1.1 and
@@ -33,7 +33,7 @@ from urllib.request import urlopen
 import numpy as np
 import psutil
 
-from headrace.pipeline.serving import grpc_server, open_inference_grpc
+from headrace.pipeline.serving.kserve_grpc import REFUSED_S, SERVICE, message
 
 ROOT = Path(__file__).resolve().parents[1]
 ROW = [0.1, -0.2, 0.05, 0.3]
@@ -46,22 +46,20 @@ EMPTY = "ServerLive"
 TENSOR = {"name": "observation", "datatype": "FP32", "shape": [1, 4]}
 
 
-def _framed(message: bytes) -> bytes:
-    return struct.pack(">BI", 0, len(message)) + message
+def _framed(body: bytes) -> bytes:
+    return struct.pack(">BI", 0, len(body)) + body
 
 
 def ways() -> dict[str, tuple[str, bytes]]:
     """Return the URL path and the body of each kind of request."""
-    infer = open_inference_grpc.message("ModelInferRequest")(
+    infer = message("ModelInferRequest")(
         model_name="CartPole", inputs=[TENSOR], raw_input_contents=[np.array(ROW, np.float32).tobytes()]
     )
-    act = grpc_server.ActRequest(model="CartPole", observations=[{"values": ROW}])
     return {
         "act": ("/api/models/CartPole/act", json.dumps({"observations": [[ROW]]}).encode()),
         "infer": ("/v2/models/CartPole/infer", json.dumps({"inputs": [{**TENSOR, "data": ROW}]}).encode()),
-        "Act": (f"/{grpc_server.SERVICE}/Act", _framed(act.SerializeToString())),
-        "ModelInfer": (f"/{open_inference_grpc.SERVICE}/ModelInfer", _framed(infer.SerializeToString())),
-        EMPTY: (f"/{open_inference_grpc.SERVICE}/ServerLive", _framed(b"")),
+        "ModelInfer": (f"/{SERVICE}/ModelInfer", _framed(infer.SerializeToString())),
+        EMPTY: (f"/{SERVICE}/ServerLive", _framed(b"")),
     }
 
 
@@ -111,7 +109,7 @@ def measure(url: str, body: Path, clients: int, seconds: int, server: psutil.Pro
     used = (_cpu_s(server) - before) * seconds / (seconds + 1)  # the log omits the second of warm-up
     status, took = np.loadtxt(log, usecols=(1, 2), unpack=True, ndmin=2)
     log.unlink()
-    answered = (status == 200) & (took < 1e6 * (grpc_server.REFUSED_S if rpc else seconds))
+    answered = (status == 200) & (took < 1e6 * (REFUSED_S if rpc else seconds))
     if not answered.any():
         raise SystemExit(f"{url}: nothing was answered; statuses: {sorted(set(status))}")
     p50, p99 = np.percentile(took[answered] / 1000, (50, 99))

@@ -18,9 +18,6 @@ class ProtoMessages:
     Args:
         compiled: the serialised descriptor set.
         package: the protobuf package of the messages.
-
-    Attributes:
-        files: the file descriptors in the set.
     """
 
     def __init__(self, compiled: bytes, package: str) -> None:
@@ -31,8 +28,7 @@ class ProtoMessages:
 
         Protobuf before 4.25 crashes if one of these classes is garbage collected.
         """
-        self.files = [*descriptor_pb2.FileDescriptorSet.FromString(compiled).file]
-        for file in self.files:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(compiled).file:
             self._pool.Add(file)
 
     def message(self, name: str) -> Any:

@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgpack
-
 HUGE = 10**400
 PLAIN: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**63, 10**30, HUGE, 0.5, 1e308, float("nan"), float("inf")),
@@ -63,7 +61,7 @@ class Template:
     method: str
     path: str
     body: Any = None
-    """What is sent as JSON or msgpack; None: nothing."""
+    """What is sent as JSON; None: nothing."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -78,11 +76,10 @@ def _request(chance: random.Random, template: Template) -> bytes:
     method, path = template.method, template.path
     headers = [("Host", "localhost"), ("Connection", "close"), *template.headers.items()]
     body = b""
-    packed = chance.random() < 0.2
     if template.body is not None:
         plain = _changed(chance, template.body) if chance.random() < 0.7 else template.body
-        body = _written(plain, packed)
-        headers.append(("Content-Type", "application/msgpack" if packed else "application/json"))
+        body = json.dumps(plain).encode()
+        headers.append(("Content-Type", "application/json"))
         if chance.random() < 0.2:
             body = _damaged(chance, body)
     if template.body is None or chance.random() < 0.3:
@@ -100,13 +97,6 @@ def _request(chance: random.Random, template: Template) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), "", ""]
     whole = "\r\n".join(lines).encode("utf-8", "surrogateescape") + body
     return _damaged(chance, whole) if chance.random() < 0.05 else whole
-
-
-def _written(plain: Any, packed: bool) -> bytes:
-    if packed:
-        with suppress(OverflowError, UnicodeEncodeError):
-            return bytes(msgpack.packb(plain))
-    return json.dumps(plain).encode()
 
 
 def _changed(chance: random.Random, plain: Any) -> Any:

@@ -33,7 +33,7 @@ HEAVY_ALLOWED = {
         "stages/environments/godot/gymnasium_spaces.py",
         "stages/environments/unity/wrappers/",
     ),
-    "grpc": ("stages/environments/unity/server.py", "pipeline/serving/grpc_server.py"),
+    "grpc": ("stages/environments/unity/server.py", "pipeline/serving/kserve_grpc.py"),
     "ray": ("pipeline/hosts/ray/",),
     "torch": (
         "stages/policy/network/",

@@ -1,4 +1,4 @@
-"""A request for actions, which is read from plain data (JSON or msgpack) and checked against the model's spec."""
+"""A request for actions, which is read from plain data (JSON) and checked against the model's spec."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
             raise unfit(f"unknown key {key!r}{suggest(str(key), KEYS)}; expected only {', '.join(KEYS)}")
     if plain.get("observations") is None:
         raise unfit(f"observations: missing; expected {spec.seen}")
-    arrays = by_spec(spec, plain["observations"])
+    arrays = _by_spec(spec, plain["observations"])
     return make_action_request(
         spec,
         [observation_array(each, value) for each, value in arrays],
@@ -150,8 +150,7 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
 
     Args:
         spec: the observation's spec.
-        value: nested lists, or the array's bytes in the spec's dtype (little-endian, row by row); in JSON, the bytes
-            are base64.
+        value: nested lists, or the array's bytes in the spec's dtype (little-endian, row by row), or those as base64.
         flat: True to also accept a flat list of numbers.
 
     Raises:
@@ -172,7 +171,7 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
         raise _misshapen(spec, "lists of different lengths") from None
     if array.dtype.kind not in "iuf" or (array is not value and _holds_flags(value, array.ndim)):
         raise unfit(f"observations.{spec.name}: expected numbers, got {_kind(value)} that also contains other values")
-    return observation_from_values(spec, array) if flat and array.ndim == 1 else _of_spec(spec, array)
+    return _from_values(spec, array) if flat and array.ndim == 1 else _of_spec(spec, array)
 
 
 def _holds_flags(value: Any, depth: int) -> bool:
@@ -193,12 +192,8 @@ def _from_bytes(spec: ObservationSpec, data: bytes) -> Array:
     return _of_spec(spec, np.frombuffer(data, dtype).reshape(-1, *spec.shape))
 
 
-def observation_from_values(spec: ObservationSpec, values: Array) -> Array:
-    """Return an observation as an array [n, *shape], given a flat list of its numbers in row-major order.
-
-    Raises:
-        RequestRefused: if the numbers don't fit the spec.
-    """
+def _from_values(spec: ObservationSpec, values: Array) -> Array:
+    """Return an observation as an array [n, *shape], given a flat list of its numbers in row-major order."""
     if not spec.size or len(values) % spec.size:
         raise unfit(
             f"observations.{spec.name}: got {len(values)} numbers; expected a multiple of {spec.size}, because each "
@@ -223,7 +218,7 @@ def _of_spec(spec: ObservationSpec, array: Array) -> Array:
     return array
 
 
-def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationSpec, Any]]:
+def _by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationSpec, Any]]:
     """Return each observation spec with its value, which the request identifies by name or by position."""
     specs = spec.observations
     names = [each.name for each in specs]

@@ -1,10 +1,9 @@
-"""The policy server over HTTP: `/api/models…`, in JSON or msgpack, `/healthz`, `/metrics`, and the other routes."""
+"""The policy server over HTTP: `/api/models…`, `/healthz`, `/metrics`, and the other routes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgpack
 import orjson
 from aiohttp import hdrs, web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -12,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.pipeline.serving.action_request import MOST_AGENTS, ErrorKind, RequestRefused, read_action_request
 from headrace.pipeline.serving.batcher import ActionAnswer
-from headrace.pipeline.serving.open_inference import InferRequest, OpenInference
-from headrace.pipeline.serving.open_inference_http import open_inference_routes
+from headrace.pipeline.serving.kserve import InferRequest, OpenInference
+from headrace.pipeline.serving.kserve_http import open_inference_routes
 from headrace.pipeline.serving.openapi import schema
 from headrace.pipeline.serving.pages import STYLE, page_routes
 from headrace.pipeline.serving.refusals import refusing
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web.site import HEALTH_PATHS, MSGPACK, checked, read_plain
+from headrace.pipeline.web.site import HEALTH_PATHS, read_json, read_plain
 
 OPEN = HEALTH_PATHS | {STYLE}
 """Paths that need no token."""
@@ -37,30 +36,30 @@ class NewSession(BaseModel):
 def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     """Return the policy server's HTTP routes."""
 
-    async def models(request: web.Request) -> web.Response:
-        return _answer(request, {"models": service.models()})
+    async def models(_: web.Request) -> web.Response:
+        return _answer({"models": service.models()})
 
     async def model(request: web.Request) -> web.Response:
-        return _answer(request, service.model(request.match_info["model"]))
+        return _answer(service.model(request.match_info["model"]))
 
     async def act(request: web.Request) -> web.Response:
         name = request.match_info["model"]
         service.loaded(name)  # refuse unknown models before reading the body
         body = await read_plain(request)
         answer = await service.act(name, lambda spec: read_action_request(spec, body))
-        return _answer(request, _plain_of(answer))
+        return _answer(_plain_of(answer))
 
     async def open_session(request: web.Request) -> web.Response:
-        wanted = checked(await read_plain(request), NewSession) if request.can_read_body else NewSession(agents=1)
+        wanted = await read_json(request, NewSession) if request.can_read_body else NewSession(agents=1)
         key = service.open_session(request.match_info["model"], wanted.agents)
-        return _answer(request, {"session": key, "agents": wanted.agents}, 201)
+        return _answer({"session": key, "agents": wanted.agents}, 201)
 
     async def close_session(request: web.Request) -> web.Response:
         service.close_session(request.match_info["model"], request.match_info["session"])
-        return _answer(request, {"done": True})
+        return _answer({"done": True})
 
-    async def describe(request: web.Request) -> web.Response:
-        return _answer(request, document)
+    async def describe(_: web.Request) -> web.Response:
+        return _answer(document)
 
     async def health(_: web.Request) -> web.Response:
         if service.ending:
@@ -95,14 +94,6 @@ def _plain_of(answer: ActionAnswer) -> dict[str, Any]:
     }
 
 
-def _answer(request: web.Request, plain: Any, status: int = 200) -> web.Response:
-    """Return a response with plain data, in the format that `Accept` names, else in that of the request's body."""
-    accept = request.headers.get(hdrs.ACCEPT, "*/*")
-    packed = request.content_type == MSGPACK if accept == "*/*" else MSGPACK in accept
-    body: bytes = msgpack.packb(plain) if packed else orjson.dumps(plain)
-    return web.Response(
-        body=body,
-        status=status,
-        content_type=MSGPACK if packed else "application/json",
-        headers={hdrs.CACHE_CONTROL: "no-store"},
-    )
+def _answer(plain: Any, status: int = 200) -> web.Response:
+    headers = {hdrs.CACHE_CONTROL: "no-store"}
+    return web.Response(body=orjson.dumps(plain), status=status, content_type="application/json", headers=headers)

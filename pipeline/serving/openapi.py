@@ -8,7 +8,7 @@ from headrace.pipeline.serving.action_request import KEYS
 
 _ARRAY = {
     "description": "An array with a row per agent, as nested lists; or its bytes in the observation's dtype "
-    "(little-endian, row by row): of msgpack's type bin, or in JSON as base64.",
+    "(little-endian, row by row) as base64.",
     "oneOf": [{"type": "array", "items": {}}, {"type": "string", "contentEncoding": "base64"}],
 }
 
@@ -56,7 +56,7 @@ _ANSWER = {
     },
 }
 _REFUSALS = {
-    "400": "The body is neither JSON nor msgpack",
+    "400": "The body is not JSON",
     "401": "The token is missing or wrong",
     "403": "The caller is from a different origin, or uses a host name that is not the server's",
     "404": "Unknown model or session",
@@ -76,11 +76,11 @@ def schema(session: dict[str, Any], infer: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         session: the schema of a request for a new session.
-        infer: the schema of an Open Inference Protocol request.
+        infer: the schema of a request for inference in KServe's protocol.
     """
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     key, version = {**model, "name": "session"}, {**model, "name": "version"}
-    one, v2 = "/api/models/{model}", "Open Inference Protocol: "
+    one, v2 = "/api/models/{model}", "KServe: "
     rows: list[tuple[str, str, dict[str, Any]]] = [
         ("/api/models", "get", _operation("The models")),
         (one, "get", _operation("A model: its observations, its actions and their bounds", [model])),
@@ -124,13 +124,9 @@ def _operation(
     if parameters:
         operation["parameters"] = parameters
     if body is not None:
-        kinds = _KINDS if "observations" in body["properties"] or "agents" in body["properties"] else _KINDS[:1]
-        operation["requestBody"] = {"required": "required" in body, "content": _content(body, kinds)}
+        operation["requestBody"] = {"required": "required" in body, "content": _content(body)}
     return operation
 
 
-_KINDS = ("application/json", "application/msgpack")
-
-
-def _content(form: dict[str, Any], kinds: tuple[str, ...] = _KINDS) -> dict[str, Any]:
-    return {kind: {"schema": form} for kind in kinds}
+def _content(form: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": form}}

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from headrace.pipeline.serving.open_inference import OpenInference
+from headrace.pipeline.serving.kserve import OpenInference
 from headrace.pipeline.web.guards import bears_token
 from headrace.pipeline.web.site import file_routes
 

@@ -13,8 +13,8 @@ from headrace.ending import AT_ONCE
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.process import uncollected
 from headrace.pipeline.common.signals import requests_received
-from headrace.pipeline.serving.grpc_server import REFUSED_S, GrpcServer
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
+from headrace.pipeline.serving.kserve_grpc import REFUSED_S, GrpcServer
 from headrace.pipeline.serving.served_models import ServedModel, load_models
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.guards import make_token
@@ -29,8 +29,6 @@ MOST_REQUESTS = 128
 """Maximum number of concurrent HTTP requests, lower while answers are slow (`headrace.stages.admission`)."""
 DRAIN_S = 10.0
 """Seconds for answering pending requests when the server shuts down: twice a request's time limit."""
-READ_S = 2.0
-"""Additional seconds to read gRPC calls that have arrived, and to reply that the server is shutting down."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,6 @@ async def _drain(
             await service.end()
     except TimeoutError:
         at_once(f"pending requests could not be answered within {DRAIN_S:g} s", 1)
-    await grpc_server.read_all(READ_S)
     await grpc_server.stop(2 * REFUSED_S)
     await site.stop()
 

@@ -177,8 +177,8 @@ def _alone(model: ServedModel) -> Turn:
     """Return the `Turn` of a request without a session; refuse the request if the model has a memory."""
     if model.newest.policy.memory_size:
         raise unfit(
-            f"session: '{model.name}' has a memory; open a session for the agents first (in the Open Inference "
-            "Protocol: by sequence_id and sequence_start)"
+            f"session: '{model.name}' has a memory; open a session for the agents first (in KServe's "
+            "protocol: by sequence_id and sequence_start)"
         )
     return Turn(None)
 

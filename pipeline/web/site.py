@@ -12,13 +12,13 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources.abc import Traversable
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-import msgpack
 import orjson
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
@@ -291,7 +291,6 @@ def _route(path: str, content: bytes, name: str) -> web.RouteDef:
 
 M = TypeVar("M", bound=BaseModel)
 
-JSON, MSGPACK = "application/json", "application/msgpack"
 BODY_S = 10.0
 """Seconds within which the entire body of a request must arrive."""
 
@@ -308,30 +307,20 @@ async def read_json(request: web.Request, model: type[M]) -> M:
         web.HTTPBadRequest: if the body is not JSON.
         web.HTTPUnprocessableEntity: if the JSON does not fit the model; the message names each mistake.
     """
-    return checked(await _read(request, {JSON: from_json}), model)
+    return checked(await read_plain(request), model)
 
 
 async def read_plain(request: web.Request) -> object:
-    """Read a request's body as JSON or msgpack, by content type; refuse a body beyond the site's limit with 413.
+    """Read a request's JSON body; refuse a body beyond the site's limit with 413.
 
     Raises:
-        web.HTTPUnsupportedMediaType: if the content type is neither.
+        web.HTTPUnsupportedMediaType: if the content type is not JSON.
         web.HTTPRequestTimeout: if the body does not arrive in time.
-        web.HTTPBadRequest: if the body does not match its content type.
+        web.HTTPBadRequest: if the body is not JSON.
     """
-    return await _read(request, {JSON: from_json, MSGPACK: _unpack})
-
-
-async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]) -> Any:
-    read = readers.get(request.content_type)
-    if read is None:
-        raise web.HTTPUnsupportedMediaType(text=f"the body must have the type {' or '.join(readers)}")
-    body = await read_body(request)
-    try:
-        return read(body)
-    except (ValueError, RecursionError) as error:
-        name = request.content_type.rpartition("/")[2]
-        raise web.HTTPBadRequest(text=f"the body is not {name.replace('json', 'JSON')}: {error}") from None
+    if request.content_type != "application/json":
+        raise web.HTTPUnsupportedMediaType(text="the body must have the type application/json")
+    return from_json(await read_body(request))
 
 
 async def read_body(request: web.Request) -> bytes:
@@ -356,22 +345,17 @@ def from_json(body: bytes) -> Any:
     """Parse JSON.
 
     Raises:
-        ValueError, RecursionError: if the body is not JSON.
+        web.HTTPBadRequest: if the body is not JSON.
     """
-    try:
+    with suppress(orjson.JSONDecodeError):  # orjson reads only UTF-8 and no NaN; later checks report NaN with its place
         return orjson.loads(body)
-    except orjson.JSONDecodeError:  # orjson reads only UTF-8 and no NaN; later checks report NaN with its location
-        plain = json.loads(body)
-    if b"\\u" in body:  # a lone surrogate can only occur as an escape; responses and logs could not encode it
-        json.dumps(plain, ensure_ascii=False).encode()
-    return plain
-
-
-def _unpack(body: bytes) -> Any:
     try:
-        return msgpack.unpackb(body)
-    except (msgpack.UnpackException, TypeError) as error:  # unhashable keys
-        raise ValueError(str(error) or type(error).__name__) from error
+        plain = json.loads(body)
+        if b"\\u" in body:  # a lone surrogate can only occur as an escape; responses and logs could not encode it
+            json.dumps(plain, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise web.HTTPBadRequest(text=f"the body is not JSON: {error}") from None
+    return plain
 
 
 def checked(plain: object, model: type[M]) -> M:

@@ -12,7 +12,7 @@ from predicted import Acting, group_of, saved
 from serving_samples import expected, post, served, write_model
 
 from headrace.pipeline.cli import main
-from headrace.pipeline.serving import grpc_server
+from headrace.pipeline.serving.kserve_grpc import SERVICE, message
 
 
 def test_models_answer_until_the_server_is_told_to_end(tmp_path):
@@ -36,10 +36,13 @@ def test_models_answer_until_the_server_is_told_to_end(tmp_path):
         assert answer["continuous"][0] == pytest.approx(envs[0].given[-1].tolist(), rel=1e-5), "in its units"
         port = re.search(r"gRPC: port (\d+)", said)[1]
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary(f"/{grpc_server.SERVICE}/Act")
-            asked = grpc_server.ActRequest(model="Ball", observations=[{"values": [1, 2, 3]}])
-            answer = grpc_server.ActResponse.FromString(call(asked.SerializeToString(), timeout=60))
-            assert list(answer.continuous) == pytest.approx(wanted["Ball"].actions.continuous[0].tolist(), rel=1e-5)
+            call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+            tensor = {"name": "vector", "datatype": "FP32", "shape": [1, 3], "contents": {"fp32_contents": [1, 2, 3]}}
+            asked = message("ModelInferRequest")(model_name="Ball", inputs=[tensor])
+            answer = message("ModelInferResponse").FromString(call(asked.SerializeToString(), timeout=60))
+            assert list(answer.outputs[0].contents.fp32_contents) == pytest.approx(
+                wanted["Ball"].actions.continuous[0].tolist(), rel=1e-5
+            )
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
 

@@ -19,13 +19,12 @@ from page_calls import LONG, Page
 from runs import COMMAND, Command
 from serving_samples import serving, write_model
 
-from headrace.pipeline.serving import grpc_server
-from headrace.pipeline.serving.grpc_server import GrpcServer
 from headrace.pipeline.serving.http_api import serving_routes
+from headrace.pipeline.serving.kserve_grpc import SERVICE, GrpcServer, message
 from headrace.pipeline.web.site import Site, SiteOptions
 
 ROW = (0.5, -1.0, 2.0)
-METHODS = ("ListModels", "Act", "OpenSession", "CloseSession")
+METHODS = ("ModelInfer", "ModelInfer", "ModelMetadata", "ModelReady")
 REFUSED = {"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"}
 MANY, STEP = 10_000, 2500
 MOST_MIB = 16
@@ -54,14 +53,15 @@ async def grpc_codes(port, seed, count):
     import random
 
     chance, found = random.Random(seed), set()
-    request = grpc_server.ActRequest(model="Ball", observations=[{"name": "vector", "values": ROW}], masks=[True] * 5)
+    tensor = {"name": "vector", "datatype": "FP32", "shape": [1, 3], "contents": {"fp32_contents": ROW}}
+    request = message("ModelInferRequest")(model_name="Ball", inputs=[tensor])
     good = request.SerializeToString()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         for _ in range(count):
-            message = bytearray(good)
+            sent = bytearray(good)
             for _ in range(chance.randrange(4)):
-                message[chance.randrange(len(message))] = chance.randrange(256)
-            call = channel.unary_unary(f"/{grpc_server.SERVICE}/{chance.choice(METHODS)}")(bytes(message), timeout=20)
+                sent[chance.randrange(len(sent))] = chance.randrange(256)
+            call = channel.unary_unary(f"/{SERVICE}/{chance.choice(METHODS)}")(bytes(sent), timeout=20)
             found.add((await call.code()).name)
     return found
 

@@ -15,9 +15,9 @@ from onnx_samples import run
 from predicted import MEMORY, Acting, group_of, saved
 from serving_samples import serving
 
-from headrace.pipeline.serving import open_inference_grpc
-from headrace.pipeline.serving.grpc_server import GrpcServer
+from headrace.pipeline.serving import kserve_grpc
 from headrace.pipeline.serving.http_api import serving_routes
+from headrace.pipeline.serving.kserve_grpc import GrpcServer
 from headrace.pipeline.web.site import Site, SiteOptions
 
 SEEN = spaces.Box(-2, 2, (3,))
@@ -91,7 +91,7 @@ async def called(file, **options):
         server = GrpcServer(service, "127.0.0.1", "", 100_000, 64)
         await site.start()
         await server.start((0,))
-        message = open_inference_grpc.message
+        message = kserve_grpc.message
         try:
             async with (
                 ClientSession(site.url) as caller,
@@ -104,7 +104,7 @@ async def called(file, **options):
                         return await answer.json()
 
                 infer = channel.unary_unary(
-                    f"/{open_inference_grpc.SERVICE}/ModelInfer",
+                    f"/{kserve_grpc.SERVICE}/ModelInfer",
                     message("ModelInferRequest").SerializeToString,
                     message("ModelInferResponse").FromString,
                 )

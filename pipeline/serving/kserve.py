@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (also called KServe's V2) for both transports: its messages and their handlers.
+"""The KServe protocol (version 2, the Open Inference Protocol) for both transports: its messages and their handlers.
 
 A model's inputs are its named observations, with a row per agent; `masks`, if it has action masks; and `episode_start`,
 if it has a memory. Its outputs are the `continuous` and `discrete` actions. Request parameters extend the protocol:

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over HTTP: `/v2…`, in JSON, possibly followed by tensor bytes (Triton's extension)."""
+"""The KServe protocol over HTTP: `/v2…`, in JSON, possibly followed by tensor bytes (Triton's extension)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from headrace.pipeline.serving.action_request import ErrorKind, RequestRefused, unfit
-from headrace.pipeline.serving.open_inference import InferAnswer, InferRequest, OpenInference
+from headrace.pipeline.serving.kserve import InferAnswer, InferRequest, OpenInference
 from headrace.pipeline.serving.refusals import refusing
 from headrace.pipeline.web.site import checked, from_json, read_body
 
@@ -74,11 +74,7 @@ def _read(body: bytes, header_length: str | None) -> InferRequest:
         if not header_length.isdecimal() or int(header_length) > length:
             raise unfit(f"{HEADER_LENGTH}: {header_length} of {length} bytes; expected the length of the JSON")
         length = int(header_length)
-    try:
-        plain = from_json(body[:length])
-    except (ValueError, RecursionError) as error:
-        raise web.HTTPBadRequest(text=f"the body is not JSON: {error}") from None
-    asked: InferRequest = checked(plain, InferRequest)
+    asked: InferRequest = checked(from_json(body[:length]), InferRequest)
     for tensor in asked.inputs:
         size = tensor.parameters.get("binary_data_size")
         if size is None:

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol, over HTTP and gRPC, spoken by hand; and by Triton's client, where that is installed."""
+"""The KServe protocol, over HTTP and gRPC, spoken by hand; and by Triton's client, where that is installed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ import pytest
 from aiohttp import ClientSession
 from serving_samples import MEMORY, PICTURE, expected, served, serving, write_model
 
-from headrace.pipeline.serving import grpc_standard, open_inference_grpc
+from headrace.pipeline.serving import kserve_grpc
 from headrace.pipeline.serving import service as service_module
-from headrace.pipeline.serving.grpc_server import GrpcServer
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
+from headrace.pipeline.serving.kserve_grpc import GrpcServer
 from headrace.pipeline.web.site import Site, SiteOptions
 
 ROW = [0.5, -1.0, 2.0]
@@ -61,11 +61,11 @@ async def post(caller, body, path=INFER, **headers):
 
 def asking(method, **fields):
     """A call of a method of the protocol."""
-    message = open_inference_grpc.message
+    message = kserve_grpc.message
 
     def call(channel):
         unary = channel.unary_unary(
-            f"/{open_inference_grpc.SERVICE}/{method}",
+            f"/{kserve_grpc.SERVICE}/{method}",
             message(f"{method}Request").SerializeToString,
             message(f"{method}Response").FromString,
         )
@@ -259,46 +259,15 @@ async def test_grpc_refuses_by_name_too(tmp_path):
 async def test_health_needs_no_token_and_says_when_the_server_ends(tmp_path):
     write_model(tmp_path)
     async with called(tmp_path, token="right") as (service, caller, channel):
-        check = channel.unary_unary(
-            f"/{grpc_standard.HEALTH}/Check",
-            grpc_standard.HealthCheckRequest.SerializeToString,
-            grpc_standard.HealthCheckResponse.FromString,
-        )
         for ready in (True, False):
             service.ending = not ready
             assert (await get(caller, "/v2/health/live"))[0] == 200
             assert (await get(caller, "/v2/health/ready"))[0] == (200 if ready else 503)
             assert (await asking("ServerLive")(channel)).live
             assert (await asking("ServerReady")(channel)).ready == ready
-            assert (await check(grpc_standard.HealthCheckRequest())).status == (1 if ready else 2)
-        assert (await check(grpc_standard.HealthCheckRequest(service=open_inference_grpc.SERVICE))).status == 2
-        assert (await refusal(check(grpc_standard.HealthCheckRequest(service="none"))))[0] == "NOT_FOUND"
         assert (await refusal(asking("ServerMetadata")(channel)))[0] == "UNAUTHENTICATED"
         for path in ("/v2", "/v2/models/Ball", "/v2/models/Ball/ready", "/", "/docs"):
             assert (await get(caller, path))[0] == 401
-
-
-@pytest.mark.parametrize("name", grpc_standard.REFLECTIONS)
-async def test_tools_find_the_services_by_reflection(tmp_path, name):
-    write_model(tmp_path)
-    request, response = grpc_standard.ServerReflectionRequest, grpc_standard.ServerReflectionResponse
-    questions = [
-        request(list_services=""),
-        request(file_containing_symbol="inference.GRPCInferenceService.ModelInfer"),
-        request(file_by_filename="policy_server.proto"),
-        request(file_containing_symbol="inference.None"),
-        request(),
-    ]
-    async with called(tmp_path) as (_, _caller, channel):
-        ask = channel.stream_stream(f"/{name}/ServerReflectionInfo", request.SerializeToString, response.FromString)
-        listed, inference, policies, missing, empty = [each async for each in ask(iter(questions))]
-    assert {each.name for each in listed.list_services_response.service} >= {
-        "headrace.v1.PolicyServer",
-        "inference.GRPCInferenceService",
-    }
-    assert b"ModelInferRequest" in inference.file_descriptor_response.file_descriptor_proto[0]
-    assert b"OpenSession" in policies.file_descriptor_response.file_descriptor_proto[0]
-    assert (missing.error_response.error_code, empty.error_response.error_code) == (5, 12)
 
 
 async def test_the_index_has_a_line_for_each_model_that_asks_it(tmp_path):

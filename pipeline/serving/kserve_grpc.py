@@ -1,7 +1,6 @@
-"""The policy server over gRPC: the services of `proto/*.proto`.
+"""The KServe protocol over gRPC: its server, and the methods of `proto/open_inference.proto`.
 
-The message classes are created at run time from the compiled files next to the `.proto` files. `open_inference_grpc.py`
-answers the Open Inference Protocol, and `grpc_standard.py` answers health and reflection.
+The message classes are created at run time from the compiled file next to the `.proto` file.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import errno
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from importlib.resources import files
 from typing import Any, TypeAlias
 
 import grpc
@@ -18,41 +18,41 @@ import grpc.aio
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from headrace.pipeline.serving import grpc_standard, open_inference_grpc
-from headrace.pipeline.serving.action_request import (
-    ActionRequest,
-    ErrorKind,
-    RequestRefused,
-    by_spec,
-    make_action_request,
-    observation_array,
-    observation_from_values,
-    unfit,
+from headrace.pipeline.serving.action_request import ErrorKind, RequestRefused, unfit
+from headrace.pipeline.serving.kserve import (
+    DTYPES,
+    InferAnswer,
+    InferRequest,
+    InputTensor,
+    OpenInference,
+    Parameters,
+    RequestedOutput,
 )
-from headrace.pipeline.serving.gathering import Gathering
-from headrace.pipeline.serving.grpc_messages import serving_messages
-from headrace.pipeline.serving.open_inference import OpenInference
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.guards import has_token
 from headrace.pipeline.web.site import BODY_S
-from headrace.queues.messages import Array
-from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.admission import Admission
 from headrace.stages.connections import HEADER_S, within_open_files
 from headrace.stages.listening import add_grpc_port, find_port
+from headrace.stages.proto_messages import ProtoMessages
 
-SERVICE = "headrace.v1.PolicyServer"
+SERVICE = "inference.GRPCInferenceService"
 
-_message = serving_messages("policy_server", "headrace.v1").message
+_COMPILED = files("headrace.pipeline.serving").joinpath("proto/open_inference.binpb").read_bytes()
+message = ProtoMessages(_COMPILED, "inference").message
+_response = {name: message(f"{name}Response") for name in ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata")}
+ModelMetadataResponse, ModelInferResponse = message("ModelMetadataResponse"), message("ModelInferResponse")
 
-ListModelsRequest = _message("ListModelsRequest")
-ListModelsResponse = _message("ListModelsResponse")
-ActRequest = _message("ActRequest")
-ActResponse = _message("ActResponse")
-OpenSessionRequest = _message("OpenSessionRequest")
-OpenSessionResponse = _message("OpenSessionResponse")
-CloseSessionRequest = _message("CloseSessionRequest")
-CloseSessionResponse = _message("CloseSessionResponse")
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+"""Maps each datatype to the message field that contains a tensor's elements."""
 
 _OPTIONS = {
     "grpc.server_handshake_timeout_ms": int(1000 * HEADER_S),  # for the HTTP/2 handshake
@@ -68,13 +68,10 @@ refused."""
 REFUSED_S = 1.0
 """Minimum number of seconds before an excess call is refused. The delay is random, up to twice as long: callers retry
 immediately, and a refusal costs gRPC as much as an answer."""
-_QUIET_S = 0.1
-"""Seconds without a new call after which all calls that have arrived count as read."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Method = Callable[[Any], Awaitable[Any]]
-Methods = dict[str, tuple[Any, Method]]
-_OPEN = ("ServerLive", "ServerReady", "Check")
+_OPEN = ("ServerLive", "ServerReady")
 """Methods that need no token: the health methods."""
 
 
@@ -99,7 +96,6 @@ class GrpcServer:
         self._most_bytes = most_bytes
         self._most_calls = most_calls
         self._server: grpc.aio.Server | None = None
-        self._gathering = Gathering()
         self._admission = Admission(MOST_UNDER_WAY, time.monotonic, service.aim_s)
         self.port = 0
 
@@ -123,15 +119,6 @@ class GrpcServer:
                 return
         raise OSError(reason.errno, f"can't listen on {self._listen}:{ports[-1]} for gRPC: {reason.strerror}")
 
-    async def read_all(self, patience_s: float) -> None:
-        """Wait up to `patience_s` until all calls that have arrived are read. `stop` would cancel unread calls."""
-        if self._server is None:
-            return
-        seen, end = -1, asyncio.get_running_loop().time() + patience_s
-        while seen != self._gathering.arrived and asyncio.get_running_loop().time() < end:
-            seen = self._gathering.arrived
-            await asyncio.sleep(_QUIET_S)
-
     async def stop(self, grace_s: float) -> None:
         """Accept no new calls, and end those not answered within `grace_s`; may be called more than once."""
         server, self._server = self._server, None
@@ -145,52 +132,23 @@ class GrpcServer:
             *_OPTIONS.items(),
         )
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most_calls)
-        services: dict[str, Methods] = {
-            SERVICE: {
-                "ListModels": (ListModelsRequest, self._list),
-                "Act": (ActRequest, self._act),
-                "OpenSession": (OpenSessionRequest, self._open),
-                "CloseSession": (CloseSessionRequest, self._close),
-            },
-            open_inference_grpc.SERVICE: open_inference_grpc.methods(OpenInference(self._service)),
-            grpc_standard.HEALTH: grpc_standard.health_methods(self._service),
-        }
         # No deserializers, because gRPC would report a caller's malformed message as the server's fault. Each call is a
         # stream of one message, which is read here, because gRPC itself would wait for it forever.
-        generic = [
-            grpc.method_handlers_generic_handler(
-                service,
-                {
-                    name: grpc.stream_unary_rpc_method_handler(self._answering(kind, method, name in _OPEN))
-                    for name, (kind, method) in methods.items()
-                },
-            )
-            for service, methods in services.items()
-        ]
-        reflection = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(self._reflect)}
-        generic += [grpc.method_handlers_generic_handler(name, reflection) for name in grpc_standard.REFLECTIONS]
-        server.add_generic_rpc_handlers(generic)
+        handlers = {
+            name: grpc.stream_unary_rpc_method_handler(self._answering(kind, method, name in _OPEN))
+            for name, (kind, method) in _methods(OpenInference(self._service)).items()
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
         return server
 
     async def _check_token(self, context: _Context) -> None:
         if self._token and not self._is_authorized(context):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
 
-    async def _reflect(self, _: Any, context: _Context) -> None:
-        """Answer a tool's requests for descriptions until the tool ends the stream."""
-        await self._check_token(context)
-        try:
-            while (message := await self._message(context, last=True)) is not None:
-                asked = _parsed(grpc_standard.ServerReflectionRequest, message)
-                await context.write(grpc_standard.reflect(asked).SerializeToString())
-        except RequestRefused as refused:
-            await context.abort(grpc.StatusCode[refused.why.grpc], str(refused))
-
     def _answering(self, kind: Any, method: Method, is_open: bool) -> Callable[[Any, _Context], Awaitable[bytes]]:
         """Return a method's handler, which checks the token, reads the message and sends refusals."""
 
         async def answer(_: Any, context: _Context) -> bytes:
-            self._gathering.arrived += 1
             try:
                 if is_open:
                     response = await method(_parsed(kind, await self._message(context)))
@@ -205,13 +163,12 @@ class GrpcServer:
         return answer
 
     async def _admitted(self, kind: Any, method: Method, context: _Context) -> Any:
-        """Answer a call together with others that arrived at the same time; refuse it if too many are in progress."""
+        """Answer a call; refuse it if too many are in progress."""
         await self._refuse_excess()
         message = await self._message(context)
         await self._refuse_excess()  # other calls may have begun in the meantime
         begun = self._admission.begin()
         try:
-            await self._gathering.wait()
             return await method(_parsed(kind, message))
         finally:
             self._admission.end(begun)
@@ -223,8 +180,8 @@ class GrpcServer:
             await asyncio.sleep(random.uniform(REFUSED_S, 2 * REFUSED_S))
             raise RequestRefused(ErrorKind.OVERLOADED, f"{under_way} calls are in progress; try again later")
 
-    async def _message(self, context: _Context, last: bool = False) -> Any:
-        """Return the stream's next message; if `last` is True, None at the end of the stream."""
+    async def _message(self, context: _Context) -> bytes:
+        """Return the call's message."""
         try:
             async with asyncio.timeout(BODY_S):
                 message: Any = await context.read()
@@ -232,8 +189,6 @@ class GrpcServer:
             raise RequestRefused(ErrorKind.MALFORMED, f"the message did not arrive within {BODY_S:g} s") from None
         if message is not grpc.aio.EOF:
             return bytes(message)
-        if last:
-            return None
         if context.peer():
             raise RequestRefused(ErrorKind.MALFORMED, "the request has no message")
         raise RequestRefused(ErrorKind.OVERLOADED, f"the message is larger than {self._most_bytes:,} bytes")
@@ -241,36 +196,6 @@ class GrpcServer:
     def _is_authorized(self, context: _Context) -> bool:
         found = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
         return len(found) == 1 and isinstance(found[0], str) and has_token(found[0], self._token)
-
-    async def _list(self, _: Any) -> Any:
-        response = ListModelsResponse()
-        for model in self._service.models():
-            actions = model["actions"]
-            listed = response.models.add(
-                **{key: model[key] for key in ("name", "behavior", "memory", "version", "step")},
-                **{key: actions[key] for key in ("continuous_size", "discrete_branches", "masked")},
-            )
-            for observation in model["observations"]:
-                listed.observations.add(**observation)
-        return response
-
-    async def _act(self, request: Any) -> Any:
-        answer = await self._service.act(request.model, lambda spec: _action_request(spec, request))
-        actions, loaded = answer.actions, answer.loaded
-        return ActResponse(
-            agents=len(actions.continuous),
-            continuous=actions.continuous.reshape(-1).tolist(),
-            discrete=actions.discrete.reshape(-1).tolist(),
-            version=loaded.version,
-            step=loaded.step,
-        )
-
-    async def _open(self, request: Any) -> Any:
-        return OpenSessionResponse(session=self._service.open_session(request.model, request.agents or 1))
-
-    async def _close(self, request: Any) -> Any:
-        self._service.close_session(request.model, request.session)
-        return CloseSessionResponse()
 
 
 def _parsed(kind: Any, body: bytes) -> Any:
@@ -282,34 +207,94 @@ def _parsed(kind: Any, body: bytes) -> Any:
         ) from None
 
 
-def _action_request(spec: BehaviorSpec, request: Any) -> ActionRequest:
-    """Read a request for actions from its gRPC message.
+def _methods(protocol: OpenInference) -> dict[str, tuple[Any, Method]]:
+    """Return the protocol's methods by name, each with its request class and its handler."""
+
+    async def live(_: Any) -> Any:
+        return _response["ServerLive"](live=True)
+
+    async def ready(_: Any) -> Any:
+        return _response["ServerReady"](ready=protocol.ready)
+
+    async def model_ready(request: Any) -> Any:
+        protocol.loaded(request.name, request.version)
+        return _response["ModelReady"](ready=protocol.ready)
+
+    async def server(_: Any) -> Any:
+        return _response["ServerMetadata"](**protocol.server())
+
+    async def model(request: Any) -> Any:
+        return ModelMetadataResponse(**protocol.model(request.name, request.version))
+
+    async def infer(request: Any) -> Any:
+        asked = _asked(request)
+        answer = await protocol.infer(request.model_name, request.model_version, asked)
+        return _answered(request, answer)
+
+    answers = {
+        "ServerLive": live,
+        "ServerReady": ready,
+        "ModelReady": model_ready,
+        "ServerMetadata": server,
+        "ModelMetadata": model,
+        "ModelInfer": infer,
+    }
+    return {name: (message(f"{name}Request"), method) for name, method in answers.items()}
+
+
+def _asked(request: Any) -> InferRequest:
+    """Convert a gRPC request to the model that both transports share.
 
     Raises:
-        RequestRefused: if the request does not fit the model.
+        RequestRefused: if the request is malformed.
     """
-    parts = request.observations
-    named = {each.name: each for each in parts}
-    if ("" in named and len(named) > 1) or ("" not in named and len(named) < len(parts)):
-        raise unfit("observations: either give each observation a different name, or leave all names empty")
-    observations = [_observation(each, one) for each, one in by_spec(spec, [*parts] if "" in named else named)]
-    width, n = spec.actions.mask_size, len(observations[0])
-    masks = np.asarray(request.masks, np.bool_) if request.masks else None
-    if masks is not None and width and len(masks) % width == 0:
-        masks = masks.reshape(-1, width)
-    return make_action_request(
-        spec,
-        observations,
-        masks=masks,
-        deterministic=request.deterministic if request.HasField("deterministic") else None,
-        session=request.session,
-        episode_start=np.asarray(request.episode_start, np.bool_) if n and request.episode_start else None,
-    )
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise unfit(f"raw_input_contents: has {len(raw)} entries for {len(request.inputs)} inputs")
+    inputs = []
+    for number, each in enumerate(request.inputs):
+        if raw and each.HasField("contents"):
+            raise unfit(f"inputs.{each.name}: has both contents and raw_input_contents; expected only one of them")
+        inputs.append(
+            InputTensor.model_construct(  # protobuf has checked the types
+                name=each.name,
+                datatype=each.datatype,
+                shape=[*each.shape],
+                parameters=_parameters(each.parameters),
+                data=raw[number] if raw else _contents(each),
+            )
+        )
+    outputs = [RequestedOutput(name=each.name, parameters=_parameters(each.parameters)) for each in request.outputs]
+    parameters = _parameters(request.parameters)
+    return InferRequest.model_construct(id=request.id, parameters=parameters, inputs=inputs, outputs=outputs or None)
 
 
-def _observation(spec: ObservationSpec, part: Any) -> Array:
-    if part.data:
-        if part.values:
-            raise unfit(f"observations.{spec.name}: has both values and data; expected only one of them")
-        return observation_array(spec, part.data)
-    return observation_from_values(spec, np.asarray(part.values, np.float32))
+def _contents(tensor: Any) -> Any:
+    """Return a tensor's elements, from the message field for its datatype.
+
+    Raises:
+        RequestRefused: if this field has no elements, or other fields have some.
+    """
+    filled = [field.name for field, _ in tensor.contents.ListFields()]
+    if tensor.datatype not in _CONTENTS or filled != [_CONTENTS[tensor.datatype]]:
+        wanted = _CONTENTS.get(tensor.datatype, "raw_input_contents")
+        raise unfit(f"inputs.{tensor.name}: has {' and '.join(filled) or 'no contents'}; expected {wanted}")
+    elements = getattr(tensor.contents, filled[0])
+    kind = np.float32 if tensor.datatype == "FP32" else None
+    return np.array(elements, kind)
+
+
+def _parameters(given: Any) -> Parameters:
+    return {key: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for key, value in given.items()}
+
+
+def _answered(request: Any, answer: InferAnswer) -> Any:
+    """Return an answer as a gRPC response, with tensors as bytes if the request's tensors were bytes."""
+    response = ModelInferResponse(model_name=request.model_name, model_version=answer.version, id=request.id)
+    for each in answer.outputs:
+        output = response.outputs.add(name=each.name, datatype=each.datatype, shape=each.array.shape)
+        if request.raw_input_contents:
+            response.raw_output_contents.append(each.array.astype(DTYPES[each.datatype], copy=False).tobytes())
+        else:
+            getattr(output.contents, _CONTENTS[each.datatype]).extend(each.array.reshape(-1).tolist())
+    return response

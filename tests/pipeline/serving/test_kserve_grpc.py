@@ -1,0 +1,160 @@
+"""The policy server over gRPC, on loopback: refusals, bounds and its end; tests/pipeline/serving/test_kserve.py has the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.resources import files
+from typing import Any
+
+import grpc.aio
+import pytest
+from serving_samples import serving, write_model
+
+from headrace.pipeline.serving import kserve_grpc
+from headrace.pipeline.serving.batcher import BatchLimits
+from headrace.pipeline.serving.kserve_grpc import SERVICE, GrpcServer, message
+from headrace.pipeline.serving.served_models import load_models
+from headrace.pipeline.serving.service import PolicyService
+
+ROW = [0.5, -1.0, 2.0]
+
+
+class Stub:
+    """What a client's generated code would be."""
+
+    def __init__(self, channel):
+        for name in ("ModelMetadata", "ModelInfer"):
+            request, response = (message(f"{name}{end}") for end in ("Request", "Response"))
+            setattr(
+                self, name, channel.unary_unary(f"/{SERVICE}/{name}", request.SerializeToString, response.FromString)
+            )
+        self.raw = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+
+
+@asynccontextmanager
+async def called(*references, token="", most_bytes=100_000, **options):
+    async with serving(*references, **options) as service:
+        server = GrpcServer(service, "127.0.0.1", token, most_bytes, 64)
+        await server.start((0,))
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+                yield service, Stub(channel)
+        finally:
+            await server.stop(0.0)
+
+
+def asking(model="Ball"):
+    tensor = {"name": "vector", "datatype": "FP32", "shape": [1, 3], "contents": {"fp32_contents": ROW}}
+    return message("ModelInferRequest")(model_name=model, inputs=[tensor])
+
+
+async def refusal(call):
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value.code().name, raised.value.details()
+
+
+async def test_what_is_no_message_or_too_large_a_one_is_the_callers_mistake(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path) as (_, stub):
+        assert (await refusal(stub.raw(b"\xff\xff")))[0] == "INVALID_ARGUMENT"
+        code, words = await refusal(stub.ModelInfer(asking("x" * 200_000)))
+        assert (code, "larger than" in words) == ("RESOURCE_EXHAUSTED", True)
+        assert (await stub.ModelInfer(asking())).model_version == "1"
+
+
+@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),), (("authorization", "right"),)])
+async def test_only_who_knows_the_token_is_served(tmp_path, metadata):
+    write_model(tmp_path)
+    async with called(tmp_path, token="right") as (_, stub):
+        for call, request in (
+            (stub.ModelInfer, asking()),
+            (stub.ModelMetadata, message("ModelMetadataRequest")(name="Ball")),
+        ):
+            assert (await refusal(call(request, metadata=metadata)))[0] == "UNAUTHENTICATED"
+            assert await call(request, metadata=(("authorization", "Bearer right"),))
+
+
+async def test_beyond_its_bound_it_refuses(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path, batches=BatchLimits(waiting=0)) as (_, stub):
+        code, words = await refusal(stub.ModelInfer(asking()))
+        assert (code, "requests are already waiting" in words) == ("RESOURCE_EXHAUSTED", True)
+
+
+async def test_clients_beyond_the_bound_are_refused_and_the_others_answered(tmp_path, monkeypatch):
+    monkeypatch.setattr(kserve_grpc, "MOST_UNDER_WAY", 8)
+    monkeypatch.setattr(kserve_grpc, "REFUSED_S", 0.0)
+    write_model(tmp_path)
+    patient = BatchLimits(patience_s=120.0)  # else a slow machine's waiting calls are refused as late
+    service = PolicyService(load_models([str(tmp_path)]), True, 0, time.monotonic, patient)  # it decides nothing yet
+    server = GrpcServer(service, "127.0.0.1", "", 1000, 64)
+    await server.start((0,))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.stop, 0.0)
+        own = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own for each client
+        channels = [grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", own) for _ in range(30)]
+        stubs: list[Any] = [Stub(await stack.enter_async_context(channel)) for channel in channels]
+        calls = [stub.ModelInfer(asking()) for stub in stubs]
+        for done in itertools.islice(asyncio.as_completed([asyncio.ensure_future(call.code()) for call in calls]), 22):
+            assert (await done).name == "RESOURCE_EXHAUSTED"
+        assert await channels[0].unary_unary(f"/{SERVICE}/ServerReady")(b"")  # health has room
+        running = asyncio.create_task(service.run())
+        assert sorted([(await call.code()).name for call in calls]) == ["OK"] * 8 + ["RESOURCE_EXHAUSTED"] * 22
+        assert b"headrace_serving_turned_away_total 22.0" in service.tally.text()
+        running.cancel()
+
+
+async def test_when_it_ends_it_says_so(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path) as (service, stub):
+        answers = [asyncio.ensure_future(stub.ModelInfer(asking())) for _ in range(5)]
+        await answers[0]
+        await service.end()
+        assert await refusal(stub.ModelInfer(asking())) == ("UNAVAILABLE", "the server is shutting down")
+        await asyncio.gather(*answers, return_exceptions=True)
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelMetadata", "ServerReady"])
+async def test_a_message_that_does_not_come_ends_its_call_and_leaves_room_for_others(tmp_path, monkeypatch, method):
+    monkeypatch.setattr(kserve_grpc, "BODY_S", 0.1)
+    write_model(tmp_path)
+    never = asyncio.Event()
+
+    async def nothing():
+        await never.wait()
+        yield b""
+
+    async with serving(tmp_path) as service:
+        server = GrpcServer(service, "127.0.0.1", "", 1000, 1)  # one call at a time
+        await server.start((0,))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            call: Any = channel.stream_unary(f"/{SERVICE}/{method}")(nothing())
+            assert await refusal(call) == ("INVALID_ARGUMENT", "the message did not arrive within 0.1 s")
+            stub: Any = Stub(channel)
+            assert (await stub.ModelInfer(asking())).model_version == "1"
+        await server.stop(0.0)
+
+
+async def test_a_port_in_use_is_named(tmp_path):
+    write_model(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with serving(tmp_path) as service:
+            server = GrpcServer(service, "127.0.0.1", "", 1000, 1)
+            with pytest.raises(
+                OSError, match=f"can't listen on 127.0.0.1:{port} for gRPC: another program is using it"
+            ):
+                await server.start((port,))
+
+
+def test_the_compiled_description_is_that_of_the_source(tmp_path):
+    tools = pytest.importorskip("grpc_tools.protoc", reason="python -m pip install grpcio-tools")
+    folder = files("headrace.pipeline.serving").joinpath("proto")
+    source, made = folder.joinpath("open_inference.proto"), tmp_path / "made.binpb"
+    assert tools.main(["protoc", f"-I{folder}", f"--descriptor_set_out={made}", str(source)]) == 0
+    assert made.read_bytes() == folder.joinpath("open_inference.binpb").read_bytes()
