@@ -33,7 +33,8 @@ from urllib.request import urlopen
 import numpy as np
 import psutil
 
-from headrace.pipeline.serving.kserve_grpc import REFUSED_S, SERVICE, message
+from headrace.pipeline.serving.kserve_grpc import SERVICE, message
+from headrace.pipeline.serving.service import REFUSED_S
 
 ROOT = Path(__file__).resolve().parents[1]
 ROW = [0.1, -0.2, 0.05, 0.3]

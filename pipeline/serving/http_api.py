@@ -17,9 +17,9 @@ from headrace.pipeline.serving.openapi import schema
 from headrace.pipeline.serving.pages import STYLE, page_routes
 from headrace.pipeline.serving.refusals import refusing
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web.site import HEALTH_PATHS, read_json, read_plain
+from headrace.pipeline.web.site import HEALTH, read_json, read_plain
 
-OPEN = HEALTH_PATHS | {STYLE}
+OPEN = {HEALTH, "/v2/health/live", "/v2/health/ready", STYLE}
 """Paths that need no token."""
 
 
@@ -78,7 +78,7 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
         web.post(f"{one}/sessions", refusing(open_session)),
         web.delete(f"{one}/sessions/{{session}}", refusing(close_session)),
         web.get("/api/openapi.json", refusing(describe)),
-        web.get("/healthz", refusing(health)),
+        web.get(HEALTH, refusing(health)),
         web.get("/metrics", refusing(metrics)),
         *page_routes(protocol, document),
         *open_inference_routes(protocol),

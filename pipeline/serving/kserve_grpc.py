@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import random
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 from typing import Any, TypeAlias
@@ -29,10 +27,9 @@ from headrace.pipeline.serving.kserve import (
     RequestedOutput,
 )
 from headrace.pipeline.serving.service import PolicyService
+from headrace.pipeline.web.connections import within_open_files
 from headrace.pipeline.web.guards import has_token
 from headrace.pipeline.web.site import BODY_S
-from headrace.stages.admission import Admission
-from headrace.stages.connections import HEADER_S, within_open_files
 from headrace.stages.listening import add_grpc_port, find_port
 from headrace.stages.proto_messages import ProtoMessages
 
@@ -55,19 +52,13 @@ _CONTENTS = {
 """Maps each datatype to the message field that contains a tensor's elements."""
 
 _OPTIONS = {
-    "grpc.server_handshake_timeout_ms": int(1000 * HEADER_S),  # for the HTTP/2 handshake
+    "grpc.server_handshake_timeout_ms": 5000,  # for the HTTP/2 handshake
     "grpc.max_connection_idle_ms": 30_000,  # idle time; clients reconnect by themselves
     "grpc.max_concurrent_streams": 1024,  # per connection, including calls just answered; excess calls get UNAVAILABLE
     "grpc.server.max_pending_requests": 1024,  # calls that arrived but are unread; excess calls get CANCELLED
     "grpc.server.max_pending_requests_hard_limit": 1024,
     "grpc.so_reuseport": 0,  # otherwise, two servers could listen on one port and share its calls at random
 }
-MOST_UNDER_WAY = 64
-"""Maximum number of calls that are read but not answered, lower while answers are slow (`Admission`). Excess calls are
-refused."""
-REFUSED_S = 1.0
-"""Minimum number of seconds before an excess call is refused. The delay is random, up to twice as long: callers retry
-immediately, and a refusal costs gRPC as much as an answer."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Method = Callable[[Any], Awaitable[Any]]
@@ -96,7 +87,6 @@ class GrpcServer:
         self._most_bytes = most_bytes
         self._most_calls = most_calls
         self._server: grpc.aio.Server | None = None
-        self._admission = Admission(MOST_UNDER_WAY, time.monotonic, service.aim_s)
         self.port = 0
 
     async def start(self, ports: Sequence[int]) -> None:
@@ -150,35 +140,15 @@ class GrpcServer:
 
         async def answer(_: Any, context: _Context) -> bytes:
             try:
-                if is_open:
-                    response = await method(_parsed(kind, await self._message(context)))
-                else:
+                if not is_open:
                     await self._check_token(context)
-                    response = await self._admitted(kind, method, context)
+                response = await method(_parsed(kind, await self._message(context)))
             except RequestRefused as refused:
                 await context.abort(grpc.StatusCode[refused.why.grpc], str(refused))
             found: bytes = response.SerializeToString()
             return found
 
         return answer
-
-    async def _admitted(self, kind: Any, method: Method, context: _Context) -> Any:
-        """Answer a call; refuse it if too many are in progress."""
-        await self._refuse_excess()
-        message = await self._message(context)
-        await self._refuse_excess()  # other calls may have begun in the meantime
-        begun = self._admission.begin()
-        try:
-            return await method(_parsed(kind, message))
-        finally:
-            self._admission.end(begun)
-
-    async def _refuse_excess(self) -> None:
-        if self._admission.full and not self._service.ending:
-            under_way = self._admission.under_way
-            self._service.tally.turned_away()
-            await asyncio.sleep(random.uniform(REFUSED_S, 2 * REFUSED_S))
-            raise RequestRefused(ErrorKind.OVERLOADED, f"{under_way} calls are in progress; try again later")
 
     async def _message(self, context: _Context) -> bytes:
         """Return the call's message."""

@@ -14,19 +14,17 @@ from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.process import uncollected
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
-from headrace.pipeline.serving.kserve_grpc import REFUSED_S, GrpcServer
+from headrace.pipeline.serving.kserve_grpc import GrpcServer
 from headrace.pipeline.serving.served_models import ServedModel, load_models
-from headrace.pipeline.serving.service import PolicyService
+from headrace.pipeline.serving.service import REFUSED_S, PolicyService
+from headrace.pipeline.web.connections import allow_open_files
 from headrace.pipeline.web.guards import make_token
 from headrace.pipeline.web.site import TRIED_PORTS, Site, SiteOptions
-from headrace.stages.connections import allow_open_files
 
 USUAL_PORT = 8480
 MOST_BODY_BYTES = 8 * 1024 * 1024
 """Maximum size of a request in bytes: eleven images of 512×512×3 as bytes, or 4 MiB of numbers as JSON."""
 MOST_CONNECTIONS = 2048
-MOST_REQUESTS = 128
-"""Maximum number of concurrent HTTP requests, lower while answers are slow (`headrace.stages.admission`)."""
 DRAIN_S = 10.0
 """Seconds for answering pending requests when the server shuts down: twice a request's time limit."""
 
@@ -80,7 +78,7 @@ async def _serve(
     with requests_received(lambda: loop.call_soon_threadsafe(receive)):
         service = PolicyService(models, options.deterministic, options.seed, time.monotonic)
         token = make_token() if reaches_others(endpoint_of(options.endpoint)[0]) else ""
-        site = Site(serving_routes(service), _site_options(options, token, service))
+        site = Site(serving_routes(service), _site_options(options, token))
         listen, port = endpoint_of(options.endpoint)
         grpc_server = GrpcServer(service, listen, token, MOST_BODY_BYTES, MOST_CONNECTIONS)
         running = asyncio.create_task(service.run())
@@ -107,7 +105,7 @@ async def _serve(
                 await running
 
 
-def _site_options(options: ServingOptions, token: str, service: PolicyService) -> SiteOptions:
+def _site_options(options: ServingOptions, token: str) -> SiteOptions:
     return SiteOptions(
         options.endpoint,
         USUAL_PORT,
@@ -115,9 +113,6 @@ def _site_options(options: ServingOptions, token: str, service: PolicyService) -
         lambda request: request.path not in OPEN,
         most_body_bytes=MOST_BODY_BYTES,
         most_connections=MOST_CONNECTIONS,
-        most_requests=MOST_REQUESTS,
-        aim_s=service.aim_s,
-        on_refused=service.tally.turned_away,
         origins=frozenset(options.origins),
         drops_abandoned=True,
     )

@@ -15,14 +15,19 @@ from prometheus_client.exposition import generate_latest
 
 from headrace.config.errors import suggest
 from headrace.pipeline.serving.action_request import ActionRequest, ErrorKind, RequestRefused, unfit
+from headrace.pipeline.serving.admission import AIM_S, Admission
 from headrace.pipeline.serving.batcher import ActionAnswer, Batcher, BatchLimits
 from headrace.pipeline.serving.served_models import LoadedModel, ServedModel, keep_fresh
 from headrace.pipeline.serving.sessions import SessionLimits, Sessions, Turn
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.admission import AIM_S
 
 LOOK_S = 1.0
 """Seconds between checks for newer models."""
+MOST_REQUESTS = 128
+"""Maximum number of requests for actions in progress, lower while answers are slow (`Admission`)."""
+REFUSED_S = 0.5
+"""Seconds before an excess request is refused. Callers retry immediately, and refusing them immediately would take time
+from answering other requests."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class PolicyService:
                 Batcher(model, deterministic or model.newest.deterministic, np.random.default_rng(each), batches),
             )
         self.tally = Tally(self._desks)
-        self._under_way = 0
+        self._admission = Admission(MOST_REQUESTS, clock, self.aim_s)
         self._none_under_way = asyncio.Event()
         self._none_under_way.set()
         self.ending = False
@@ -118,8 +123,9 @@ class PolicyService:
         Raises:
             RequestRefused: if the request does not fit, or can't be answered now.
         """
-        desk, since = self._desk(name), self._clock()
-        self._under_way += 1
+        desk = self._desk(name)
+        await self._refuse_excess()
+        since = self._admission.begin()
         self._none_under_way.clear()
         try:
             self._check_open()
@@ -131,11 +137,17 @@ class PolicyService:
             self.tally.refused(name, refusal)
             raise
         finally:
-            self._under_way -= 1
-            if not self._under_way:
+            self._admission.end(since)
+            if not self._admission.under_way:
                 self._none_under_way.set()
         self.tally.answered(name, request.agents, self._clock() - since)
         return answer
+
+    async def _refuse_excess(self) -> None:
+        if self._admission.full and not self.ending:
+            self.tally.turned_away()
+            await asyncio.sleep(REFUSED_S)
+            raise RequestRefused(ErrorKind.OVERLOADED, "too many requests are in progress; try again later")
 
     def open_session(self, name: str, agents: int) -> str:
         """Begin a session with a model.
@@ -212,7 +224,7 @@ class Tally:
         )
         self._turned_away = Counter(
             "headrace_serving_turned_away",
-            "Requests and connections refused unread because they exceed the server's limits",
+            "Requests refused because too many were in progress",
             registry=self._registry,
         )
         self._of: dict[str, tuple[Counter, Counter, Histogram]] = {}
@@ -234,7 +246,7 @@ class Tally:
         self._requests.labels(model, refusal.why.name.lower()).inc()
 
     def turned_away(self) -> None:
-        """Count a request or connection that was refused without being read."""
+        """Count a request that was refused because too many were in progress."""
         self._turned_away.inc()
 
     def text(self) -> bytes:

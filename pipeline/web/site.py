@@ -9,8 +9,6 @@ import asyncio
 import errno
 import json
 import logging
-import math
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,9 +25,8 @@ from pydantic import BaseModel, ValidationError
 from headrace.config.errors import dotted
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.config.validation import explain
+from headrace.pipeline.web.connections import Connection, Connections, within_open_files
 from headrace.pipeline.web.guards import check_host, check_origin, check_token, header_adder
-from headrace.stages.admission import AIM_S, Admission
-from headrace.stages.connections import Connections, Places, within_open_files
 from headrace.stages.errors import describe_error
 from headrace.stages.listening import find_port, outer_host
 
@@ -44,9 +41,9 @@ _WIDE = (
 )
 KEPT_S = 75.0
 """Seconds that an idle connection is kept open."""
+_BACKLOG = 128
+"""Maximum number of new connections that wait, and that are accepted before requests are read again."""
 HEALTH = "/healthz"
-HEALTH_PATHS = frozenset({HEALTH, "/v2/health/live", "/v2/health/ready"})
-"""Paths that are served even if all connections are in use."""
 TRIED_PORTS = 20
 """Number of ports to try, starting with the default one, if the endpoint has no port."""
 
@@ -69,13 +66,6 @@ class SiteOptions:
     """Maximum size of a request body, in bytes."""
     most_connections: int = 256
     """Maximum number of concurrent connections; one address may have at most half as many."""
-    most_requests: float = math.inf
-    """Maximum number of concurrent requests with a body. The limit is lower while responses are slow. Excess requests
-    are refused unread."""
-    aim_s: Callable[[], float] = lambda: AIM_S
-    """Function that returns the seconds within which most requests should be answered."""
-    on_refused: Callable[[], object] = lambda: None
-    """Called for each request and connection that is refused because of these limits."""
     origins: Collection[str] = ()
     """Additional origins whose pages may call the site."""
     drops_abandoned: bool = False
@@ -109,18 +99,11 @@ class Site:
         self._runner = web.AppRunner(
             self._app,
             handle_signals=False,
-            access_log=None,
-            logger=_quiet,
-            keepalive_timeout=KEPT_S,
             shutdown_timeout=1.0,
             handler_cancellation=options.drops_abandoned,
-            auto_decompress=False,  # a small compressed body could become a large one
         )
         self._server: asyncio.Server | None = None
-        self._most = within_open_files(options.most_connections)
-        admission = Admission(options.most_requests, time.monotonic, options.aim_s)
-        places = Places(self._most, max(1, self._most // 2), admission)
-        self._connections = Connections(places, self._handler, options.on_refused)
+        self._connections = Connections(within_open_files(options.most_connections))
 
     @property
     def url(self) -> str:
@@ -154,12 +137,12 @@ class Site:
         """
         await self._runner.setup()
         assert self._runner.server is not None, "it is set up"
-        self._runner.server.request_handler = self._admitting(self._runner.server.request_handler)
+        self._runner.server.request_handler = _holding(self._runner.server.request_handler)
         for port in self._ports:
             try:
                 self.port, hosts = find_port(self._listen, port)
                 loop = asyncio.get_running_loop()
-                self._server = await loop.create_server(self._connections, hosts, self.port, backlog=self._most)
+                self._server = await loop.create_server(self._connection, hosts, self.port, backlog=_BACKLOG)
                 if self.wide:
                     log.warning(_WIDE, self.port)
                 return
@@ -180,12 +163,19 @@ class Site:
     async def stop(self) -> None:
         """Close all connections and stop listening."""
         self.stop_listening()
-        self._connections.close()
         await self._runner.cleanup()
 
-    def _handler(self) -> asyncio.Protocol:
+    def _connection(self) -> Connection:
         assert self._runner.server is not None, "it listens"
-        return self._runner.server()
+        return Connection(
+            self._connections,
+            self._runner.server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,
+            logger=_quiet,
+            keepalive_timeout=KEPT_S,
+            auto_decompress=False,  # a small compressed body could become a large one
+        )
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -210,28 +200,18 @@ class Site:
             log.debug("where it was raised:", exc_info=True)
             return refusal(500, f"this is an error in the server: {describe_error(error)}")
 
-    def _admitting(self, handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
-        """Wrap the handler of all requests, so a connection counts as in use while its request is being answered.
 
-        A reserved connection may only call health paths.
-        """
+def _holding(handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
+    """Wrap the handler of all requests, so a connection counts as in use while its request is being answered."""
 
-        async def answer(request: Any) -> web.StreamResponse:
-            with self._connections.answering(request.protocol) as reserved:
-                if reserved and request.raw_path not in HEALTH_PATHS:
-                    self._connections.refused()
-                    answered: web.StreamResponse = refusal(503, "all connections are in use; try again later")
-                    answered.headers[hdrs.RETRY_AFTER] = "1"
-                else:
-                    try:
-                        answered = await handle(request)
-                    except UnicodeEncodeError:  # aiohttp would quote the header in its own refusal
-                        answered = refusal(400, "a header is not text")
-                if reserved:
-                    answered.force_close()
-                return answered
+    async def answer(request: Any) -> web.StreamResponse:
+        with request.protocol.answering():
+            try:
+                return await handle(request)
+            except UnicodeEncodeError:  # aiohttp would quote the header in its own refusal
+                return refusal(400, "a header is not text")
 
-        return answer
+    return answer
 
 
 # Refusals: always JSON, `{"error": "…"}`, on every path and from every source.

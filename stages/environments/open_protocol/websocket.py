@@ -12,15 +12,12 @@ from urllib.parse import urlsplit
 from aiohttp import WebSocketError, WSMsgType, web
 
 from headrace.config.listen import LOCALHOST
-from headrace.stages.connections import Connections, Places
 from headrace.stages.environments.open_protocol.messages import format_of
 from headrace.stages.environments.programs.errors import ProgramRefused
 from headrace.stages.environments.programs.server import ConnectionClosed, GameServer, TooLarge
 
 log = logging.getLogger(__name__)
 
-_CALLERS = 16
-"""Maximum number of concurrent connections, including the game's."""
 _CLOSE_S = 1.0
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _TOO_BIG = 1009
@@ -37,7 +34,6 @@ class WebSocketServer(GameServer):
     def __init__(self, port: int, max_bytes: int) -> None:
         super().__init__(port, max_bytes)
         self._runner: web.AppRunner | None = None
-        self._connections = Connections(Places(_CALLERS, _CALLERS), self._handler)
         self._taken = False
         self._arrived: deque[bytes] = deque()
         self._changed = asyncio.Event()
@@ -96,18 +92,11 @@ class WebSocketServer(GameServer):
             self._ending = asyncio.ensure_future(self._runner.cleanup())
 
     def _protocol_factory(self) -> Callable[[], asyncio.BaseProtocol]:
-        return self._connections
-
-    def _handler(self) -> asyncio.Protocol:
         assert self._runner is not None, "set up"
         assert self._runner.server is not None, "set up"
-        return self._runner.server()
+        return self._runner.server
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        with self._connections.answering(request.protocol):
-            return await self._answer(request)
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
         origin = request.headers.get("Origin", "null")
         if origin != "null" and urlsplit(origin).hostname not in _LOCAL:
             log.warning(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
+import time
 from base64 import b64encode
 from contextlib import asynccontextmanager
 
@@ -12,13 +14,17 @@ import pytest
 from aiohttp import ClientSession
 from serving_samples import MEMORY, PICTURE, expected, serving, write_model
 
+from headrace.pipeline.serving import service as service_module
 from headrace.pipeline.serving.batcher import BatchLimits
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
+from headrace.pipeline.serving.served_models import load_models
+from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.serving.sessions import SessionLimits
 from headrace.pipeline.web.site import Site, SiteOptions
 from headrace.stages.policy.protocol import Recall
 
 ROW = [0.5, -1.0, 2.0]
+VECTOR = {"name": "vector", "datatype": "FP32", "shape": [1, 3], "data": ROW}
 ACT = "/api/models/Ball/act"
 
 
@@ -205,6 +211,30 @@ async def test_beyond_its_bound_it_refuses_with_503(tmp_path):
         async with caller.post(ACT, json={"observations": [[ROW]]}) as answer:
             assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
             assert "requests are already waiting" in (await answer.json())["error"]
+
+
+async def test_requests_beyond_their_number_are_refused_and_welcome_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(service_module, "MOST_REQUESTS", 2)
+    monkeypatch.setattr(service_module, "REFUSED_S", 0.0)
+    write_model(tmp_path)
+    patient = BatchLimits(patience_s=120.0)  # else a slow machine's waiting requests are refused as late
+    service = PolicyService(load_models([str(tmp_path)]), True, 0, time.monotonic, patient)  # it decides nothing yet
+    site = Site(serving_routes(service), SiteOptions("127.0.0.1:0"))
+    await site.start()
+    async with ClientSession(site.url) as caller:
+        bodies = [(ACT, {"observations": [[ROW]]}), ("/v2/models/Ball/infer", {"inputs": [VECTOR]})] * 3
+        asked = [asyncio.create_task(post(caller, *body)) for body in bodies]
+        for done in itertools.islice(asyncio.as_completed(asked), 4):
+            status, answer = await done
+            assert (status, answer["error"]) == (503, "too many requests are in progress; try again later")
+        async with caller.get("/healthz") as answer:
+            assert answer.status == 200
+        running = asyncio.create_task(service.run())
+        assert sorted([status for status, _ in await asyncio.gather(*asked)]) == [200] * 2 + [503] * 4
+        assert (await post(caller, ACT, {"observations": [[ROW]]}))[0] == 200
+        assert b"headrace_serving_turned_away_total 4.0" in service.tally.text()
+        running.cancel()
+    await site.stop()
 
 
 async def test_a_session_too_many_is_refused_with_429(tmp_path):

@@ -15,6 +15,7 @@ import pytest
 from serving_samples import serving, write_model
 
 from headrace.pipeline.serving import kserve_grpc
+from headrace.pipeline.serving import service as service_module
 from headrace.pipeline.serving.batcher import BatchLimits
 from headrace.pipeline.serving.kserve_grpc import SERVICE, GrpcServer, message
 from headrace.pipeline.serving.served_models import load_models
@@ -87,8 +88,8 @@ async def test_beyond_its_bound_it_refuses(tmp_path):
 
 
 async def test_clients_beyond_the_bound_are_refused_and_the_others_answered(tmp_path, monkeypatch):
-    monkeypatch.setattr(kserve_grpc, "MOST_UNDER_WAY", 8)
-    monkeypatch.setattr(kserve_grpc, "REFUSED_S", 0.0)
+    monkeypatch.setattr(service_module, "MOST_REQUESTS", 8)
+    monkeypatch.setattr(service_module, "REFUSED_S", 0.0)
     write_model(tmp_path)
     patient = BatchLimits(patience_s=120.0)  # else a slow machine's waiting calls are refused as late
     service = PolicyService(load_models([str(tmp_path)]), True, 0, time.monotonic, patient)  # it decides nothing yet

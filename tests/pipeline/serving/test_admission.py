@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 
 import numpy as np
 import pytest
 
-from headrace.stages.admission import AIM_S, LEAST, Admission
+from headrace.pipeline.serving.admission import AIM_S, LEAST, Admission
 
 
 def serve(admission, clock, per_s, seconds):
@@ -59,16 +58,15 @@ def test_where_one_decision_takes_long_batches_stay_large():
     assert admission.bound == 64
 
 
-def test_small_bounds_stay_and_no_bound_is_none():
+def test_a_small_bound_stays():
     clock = [0.0]
-    small, unbounded = (Admission(most, lambda: clock[0]) for most in (2, math.inf))
-    for admission in (small, unbounded):
-        for _ in range(100):
-            begun = admission.begin()
-            clock[0] += 9.0
-            admission.end(begun)
-    assert (small.bound, unbounded.bound, unbounded.full) == (2, math.inf, False)
-    small.begin()
-    assert not small.full
-    small.begin()
-    assert small.full and small.under_way == 2
+    admission = Admission(2, lambda: clock[0])
+    for _ in range(100):
+        begun = admission.begin()
+        clock[0] += 9.0
+        admission.end(begun)
+    assert admission.bound == 2
+    admission.begin()
+    assert not admission.full
+    admission.begin()
+    assert admission.full and admission.under_way == 2

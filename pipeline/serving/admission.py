@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 AIM_S = 0.025
@@ -24,7 +23,7 @@ class Admission:
     does the same for servers).
 
     Args:
-        most: the highest value of the limit; if infinite, every request is admitted.
+        most: the highest value of the limit.
         clock: returns the time in seconds.
         aim_s: returns the time in seconds within which nine of ten requests should be answered.
 
@@ -32,18 +31,18 @@ class Admission:
         under_way: number of requests that have been admitted but not yet answered.
     """
 
-    def __init__(self, most: float, clock: Callable[[], float], aim_s: Callable[[], float] = lambda: AIM_S) -> None:
+    def __init__(self, most: int, clock: Callable[[], float], aim_s: Callable[[], float] = lambda: AIM_S) -> None:
         self._most = most
         self._least = min(LEAST, most)
         self._clock = clock
-        self._bound = most
+        self._bound: float = most
         self._aim_s = aim_s
         self.under_way = 0
 
     @property
-    def bound(self) -> float:
+    def bound(self) -> int:
         """The current limit on the number of requests in progress."""
-        return self._bound if math.isinf(self._bound) else int(self._bound)
+        return int(self._bound)
 
     @property
     def full(self) -> bool:
@@ -59,6 +58,6 @@ class Admission:
         """Count an admitted request as finished, whether it was answered or abandoned."""
         busy = self.under_way >= self._least  # with fewer requests, the response time says nothing about the limit
         self.under_way -= 1
-        if busy and not math.isinf(self._most):
+        if busy:
             change = -_FALL if self._clock() - begun > self._aim_s() else _RISE
             self._bound = min(self._most, max(self._least, self._bound + change))
