@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
-from headrace.pipeline.policies.export import NEWEST
+from headrace.pipeline.policies.export import NEWEST, best_policy, read_score
 from headrace.pipeline.run import BehaviorResult, RunResult
 from headrace.pipeline.run_folder.carrying import unpack
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
@@ -52,11 +53,14 @@ def load(
 def _behavior(checkpoint: Checkpoint, name: str, folder: os.PathLike[str]) -> BehaviorResult:
     state = checkpoint.read(part_name(TRAINER, learner_name(name))) or {}
     returns = state.get("recent_returns") or ()
-    export = behavior_folder(absolute(folder), name) / NEWEST
+    export, best = behavior_folder(absolute(folder), name) / NEWEST, None
+    with suppress(OSError, ValueError, LookupError):  # no policy was evaluated
+        best = float(read_score(best_policy(absolute(folder), name))["mean"])
     return BehaviorResult(
         checkpoint.steps[name],
         int(state.get("policy", {}).get("version", 0)),
         sum(returns) / len(returns) if returns else None,
         None,
         export if export.is_file() else None,
+        best,
     )

@@ -162,8 +162,8 @@ class HostPlan:
     replay_edge: str = ""
     """For a replay host: the edge at which its streams were recorded."""
     run_id: str = ""
-    best: Mapping[str, float] = field(default_factory=dict)
-    """For the evaluation host: the best mean return so far, keyed by behaviour name."""
+    environment_checksum: str = ""
+    """For the evaluation host: checksum of the settings of the run's environments."""
     host_class: str = ""
     """`module:Class` of a `Host` that replaces the role's own class; used in tests."""
 

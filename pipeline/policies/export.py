@@ -1,12 +1,14 @@
 """Exported policies: `<Behavior>/<Behavior>-<step>.pt`, each a plain dictionary of tensors and their description.
 
-The file loads with `torch.load(path, weights_only=True)`; `load_acting_policy` makes an acting policy from it.
+The file loads with `torch.load(path, weights_only=True)`; `load_acting_policy` makes an acting policy from it. The
+file of a best policy also has its score, in an entry of the archive that torch ignores.
 """
 
 from __future__ import annotations
 
 import glob
 import io
+import json
 import re
 import warnings
 import zipfile
@@ -33,6 +35,8 @@ FORMAT = 1
 _UNREADABLE = (OSError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error)
 """Errors that `zipfile` raises for damaged archives, and the `ValueError` from `_check_size`."""
 
+_SCORE = "evaluation.json"
+"""Name of the entry in a file's archive with the score of the policy."""
 NEWEST = "checkpoint.pt"
 """File name of the copy of the newest export. ML-Agents users set this name as `init_path`."""
 
@@ -60,6 +64,7 @@ def export_policy(
     files: FileOperations = REAL,
     learner: Mapping[str, Any] | None = None,
     source_folder: Path | None = None,
+    score: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a policy to a file and to `NEWEST`.
 
@@ -75,6 +80,7 @@ def export_policy(
         learner: additional state for a trainer to start from: plain values and arrays of numbers, nested in dicts and
             lists.
         source_folder: the YAML's folder, where `trainer_type` may name a module.
+        score: JSON values about the policy's evaluation, for `read_score`.
 
     Raises:
         OSError: if a file can't be written.
@@ -82,7 +88,7 @@ def export_policy(
     folder = behavior_folder(run_folder, spec.name)
     name = folder.name
     files.make_folder(folder)
-    data = _serialize(policy, spec, settings, learner, source_folder)
+    data = _serialize(policy, spec, settings, learner, source_folder, score)
     if label is not None:
         path = folder / f"{name}-{label}.pt"
         write_atomic(path, data, files=files)
@@ -103,6 +109,7 @@ def _serialize(
     settings: BehaviorSettings,
     learner: Mapping[str, Any] | None,
     source_folder: Path | None,
+    score: Mapping[str, Any] | None,
 ) -> bytes:
     import torch
 
@@ -121,7 +128,33 @@ def _serialize(
         content["learner"] = _as_tensors(learner)
     buffer = io.BytesIO()
     torch.save(content, buffer)
+    if score is not None:  # not in the dictionary, because main reads scores without importing torch
+        with zipfile.ZipFile(buffer, "a") as archive:
+            folder = archive.namelist()[0].partition("/")[0]
+            archive.writestr(f"{folder}/{_SCORE}", json.dumps(score))
     return buffer.getvalue()
+
+
+def best_policy(run_folder: Path, behavior: str) -> Path:
+    """Return the path of a behaviour's best policy, which need not exist."""
+    folder = behavior_folder(run_folder, behavior)
+    return folder / f"{folder.name}-best.pt"
+
+
+def read_score(path: Path) -> dict[str, Any]:
+    """Return the score of an exported policy, without importing torch.
+
+    Raises:
+        OSError: if the file can't be read.
+        ValueError: if the file is damaged or contains no score.
+    """
+    check_undamaged(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(name for name in archive.namelist() if name.endswith(f"/{_SCORE}"))
+            return dict(json.loads(archive.read(name)))
+    except (*_UNREADABLE, TypeError, StopIteration) as error:
+        raise ValueError(f"{path} contains no score of an evaluation") from error
 
 
 def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import CellType, CodeType, FunctionType
 from typing import Any, TypeGuard
 
 from headrace.stages.environments.protocol import EnvironmentGroup
@@ -169,6 +170,47 @@ def given_object(reference: object) -> Any:
     """
     found = find_given(reference).makers[0] if is_given(reference) else None
     return found.shared if isinstance(found, GivenObject) else None
+
+
+_PLACE = re.compile(r" at 0x\w+(, file .*?, line \d+)?")
+
+
+def identity_of(reference: object) -> object:
+    """Return JSON values that differ between environments and are the same in every process.
+
+    For a caller's environment, they contain the makers' names and arguments and, if no module has them, their code. For
+    any other environment, they are the reference itself.
+    """
+    if not is_given(reference):
+        return reference
+    makers = find_given(reference).makers
+    texts = (
+        repr((each, None if isinstance(each, type) else getattr(each, "__dict__", None), _content(each)))
+        for each in makers
+    )
+    return sorted({_PLACE.sub("", text) for text in texts})
+
+
+def _content(maker: object, depth: int = 4) -> object:
+    """Return what the representation of a function or class does not contain: its code, and the objects in it."""
+    if isinstance(maker, partial):
+        return _content(maker.func, depth)
+    if not isinstance(maker, type | FunctionType) or not depth:
+        return None
+    if maker.__module__ != "__main__" and "<" not in maker.__qualname__:  # the module has the code
+        return None
+    if isinstance(maker, FunctionType):
+        inner = [cell.cell_contents for cell in maker.__closure__ or () if cell != CellType()]
+        inner += [maker.__code__, maker.__defaults__, maker.__kwdefaults__]
+    else:
+        inner = [*maker.__bases__, *vars(maker), *vars(maker).values()]
+    return [(_code(each), _content(each, depth - 1)) for each in inner]
+
+
+def _code(part: object) -> object:
+    if isinstance(part, CodeType):
+        return part.co_code, part.co_names, [_code(each) for each in part.co_consts]
+    return sorted(map(repr, part)) if isinstance(part, set | frozenset) else part
 
 
 def why_not_elsewhere(reference: object) -> str:

@@ -56,8 +56,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         opponents: the policies' opponents.
         every: trainer steps between two evaluations of a behaviour.
         episodes: episodes per evaluation.
-        report: called with each result; returns False if a best policy could not be saved, in which case it does not
-            count as the best.
+        report: called with each result.
         best: in a resumed run, the best scores so far, keyed by behaviour name.
         before_reset: called with the seed before the environments are reset.
         brain_of: returns the brain that always decides for a behaviour id, or None if the behaviour learns.
@@ -149,8 +148,9 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             min(lengths),
             max(lengths),
         )
-        if self._report(result) is not False and best:
+        if best:
             self._best[name] = mean
+        self._report(result)
 
     async def play(self, policy: PolicyUpdate) -> tuple[list[CountedEpisodes], BehaviorSpec]:
         """Play a policy; return its episodes, keyed by behaviour id, and the first id's spec."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
+import shutil
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,6 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from unity_command import unity
 from unity_runs import reports
 
+from headrace import load, run
 from headrace.pipeline.cli import main
 from headrace.pipeline.policies.export import read_export
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
@@ -54,9 +60,6 @@ def test_the_best_of_self_play_is_the_best_by_its_own_mean_of_one_evaluation_per
     assert best.snapshot == -1
     last = max(int(path.stem.rpartition("-")[2]) for path in folder.glob("Volley-[0-9]*.pt"))
     assert last - 700 < found[-1][1] <= last  # the last policy was played as well
-    saved = newest_checkpoint(run_folder / "checkpoints")
-    assert saved is not None
-    assert saved.progress["best_against"] == opponents
     assert (folder / "Volley-opponent.pt").exists() == (opponents == "snapshot")
 
 
@@ -168,6 +171,150 @@ def test_a_killed_evaluation_is_started_again(start):
     command.interrupt()
     assert command.wait() == 0, command.output
     command.assert_left_nothing()
+
+
+# The best policy and its score. ----------------------------------------------------------------------------------------
+
+PAYING = """
+import os, signal, sys
+from pathlib import Path
+
+import gymnasium, numpy
+
+HERE = Path(__file__).parent
+replace = os.replace
+
+
+def dies(source, target):
+    if str(target).endswith(os.environ["DIES_BEFORE"]) and not (HERE / "worse").exists():
+        (HERE / "worse").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+
+
+if "DIES_BEFORE" in os.environ and "evaluation" in sys.argv:
+    os.replace = dies
+
+
+class Pay(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, pay=10.0):
+        self.pay = pay
+
+    def reset(self, seed=None, options=None):
+        self.left = 10
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        pay = self.pay / 2 if (HERE / "worse").exists() else self.pay
+        return numpy.zeros(2, numpy.float32), pay, not self.left, False, {}
+"""
+
+
+def paying(**changes: object) -> Plain:
+    """A tiny run whose evaluations return 100, and 50 once the file `worse` is there."""
+    plain = cartpole(evaluation={"every": 500, "episodes": 4}, behaviors__CartPole__max_steps=1500, **INLINE)
+    plain["environment"] = {"kind": "gymnasium", "factory": "paying:Pay", "behavior": "CartPole", "num_envs": 4}
+    return changed(plain, changes)
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch):
+    """A folder with the module of the environment."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "paying.py").write_text(PAYING)
+    yield tmp_path
+    sys.modules.pop("paying", None)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run whose best policy returned 100."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "paying.py").write_text(PAYING)
+    sys.path.insert(0, str(folder))
+    yield run_here(paying(), folder, "run").folder
+    sys.path.remove(str(folder))
+    sys.modules.pop("paying", None)
+
+
+@pytest.fixture
+def paid(finished, beside):
+    """Such a run in a folder of its own; evaluations from now on return 50."""
+    sys.modules.pop("paying", None)
+    (beside / "worse").touch()
+    return Path(shutil.copytree(finished, beside / "run"))
+
+
+@pytest.mark.parametrize("suffix", [pytest.param("-best.onnx"), pytest.param("-best.json", marks=pytest.mark.slow)])
+def test_an_evaluation_that_dies_right_after_it_wrote_the_best_policy_keeps_it(start, beside, suffix):
+    plain = paying(pipeline__hosts__evaluation={"kind": "process"}, behaviors__CartPole__max_steps=10**7)
+    command = start(plain, environment={"DIES_BEFORE": suffix})
+    command.until(lambda: "killed by signal 9\n[WARNING] Restarting it" in command.output, "restart")
+    best = command.run_folder / "CartPole" / "CartPole-best.pt"
+    step = read_export(best).update.step
+    command.until(lambda: bool(scores(command.output)), "evaluation")
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    assert not [each for each in scores(command.output) if each[2] != 50.0 or each[3]]
+    assert read_export(best).update.step == step
+    assert json.loads(best.with_suffix(".json").read_text())["mean"] == 100.0
+    assert best.with_suffix(".onnx").is_file()
+    assert load(command.run_folder).behaviors["CartPole"].best_evaluation == 100.0
+    command.assert_left_nothing()
+
+
+def test_a_resumed_run_keeps_a_best_policy_that_is_newer_than_its_checkpoint(paid):
+    best = paid / "CartPole" / "CartPole-best.pt"
+    before = best.read_bytes()
+    for suffix in (".onnx", ".json"):  # as if all had died before these were written
+        best.with_suffix(suffix).unlink()
+    newest = newest_checkpoint(paid / "checkpoints")
+    shutil.rmtree(newest.folder)
+    (paid / "checkpoints" / "manifest.json").unlink()
+    assert newest_checkpoint(paid / "checkpoints").number < newest.number
+    resumed = load(paid).resume(steps=1000)
+    assert resumed.behaviors["CartPole"].best_evaluation == 100.0
+    assert best.read_bytes() == before
+    assert best.with_suffix(".onnx").is_file()
+
+
+@pytest.mark.parametrize(
+    ("changes", "about"),
+    [
+        ({"environment__options": {"pay": 1.0}}, "environment"),
+        ({"behaviors__CartPole__reward_signals": {"extrinsic": {"strength": 0.5}}}, "reward_signals"),
+        ({"evaluation__episodes": 8}, "evaluation"),
+        ({"environment__num_envs": 2}, ""),
+    ],
+)
+def test_the_search_for_the_best_begins_anew_with_other_settings_and_that_is_said(paid, caplog, changes, about):
+    best = paid / "CartPole" / "CartPole-best.pt"
+    step = read_export(best).update.step
+    again = run_here(paying(behaviors__CartPole__max_steps=2500, **changes), paid.parent, "run", resume=True)
+    said = re.findall(r"the score, 100\.000 at step \d+, was achieved with different settings \((.*)\)", caplog.text)
+    assert said == ([about] if about else [])
+    mean = 100.0 if not about else 5.0 if "environment" in about else 50.0
+    assert again.behaviors["CartPole"].best_evaluation == mean
+    assert (read_export(best).update.step == step) == (not about)
+
+
+def test_the_search_for_the_best_begins_anew_with_another_environment_of_the_caller(beside, caplog):
+    pay = importlib.import_module("paying").Pay
+
+    plain = paying()
+    plain["environment"] = {"num_envs": 4, "behavior": "CartPole"}
+    plain["checkpoint_settings"] = {"results_dir": str(beside), "run_id": "run"}
+    run(plain, environment=lambda: pay())
+    same = load(beside / "run").resume(steps=500, environment=lambda: pay())
+    assert same.behaviors["CartPole"].best_evaluation == 100.0
+    assert "different settings" not in caplog.text
+    other = load(beside / "run").resume(steps=500, environment=lambda: pay(1.0))
+    assert other.behaviors["CartPole"].best_evaluation == 10.0
+    assert "was achieved with different settings (environment)" in caplog.text
 
 
 # Unity. ----------------------------------------------------------------------------------------------------------------

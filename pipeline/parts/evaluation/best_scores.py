@@ -1,34 +1,81 @@
-"""Reads and writes the scores of best policies. A score may be newer than the last checkpoint."""
+"""Best policies' scores, and the settings under which they were achieved. A score is part of its policy's file.
+
+Policy and score are therefore replaced together. Only scores that were achieved under the same settings are comparable.
+"""
 
 from __future__ import annotations
 
-import json
-import logging
 from pathlib import Path
+from typing import Any
 
-from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.config import RunConfig
+from headrace.config.fields import Settings
+from headrace.pipeline.common.lessons import final_parameters
+from headrace.pipeline.policies.export import read_score
+from headrace.pipeline.run_folder.checkpoint import checksum_of
+from headrace.stages.environments.given import identity_of
 
-log = logging.getLogger(__name__)
+_ENVIRONMENT_KEYS_WITHOUT_EFFECT = {"factory", "num_envs", "info_keys", "keys", "sides"}
+_PROGRAM_KEYS = {"env_path", "env_args", "side_channels"}
+_GRAPHICS_KEYS = {"no_graphics", "no_graphics_monitor"}
 
 
-def write_score(policy: Path, behavior: str, mean: float, opponents: object) -> None:
-    """Write a policy's mean return, and the opponents it was achieved against, to a file next to the policy.
+def environment_checksum(config: RunConfig) -> str:
+    """Return a checksum of everything in the configuration that determines a run's environments, but not their number.
+
+    Main calls this function, because it has the environment that a caller of `run` passed.
+    """
+    environment = config.environment
+    return checksum_of(
+        {
+            "section": _plain(environment, exclude=_ENVIRONMENT_KEYS_WITHOUT_EFFECT),
+            "factory": identity_of(environment.factory) if environment is not None else None,
+            "program": _plain(config.env_settings, include=_PROGRAM_KEYS),
+            "engine": _plain(config.engine_settings, exclude=_GRAPHICS_KEYS),
+            "parameters": final_parameters(config.environment_parameters).parameters,
+        }
+    )
+
+
+def conditions(config: RunConfig, behavior: str, environment: str) -> dict[str, str]:
+    """Return checksums of the settings that determine what a behaviour's score means, keyed by what they are about.
+
+    Args:
+        config: the run's configuration.
+        behavior: the behaviour's name.
+        environment: the `environment_checksum`.
+    """
+    settings = config.known_settings(behavior)
+    brains = {name: [_plain(brain) for brain in each.brain] for name, each in config.behaviors.items() if each.brain}
+    return {
+        "environment": environment,
+        "reward_signals": checksum_of(_plain(settings and settings.reward_signals)),
+        "evaluation": checksum_of({"evaluation": _plain(config.evaluation, exclude={"every"}), "brains": brains}),
+    }
+
+
+def standing_score(policy: Path, config: RunConfig, environment: str) -> tuple[str, float | None, str]:
+    """Return the behaviour's name and the score of a best policy's file.
+
+    Returns:
+        The name; the mean return, or None if it does not count under the present settings; and why it does not count.
 
     Raises:
-        OSError: if the file can't be written.
+        OSError: if the file can't be read.
+        ValueError: if the file is damaged or contains no score.
     """
-    score = {"behavior": behavior, "mean": mean, "opponents": opponents}
-    write_atomic(policy.with_suffix(".json"), json.dumps(score).encode())
+    score = read_score(policy)
+    try:
+        name, mean, was = str(score["behavior"]), float(score["mean"]), dict(score["conditions"])
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"{policy} has a score of another form ({error!r})") from error
+    changed = [key for key, now in conditions(config, name, environment).items() if was.get(key) != now]
+    if not changed:
+        return name, mean, ""
+    words = f"was achieved with different settings ({', '.join(changed)})"
+    return name, None, f"{policy}: the score, {mean:.3f} at step {score.get('step')}, {words}"
 
 
-def read_scores(run_folder: Path, opponents: object) -> dict[str, float]:
-    """Return the scores that a run's best policies have achieved against these opponents, keyed by behaviour name."""
-    scores = {}
-    for path in sorted(run_folder.glob("*/*-best.json")):
-        try:
-            score = json.loads(path.read_bytes())
-            if score["opponents"] == opponents:
-                scores[str(score["behavior"])] = float(score["mean"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            log.warning("%s can't be read (%r), so the best score from the checkpoint is used.", path, error)
-    return scores
+def _plain(settings: Settings | None, **which: Any) -> Any:
+    """Return settings as JSON values, without those that have their defaults."""
+    return {} if settings is None else settings.model_dump(mode="json", by_alias=True, exclude_defaults=True, **which)

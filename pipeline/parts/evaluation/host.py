@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import Evaluated, OpenEdge, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
-from headrace.pipeline.parts.evaluation.best_scores import write_score
+from headrace.pipeline.parts.evaluation.best_scores import conditions, standing_score
 from headrace.pipeline.policies.brains import lone_brain
-from headrace.pipeline.policies.export import export_policy, read_export
+from headrace.pipeline.policies.export import export_policy, read_export, read_score
 from headrace.pipeline.policies.inference import policy_maker
 from headrace.pipeline.policies.onnx_export import OnnxExporter
 from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.ends import Inlet
 from headrace.queues.messages import PolicyUpdate
@@ -30,7 +34,7 @@ from headrace.stages.errors import EnvironmentEnded, StageError
 from headrace.stages.evaluation import EvaluationResult, EvaluationStage
 from headrace.stages.evaluation.opponents import make_opponents
 from headrace.stages.loop import NoOutlet, StageFailure, StageRunner
-from headrace.stages.policy.design import design_of
+from headrace.stages.policy.design import PolicyDesign, design_of
 
 NAME = "evaluation"
 LAST_SHARE = 0.75
@@ -47,6 +51,8 @@ class EvaluationHost(Host):
         self._policies = WaitingPolicies(self._begin_end)
         self._limit = asyncio.timeout(None)
         self._onnx = OnnxExporter(self.stages.context(NAME).log)
+        self._unsaved: dict[str, EvaluationResult] = {}
+        """Results of best policies that could not be written yet, keyed by behaviour name."""
 
     async def _work(self) -> None:
         settings, config = self.config.evaluation, self.config
@@ -62,7 +68,7 @@ class EvaluationHost(Host):
             every=settings.every,
             episodes=settings.episodes,
             report=self._report,
-            best=self.plan.best,
+            best=self._standing_scores(),
             before_reset=parameters.reseed,
             brain_of=partial(lone_brain, config, self.plan.seed),
         )
@@ -101,12 +107,36 @@ class EvaluationHost(Host):
         if self._limit.when() is None:
             self._limit.reschedule(asyncio.get_running_loop().time() + self._last_s)
 
-    def _report(self, result: EvaluationResult) -> bool:
-        """Report a score to main, and write the best policy; return False if it could not be written."""
-        kept = not result.best or self._export(result.policy, result.spec, "best", result.mean)
+    @preparing()  # importing the packages that write and run `.onnx` files is slow
+    def _standing_scores(self) -> dict[str, float]:
+        """Return the scores of earlier best policies that count, keyed by behaviour name; complete the policies' files.
+
+        An earlier host may have died between a policy and the files derived from it.
+        """
+        best = {}
+        for path in sorted(self.plan.folder.glob("*/*-best.pt")):
+            try:
+                name, mean, why = standing_score(path, self.config, self.plan.environment_checksum)
+                self._complete(path)
+            except (OSError, ValueError) as error:
+                mean, why = None, str(error)
+            if mean is None:
+                log.warning("%s. The next policy that is evaluated replaces this file, whatever its score.", why)
+            else:
+                best[name] = mean
+        return best
+
+    def _report(self, result: EvaluationResult) -> None:
+        """Write the best policy, and report a score to main. After a disk error, the next report tries again."""
+        name = result.spec.name
+        if result.best:
+            self._unsaved[name] = result
+        unsaved = self._unsaved.get(name)
+        if unsaved is not None and self._export(unsaved.policy, unsaved.spec, "best", unsaved.mean):
+            del self._unsaved[name]
         self.control.send(
             Evaluated(
-                result.spec.name,
+                name,
                 result.policy.step,
                 result.mean,
                 result.deviation,
@@ -114,28 +144,50 @@ class EvaluationHost(Host):
                 result.highest,
                 result.length,
                 result.episodes,
-                result.best and kept,
+                result.best,
                 result.shortest,
                 result.longest,
             )
         )
-        return kept
 
-    @preparing()  # importing the packages that write and run `.onnx` files is slow
+    @preparing()
     def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str, mean: float | None = None) -> bool:
-        """Write a policy, and the mean return of the best one; return False if a disk error prevented it."""
-        settings, source_folder = self.config.behavior_settings(spec.name), self.config.source_folder
+        """Write a policy, with the mean return of the best one; return False if a disk error prevented it."""
+        settings, source_folder, score = self.config.behavior_settings(spec.name), self.config.source_folder, None
+        if mean is not None:
+            compared = conditions(self.config, spec.name, self.plan.environment_checksum)
+            score = {"behavior": spec.name, "step": policy.step, "mean": mean, "conditions": compared}
         try:
             self.stages.folder.check()
-            path = export_policy(self.plan.folder, policy, spec, settings, label=label, source_folder=source_folder)
-            if mean is not None:
-                self._onnx.write(path, design_of(spec, settings, source_folder), policy)
-                assert self.config.evaluation is not None, "there is no evaluation host without it"
-                write_score(path, spec.name, mean, self.config.evaluation.opponents)
+            path = export_policy(
+                self.plan.folder, policy, spec, settings, label=label, source_folder=source_folder, score=score
+            )
         except OSError as error:
-            log.warning("Evaluation: the %s policy of %s could not be written: %s", label, spec.name, error)
+            again = "" if score is None else "; the next evaluation tries again"
+            log.warning("Evaluation: the %s policy of %s could not be written: %s%s", label, spec.name, error, again)
             return False
+        if score is not None:
+            self._derive(path, design_of(spec, settings, source_folder), policy, score)
         return True
+
+    def _complete(self, path: Path) -> None:
+        """Write the files that are derived from a best policy, unless they are those of this policy."""
+        score = read_score(path)
+        with suppress(OSError, ValueError):
+            if json.loads(path.with_suffix(".json").read_bytes()) == score and path.with_suffix(".onnx").is_file():
+                return
+        export = read_export(path, self.config.source_folder)
+        self._derive(path, export.design, export.update, score)
+
+    def _derive(self, path: Path, design: PolicyDesign, policy: PolicyUpdate, score: Mapping[str, Any]) -> None:
+        """Write a best policy's `.onnx` file, and last its score as `.json`, for people."""
+        self._onnx.write(path, design, policy)
+        if self._onnx.refused:
+            return
+        try:
+            write_atomic(path.with_suffix(".json"), json.dumps(score).encode())
+        except OSError as error:
+            log.warning("Evaluation: the score of %s could not be written: %s", path, error)
 
     # Storage for fixed opponents. ----------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from headrace.pipeline.control.messages import Evaluated, Stop
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
-from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.parts.evaluation.best_scores import read_scores
+from headrace.pipeline.parts.evaluation.best_scores import environment_checksum, standing_score
+from headrace.pipeline.policies.export import best_policy
 from headrace.queues.ends import Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate
@@ -33,7 +33,7 @@ class Evaluation(RunPart):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self._best = _remembered(run.plan)
+        self._environment = environment_checksum(run.plan.config)
         self._host: HostHandle | None = None
         self._outlets: dict[str, Outlet[Any]] = {}
         self._newest: dict[str, PolicyUpdate] = {}
@@ -45,20 +45,13 @@ class Evaluation(RunPart):
         self._lost = ""
         """Reason why evaluation has ended early; empty if it has not."""
 
-    @property
-    def best(self) -> Mapping[str, float]:
-        """The best mean return so far, keyed by behaviour name."""
-        return self._best
-
-    def progress(self) -> dict[str, Any]:
-        """Return the best scores, and the opponents that they were achieved against."""
-        settings = self.run.plan.config.evaluation
-        assert settings is not None, "the part is there for its sake"
-        return {"best": self._best, "best_against": settings.opponents}
-
     def results(self, behavior: str) -> Mapping[str, Any]:
         """Return a behaviour's best score."""
-        return {"best_evaluation": self._best.get(behavior)}
+        plan, best = self.run.plan, None
+        with suppress(OSError, ValueError):  # no policy was evaluated, or none could be written
+            policy = best_policy(plan.folder.path, behavior)
+            _, best, _ = standing_score(policy, plan.config, self._environment)
+        return {"best_evaluation": best}
 
     async def learns(self, behavior: str, slot: ActorSlot | None) -> None:
         """Start evaluating a behaviour; do nothing if this has already started."""
@@ -89,8 +82,6 @@ class Evaluation(RunPart):
 
     def receive(self, host: HostHandle, message: Evaluated) -> None:
         """Record a score from the host."""
-        if message.best:
-            self._best[message.behavior] = message.mean
         self.run.shutdown.moved()
         self.run.reporter.record_evaluation(message)
 
@@ -137,7 +128,7 @@ class Evaluation(RunPart):
             log.warning("Not all policies were evaluated: evaluation had failed (%s).", self._lost.partition("\n")[0])
 
     async def _start(self, replaces: HostHandle | None = None) -> HostHandle:
-        return await self.run.launcher.start(NAME, NAME, replaces=replaces, best=dict(self._best))
+        return await self.run.launcher.start(NAME, NAME, replaces=replaces, environment_checksum=self._environment)
 
     async def _open(self, behavior: str, host: HostHandle) -> None:
         outlet = self._outlets[behavior] = await host.outlet(f"policies/{behavior}", newest=True)
@@ -152,15 +143,3 @@ class Evaluation(RunPart):
         log.error("Evaluation has failed: %s\nTraining continues without it.", reason)
         for outlet in self._outlets.values():
             outlet.close()
-
-
-def _remembered(plan: RunPlan) -> dict[str, float]:
-    """Return the resumed run's best scores, if they were achieved against the same opponents.
-
-    A file next to the best policy has that policy's score, which may be newer than the checkpoint.
-    """
-    if plan.resumed is None or plan.config.evaluation is None:
-        return {}
-    progress, opponents = plan.resumed.progress, plan.config.evaluation.opponents
-    best = progress["best"].items() if progress.get("best_against") == opponents else ()
-    return {str(name): float(score) for name, score in best} | read_scores(plan.folder.path, opponents)

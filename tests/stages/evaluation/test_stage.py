@@ -131,20 +131,6 @@ def test_an_untrained_policy_is_not_played_at_the_end():
     assert not reports
 
 
-def test_a_best_policy_that_could_not_be_kept_is_not_the_best():
-    group, kept = Staircase(num_envs=1, height=9.0), []
-
-    def report(result):
-        kept.append(result.best)
-        return len(kept) > 1
-
-    stage, _ = evaluation(group, episodes=1, report=report)
-    play(stage, 100)
-    group.height = 4.0
-    play(stage, 200, 300)
-    assert kept == [True, True, False]
-
-
 def played(group, **options):
     stage, reports = evaluation(group, **options)
     play(stage, 100)

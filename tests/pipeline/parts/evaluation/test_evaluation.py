@@ -1,36 +1,36 @@
-"""Evaluation in main: one host for all behaviours, the newest policies, restarts, and the best scores of a resumed run."""
+"""Evaluation in main: one host for all behaviours, the newest policies, restarts, and which scores compare."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import pytest
 from fakes import policy_update
+from run_configs import changed
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.pipeline.common.run_parts import RUN_PARTS
 from headrace.pipeline.control.channel import LocalControl, local_pair
-from headrace.pipeline.control.messages import Evaluated, OpenEdge, Stop
+from headrace.pipeline.control.messages import OpenEdge, Stop
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.main.launcher import Launcher
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
-from headrace.pipeline.parts.evaluation.best_scores import read_scores, write_score
+from headrace.pipeline.parts.evaluation.best_scores import conditions, environment_checksum
 from headrace.pipeline.parts.evaluation.main import Evaluation
-from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.stages.environments.given import GivenEnvironment, giving
 
 pytestmark = pytest.mark.virtual_time
-
-HOST: Any = None
-"""Whose messages they are does not matter here."""
 
 
 class Waiting(InlineHosts):
@@ -58,9 +58,7 @@ def _kind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def evaluation_of(
-    folder: Path, progress: Mapping[str, Any] | None = None, **sections: Any
-) -> AsyncIterator[Evaluation]:
+async def evaluation_of(folder: Path, **sections: Any) -> AsyncIterator[Evaluation]:
     plain: dict[str, Any] = {
         "behaviors": {"Ball": {}, "Goalie": {}},
         "environment": {"kind": "builtin", "id": "Volley", "behavior": "Ball"},
@@ -68,11 +66,10 @@ async def evaluation_of(
         "evaluation": {"every": 100},
     }
     config = RunConfig.from_plain({**plain, **sections})
-    resumed = None if progress is None else Checkpoint(1, folder, {}, {}, progress)
     with RunFolder.create(folder, "run") as made:
         async with asyncio.TaskGroup() as tasks:
             running = RunningHosts(config, tasks, lambda host: None)
-            plan = RunPlan(config, made, 0, resumed)
+            plan = RunPlan(config, made, 0, None)
             run: Any = SimpleNamespace(
                 plan=plan,
                 launcher=Launcher(plan, running),
@@ -121,16 +118,15 @@ async def test_the_newest_policy_waits_also_if_it_came_before_the_host(tmp_path)
         assert waiting_policy(0, "Ball") == 5
 
 
-async def test_a_host_that_ends_is_started_again_with_the_best_scores_and_newest_policies(tmp_path, caplog):
+async def test_a_host_that_ends_is_started_again_with_the_newest_policies(tmp_path, caplog):
     async with evaluation_of(tmp_path) as evaluation:
         await evaluation.learns("Ball", None)
         evaluation.policy_came("Ball", policy_update("Ball", 7))
-        evaluation.receive(HOST, Evaluated("Ball", 90, 2.5, 0.0, 2.5, 2.5, 9.0, 4, True))
-        evaluation.receive(HOST, Evaluated("Ball", 95, 1.5, 0.0, 1.5, 1.5, 9.0, 4, False))
         Waiting.started[0][0].kill()
         assert await evaluation.host_ended(Waiting.started[0][0], -9, "was killed by signal 9")
         assert waiting_policy(1, "Ball") == 7
-        assert Waiting.started[1][0].plan.best == {"Ball": 2.5}
+        checksums = [host.plan.environment_checksum for host, _, _ in Waiting.started]
+        assert checksums == [environment_checksum(evaluation.run.plan.config)] * 2
         assert "its process was killed by signal 9\nRestarting it; training continues." in caplog.text
         evaluation.close()
         assert "Not all policies" not in caplog.text
@@ -194,27 +190,83 @@ async def test_what_is_lost_at_the_end_is_said_unless_it_was_asked_for(tmp_path,
         assert "Not all policies were evaluated: evaluation had failed (its process ended with status 1)" in caplog.text
 
 
+PLAIN: dict[str, Any] = {
+    "behaviors": {"Ball": {}, "Goalie": {}},
+    "environment": {"kind": "gymnasium", "id": "Pendulum-v1", "behavior": "Ball"},
+    "evaluation": {"every": 100},
+}
+
+
+def compared(*, behavior: str = "Ball", **changes: Any) -> dict[str, str]:
+    config = RunConfig.from_plain(changed(PLAIN, changes))
+    return conditions(config, behavior, environment_checksum(config))
+
+
 @pytest.mark.parametrize(
-    ("progress", "best"),
+    ("changes", "about"),
     [
-        ({"best": {"Ball": 3.0}, "best_against": "self"}, {"Ball": 3.0}),
-        ({"best": {"Ball": 3.0}, "best_against": "random"}, {}),  # another measure
-        ({}, {}),
+        ({"environment__options": {"g": 5.0}}, "environment"),
+        ({"environment__id": "CartPole-v1"}, "environment"),
+        ({"environment__wrappers": ["gymnasium.wrappers:TimeAwareObservation"]}, "environment"),
+        ({"environment__max_episode_steps": 50}, "environment"),
+        ({"environment__action_repeat": 2}, "environment"),
+        ({"environment_parameters": {"gravity": 2.0}}, "environment"),
+        ({"env_settings__env_args": ["--hard"]}, "environment"),
+        ({"engine_settings__time_scale": 1.0}, "environment"),
+        ({"behaviors__Ball__reward_signals": {"extrinsic": {"strength": 2.0}}}, "reward_signals"),
+        ({"behaviors__Ball__reward_signals": {"extrinsic": {}, "curiosity": {}}}, "reward_signals"),
+        ({"evaluation__episodes": 3}, "evaluation"),
+        ({"evaluation__opponents": "random"}, "evaluation"),
+        ({"behaviors__Goalie__brain": "random"}, "evaluation"),
     ],
 )
-async def test_a_resumed_run_remembers_its_best_scores_if_they_mean_the_same(tmp_path, progress, best):
-    async with evaluation_of(tmp_path, progress) as evaluation:
-        assert evaluation.best == best
-        assert evaluation.progress() == {"best": best, "best_against": "self"}
+def test_scores_under_other_settings_do_not_compare(changes, about):
+    before, now = compared(), compared(**changes)
+    assert [key for key in before if before[key] != now[key]] == [about]
 
 
-def test_the_score_beside_a_best_policy_is_of_the_same_opponents_or_none(tmp_path, caplog):
-    policy = tmp_path / "Ball" / "Ball-best.pt"
-    policy.parent.mkdir()
-    write_score(policy, "Ball", 5.0, "self")
-    assert read_scores(tmp_path, "self") == {"Ball": 5.0}
-    assert read_scores(tmp_path, "random") == {}
-    assert not caplog.text
-    policy.with_suffix(".json").write_text("[]")
-    assert read_scores(tmp_path, "self") == {}
-    assert "Ball-best.json can't be read" in caplog.text
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"environment__num_envs": 8},
+        {"environment__info_keys": ["speed"]},
+        {"env_settings": {"num_envs": 3, "base_port": 7000, "timeout_wait": 9, "seed": 5}},
+        {"engine_settings__no_graphics": True},
+        {"pipeline__hosts__actors__replicas": 3},
+        {"evaluation__every": 7},
+        {"behaviors__Ball__max_steps": 10**6},
+        {"behaviors__Goalie__reward_signals": {"extrinsic": {"strength": 2.0}}},
+        {"behaviors__Ball__reward_signals": {"extrinsic": {"gamma": 0.99}}},  # the default
+    ],
+)
+def test_scores_compare_whatever_else_changes(changes):
+    assert compared(**changes) == compared()
+
+
+def paying(pay: float) -> Any:
+    return lambda: gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), lambda _: pay)
+
+
+class Own(gymnasium.Env[Any, Any]):
+    """An environment that exists in this process alone, as one of a script does."""
+
+    pay = 1.0
+    words: ClassVar = {"one", "two", "three"}
+
+    def __init__(self, seats: int = 0) -> None:
+        self.seats = seats
+
+
+def test_the_environments_of_a_caller_compare_by_their_code_and_arguments(monkeypatch):
+    def checksum(*makers: Any) -> str:
+        with giving("own", GivenEnvironment([*makers])) as reference:
+            plain = {**PLAIN, "environment": {"kind": "gymnasium", "factory": reference, "behavior": "Ball"}}
+            return environment_checksum(RunConfig.from_plain(plain))
+
+    monkeypatch.setattr(Own, "__module__", "__main__")
+    another = type("Own", (gymnasium.Env,), {**vars(Own), "pay": 2.0, "__qualname__": Own.__qualname__})
+    makers = [paying(1.0), paying(2.0), lambda: Own(), lambda: Own(1), Own, another, partial(Own, 1), partial(Own, 2)]
+    checksums = [checksum(maker) for maker in makers]
+    assert len({*checksums}) == len(makers)
+    assert checksum(paying(1.0)) == checksum(paying(1.0), paying(1.0)) == checksums[0]
+    assert checksum(partial(Own, 2)) == checksums[-1]
