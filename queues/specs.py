@@ -25,7 +25,7 @@ STEP_MUL = "step_mul"
 GODOT = "godot"
 """Key in `BehaviorSpec.spaces` for the spaces that a Godot game announced: `observations` as a map keyed by name,
 `actions` as a list in the game's order, and `ordered`, which is true if that order is certain. Models of a behaviour
-with this key have their own format (`stages/policy/onnx/godot.py`)."""
+with this key have their own format (`stages/policy/onnx/model.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

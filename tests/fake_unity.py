@@ -13,7 +13,7 @@ from unity_samples import agent, brain, numbers
 from headrace.config import EngineSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.programs.group import ProgramGroup
-from headrace.stages.environments.unity.instance import UnityInstance
+from headrace.stages.environments.unity.making import UnityInstance
 from headrace.stages.environments.unity.messages import UnityOutputProto
 from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
 from headrace.stages.restarts import RestartBudget

@@ -68,7 +68,7 @@ from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity import messages
 from headrace.stages.environments.unity.errors import UnityBroken, UnityLate
 from headrace.stages.environments.unity.handshake import check, read_greeting
-from headrace.stages.environments.unity.instance import UnityInstance
+from headrace.stages.environments.unity.making import UnityInstance
 from headrace.stages.environments.unity.messages import UnityMessageProto
 from headrace.stages.environments.unity.png import PngError, decode_into, encode_png
 from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge

@@ -22,7 +22,7 @@ HEAVY = {"torch", "grpc", "gymnasium", "mujoco", "onnx", "onnxruntime", "ray", "
 HEAVY_ALLOWED = {
     "gymnasium": (
         "stages/environments/checks.py",
-        "stages/environments/gymnasium/checked_vector.py",
+        "stages/environments/gymnasium/group.py",
         "stages/environments/gymnasium/group.py",
         "stages/environments/gymnasium/in_turn.py",
         "stages/environments/gymnasium/single.py",
@@ -30,7 +30,7 @@ HEAVY_ALLOWED = {
         "stages/environments/gymnasium/advice.py",
         "stages/environments/gymnasium/vectorising.py",
         "stages/environments/godot/environment.py",
-        "stages/environments/godot/gymnasium_spaces.py",
+        "stages/environments/godot/environment.py",
         "stages/environments/unity/wrappers/",
     ),
     "grpc": ("stages/environments/unity/server.py", "pipeline/serving/kserve_grpc.py"),

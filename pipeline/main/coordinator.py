@@ -11,35 +11,392 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from headrace.pipeline.common.graph import MAIN
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.common.graph import MAIN, actor_names, learner_name
+from headrace.pipeline.common.loop_watch import describe_holder
+from headrace.pipeline.common.process import ProcessUsage
+from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control import messages as control
+from headrace.pipeline.control.messages import (
+    ControlMessage,
+    HostFailed,
+    HostFinished,
+    LearnerReady,
+    LearnerReplaced,
+    StatisticsReport,
+    Stop,
+)
 from headrace.pipeline.flow.control import FlowControl
+from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.behavior_start import BehaviorStarter
-from headrace.pipeline.main.checkpointing import Checkpointing
+from headrace.pipeline.main.checkpointing import Checkpointing, SavedRun
 from headrace.pipeline.main.controls import RunControls
 from headrace.pipeline.main.guarded import GuardedTasks
-from headrace.pipeline.main.host_watch import HostWatch
-from headrace.pipeline.main.launcher import Broadcaster, Launcher
+from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher
 from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.shutdown import SOURCES_SHARE, EarlyEnd, Shutdown
-from headrace.pipeline.main.supervision import Supervisor
+from headrace.pipeline.main.supervision import Role, Silence, Supervisor
 from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.reporting.writers import open_writers
 from headrace.pipeline.roles.runtime import plain_statistics
 from headrace.pipeline.roles.stages import StageHost
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import COMPUTING
 from headrace.stages.trainer.report import TrainerReport
+
+log = logging.getLogger(__name__)
+
+
+CAUSE_S = 5.0
+"""Seconds to wait for the reason why a host ended normally before the run did. Usually, another host ended first."""
+
+
+class WatchedRun(SavedRun, Protocol):
+    """The run's interface for this module: `SavedRun`, extended with the members needed to watch hosts."""
+
+    shutdown: Shutdown
+    early_end: EarlyEnd
+    controls: RunControls
+
+    async def on_message(self, host: HostHandle, message: ControlMessage) -> None:
+        """Handle a message from a host."""
+
+
+class HostWatch:
+    """Listens to each host and handles its end.
+
+    Args:
+        run: the run.
+
+    Attributes:
+        learners: replaces lost learners.
+        silence: detects silent hosts.
+    """
+
+    def __init__(self, run: WatchedRun) -> None:
+        self.learners = Learners(run)
+        self.silence = SilenceWatch(run, self.may_replace)
+        self._actors = Actors(run)
+        self._run = run
+        self._reasons: dict[str, str] = {}
+        """Reasons why hosts that are not at fault were ended, keyed by host name."""
+
+    async def start(self) -> None:
+        """Start the parts' own hosts and all actors."""
+        if not await self._actors.start(actor_names(self._run.plan.config)):
+            self._fewer_hosts()
+
+    def listen_to(self, host: HostHandle) -> None:
+        """Listen to a started host until it ends, and handle its end."""
+        self.silence.started(host)
+        self._run.tasks.group.create_task(self._listen(host), name=f"listening to {host.plan.name}")
+
+    def alive(self, host: HostHandle, report: StatisticsReport) -> None:
+        """Record a host's report, which also shows that the host is alive."""
+        name, now_s = host.plan.name, time.monotonic()
+        self._run.supervisor.alive(name, now_s, report.silent_s)
+        self._run.reporter.add_statistics(report.statistics, report.queues, name, report.span_s)
+        role, behavior = host.plan.role, host.plan.behavior
+        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, self._loop_of(host))
+        if report.memory:
+            self._run.running.note_usage(name, ProcessUsage(now_s, report.cpu_s, report.memory))
+        slot = self._run.launcher.slot_of(host)
+        if slot is not None:
+            self._run.starter.heartbeat(slot)
+
+    def _loop_of(self, host: HostHandle) -> str:
+        """Name the event loop in which a host runs: main's loop, a loop that learners share, or the host's own."""
+        kind = getattr(self._run.plan.config.pipeline.hosts, host_role(host.plan.role).placed_as).kind
+        return MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or host.plan.name)
+
+    async def _listen(self, host: HostHandle) -> None:
+        said_goodbye = False
+        with self._run.tasks.failing():
+            async for message in host.control.receive():
+                if not self.may_replace(host):
+                    host.settle()
+                if isinstance(message, HostFinished | HostFailed):
+                    said_goodbye = True
+                    self._run.reporter.host_ended(host.plan.name)
+                    self._run.supervisor.ended(host.plan.name)  # other code waits for the process to end
+                # Listening continues after a failure, because this host has not ended yet.
+                with self._run.tasks.failing():
+                    await self._run.on_message(host, message)
+            status = await host.wait()
+            if self._run.running.current(host) and await self._ended(host, status, said_goodbye):
+                self._fewer_hosts()
+            return
+        if self._run.running.current(host):  # even if its replacement could not be started
+            host.settle()
+            self._run.running.mark_ended(host.plan.name)
+            self._run.shutdown.host_ended(host.plan.name, "was not replaced", in_order=False)
+
+    def may_replace(self, host: HostHandle) -> bool:
+        """Return True if this host will be replaced when it dies, within the restart limits."""
+        return host.plan.role == "actor" or (host.plan.role == "learner" and self._run.plan.replaces_learners)
+
+    def failed(self, host: HostHandle, message: HostFailed) -> None:
+        """Handle a host's failure message: pass it to the part that owns the host, or fail the run."""
+        part = self._run.parts.of_role(host.plan.role)
+        if part is not None:
+            part.host_failed(message.message)
+        else:
+            self._run.shutdown.fail(message)
+
+    def end(self, host: HostHandle, why: str) -> None:
+        """End a host that is not itself at fault, so that a new one can replace it."""
+        self._reasons[host.plan.name] = why
+        host.kill()
+
+    def _fewer_hosts(self) -> None:
+        """Notify the parts that a host won't be replaced. Some parts' own hosts may then have nothing left to do."""
+        at_once = bool(self._run.early_end.ended_by) or self._run.shutdown.failure is not None
+        self._run.parts.tell(lambda part: part.fewer_hosts(at_once))
+
+    async def _ended(self, host: HostHandle, status: int, said_goodbye: bool) -> bool:
+        """Handle a host's end; return True if the host is not replaced.
+
+        Args:
+            host: the host.
+            status: its exit status, negative if a signal killed it.
+            said_goodbye: True if the host's last message announced its end.
+        """
+        self._run.supervisor.ended(host.plan.name)
+        name = host.plan.name
+        how = self._reasons.pop(name, "") or _how_it_ended(status)
+        if not said_goodbye and (sharers := self._run.running.sharers(host)):
+            how += f", and with it {', '.join(sharers)}"
+        part = self._run.parts.of_role(host.plan.role)
+        if part is not None:
+            if await part.host_ended(host, status, how):
+                return False
+        elif not self._run.shutdown.begun:
+            if said_goodbye:
+                if self._run.running.unended == {name}:
+                    self._blame(name)
+                else:
+                    asyncio.get_running_loop().call_later(CAUSE_S, self._blame, name)
+            elif await self._replace(host, how):
+                return False
+        host.settle()  # otherwise consumers would wait forever on queue ends kept open for a replacement
+        self._run.running.mark_ended(name)
+        if self._run.shutdown.begun:
+            in_order = said_goodbye or (status == 0 and self._run.running.was_dismissed(name))
+            self._run.shutdown.host_ended(name, how, in_order)
+        return True
+
+    async def _replace(self, host: HostHandle, how: str) -> bool:
+        """Handle a host's death: restart an actor or learner if allowed; the death of any other host ends the run."""
+        name = host.plan.name
+        if self._run.checkpointing.look():
+            return False
+        slot = self._run.launcher.slot_of(host)
+        if not self.may_replace(host):  # nor a replay: trainers would learn twice from a restarted recording
+            self._run.shutdown.fail(HostFailed(f"the process of {name} {how}.", "", name))
+            return False
+        refusal = self._run.supervisor.refusal(name, time.monotonic())
+        if refusal is not None:
+            text = f"the process of {name} {how}. It is not restarted again: {refusal}."
+            self._run.shutdown.fail(HostFailed(text, "", name))
+            return False
+        lost = "its incomplete trajectories are lost" if slot is not None else "the actors wait for it"
+        log.warning("The process of %s %s. Restarting it; %s.", name, how, lost)
+        if slot is not None:
+            await self._actors.restart(slot)
+        else:
+            await self.learners.replace(host)
+            if self._run.shutdown.begun:  # the other learners were notified before this one existed
+                self._run.shutdown.learner_started()
+        return True
+
+    def _blame(self, name: str) -> None:
+        """Fail the run because a host has ended normally, unless the cause is already known."""
+        if not self._run.shutdown.begun:
+            text = f"{name} ended in the middle of the run: its consumer is gone."
+            self._run.shutdown.fail(HostFailed(text, "", name))
+
+
+def _how_it_ended(status: int) -> str:
+    return how_it_ended(status) + ("" if status else " before the run was over")
+
+
+# Starting hosts, and replacing lost ones.
+
+
+class Actors:
+    """Starts actors one after another, and sends each actor the messages that earlier ones have already received."""
+
+    def __init__(self, run: WatchedRun) -> None:
+        self._run = run
+
+    async def start(self, names: list[str]) -> bool:
+        """Start the parts' own hosts and all actors; return False if one fails to start, which ends the run."""
+        run = self._run
+        for part in run.parts:
+            with run.tasks.failing():
+                await part.start()
+                continue
+            run.running.mark_ended(part.host_name)
+            return False
+        for replica, name in enumerate(names):
+            with run.tasks.failing():
+                await self._start(replica, name)
+                continue
+            run.running.mark_ended(name)  # nothing else marks it if it was the first host
+            return False
+        return True
+
+    async def restart(self, slot: ActorSlot) -> None:
+        """Start an actor to replace a dead one."""
+        name = slot.handle.plan.name
+        self._run.flow.sources_removed((*slot.former, slot.source))
+        self._run.parts.tell(lambda part: part.actor_replaced(name))
+        self._run.shutdown.source_replaced(name)
+        await self._start(slot.replica, name, slot)
+
+    async def _start(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
+        slot = await self._run.launcher.start_actor(replica, name, old)
+        self._run.flow.ledger.add_source(slot.source)
+        for part in self._run.parts:
+            await part.actor_started(slot)
+        if old is not None:
+            self._run.checkpointing.repeat_announcement(slot.handle)
+        self._run.controls.source_started(slot.handle)
+        if self._run.shutdown.begun:  # the other actors were sent it before this one existed
+            slot.handle.control.send(Stop())
+
+
+# The new learner opens the old one's links, so no link is rewired and other behaviours continue (docs/decisions/040).
+class Learners:
+    """Replaces lost learners from the newest checkpoint, and rolls main's state back to it; actors continue.
+
+    A learner is lost if its process ends without a message or is killed for being silent. A learner that raises an
+    exception reports it and ends the run, because a replacement would fail too.
+    """
+
+    def __init__(self, run: WatchedRun) -> None:
+        self._run = run
+        self._lost: dict[str, int] = {}
+        """Steps at which the learners that are being replaced were lost, keyed by behaviour name."""
+
+    async def replace(self, lost: HostHandle) -> None:
+        """Start a learner that replaces a lost one; the actors continue, with credits counted from 0."""
+        state = self._run.behaviors[lost.plan.behavior]
+        name = state.behavior
+        self._lost[name] = max(state.step, self._lost.get(name, 0))
+        state.ready = state.done = False
+        self._run.checkpointing.host_ended(learner_name(name))  # its missing parts can no longer arrive
+        self._run.flow.ledger.close_window(name)
+        checkpoint = newest_checkpoint(self._run.checkpointing.folder)
+        step = checkpoint.steps.get(name) if checkpoint is not None else None
+        if self._run.starter.self_play is not None:
+            self._run.starter.self_play.rewind(name, step or 0)
+        await self._run.launcher.replace_learner(state, resume=lost.plan.resume or step is not None)
+        for slot in self._run.launcher.actors.values():
+            source = self._run.launcher.renew_source(slot)
+            self._run.flow.ledger.add_source(source)
+            slot.handle.control.send(LearnerReplaced(name, source))
+
+    def ready(self, host: HostHandle, message: LearnerReady) -> None:
+        """Handle a ready learner. If it replaces a lost learner, roll main's state back to the step of the new one."""
+        self._run.supervisor.alive(host.plan.name, time.monotonic())  # after the start, the limits for updates apply
+        state = self._run.behaviors[message.behavior]
+        lost_at = self._lost.pop(message.behavior, None)
+        if lost_at is not None:
+            self._go_back(host, state, message.step, lost_at)
+        self._run.controls.learner_ready(message)
+        state.ready = state.was_ready = True
+        self._run.flow.learner_ready(message)
+
+    def _go_back(self, host: HostHandle, state: BehaviorState, step: int, lost_at: int) -> None:
+        state.start_at(step)
+        self._run.reporter.rewind(state.behavior, step)
+        self._run.checkpointing.repeat_for_learner(host)
+        log.warning(
+            "%s continues from %s; its actors were not restarted. %d steps of training are lost.",
+            host.plan.name,
+            f"step {step}, its last checkpoint" if host.plan.resume else "the start, because there is no checkpoint",
+            max(0, lost_at - step),
+        )
+
+
+# The response to silence: a warning with the stack, after which the silent host, or main's silent stage, is ended.
+
+
+class SilenceWatch:
+    """Watches the hosts and main's own stages for silence.
+
+    This class can't run while code blocks main's event loop; `headrace.pipeline.common.loop_watch` handles that case.
+
+    Args:
+        run: the run.
+        may_replace: returns True if a given host will be replaced when it dies.
+    """
+
+    def __init__(self, run: WatchedRun, may_replace: Callable[[HostHandle], bool]) -> None:
+        self._run = run
+        self._may_replace = may_replace
+        run.supervisor.started(MAIN, "main", time.monotonic())
+
+    def started(self, host: HostHandle) -> None:
+        """Start watching a host."""
+        role = host_role(host.plan.role)
+        # A host in main's event loop can't be ended separately while it blocks the loop.
+        limits: Role = role.limits if host.may_hang else "main"
+        self._run.supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
+
+    def look(self, now_s: float) -> None:
+        """Check for silent hosts; called about once a second."""
+        self._run.supervisor.alive(MAIN, now_s, self._run.stages.silent_s())
+        for silence in self._run.supervisor.silent(now_s):
+            host = self._run.running.get(silence.host)
+            if host is None:
+                self._judge_main(silence)
+            else:
+                self._run.tasks.group.create_task(self._judge(host, silence))
+
+    async def _judge(self, host: HostHandle, silence: Silence) -> None:
+        words = f"{_words(silence)}: {await host.describe()}"
+        if not self._run.running.current(host) or self._run.running.has_ended(silence.host):
+            return
+        if not silence.ends:
+            log.warning("%s", words)
+            return
+        if (part := self._run.parts.of_role(host.plan.role)) is not None:
+            part.host_failed(words)
+        elif host.may_hang and self._may_replace(host):
+            log.warning("%s\nKilling it.", words)
+        else:
+            self._run.shutdown.fail(HostFailed(f"{words}\nThe host was killed.", "", silence.host))
+        host.kill()
+
+    def _judge_main(self, silence: Silence) -> None:
+        activity = self._run.stages.most_silent()
+        words = f"{_words(silence)}: {describe_holder(None, threading.get_ident())}"
+        if not silence.ends:
+            log.warning("%s", words)
+        elif activity is not None and activity.task is not None:
+            self._run.shutdown.fail(HostFailed(f"{words}\nThe stage was cancelled.", "", activity.stage))
+            activity.task.cancel()
+
+
+def _words(silence: Silence) -> str:
+    starting = " while starting" if silence.starting else ""
+    return f"{silence.host} has been silent for {silence.seconds:.0f} s{starting} ({silence.key})"
+
 
 OF_ENVIRONMENTS = "headrace.stages.environments."
 """Prefix of the loggers for warnings about the environment, which are the same in every actor; restarts are logged

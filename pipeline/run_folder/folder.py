@@ -22,6 +22,8 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
+import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,9 +36,8 @@ import yaml
 from headrace.config.errors import suggest
 from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import CommandError, RunFolderError
-from headrace.pipeline.run_folder.archiving import archive
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
-from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST, RunLock, check_unused
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST, RunLock, check_unused, hold
 from headrace.pipeline.run_folder.names import (
     CONFIGURATION,
     behavior_folder,
@@ -45,9 +46,43 @@ from headrace.pipeline.run_folder.names import (
     check_run_id,
 )
 from headrace.pipeline.run_folder.training_status import TrainingStatus
+from headrace.queues.held_files import is_held, once_released
 from headrace.surroundings import absolute, shown
 
 log = logging.getLogger(__name__)
+
+
+def archive(path: Path, files: FileOperations) -> None:
+    """Rename a run's folder to the first free `<run-id>-archived-<n>`; raise an error if the run is in progress."""
+    guard = hold(path)
+    try:
+        if sys.platform == "win32":
+            guard.release()  # on Windows, an open file prevents renaming its folder
+        number = 1
+        while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
+            number += 1
+        once_released(lambda: files.perform("replace", os.replace, path, aside), files.pause, loop_waits=True)
+    except OSError as error:
+        if not is_held(error):
+            raise
+        held = next((inner for inner in sorted(path.rglob("*")) if inner.is_file() and not _moves(inner, files)), path)
+        raise RunFolderError(
+            f"{path} can't be archived, because a program has {held} open: {error.strerror}; close it, or use a "
+            "different --run-id"
+        ) from error
+    finally:
+        guard.release()
+    files.sync_folder(path.parent)
+    files.remove(aside / LOCK)  # left behind by a killed process
+
+
+def _moves(file: Path, files: FileOperations) -> bool:
+    """Return True if a file can be renamed to its current name, which means that no program has it open."""
+    try:
+        files.perform("replace", os.replace, file, file)
+    except OSError:
+        return False
+    return True
 
 
 def read_configuration(run_folder: Path) -> dict[str, Any]:

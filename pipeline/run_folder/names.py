@@ -50,8 +50,14 @@ def check_behavior_name(name: str) -> None:
 
 
 def behavior_folder(run_folder: Path, category: str) -> Path:
-    """Return a behaviour's folder, which need not exist; the names of its files begin with the folder's name."""
-    return run_folder / file_name(category)
+    """Return a behaviour's folder, which need not exist; the names of its files begin with the folder's name.
+
+    Args:
+        run_folder: the run's folder.
+        category: the behaviour's name, or the name of its folder.
+    """
+    encoded, given = run_folder / file_name(category), run_folder / category
+    return given if "%" in category and not encoded.is_dir() and given.is_dir() else encoded
 
 
 def check_run_id(run_id: str) -> None:

@@ -9,24 +9,261 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum, auto
 from functools import partial
+from typing import NamedTuple
+
+import numpy as np
 
 from headrace.queues.messages import Assignment, Barrier, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name
 from headrace.stages.activity import ACTING, ASKING, RESTING, STEPPING, WAITING
 from headrace.stages.actor.credits import CreditAccount, CreditGate
-from headrace.stages.actor.resets import Resets
-from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Action, Guard, Item, State, Work
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.environments.protocol import settled
 from headrace.stages.environments.remote_policy import NoDecisionError
 from headrace.stages.environments.stage import EnvironmentStage
-from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import Source, StageContext
+
+_LESSON, _TURN = 1, 2
+"""Codes for the two reasons for a reset during play: a lesson that requires a reset, and a new team's turn.
+
+The reset's seed depends on the code.
+"""
+
+
+class Resets:
+    """Resets an actor's environments, and rebuilds them when they break.
+
+    Args:
+        environment: the environment stage.
+        processor: the agent processor, which drops the unfinished trajectories of broken environments.
+        restarts: the limits on rebuilding a broken environment.
+        resumed_at: number of the checkpoint that the run resumes from; -1 for a fresh run.
+        clock: returns the time in seconds, for the restart limits.
+    """
+
+    def __init__(
+        self,
+        environment: EnvironmentStage,
+        processor: AgentProcessor,
+        restarts: RestartBudget,
+        resumed_at: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._environment = environment
+        self._processor = processor
+        self._restarts = restarts
+        self._resumed_at = resumed_at
+        self._clock = clock
+        self._context = StageContext("actor")
+        self._received: EnvironmentParameters | None = None
+        self._stretch: tuple[int, ...] = (resumed_at,)
+        self._reset_to: tuple[int, ...] = ()
+        self._played_turn = 0
+        """Number of the turn in which the current games began; 0 before the first turn."""
+
+    def start(self, context: StageContext) -> None:
+        """Store the context, and pass any parameters received so far to the environments."""
+        self._context = context
+        self.adopt_parameters()
+
+    def receive_parameters(self, parameters: EnvironmentParameters) -> None:
+        """Store parameters until they are adopted. If earlier parameters required a reset, that reset remains due."""
+        if self._received is not None and self._received.reset:
+            parameters = replace(parameters, reset=True)
+        self._received = parameters
+
+    def adopt_parameters(self) -> bool:
+        """Pass the newest parameters to the environments; return True if these parameters require a reset."""
+        newest, self._received = self._received, None
+        if newest is not None:
+            self._environment.parameters.receive(newest)
+        return newest is not None and newest.reset
+
+    def due(self) -> bool:
+        """Return True if the environments must be reset now. This adopts new parameters, which may require a reset."""
+        if self.adopt_parameters():
+            self._reset_to = (*self._stretch, self._environment.parameters.generation, _LESSON)
+            return True
+        mappings = self._environment.mappings
+        if self._played_turn and self._played_turn != mappings.turns:
+            self._reset_to = (*self._stretch, mappings.current.generation, _TURN)
+            return True
+        self._played_turn = mappings.turns  # no game of an earlier turn is running
+        return False
+
+    def reach_checkpoint(self, number: int) -> None:
+        """Record that the next stretch of the run begins at this checkpoint."""
+        self._stretch = (number,)
+
+    async def begin_stretch(self) -> None:
+        """Reset the environments as at the start of the run, or as at the last checkpoint."""
+        await self._begin_anew(self._stretch)
+
+    async def make(self) -> None:
+        """Perform the reset that is due for a lesson or a turn, with a seed that no restart uses."""
+        try:
+            await self._begin_anew(self._reset_to)
+        except BrokenEnvironmentError as error:
+            await self.recover(error)
+
+    async def recover(self, error: BrokenEnvironmentError) -> None:
+        """Rebuild the environments, retrying until a rebuild succeeds or the restart limits are reached.
+
+        Raises:
+            StageError: if the limits forbid another restart.
+        """
+        failure: BrokenEnvironmentError | None = error
+        while failure is not None:
+            refusal = self._restarts.refusal(self._clock())
+            if refusal is not None:
+                again = f". It is not restarted again: {refusal}." if self._restarts.count else ""
+                raise StageError(f"{failure}{again}", key=failure.key) from failure
+            self._restarts.spend(self._clock())
+            dropped = self._processor.drop_environments(np.arange(self._environment.num_envs))
+            self._context.log.warning(
+                "%s. Restarting it (restart %d); %d steps of incomplete trajectories are lost.",
+                failure,
+                self._restarts.count,
+                dropped,
+            )
+            try:
+                stretch = (self._resumed_at, self._restarts.count)
+                await self._environment.restart(self._seed(*stretch), stretch)
+                failure = None
+            except BrokenEnvironmentError as again:
+                failure = again
+
+    async def _begin_anew(self, stretch: tuple[int, ...]) -> None:
+        await self._environment.reset(self._seed(*stretch), stretch)
+        self._played_turn = self._environment.mappings.turns
+
+    def _seed(self, *path: int) -> int:
+        """Return a seed that is unique to a stretch between two checkpoints, a reset within it, or a restart."""
+        entropy = [self._context.seed, *(part + 1 for part in path)]
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
+
+
+Item = TrajectoryBatch | Barrier
+"""What an actor emits: trajectories, and checkpoint barriers."""
+
+
+class State(IntEnum):
+    """The states of an actor."""
+
+    DECIDING = auto()  # the environments have stepped: the policies decide next
+    DECIDED = auto()  # the policies have decided: the environments step next
+    RESET = auto()  # the environments were reset during a tick: the policies decide again
+    WAITING = auto()  # the actor waits for credits, and for the policies that they were granted for
+    RESET_WAITING = auto()  # the environments were reset while the actor waits: the policies decide
+    CHECKPOINT = auto()  # a deterministic run at a checkpoint: once there are fresh credits, the environments are reset
+    ENDED = auto()  # the environments have ended normally: only commands are followed
+    STOPPED = auto()  # the last item was emitted
+
+
+class Guard(Enum):
+    """Conditions on transitions. In each state, the actor tests the guards in order."""
+
+    CHECKPOINT_DUE = auto()  # a checkpoint was requested, and commands are followed here
+    RENEWAL_DUE = auto()  # the same, in a run that resets its environments at each checkpoint
+    STOP_DUE = auto()  # a stop was requested, and commands are followed here
+    POLICY_MISSING = auto()  # a behaviour has no policy yet
+    RESET_DUE = auto()  # a lesson or another team's turn requires a reset of the environments
+    CREDITS_MISSING = auto()  # a behaviour is out of credits, or its policy is older than the grant requires
+    ALWAYS = auto()
+
+
+class Action(Enum):
+    """What an actor does in a transition: it first emits items, then awaits something."""
+
+    BARRIER = auto()  # emit the checkpoint's barrier
+    RENEWAL = auto()  # request fresh credits, close and emit all trajectories, then the barrier
+    FLUSH = auto()  # emit everything that is held
+    SLEEP = auto()  # wait for the host
+    DECIDE = auto()  # let the policies decide; emit the trajectories that older policies began
+    RESET = auto()  # close and emit all trajectories, reset the environments
+    STEP = auto()  # emit closed trajectories if there are enough, step the environments
+    STAND_STILL = auto()  # emit everything that is held, request credits, wait for the host
+    ASK = auto()  # request credits if the behaviours that need them have changed, wait for the host
+    RESUME = auto()  # let newer policies decide again, step the environments
+    RENEW = auto()  # reset the environments with the checkpoint's seed
+    CLOSE = auto()  # close and emit all trajectories, return all credits, wait for the host
+
+
+class Work(NamedTuple):
+    """The two halves of an action: `emit` may return items to emit; `wait` is awaited after the host has taken them."""
+
+    emit: Callable[[], Iterable[Item] | None] | None
+    wait: Callable[[], Awaitable[None]] | None
+    consult: Callable[[], Awaitable[bool]] | None = None
+    """Awaited before both halves; if it returns False, neither half runs, and the state's guards are tested again."""
+
+
+class Transition(NamedTuple):
+    """The action to take if a guard holds, and the next state."""
+
+    guard: Guard
+    action: Action
+    then: State
+
+
+def _on_commands(state: State) -> tuple[Transition, ...]:
+    """Return the transitions for the host's commands; a checkpoint requested before a stop comes first."""
+    return (
+        Transition(Guard.RENEWAL_DUE, Action.RENEWAL, State.CHECKPOINT),
+        Transition(Guard.CHECKPOINT_DUE, Action.BARRIER, state),
+        Transition(Guard.STOP_DUE, Action.FLUSH, State.STOPPED),
+    )
+
+
+TRANSITIONS: dict[State, tuple[Transition, ...]] = {
+    State.DECIDING: (
+        *_on_commands(State.DECIDING),
+        Transition(Guard.POLICY_MISSING, Action.SLEEP, State.DECIDING),
+        Transition(Guard.ALWAYS, Action.DECIDE, State.DECIDED),
+    ),
+    State.DECIDED: (
+        Transition(Guard.RESET_DUE, Action.RESET, State.RESET),
+        Transition(Guard.CREDITS_MISSING, Action.STAND_STILL, State.WAITING),
+        Transition(Guard.ALWAYS, Action.STEP, State.DECIDING),
+    ),
+    State.RESET: (Transition(Guard.ALWAYS, Action.DECIDE, State.DECIDED),),
+    State.WAITING: (
+        *_on_commands(State.WAITING),
+        Transition(Guard.POLICY_MISSING, Action.SLEEP, State.WAITING),
+        Transition(Guard.RESET_DUE, Action.RESET, State.RESET_WAITING),
+        Transition(Guard.CREDITS_MISSING, Action.ASK, State.WAITING),
+        Transition(Guard.ALWAYS, Action.RESUME, State.DECIDING),
+    ),
+    State.RESET_WAITING: (Transition(Guard.ALWAYS, Action.DECIDE, State.WAITING),),
+    State.CHECKPOINT: (
+        Transition(Guard.RENEWAL_DUE, Action.RENEWAL, State.CHECKPOINT),
+        Transition(Guard.STOP_DUE, Action.FLUSH, State.STOPPED),
+        Transition(Guard.CREDITS_MISSING, Action.ASK, State.CHECKPOINT),
+        Transition(Guard.POLICY_MISSING, Action.SLEEP, State.CHECKPOINT),
+        Transition(Guard.ALWAYS, Action.RENEW, State.RESET_WAITING),
+    ),
+    State.ENDED: (
+        Transition(Guard.CHECKPOINT_DUE, Action.BARRIER, State.ENDED),
+        Transition(Guard.STOP_DUE, Action.FLUSH, State.STOPPED),
+        Transition(Guard.ALWAYS, Action.CLOSE, State.ENDED),
+    ),
+    State.STOPPED: (),
+}
+"""The transitions out of each state; the actor takes the first one whose guard holds. In addition, environments that
+end normally during a step or a reset lead from any state to ENDED."""
+
+STANDS_STILL = frozenset({State.WAITING, State.RESET_WAITING, State.CHECKPOINT, State.ENDED})
+"""States in which deterministic runs follow commands.
+
+In these states, the moment at which a command arrives does not affect the run.
+"""
 
 
 @dataclass(frozen=True)

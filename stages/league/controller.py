@@ -6,18 +6,17 @@ It does no I/O except through its pool: the main process passes in policies and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from headrace.config.league import LeagueSettings
+from headrace.config.league import FreezeSettings, LeagueSettings, ResetSettings
 from headrace.queues.messages import Columns, PolicyUpdate
 from headrace.stages.errors import StageError, blaming
 from headrace.stages.league import meta_solver
-from headrace.stages.league.freezing import LearnerProgress, is_due, is_reset
 from headrace.stages.league.match_table import MatchTable, made_table
 from headrace.stages.league.matchmaking import OWN, Matchmaker
 from headrace.stages.league.payoff import PayoffTable, duels
@@ -25,6 +24,60 @@ from headrace.stages.league.pool import Member, Pool, packed, unpacked
 from headrace.stages.plain_state import generator_state, restore_generator
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LearnerProgress:
+    """A learner's progress since its last freeze."""
+
+    step: int
+    """Newest step reported by the learner's trainer."""
+    version: int
+    """Version of the learner's newest policy."""
+    frozen: int
+    """The trainer's step at which the last freeze was due; before the first freeze, the step at the start."""
+    parent: int = -1
+    """Number of the member that the learner descends from; -1 for none."""
+    first: int = -1
+    """Number of the member with the learner's first policy; -1 if that policy was not frozen."""
+
+    def advance(self, step: int, version: int) -> None:
+        """Record the learner's newest policy; a restarted trainer may be a few steps behind."""
+        self.step, self.version = step, version
+        self.frozen = min(self.frozen, step)
+
+    def freeze(self, freeze: FreezeSettings, member: int, step: int) -> None:
+        """Record that the learner has become a member at a trainer step.
+
+        The next interval counts from the step at which the freeze was due, so the number of members does
+        not depend on the size of updates.
+        """
+        late = step - self.frozen - (freeze.at_most or 0)
+        self.frozen = step - (late if 0 <= late < (freeze.at_most or 0) else 0)
+        self.parent = member
+
+
+def is_due(freeze: FreezeSettings, steps: int, chances: Sequence[float]) -> bool:
+    """Return True if a learner is due to be frozen.
+
+    Args:
+        freeze: the conditions, in steps.
+        steps: number of steps since the last freeze.
+        chances: the learner's probability of beating each opponent.
+    """
+    after, at_most = freeze.after, freeze.at_most
+    if after is None or at_most is None:
+        raise ValueError("freeze has no steps; LeagueSettings.for_steps fills them in")
+    wins = freeze.win_rate is not None and bool(chances) and min(chances) > freeze.win_rate
+    return steps >= at_most or (wins and steps >= after)
+
+
+def is_reset(reset: ResetSettings | None, random: np.random.Generator) -> bool:
+    """Decide at random whether to reset a newly frozen learner; draw no random number if the answer is certain."""
+    if reset is None or reset.probability in (0.0, 1.0):
+        return reset is not None and reset.probability == 1.0
+    return bool(random.random() < reset.probability)
+
 
 REFRESHED_AFTER, GAMES_A_MEMBER = 32, 8
 """Games that a learner's actors play before its match table is recomputed: a minimum, and a number per member."""

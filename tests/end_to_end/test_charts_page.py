@@ -22,7 +22,7 @@ from browsers import complaints, needs_browser, opened_browser
 from runs import COMMAND, PATIENCE_S
 
 from headrace.pipeline.reporting.statistics import Summary
-from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
+from headrace.pipeline.reporting.writers import TensorboardWriter
 
 pytestmark = [pytest.mark.slow, needs_browser]
 

@@ -5,16 +5,359 @@ A follower sends no reports, policies or checkpoints; the learner does.
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import itertools
+import logging
+import socket
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.daemon_threads import in_thread
-from headrace.pipeline.common.graph import TRAINER
-from headrace.pipeline.control.messages import FollowerReady, OpenEdge
-from headrace.pipeline.parts.followers.learner import Followers, device_of_replica, is_loss, own_address
+from headrace.pipeline.common.graph import TRAINER, shard_names
+from headrace.pipeline.control.messages import FollowerReady, HostFailed, HostFinished, LogLine, OpenEdge
+from headrace.pipeline.hosts.failures import how_it_ended, root_cause
+from headrace.pipeline.hosts.protocol import HostFactory, HostHandle, HostPlan
 from headrace.pipeline.roles.device import device_of
 from headrace.pipeline.roles.training import TrainerHost
-from headrace.stages.loop import NoOutlet, StageRunner
+from headrace.queues.ends import ItemSink, ItemSource, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import Barrier, TrajectoryBatch
+from headrace.queues.slabs import pieces
+from headrace.stages.errors import StageError
+from headrace.stages.loading import load_attribute
+from headrace.stages.loop import NoOutlet, StageFailure, StageRunner
 from headrace.stages.stage import NoStatistics
+from headrace.stages.trainer.protocol import ReplicaLostError, Replicas, Trainer
+from headrace.stages.trainer.stage import TrainerStage
+
+log = logging.getLogger(__name__)
+
+
+CAUSE_S = 5.0
+"""Seconds to wait for the cause of a failure: the learner's own error, or a follower's end."""
+END_S = 10.0
+"""Seconds within which a follower must end after its learner has ended; after that, the follower is killed."""
+_PATIENCE = 0.9
+"""Fraction of the silence limit after which a follower counts as lost, before main can blame the learner."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a follower ended."""
+
+    how: str
+    """The follower's name, and a description of how it ended."""
+    failed: bool = False
+    """True if the follower ended with an exception, which a replacement would raise too."""
+    in_order: bool = False
+    """True if the follower ended because it had nothing left to do, or because the learner or another follower was
+    gone.
+    """
+
+
+class Followers:
+    """One learner's followers.
+
+    Args:
+        plan: the learner's plan.
+        config: the run's configuration.
+        device: the torch device for the trainers.
+    """
+
+    def __init__(self, plan: HostPlan, config: RunConfig, device: str) -> None:
+        self._plan = plan
+        self._config = config
+        self._device = device
+        learners = config.pipeline.hosts.learners
+        self._size = learners.replicas
+        self._in_main = HOST_KINDS[learners.kind].in_main
+        self._kind = "process" if self._in_main else learners.kind
+        limits = config.pipeline.supervision
+        limit = limits.main.end_s if self._in_main else limits.learners.end_s
+        self._patience_s = None if limit is None else _PATIENCE * limit
+        self._hosts: list[HostHandle] = []
+        self._watches: list[asyncio.Task[_End]] = []
+        behavior = plan.behavior
+        shards = range(len(shard_names(config, behavior)))
+        self._outlets: dict[str, list[Outlet[Any]]] = {f"learn/{behavior}": []}
+        self._outlets |= {f"samples/{behavior}/{shard}": [] for shard in shards}
+        self._stage: TrainerStage | None = None
+        self._inlet: ItemSource[Any] | None = None
+
+    async def beside(self, train: Callable[[Replicas, str, Followers], Awaitable[None]]) -> str:
+        """Train as the first replica, and end together with the followers.
+
+        Returns:
+            A string that names the lost follower and says how it was lost; empty if there was nothing left to do. After
+            a loss, the learner's queues stay open for its replacement, as if the learner had been killed.
+
+        Raises:
+            StageError: if a follower fails, or is lost while the learner is in main; the message names the follower.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            patience_s, lost = 0.0, ""
+            try:
+                lost = await self._beside(train, tasks)
+                patience_s = 0.0 if lost else END_S
+            finally:
+                await self._end(patience_s)
+                if self._inlet is not None and not lost:
+                    self._inlet.close()
+        return lost
+
+    async def _beside(
+        self, train: Callable[[Replicas, str, Followers], Awaitable[None]], tasks: asyncio.TaskGroup
+    ) -> str:
+        from headrace.stages.trainer.joined_replicas import JoinedReplicas, listen
+
+        address = self._address()
+        store = listen(self._size, address)
+        all_ready = await self._start((address, store.port), tasks)
+
+        async def work() -> None:
+            device, own = device_of_replica(self._device, 0, self._size)
+            for ready in all_ready:  # wait here and not in a thread, because a follower may die while it starts
+                await ready.wait()
+            joined = await in_thread("joining", JoinedReplicas, 0, self._size, store, own, address, self._patience_s)
+            await train(joined, device, self)
+
+        working = asyncio.create_task(work())
+        try:
+            await asyncio.wait([working, *self._watches], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                # The same cause may end the learner too, and the learner's error says more. A learner that has
+                # reached `max_steps` no longer needs followers.
+                await asyncio.wait([working], timeout=CAUSE_S if self._learns() else None)
+            if working.done() and not is_loss(working.exception()):
+                await working
+                return ""
+            lost = await self._name_lost(working.exception() if working.done() else None)
+            if self._in_main:
+                raise StageError(
+                    f"{lost}. {self._plan.name} can't learn without it, and can't be restarted in the main process."
+                )
+            return lost
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
+
+    async def _start(self, rendezvous: tuple[str, int], tasks: asyncio.TaskGroup) -> list[asyncio.Event]:
+        """Start the followers; return an event for each, set when that follower is about to join."""
+        name = HOST_KINDS[self._kind].implementation
+        factory: HostFactory = load_attribute(name, None, "host kind")(self._config, tasks)
+        all_ready: list[asyncio.Event] = []
+        for rank in range(1, self._size):
+            plan = replace(
+                self._plan,
+                role="follower",
+                name=f"{self._plan.name}-replica-{rank}",
+                replica=rank,
+                rendezvous=rendezvous,
+            )
+            host = await factory.start(plan)
+            self._hosts.append(host)
+            ready = asyncio.Event()
+            all_ready.append(ready)
+            self._watches.append(asyncio.create_task(_watch(host, ready)))
+            for queue, outlets in self._outlets.items():
+                outlets.append(await host.outlet(queue))
+        return all_ready
+
+    async def _name_lost(self, loss: BaseException | None) -> str:
+        """Return which follower is lost, and how.
+
+        Raises:
+            StageError: if a follower failed with an exception.
+        """
+        ends: list[_End] = []
+        waiting = set(self._watches)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CAUSE_S):
+                while waiting and all(end.in_order for end in ends):
+                    ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    ends += [watch.result() for watch in ended]
+        if ends:
+            cause = min(ends, key=lambda end: (not end.failed, end.in_order))
+            if cause.failed:
+                raise StageError(cause.how) from loss
+            return cause.how
+        for host in self._hosts:
+            log.warning("%s does not respond to its learner: %s", host.plan.name, await host.describe())
+        return f"{_cause(loss)} ({', '.join(host.plan.name for host in self._hosts)})"
+
+    def join(
+        self, stage: TrainerStage, inlet: ItemSource[Any], outlet: ItemSink[Any]
+    ) -> tuple[ItemSource[Any], ItemSink[Any]]:
+        """Wrap the learner's queues: each input item goes to the followers first, and the stage can't close the queues.
+
+        However the stage ends, both queues stay open; `beside` and the host close them if no follower is lost.
+        """
+        self._stage, self._inlet = stage, inlet
+        return self._share(f"learn/{self._plan.behavior}", inlet), _LeftOpen(outlet)
+
+    def share_samples(self, shard: int, inlet: ItemSource[Any]) -> ItemSource[Any]:
+        """Wrap the learner's input queue from a replay shard, so that the followers learn from the same batches."""
+        return self._share(f"samples/{self._plan.behavior}/{shard}", inlet)
+
+    @staticmethod
+    def check_agreement(replicas: Replicas, trainer: Trainer) -> None:
+        """Check that all replicas start with the same state.
+
+        Raises:
+            StageError: if the replicas' states differ.
+        """
+        import torch
+
+        policy = trainer.policy()
+        state = [[zlib.crc32(policy.weights.tobytes()), trainer.step, trainer.version]]
+        own = torch.tensor(state, dtype=torch.int64, device=trainer.context.device)
+        everywhere = replicas.gathered(own, replicas.part(replicas.size), replicas.size)
+        if bool((everywhere != everywhere[0]).any()):
+            raise StageError(
+                f"{trainer.context.behavior}: the learner's replicas would start with different weights or steps; make "
+                "sure that all of them see the same run folder and the same files that the YAML names"
+            )
+
+    def _share(self, queue: str, inlet: ItemSource[Any]) -> ItemSource[Any]:
+        return _SharedInlet(inlet, self._outlets[queue], self._slab_bytes(), self._patience_s, self._learns)
+
+    def _learns(self) -> bool:
+        """Return True until the trainer is done."""
+        return self._stage is None or not self._stage.done
+
+    def _address(self) -> str:
+        """Return the address at which followers reach the learner."""
+        if HOST_KINDS[self._kind].on_ray:
+            import ray
+
+            if self._config.pipeline.ray.address is not None or len(ray.nodes()) > 1:
+                return str(ray.util.get_node_ip_address())
+        return "127.0.0.1"
+
+    def _slab_bytes(self) -> int:
+        from headrace.pipeline.hosts.links import default_slab_bytes
+
+        return self._config.pipeline.queues.slab_bytes or default_slab_bytes()
+
+    async def _end(self, patience_s: float) -> None:
+        """Wait for the followers to end, and kill those that take too long."""
+        for outlet in itertools.chain(*self._outlets.values()):
+            outlet.close()
+        if self._watches:
+            ended, _ = await asyncio.wait(self._watches, timeout=patience_s)
+            for end in (watch.result() for watch in ended if patience_s):
+                if not end.in_order:
+                    log.warning("%s while its learner was ending.", end.how)
+        for host in self._hosts:
+            host.kill()
+        if self._watches:
+            await asyncio.wait(self._watches)
+        for host in self._hosts:
+            host.close()
+
+
+@dataclass(frozen=True)
+class _SharedInlet:
+    """An input queue whose items go to the followers before the learner takes them.
+
+    A batch too large for the queue to the followers is split for the learner too, so that the learner and the followers
+    make the same updates.
+    """
+
+    inlet: ItemSource[Any]
+    followers: list[Outlet[Any]]
+    slab_bytes: int
+    patience_s: float | None
+    learns: Callable[[], bool]
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for item in self.inlet:
+            if isinstance(item, Barrier):  # only the learner saves checkpoints
+                yield item
+                continue
+            new = isinstance(item, TrajectoryBatch)  # a trainer that is done does not learn from new batches
+            for piece in pieces(item, self.slab_bytes) if new else (item,):
+                if self.learns() or not new:
+                    await self._put(piece)
+                yield piece
+            del item, piece
+
+    def close(self) -> None:
+        """Do nothing, so that the queue stays open."""
+
+    async def _put(self, piece: Any) -> None:
+        try:
+            async with asyncio.timeout(self.patience_s):
+                for follower in self.followers:
+                    await follower.put(piece)
+                await asyncio.sleep(0)  # send pending items now, because learning blocks the event loop
+        except (TimeoutError, QueueClosed) as error:
+            raise ReplicaLostError("a replica of the learner no longer accepts messages") from error
+
+
+class _LeftOpen:
+    """An output queue that the stage can't close."""
+
+    def __init__(self, outlet: ItemSink[Any]) -> None:
+        self.put = outlet.put
+
+    def close(self) -> None:
+        """Do nothing, so that the queue stays open."""
+
+
+def device_of_replica(device: str, rank: int, size: int) -> tuple[str, str]:
+    """Return a replica's torch device, and the device for exchanging data with replicas: its own GPU, or the CPU."""
+    import torch
+
+    if device == "cuda" and torch.cuda.device_count() >= size:
+        return f"cuda:{rank}", f"cuda:{rank}"
+    return device, "cpu"
+
+
+def own_address(address: str, port: int) -> str:
+    """Return this machine's address in the network that `address` belongs to."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect((address, port))  # sends nothing
+        return str(sock.getsockname()[0])
+
+
+async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:
+    """Forward a follower's messages until the follower ends; return how it ended."""
+    name, failure, finished = host.plan.name, None, False
+    async for message in host.control.receive():
+        match message:
+            case FollowerReady():
+                ready.set()
+            case LogLine():
+                logging.getLogger(message.logger).log(message.level, "%s", message.text)
+            case HostFailed():
+                failure = message
+            case HostFinished():
+                finished = True
+    status = await host.wait()
+    if failure is not None:
+        return _End(f"{name} failed: {failure.message}", failed=True)
+    if finished:
+        return _End(f"{name} has ended", in_order=True)
+    return _End(f"{name} {how_it_ended(status)}")
+
+
+def is_loss(error: BaseException | None) -> bool:
+    """Return True if an error reports only that a replica is lost."""
+    return isinstance(_cause(error), ReplicaLostError)
+
+
+def _cause(error: BaseException | None) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup):
+        error = root_cause(error)
+    return error.cause if isinstance(error, StageFailure) else error
 
 
 class FollowerHost(TrainerHost):

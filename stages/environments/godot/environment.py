@@ -15,7 +15,7 @@ import json
 import socket
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -25,16 +25,15 @@ import orjson
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from headrace.stages.environments.godot.acting import ActingAgents, of_equal_actions
 from headrace.stages.environments.godot.announcement import (
     CHANNELS,
+    AgentSpaces,
     BadAnnouncement,
     behavior_spec,
     is_picture,
     read_announcement,
 )
 from headrace.stages.environments.godot.blocking import BlockingLink, GodotEnvError
-from headrace.stages.environments.godot.gymnasium_spaces import ActionSpaceProcessor, action_space, observation_space
 from headrace.stages.environments.godot.messages import (
     CLOSE,
     ENV_INFO,
@@ -55,6 +54,155 @@ from headrace.stages.environments.godot.messages import (
 from headrace.stages.environments.godot.worker import ENGINE, GodotBuild
 from headrace.stages.environments.programs.process import find_executable
 from headrace.stages.errors import StageError
+
+
+class ActingAgents:
+    """Converts the actions of agents with equal action spaces to a message."""
+
+    def __init__(self, places: list[int], actions: Mapping[str, Any]) -> None:
+        self.places = places
+        self._names = list(actions)
+        self._sizes = [
+            0 if space["action_type"] == "discrete" else int(space["size"]) for space in actions.values()
+        ]  # 0 for a discrete action, which is one number
+
+    def write(self, action: Any, order_ij: bool, agents: int) -> list[dict[str, Any]]:
+        """Return each agent's actions by key, given all agents' actions as `[key][agent]` or `[agent][key]`."""
+        places, names = self.places, self._names
+        columns = []
+        for index, size in enumerate(self._sizes):
+            try:
+                if order_ij:
+                    at = names[index] if isinstance(action[places[0]], Mapping) else index
+                    values = [action[place][at] for place in places]
+                else:
+                    values = action[index]
+                    if len(places) != agents:
+                        values = [values[place] for place in places]
+            except (IndexError, KeyError):
+                expected = f"actions for {len(names)} keys and {agents} agents"
+                raise ValueError(f"actions: no actions for the key {names[index]!r}; expected {expected}") from None
+            columns.append(self._plain(values if isinstance(values, np.ndarray) else np.asarray(values), index, size))
+        if len(names) == 1:
+            (name,), (column,) = names, columns
+            return [{name: value} for value in column]
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _plain(self, values: NDArray[Any], index: int, size: int) -> list[Any]:
+        """Return each agent's value for one key: a list of numbers, or an integer for a discrete action."""
+        count = len(self.places)
+        if size:
+            if values.shape == (count, size):
+                return list(values.tolist())
+        elif values.size == count:
+            whole = values.reshape(-1)
+            return list((whole if whole.dtype.kind in "iu" else whole.astype(np.int64)).tolist())
+        expected = f"{size} numbers" if size else "one whole number"
+        raise ValueError(
+            f"actions: for the key {self._names[index]!r}, the shape is {values.shape}; expected {expected} for each "
+            f"of {count} agents"
+        )
+
+
+def of_equal_actions(agents: Sequence[AgentSpaces]) -> list[ActingAgents]:
+    """Return a game's agents, grouped by action space."""
+    places: dict[str, list[int]] = {}
+    for place, agent in enumerate(agents):
+        places.setdefault(json.dumps(agent.actions), []).append(place)
+    return [ActingAgents(own, agents[own[0]].actions) for own in places.values()]
+
+
+def action_space(announced: Mapping[str, Any]) -> spaces.Dict:
+    """Return the space of one agent's actions by key, in the game's order."""
+    return _in_order(
+        {
+            key: spaces.Discrete(int(each["size"]))
+            if each["action_type"] == "discrete"
+            else spaces.Box(-1.0, 1.0, (int(each["size"]),))
+            for key, each in announced.items()
+        }
+    )
+
+
+def observation_space(announced: Mapping[str, Any]) -> spaces.Dict:
+    """Return the space of one agent's observations by key; images are bytes, with the axes in the announced order."""
+    return _in_order({key: _observation(key, each) for key, each in announced.items()})
+
+
+def flat_space(space: spaces.Dict) -> spaces.Space[Any]:
+    """Return the single space that stands for all actions: MultiDiscrete if all are discrete, otherwise one Box.
+
+    Raises:
+        NotImplementedError: if an action with more than two choices is combined with continuous actions.
+    """
+    parts = space.spaces
+    if all(isinstance(part, spaces.Discrete) for part in parts.values()):
+        return spaces.MultiDiscrete([_choices(part) for part in parts.values()])
+    for key, part in parts.items():
+        if _choices(part) > 2:
+            raise NotImplementedError(
+                f"the action {key!r} has {_choices(part)} choices and is combined with continuous actions, which a "
+                "single Box can't hold; leave convert_action_space false, or train with environment.kind: godot"
+            )
+    return spaces.Box(-1.0, 1.0, (sum(_width(part) for part in parts.values()),))
+
+
+class ActionSpaceProcessor:
+    """Converts a learner's actions to actions by key, like the class in `godot_rl.core.utils`.
+
+    Args:
+        action_space: the action space, a Dict of each key's space.
+        convert: True if learners pass one array, see `flat_space`.
+
+    Attributes:
+        action_space: the space of the learner's actions.
+    """
+
+    def __init__(self, action_space: spaces.Dict, convert: bool) -> None:
+        self._original = action_space
+        self._convert = convert
+        self.action_space = flat_space(action_space) if convert else spaces.Tuple(list(action_space.spaces.values()))
+
+    def to_original_dist(self, action: Any) -> Any:
+        """Return actions [agents, width] split by key; return actions in other forms unchanged."""
+        return split(np.asarray(action), self._original) if self._convert else action
+
+
+def split(actions: NDArray[Any], space: spaces.Dict) -> list[NDArray[Any]]:
+    """Split flat actions [agents, width] by key. A float above 0 selects a discrete action's second choice."""
+    parts = []
+    begin = 0
+    for part in space.spaces.values():
+        if isinstance(part, spaces.Discrete):
+            column = actions[:, begin]
+            parts.append(column if np.issubdtype(actions.dtype, np.integer) else (column > 0).astype(np.int64))
+        else:
+            parts.append(actions[:, begin : begin + _width(part)])
+        begin += _width(part)
+    return parts
+
+
+def _observation(key: str, announced: Any) -> spaces.Space[Any]:
+    if announced["space"] == "discrete":
+        return spaces.Discrete(int(announced["size"]))
+    shape = tuple(int(length) for length in announced["size"])
+    if is_picture(key):
+        return spaces.Box(0, 255, shape, np.uint8)
+    return spaces.Box(-1.0, 1.0, shape, np.float32)
+
+
+def _in_order(parts: dict[str, spaces.Space[Any]]) -> spaces.Dict:
+    """Return a Dict space that keeps the order of the keys. Given a plain dict, Gymnasium would sort them."""
+    return spaces.Dict(list(parts.items()))
+
+
+def _choices(part: spaces.Space[Any]) -> int:
+    return int(part.n) if isinstance(part, spaces.Discrete) else 0
+
+
+def _width(part: spaces.Space[Any]) -> int:
+    return int(np.prod(part.shape)) if isinstance(part, spaces.Box) else 1
+
 
 Step = tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[dict[str, Any]]]
 """Lists with one entry for each agent: observations by key, rewards, terminated flags, truncated flags, infos."""

@@ -14,21 +14,294 @@ converts spaces to columns. All of them need gymnasium; `making` imports them wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.checks import (
+    FlagsColumn,
+    described,
+    observation_problem,
+    raise_broken,
+    rewards_column,
+    stack,
+)
 from headrace.stages.environments.episode_infos import EpisodeInfos
-from headrace.stages.environments.gymnasium.checked_vector import CheckedVector, VectorReset, VectorTick
-from headrace.stages.environments.parameters import EpisodeParameters
+from headrace.stages.environments.gymnasium.in_turn import InTurnVectorEnv
+from headrace.stages.environments.gymnasium.mask_infos import keep_masks
+from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
+from headrace.stages.environments.parameters import EpisodeParameters, Floats
 from headrace.stages.environments.protocol import AgentSteps, StepResult
-from headrace.stages.errors import BrokenEnvironmentError
+from headrace.stages.environments.rendering import picture_of
+from headrace.stages.environments.spaces.columns import SpaceColumns
+from headrace.stages.environments.spaces.masks import MASK, Masks
+from headrace.stages.environments.spaces.observations import take_rows
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
+
+log = logging.getLogger(__name__)
+
+
+class VectorTick(NamedTuple):
+    """The checked result of one step of the vector environment; its arrays are copies."""
+
+    observations: tuple[Array, ...]
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: Mapping[str, Any]
+    mask: Any
+    """The action masks in the observations. None if the observations contain no masks."""
+
+
+class VectorReset(NamedTuple):
+    """The checked result of a reset, with fields as in `VectorTick`."""
+
+    observations: tuple[Array, ...]
+    infos: Mapping[str, Any]
+    mask: Any
+
+
+class CheckedVector:
+    """Makes all calls to a vector environment, and checks the return values.
+
+    Args:
+        envs: the vector environment, in any autoreset mode. `close` closes it.
+        name: the environment's name, used in messages.
+        observations: kinds of observations whose spaces are ambiguous, keyed by name (`environment.observations`).
+        exact, clips: see `SpaceColumns`.
+
+    Attributes:
+        mode: the environment's autoreset mode.
+        spaces: the environment's spaces as columns.
+        actions: converts columns to the environment's actions.
+
+    Raises:
+        StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is unknown.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        name: str,
+        observations: Mapping[str, ObservationSettings] | None,
+        exact: bool = False,
+        clips: bool = False,
+    ) -> None:
+        self.num_envs: int = envs.num_envs
+        self._envs = envs
+        self._name = name
+        self._closed = False
+        self._who = envs.who if isinstance(envs, InTurnVectorEnv) else self._instance
+        if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            keep_masks(envs.unwrapped)
+        self._terminated, self._truncated = FlagsColumn("terminated"), FlagsColumn("truncated")
+        try:
+            self.mode = _autoreset_mode(envs, name)
+            spaces = envs.single_observation_space, envs.single_action_space
+            self.spaces = SpaceColumns(*spaces, name, observations, exact, clips)
+            self._shapes = [(envs.num_envs, *part.spec.shape) for part in self.spaces.parts]
+            self.actions = self.spaces.actions(envs.num_envs)
+        except StageError:
+            self.close()
+            raise
+        self._parameters: EpisodeParameters | None = None
+        """Source of parameters for resetting the entire vector environment; None if single environments get the
+        parameters, or if there are no parameters."""
+        self._drawn: dict[str, Floats] = {}
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Pass each episode's parameters to the environments, as options of `reset`.
+
+        Single environments get numbers with every reset. Any other vector environment gets arrays [n] when the group
+        resets it: at each episode's end if its autoreset mode is DISABLED (instances that are not reset get their
+        previous values), otherwise only when all instances are reset. `AsyncVectorEnv` gets no parameters.
+        """
+        envs = self._envs.unwrapped
+        if isinstance(envs, SyncVectorEnv):
+            envs.envs = [ParameterisedEnv(env, partial(parameters.options, i)) for i, env in enumerate(envs.envs)]
+            return
+        if isinstance(envs, AsyncVectorEnv):
+            log.warning(
+                "environment_parameters: %s runs in separate processes (AsyncVectorEnv), which don't receive the "
+                "parameters, so they have no effect; use vectorization_mode: sync (actors already run in separate "
+                "processes)",
+                self._name,
+            )
+            return
+        self._parameters = parameters
+        if self.mode is not AutoresetMode.DISABLED:
+            log.warning(
+                "environment_parameters: %s starts episodes itself (autoreset mode %s), so it receives the parameters "
+                "only when all instances are reset, as with a lesson's require_reset: true; with autoreset mode "
+                "DISABLED, or as single environments, it receives them at every episode",
+                *(self._name, self.mode.name),
+            )
+
+    def reset(self, which: NDArray[np.bool_] | None, seed: int | None = None) -> VectorReset:
+        """Reset the instances in `which` [n] (None for all), with their parameters.
+
+        Raises:
+            BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
+        """
+        options: dict[str, Any] = {} if which is None else {"reset_mask": which}
+        if self._parameters is not None:
+            instances = np.arange(self.num_envs) if which is None else np.flatnonzero(which)
+            options |= self._draw(self._parameters, instances)
+        raw, infos = self._call("reset", 2, lambda: self._envs.reset(seed=seed, options=options or None))
+        return VectorReset(self._extract("reset", raw), infos, self._mask(raw))
+
+    def step(self, actions: ActionBatch) -> VectorTick:
+        """Step all instances.
+
+        Raises:
+            BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
+        """
+        if len(actions.continuous) != self.num_envs or len(actions.discrete) != self.num_envs:
+            raise StageError(
+                f"{self._name}: got {len(actions.continuous)} continuous and {len(actions.discrete)} "
+                f"discrete actions for {self.num_envs} instances"
+            )
+        env_actions = self.actions.to_environment(actions)
+        raw, rewards, terminated, truncated, infos = self._call("step", 5, lambda: self._envs.step(env_actions))
+        return VectorTick(
+            self._extract("step", raw),
+            rewards_column(rewards, self.num_envs, self._who),
+            self._terminated(terminated, self.num_envs, self._who),
+            self._truncated(truncated, self.num_envs, self._who),
+            infos,
+            self._mask(raw),
+        )
+
+    def final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
+        """Return the final observations in SAME_STEP mode as a batch, even if they come as an object array."""
+        finals = infos.get("final_obs")
+        if finals is None:
+            raise BrokenEnvironmentError(
+                f"{self._name}: its autoreset mode is SAME_STEP, but at an episode's end infos['final_obs'] is missing "
+                f"(found: {', '.join(infos) or 'none'}); is metadata['autoreset_mode'] right?"
+            )
+        if not isinstance(finals, np.ndarray) or finals.dtype != object:
+            return self._extract("step", take_rows(self.spaces.observation_space, finals, ended), ended)
+        chosen = [finals[i] for i in ended]
+        if any(final is None for final in chosen):
+            raise BrokenEnvironmentError(f"{self._name}: an instance ended its episode without infos['final_obs']")
+        space = self._envs.single_observation_space
+        batch = stack(space, chosen, "step()", lambda row: self._who(None if row is None else int(ended[row])))
+        return self._extract("step", batch, ended)
+
+    def masks(self, seen: VectorTick | VectorReset, which: Masks | None) -> Masks | None:
+        """Return masks [n, choices]. `which` [n] marks the instances that need an allowed choice; None means all.
+
+        Raises:
+            BrokenEnvironmentError: if a mask is invalid.
+            StageError: if a mask appears although the spec has no masks.
+        """
+        told, masks = seen.infos.get(MASK), self.spaces.masks
+        if told is None and not masks.masked:
+            return None
+        return masks.read(self.num_envs, seen.mask, told, self._instance, seen.infos.get(f"_{MASK}"), which)
+
+    @property
+    def single(self) -> Any:
+        """The first single environment, with its wrappers; None if the implementation is vectorised."""
+        return self._envs.envs[0] if isinstance(self._envs, SyncVectorEnv) else None
+
+    def render(self, env_id: int = 0) -> NDArray[np.uint8]:
+        """Return an RGB image [height, width, 3] of one instance.
+
+        Raises:
+            StageError, BrokenEnvironmentError: in the same cases as `picture_of`.
+        """
+        if isinstance(self._envs, SyncVectorEnv):
+            env = self._envs.envs[env_id]
+            return picture_of(env, env.render, self._name)
+        return picture_of(self._envs, lambda: cast("Any", self._envs.render())[env_id], self._name)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The environment's metadata, such as `render_fps`."""
+        return self._envs.metadata or {}
+
+    def close(self) -> None:
+        """Close the environment; closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._envs.close()
+        except Exception as error:
+            raise_broken(error, self._name, "close")
+
+    def _mask(self, raw: Any) -> Any:
+        return raw[MASK] if self.spaces.mask_observed else None
+
+    def _call(self, call: str, values: int, method: Callable[[], Any]) -> Any:
+        try:
+            result = method()
+        except Exception as error:
+            raise_broken(error, self._name, call)
+        if isinstance(result, tuple) and len(result) == values and isinstance(result[-1], Mapping):
+            return result
+        raise BrokenEnvironmentError(
+            f"{self._name}: its {call}() returned {described(result)}; expected {values}, with a dict of infos last, "
+            "as from a gymnasium.vector.VectorEnv"
+        )
+
+    def _extract(self, call: str, raw: Any, instances: NDArray[np.intp] | None = None) -> tuple[Array, ...]:
+        count = self.num_envs if instances is None else len(instances)
+
+        def who(row: int | None) -> str:
+            return self._instance(row if row is None or instances is None else int(instances[row]))
+
+        error: Exception | None = None
+        try:
+            columns = self.spaces.extract(raw, who)
+            shapes = self._shapes if instances is None else [(count, *shape[1:]) for shape in self._shapes]
+            if [each.shape for each in columns] == shapes:
+                return columns
+        except (LookupError, TypeError, ValueError) as raised:
+            error = raised
+        space = batch_space(self._envs.single_observation_space, count)
+        problem = observation_problem(space, raw, f"{call}()") or (
+            f"an observation from {call}() is not in its space "
+            f"{self._envs.single_observation_space}{f': {describe_fault(error)}' if error else ''}"
+        )
+        raise BrokenEnvironmentError(f"{self._name}: {problem}") from error
+
+    def _instance(self, env_id: int | None) -> str:
+        return self._name if env_id is None or self.num_envs == 1 else f"{self._name}, instance {env_id}"
+
+    def _draw(self, parameters: EpisodeParameters, env_ids: NDArray[Any]) -> dict[str, Floats]:
+        for name, values in parameters.draw(env_ids).items():
+            column = self._drawn.setdefault(name, np.zeros(self.num_envs))
+            column[env_ids] = values
+        return {name: column.copy() for name, column in self._drawn.items()}
+
+
+def _autoreset_mode(envs: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
+    mode = (envs.metadata or {}).get("autoreset_mode")
+    if mode is None:
+        log.warning(
+            "%s has no autoreset mode in metadata['autoreset_mode']; assuming NEXT_STEP, as Gymnasium does",
+            name,
+        )
+        return AutoresetMode.NEXT_STEP
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        raise StageError(
+            f"{name}: metadata['autoreset_mode'] is {mode!r}; expected a gymnasium.vector.AutoresetMode"
+        ) from error
+
 
 _NOTHING = np.empty(0, np.bool_)
 

@@ -7,12 +7,346 @@ so any object with these methods works.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from headrace.stages.environments.pettingzoo.by_turns import TurnInstance
-from headrace.stages.environments.pettingzoo.instance import Agent, Instance, TimeStep
-from headrace.stages.environments.pettingzoo.parallel import ParallelInstance
+from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem, raise_broken
+from headrace.stages.environments.pettingzoo.instance import (
+    Agent,
+    Instance,
+    TimeStep,
+    arguments,
+    blaming,
+    copied,
+    number,
+)
+from headrace.stages.errors import BrokenEnvironmentError, type_of
+
+
+class TurnInstance(Instance):
+    """An environment in which agents act one after the other (AEC)."""
+
+    by_turns = True
+
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+        """Begin an episode; return the time step of the agent that decides first."""
+        self._last = {}
+        with blaming(self._name, "reset"):
+            self.env.reset(**arguments(seed, options))
+            self.first_infos = {agent: info or {} for agent, info in self._kept("infos").items()}
+            return self._up_to_next_turn()
+
+    def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
+        """Advance by one action.
+
+        Return the time steps of agents whose episodes ended, then of the agent to act next.
+        """
+        (action,) = actions.values()
+        with blaming(self._name, "step"):
+            self.env.step(action)
+            return self._up_to_next_turn()
+
+    def waiting(self) -> Mapping[Agent, float]:
+        """Return the reward that `last()` would return for each agent, if the environment stores these rewards.
+
+        The attribute `_cumulative_rewards` is private, but PettingZoo's wrappers pass it on.
+        """
+        with blaming(self._name, "step"):
+            received = getattr(self.env, "_cumulative_rewards", None)
+            if not isinstance(received, Mapping):
+                return {}
+            return {agent: number(received[agent]) for agent in self.env.agents if agent in received}
+
+    def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
+        """End the episode for the agent whose turn it is, and for the agents waiting for their turns."""
+        ended, received = super().truncate(deciding), self.waiting()
+        known = {time_step.agent for time_step in ended}
+        with blaming(self._name, "observe"):
+            for agent in self.env.agents:
+                if agent not in known:
+                    reward, info = received.get(agent, 0.0), self._kept("infos").get(agent, {})
+                    seen = TimeStep(agent, self.env.observe(agent), reward, info, False, True)
+                    ended.append(copied(seen))
+                    self._last.pop(agent, None)
+        return ended + self._left_behind()
+
+    def _up_to_next_turn(self) -> list[TimeStep]:
+        """Step dead agents with None, as PettingZoo requires, until a live agent is selected."""
+        time_steps: list[TimeStep] = []
+        while self.env.agents:
+            time_step = self._turn()
+            if not time_step.ended:
+                self._last[time_step.agent] = time_step
+                self.over = False
+                return [*time_steps, time_step]
+            if any(other.agent == time_step.agent for other in time_steps):
+                raise BrokenEnvironmentError(
+                    f"{self._name}: agent '{time_step.agent}' was stepped with None at its end, but is still selected"
+                )
+            time_steps.append(copied(time_step))
+            self._last.pop(time_step.agent, None)
+            self.env.step(None)
+        self.over = True
+        return time_steps + self._left_behind()
+
+    def _turn(self) -> TimeStep:
+        try:
+            agent, result = self.env.agent_selection, self.env.last()
+        except Exception as error:
+            raise_broken(error, self._name, "last")
+        parts = ("observation", "reward", "terminated", "truncated", "info")
+        if not isinstance(result, tuple) or len(result) != len(parts):
+            raise BrokenEnvironmentError(
+                f"{self._name}: its last() returned {described(result)}; expected five values: {', '.join(parts)}"
+            )
+        observation, reward, terminated, truncated, info = result
+        plain = isinstance(terminated, bool) and isinstance(truncated, bool) and isinstance(reward, float | int)
+        if not plain or type(info) is not dict:
+            problem = flag_problem(terminated, parts[2]) or flag_problem(truncated, parts[3]) or number_problem(reward)
+            if problem := problem or info_problem(info or {}, "last()"):
+                raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', 'last()')}")
+        if observation is None and terminated and agent in self._last:
+            observation = self._last[agent].observation  # training ignores this observation, but a row needs one
+        return TimeStep(agent, observation, number(reward), info or {}, bool(terminated), bool(truncated))
+
+    def _kept(self, name: str) -> dict[Agent, Any]:
+        """Return the environment's attribute that maps agents to values; an empty dict if it does not exist."""
+        return dict(getattr(self.env, name, {}))
+
+    def _left_behind(self) -> list[TimeStep]:
+        """Return endings for agents that left without a final turn, to give their last decisions a result."""
+        ended = []
+        for agent, last in self._last.items():
+            terminated = bool(self._kept("terminations").get(agent))
+            truncated = bool(self._kept("truncations").get(agent))
+            if not (terminated or truncated):
+                self._warn(
+                    "gone",
+                    "agent '%s' is no longer in agents, but was neither terminated nor truncated, so its end counts as "
+                    "truncated",
+                    agent,
+                )
+            reward = number(self._kept("_cumulative_rewards").get(agent, 0.0))
+            end = last._replace(reward=reward, terminated=terminated, truncated=truncated or not terminated)
+            ended.append(copied(end))
+        self._last = {}
+        return ended
+
+
+_PROBLEMS: Mapping[str, Callable[[Any], str | None]] = {
+    "observations": lambda value: None,  # checked against the space when rows are made
+    "rewards": number_problem,  # non-finite values are reported when rows are made
+    "terminations": lambda flag: flag_problem(flag, "termination"),
+    "truncations": lambda flag: flag_problem(flag, "truncation"),
+    "infos": lambda info: info_problem(info, "step()"),
+}
+"""Per part of a call's result: the function that checks one agent's value."""
+_PARTS = {"reset": ("observations", "infos"), "step": (*_PROBLEMS,)}
+_NUMBERS = {2: "two", 5: "five"}
+_SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
+"""Errors from using a value of the wrong type."""
+_LONGEST_PAUSE = 10_000
+"""Number of consecutive steps without a decision after which the environment counts as broken."""
+_MOST_LIVES = 20
+"""Number of consecutive one-step episodes at which an agent that never leaves `agents` causes an error."""
+
+
+class ParallelInstance(Instance):
+    """An environment in which all agents act simultaneously; agents may die, revive, join and pause.
+
+    An agent pauses while its episode continues but the agent is not in `agents`, or has no observation. During the
+    pause, the agent gets no action, and its rewards add up until it decides again. If an agent whose episode has ended
+    stays in `agents` or returns to it, the agent begins a new episode.
+    """
+
+    def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:
+        super().__init__(env, name, said)
+        self._owed: dict[Agent, float] = {}
+        """Per agent whose episode continues: the sum of its rewards since its last time step."""
+        self._lives: dict[Agent, tuple[int, int]] = {}
+        """Per agent that stayed in `agents` after its episode ended: the step in which that happened last, and how many
+        of its episodes in a row have ended after one step."""
+        self._steps = 0
+        self._tried = False
+
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+        """Begin an episode, in which all agents with an observation decide."""
+        with blaming(self._name, "reset"):
+            result = self.env.reset(**arguments(seed, options))
+            left = self._agents()
+        if not self._tried or not _is_filled(result, "reset"):
+            self._check(result, "reset")
+        self._owed, self._last = {}, {}
+        seen, self.first_infos = result
+        try:
+            return self._until_somebody_decides([*self._deciding(left, seen, self.first_infos)], left)
+        except _SURPRISES as error:
+            self._check(result, "reset")
+            raise_broken(error, self._name, "reset")
+
+    def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
+        """Advance. Return the time steps of the agents whose episodes ended, then of those that act next."""
+        time_steps, left = self._advance(actions)
+        return self._until_somebody_decides(time_steps, left)
+
+    def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
+        """End the episodes of the agents that would decide next, and of those that are paused."""
+        ended = super().truncate(deciding)
+        pausing = [each._replace(reward=self._owed[each.agent], truncated=True) for each in self._last.values()]
+        return ended + [copied(each) for each in pausing]
+
+    def _until_somebody_decides(self, time_steps: list[TimeStep], left: Sequence[Agent]) -> list[TimeStep]:
+        steps = 0
+        while left and (not time_steps or time_steps[-1].ended):
+            if (steps := steps + 1) > _LONGEST_PAUSE:
+                raise BrokenEnvironmentError(
+                    f"{self._name}: none of agents ({', '.join(map(str, left))}) has had an observation for "
+                    f"{_LONGEST_PAUSE} steps; expected an observation of every agent that can act"
+                )
+            more, left = self._advance({})
+            time_steps = [*time_steps, *more]
+        self.over = not left
+        return time_steps
+
+    def _advance(self, actions: Mapping[Agent, Any]) -> tuple[list[TimeStep], list[Agent]]:
+        self._steps += 1
+        try:
+            result = self.env.step(actions)
+            left = self._agents()
+        except Exception as error:
+            raise_broken(error, self._name, "step")
+        if not self._tried or not _is_filled(result, "step"):
+            self._check(result, "step")
+            self._tried = True
+        try:
+            ending = self._ended(result, actions, left)
+            return [*ending, *self._deciding(left, result[0], result[4])], left
+        except _SURPRISES as error:
+            self._check(result, "step")
+            raise_broken(error, self._name, "step")
+
+    def _check(self, result: Any, call: str) -> None:
+        """Check the entire result of a call.
+
+        Raises:
+            BrokenEnvironmentError: if the result is invalid; the message names the part and the agent.
+        """
+        parts = _PARTS[call]
+        if not _is_filled(result, call):
+            raise BrokenEnvironmentError(
+                f"{self._name}: its {call}() returned {described(result)}; expected {_NUMBERS[len(parts)]} dicts "
+                f"keyed by agent: {', '.join(parts)}"
+            )
+        for part, each in zip(parts, result, strict=True):
+            if not isinstance(each, Mapping):
+                raise BrokenEnvironmentError(
+                    f"{self._name}: its {call}() returned {described(each)} as {part}; expected a dict with a value "
+                    "for each agent"
+                )
+            for agent, value in each.items():
+                if problem := _PROBLEMS[part](value):
+                    problem = problem.replace("step()", f"{call}()")
+                    raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem}")
+
+    def _agents(self) -> list[Agent]:
+        agents = self.env.agents
+        if not isinstance(agents, Iterable):
+            raise BrokenEnvironmentError(f"{self._name}: its agents is {type_of(agents)}; expected a list")
+        return [*agents]
+
+    def _ended(
+        self, result: Sequence[Mapping[Agent, Any]], actions: Mapping[Agent, Any], left: Sequence[Agent]
+    ) -> list[TimeStep]:
+        seen, rewards, terminations, truncations, infos = result
+        ending, there = list[TimeStep](), {*left}
+        if len(rewards) > len(self._owed):
+            self._note_rewards(rewards)
+        for agent, owed in [*self._owed.items()]:
+            reward = rewards.get(agent, 0.0)
+            self._owed[agent] = owed + (reward if type(reward) is float else number(reward))
+            terminated, truncated = terminations.get(agent), truncations.get(agent)
+            if not (terminated or truncated):
+                if agent in there:
+                    continue
+                self._note_absence(agent, agent in actions, bool(left))
+                if left:
+                    continue
+                truncated = True
+            elif agent in there:
+                self._note_new_life(agent)
+            observation, last = seen.get(agent), self._last.pop(agent, None)
+            if observation is None and last is not None:  # without `last`, it has never decided, so it gets no row
+                if not terminated and agent in actions:
+                    raise BrokenEnvironmentError(f"{self._name}: step() returned no observation for agent '{agent}'")
+                observation = last.observation  # ignored by training, or the last one before a pause
+            reward, info = self._owed.pop(agent), infos.get(agent) or {}
+            ending.append(copied(TimeStep(agent, observation, reward, info, bool(terminated), bool(truncated))))
+        return ending
+
+    def _deciding(
+        self, left: Sequence[Agent], seen: Mapping[Agent, Any], infos: Mapping[Agent, Any]
+    ) -> Iterator[TimeStep]:
+        owed = self._owed
+        for agent in left:
+            reward = owed.get(agent, 0.0)
+            owed[agent] = 0.0
+            if (observation := seen.get(agent)) is None:
+                owed[agent] = reward
+                if "unseen" not in self._said:  # listing the others costs more than the step
+                    there = ", ".join(str(each) for each in seen if seen[each] is not None) or "none"
+                    self._warn(
+                        "unseen",
+                        "agent '%s' is in agents, but has no observation (found: %s), so it pauses: it receives no "
+                        "action until it has an observation",
+                        *(agent, there),
+                    )
+                continue
+            # Takes half as long as TimeStep(…), and runs once per agent and step.
+            time_step = tuple.__new__(TimeStep, (agent, observation, reward, infos.get(agent) or {}, False, False))
+            self._last[agent] = time_step
+            yield time_step
+
+    def _note_absence(self, agent: Agent, decided: bool, goes_on: bool) -> None:
+        if not goes_on and decided:
+            raise BrokenEnvironmentError(
+                f"{self._name}: agent '{agent}' is no longer in agents, but was neither terminated nor truncated"
+            )
+        how = "so it pauses: it receives no action until it returns" if goes_on else "so its end counts as truncated"
+        self._warn(
+            f"gone {goes_on}",
+            f"agent '%s' is no longer in agents, but was neither terminated nor truncated, {how}",
+            agent,
+        )
+
+    def _note_new_life(self, agent: Agent) -> None:
+        """Distinguish a revived agent from a finished one that the environment failed to remove from `agents`."""
+        step, lives = self._lives.get(agent, (0, 0))
+        self._lives[agent] = self._steps, lives + 1 if step == self._steps - 1 else 1
+        if self._lives[agent][1] >= _MOST_LIVES:
+            raise BrokenEnvironmentError(
+                f"{self._name}: agent '{agent}' has ended in {_MOST_LIVES} steps in a row, but is still in agents; "
+                "remove finished agents from agents, which must be empty when the game is over"
+            )
+        self._warn(
+            "lives",
+            "agent '%s' ended and is still in agents, so it begins another episode; the game is over once agents is "
+            "empty",
+            agent,
+        )
+
+    def _note_rewards(self, rewards: Mapping[Agent, Any]) -> None:
+        for agent in rewards.keys() - self._owed.keys():
+            if rewards[agent]:
+                self._warn(
+                    "reward",
+                    "step() returned a reward of %s for agent '%s', whose episode is over or has not begun; the "
+                    "reward is ignored",
+                    *(rewards[agent], agent),
+                )
+
+
+def _is_filled(result: Any, call: str) -> bool:
+    return isinstance(result, tuple | list) and len(result) == len(_PARTS[call])
 
 
 def api_of(env: Any) -> Literal["parallel", "aec"] | None:

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.config import ConfigError, RunConfig, load_config
 from headrace.pipeline.command import parse, read_request
-from headrace.pipeline.command.options import OLD_OPTIONS
+from headrace.pipeline.command.parser import OLD_OPTIONS
 from headrace.pipeline.common.errors import CommandError
 
 FILE = "behaviors: {Ball: {}, Bat: {keep_checkpoints: 2}}\nenv_settings: {env_path: Builds/Ball}\n"

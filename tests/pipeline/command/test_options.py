@@ -11,7 +11,7 @@ import pytest
 
 from headrace.config import ConfigError, RunConfig, load_config
 from headrace.pipeline.command import parse, parser, read_request
-from headrace.pipeline.command.options import OLD_OPTIONS
+from headrace.pipeline.command.parser import OLD_OPTIONS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "command-line.md"
 GYM = """\

@@ -47,7 +47,7 @@ def one_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """One Ray for all tests of this module, as if a script had started one before the run."""
     if find_spec("ray") is None:
         pytest.skip("Ray is not installed")
-    from headrace.pipeline.hosts.ray.session import RaySession
+    from headrace.pipeline.hosts.ray.hosts import RaySession
 
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", os.pathsep.join([str(TESTS.parent), str(TESTS)]))

@@ -55,8 +55,8 @@ def checkpoint_of(spec=SPEC, steps=None, **block):
         ),
         (
             {},
-            {"network_settings": {"hidden_units": 64, "num_layers": 1}},
-            "network_settings.hidden_units is 64, but the checkpoint was written with 128, 128",
+            {"network_settings": {"hidden_units": 32, "num_layers": 1}},
+            "network_settings.hidden_units is 32, but the checkpoint was written with 64, 64",
         ),
         (
             {"network_settings": {"memory": {"memory_size": 32}}},
@@ -73,7 +73,7 @@ def checkpoint_of(spec=SPEC, steps=None, **block):
             {"network_settings": {"gsde": {"use_expln": True}}},
             "network_settings.gsde.use_expln is True, but the checkpoint was written with False",
         ),
-        ({}, {"network_settings": {"normalize": True}}, "network_settings.normalize is True"),
+        ({}, {"network_settings": {"normalize": False}}, "network_settings.normalize is False"),
         ({}, {"network_settings": {"activation": "relu"}}, "network_settings.activation is relu"),
         ({}, {"network_settings": {"network": "nets:Mine"}}, "network_settings.network is nets:Mine"),
     ],

@@ -19,7 +19,7 @@ from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.control.messages import LearnerReady
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
-from headrace.pipeline.main.host_watch import Learners, SilenceWatch
+from headrace.pipeline.main.coordinator import Learners, SilenceWatch
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.reporting.statistics import StatisticsCollector

@@ -21,7 +21,7 @@ from predicted import MEMORY, group_of, saved
 from headrace import PredictError, RunError, load_policy
 from headrace.config import ActionRepeatSettings
 from headrace.queues.specs import ActionSpec, ObservationSpec
-from headrace.stages.environments.action_repeat import repeated
+from headrace.stages.environments.factory import repeated
 
 BOX = spaces.Box(-2, 2, (3,))
 

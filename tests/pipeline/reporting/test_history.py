@@ -17,7 +17,7 @@ from headrace.pipeline.reporting.history import (
     read_events,
 )
 from headrace.pipeline.reporting.statistics import Summary
-from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
+from headrace.pipeline.reporting.writers import TensorboardWriter
 
 
 def of(value: float) -> Summary:

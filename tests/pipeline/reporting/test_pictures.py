@@ -15,7 +15,7 @@ from headrace.pipeline import actions, cli
 from headrace.pipeline.reporting import pictures
 from headrace.pipeline.reporting.pictures import draw_runs, read_run, write_run_picture
 from headrace.pipeline.reporting.statistics import Summary
-from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
+from headrace.pipeline.reporting.writers import TensorboardWriter
 
 REWARD, ELO = "Environment/Cumulative Reward", "Self-play/ELO"
 

@@ -14,9 +14,9 @@ import pytest
 from full_disk import files_no_larger_than
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import headrace.pipeline.reporting.tensorboard_writer
+import headrace.pipeline.reporting.writers
 from headrace.pipeline.reporting.statistics import StatisticsCollector, Summary
-from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
+from headrace.pipeline.reporting.writers import TensorboardWriter
 
 REWARD = "Environment/Cumulative Reward"
 
@@ -145,7 +145,7 @@ import sys, warnings
 warnings.simplefilter("error")
 from pathlib import Path
 from headrace.pipeline.reporting.statistics import StatisticsCollector
-from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
+from headrace.pipeline.reporting.writers import TensorboardWriter
 assert "tensorboard" not in sys.modules
 collector = StatisticsCollector()
 collector.extend("Tennis", "x", [1, 2, 3])
@@ -174,7 +174,7 @@ def test_a_behaviour_that_goes_back_goes_on_with_one_curve(tmp_path):
 def test_writing_imports_neither_torch_nor_an_installed_tensorflow_and_warns_of_nothing(tmp_path):
     (tmp_path / "modules" / "tensorflow").mkdir(parents=True)
     (tmp_path / "modules" / "tensorflow" / "__init__.py").write_text("raise SystemExit('was imported')")
-    root = Path(headrace.pipeline.reporting.tensorboard_writer.__file__).parents[2]
+    root = Path(headrace.pipeline.reporting.writers.__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", USE, str(tmp_path / "run")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(tmp_path / "modules")])},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Action, Guard, State
+from headrace.stages.actor.actor import STANDS_STILL, TRANSITIONS, Action, Guard, State
 
 CHECKPOINT, RENEWAL, STOP = Guard.CHECKPOINT_DUE, Guard.RENEWAL_DUE, Guard.STOP_DUE
 NO_POLICY, RESET, NO_CREDITS = Guard.POLICY_MISSING, Guard.RESET_DUE, Guard.CREDITS_MISSING

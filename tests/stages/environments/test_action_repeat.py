@@ -19,7 +19,7 @@ from properties import examples
 from headrace.config import ActionRepeatSettings, EnvironmentSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environments.action_repeat import RepeatingGroup, repeated
+from headrace.stages.environments.factory import RepeatingGroup, repeated
 from headrace.stages.environments.protocol import AgentSteps, StepResult
 from headrace.stages.errors import StageError
 

@@ -15,10 +15,10 @@ from small_zoo import Counting, Crowd
 from headrace.config import EnvironmentSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environments.factory import LimitedGroup
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import LimitedInstance, instance_of
 from headrace.stages.environments.protocol import AgentSteps, StepResult
-from headrace.stages.environments.time_limit import LimitedGroup
 
 
 def settled(result: StepResult | Awaitable[StepResult]) -> StepResult:

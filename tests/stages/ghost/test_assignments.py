@@ -7,7 +7,7 @@ import pytest
 from fakes import policy_update
 
 from headrace.config import SelfPlaySettings
-from headrace.stages.ghost.assignments import Assignments
+from headrace.stages.ghost.controller import Assignments
 from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.stages.ghost.assignments import POLICY, REPORT, ResumeWait
+from headrace.stages.ghost.controller import POLICY, REPORT, ResumeWait
 
 HIDER, SEEKER = "Hider?team=0", "Seeker?team=1"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.config.league import FreezeSettings, ResetSettings
-from headrace.stages.league.freezing import LearnerProgress, is_due, is_reset
+from headrace.stages.league.controller import LearnerProgress, is_due, is_reset
 
 FREEZE = FreezeSettings(after=20, at_most=40)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from headrace.pipeline.control.messages import DirectShow, KeysHeld, PictureTaken
-from headrace.pipeline.parts.own_game.main import OwnGameLink
+from headrace.pipeline.parts.own_game.page import OwnGameLink
 
 HOST: Any = None
 """Whose messages they are does not matter here."""

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.godot import instance as instance_module
+from headrace.stages.environments.godot import making as instance_module
 from headrace.stages.environments.godot.announcement import AgentSpaces, Announcement
-from headrace.stages.environments.godot.instance import GodotInstance, ParameterCalls
+from headrace.stages.environments.godot.making import GodotInstance, ParameterCalls
 from headrace.stages.environments.godot.worker import GodotWorker
 from headrace.stages.environments.programs.errors import ProgramBroken, ProgramRefused
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.stages.environments.godot.instance import ParameterCalls
+from headrace.stages.environments.godot.making import ParameterCalls
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters
 
 

@@ -11,10 +11,8 @@ from small_zoo import Counting, Crowd
 
 from headrace.config import EnvironmentSettings
 from headrace.stages.environments.factory import chain_wrappers
-from headrace.stages.environments.pettingzoo.by_turns import TurnInstance
-from headrace.stages.environments.pettingzoo.instances import api_of
+from headrace.stages.environments.pettingzoo.instances import ParallelInstance, TurnInstance, api_of
 from headrace.stages.environments.pettingzoo.making import make_instances, maker_of
-from headrace.stages.environments.pettingzoo.parallel import ParallelInstance
 from headrace.stages.errors import BrokenEnvironmentError, LoadError, StageError
 
 MODULE = """

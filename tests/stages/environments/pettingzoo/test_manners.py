@@ -173,7 +173,7 @@ def test_an_agent_that_never_acted_leaves_no_row():
 
 
 def test_a_game_in_which_nobody_sees_anything_is_refused(monkeypatch):
-    monkeypatch.setattr("headrace.stages.environments.pettingzoo.parallel._LONGEST_PAUSE", 5)
+    monkeypatch.setattr("headrace.stages.environments.pettingzoo.instances._LONGEST_PAUSE", 5)
     with pytest.raises(BrokenEnvironmentError, match=r"none of agents \(a\) has had an observation for 5 steps"):
         group_of(Scripted(*[{"a": "."}] * 9)).reset(0)
 

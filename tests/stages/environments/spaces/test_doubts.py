@@ -9,8 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from headrace.config import ObservationSettings
-from headrace.stages.environments.spaces.columns import SpaceColumns
-from headrace.stages.environments.spaces.doubts import doubts
+from headrace.stages.environments.spaces.columns import SpaceColumns, doubts
 from headrace.stages.environments.spaces.observations import observation_parts
 from headrace.stages.environments.spaces.own_space import own_space
 

@@ -6,7 +6,7 @@ from demo_samples import BRAIN_AT, brain, delimited, episode, pair, unity_file
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stages.environments.unity.demo import META_ROOM, DemoReader, DemoWriter, read_varint, varint
+from headrace.stages.environments.unity.demo_steps import META_ROOM, DemoReader, DemoWriter, read_varint, varint
 from headrace.stages.environments.unity.messages import BrainParametersProto, DemonstrationMetaProto
 from headrace.stages.errors import StageError
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from properties import examples
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environments.unity.demo import DemoReader
-from headrace.stages.environments.unity.demo_steps import DemoSteps, read_demo, write_demo
+from headrace.stages.environments.unity.demo_steps import DemoReader, DemoSteps, read_demo, write_demo
 from headrace.stages.environments.unity.messages import BrainParametersProto
 from headrace.stages.errors import StageError
 

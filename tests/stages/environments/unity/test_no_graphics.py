@@ -7,8 +7,7 @@ from fake_unity import FakeUnity, asks, first, says
 from unity_samples import agent, noise, picture, png
 
 from headrace.config import EngineSettings, RunConfig
-from headrace.stages.environments.unity.instance import UnityInstance
-from headrace.stages.environments.unity.making import first_without_graphics
+from headrace.stages.environments.unity.making import UnityInstance, first_without_graphics
 from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
 
 

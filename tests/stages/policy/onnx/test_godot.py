@@ -12,8 +12,7 @@ from onnx_samples import MEMORY, design_for, live_policy, update_for
 
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.onnx.godot import remark_on_order
-from headrace.stages.policy.onnx.model import difference, onnx_model
+from headrace.stages.policy.onnx.model import difference, onnx_model, remark_on_order
 
 ROWS = 64
 
