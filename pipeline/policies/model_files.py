@@ -116,7 +116,7 @@ def find_model(reference: str, behavior: str | None = None, folder: Path | None 
     """
     found = dict(_candidates(reference, folder, behavior))
     of_league = [name for name in found if behavior and name.rpartition(".")[0] == behavior]
-    names = found if len(found) == 1 else [file_name(behavior or ""), *of_league]
+    names = found if len(found) == 1 else [file_name(behavior or ""), behavior or "", *of_league]
     wanted = next((name for name in names if name in found), None)
     if wanted is not None:
         return ModelFile(found[wanted](), wanted)
