@@ -20,6 +20,8 @@ BITS = {
             "hyperparameters": {
                 "batch_size": 8,
                 "buffer_size": 64,
+                "buffer_init_steps": 0,
+                "random_steps": 0,
                 "steps_per_update": 4,
                 "save_replay_buffer": True,
                 "hindsight": {"goals": "future"},

@@ -22,6 +22,7 @@ from run_configs import (
 from run_folders import streams, trainer_digest, weights_digest
 from runs import Command, record_expert, run_here
 
+from headrace.config import RunConfig
 from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_handle import StopRequest
 from headrace.queues.messages import TrajectoryBatch
@@ -120,6 +121,8 @@ def test_a_replay_is_the_same_whatever_the_configuration_says_of_environments(re
     """How many agents acted at a time, by which SAC's updates are paced, is in the recording."""
     behavior, plain, run_folder = recorded
     other = replaying(plain, run_folder, env_settings__num_envs=16)
+    # The defaults for learning depend on the kind of environment.
+    other["behaviors"] = RunConfig.from_plain(plain).to_plain()["behaviors"]
     del other["environment"]
     run_here(other, tmp_path, "without")
     assert weights_digest(tmp_path / "without", behavior) == weights_digest(run_folder, behavior)

@@ -14,6 +14,7 @@ from run_configs import INLINE, late
 from run_folders import streams, weights_digest
 from runs import run_here
 
+from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunFailed
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.stream_reader import StreamReader
@@ -45,6 +46,8 @@ def test_a_recording_describes_behaviors_that_are_born_late_too(behind_processor
 def replayed(results, *recordings, **changes):
     """Replay recordings in this process."""
     plain = late(**INLINE, replay__streams=list(recordings), **changes)
+    if not changes:  # as a run writes them: the defaults for learning depend on the kind of environment
+        plain["behaviors"] = RunConfig.from_plain(plain).to_plain()["behaviors"]
     del plain["environment"]
     return run_here(plain, results, "replay")
 

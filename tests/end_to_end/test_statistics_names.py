@@ -54,9 +54,9 @@ LEARNED = {
 OURS = {"Policy/Lag", "Pipeline/Update Duration", "Pipeline/Update Experiences", "Pipeline/Update Mean Return"}
 OURS |= {"Pipeline/Steps per Second", "Pipeline/Updates", "Policy/Importance Weight", "Marks/checkpoint"}
 OURS |= {f"Policy/{what}" for what in ("Approximate KL", "Clip Fraction", "Ratio Min", "Ratio Max", "Gradient Norm")}
+OURS |= {"Policy/Actor Gradient Norm", "Policy/Critic Gradient Norm"}
 OURS |= {f"Policy/{signal} Explained Variance" for signal in ("Extrinsic", *SIGNALS)}
-OURS_SAC = {"Policy/Actor Gradient Norm", "Policy/Critic Gradient Norm"}
-OURS_SAC |= {
+OURS_SAC = {
     f"Policy/{what} {kind}"
     for what in ("Q1", "Q2", "Value", "TD Error", "Log Probability")
     for kind in ("Min", "Mean", "Max")
