@@ -30,6 +30,7 @@ _ON_POLICY = {
 LEARNING_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "ppo": _ON_POLICY,
     "poca": _ON_POLICY,
+    "bc": {"network_settings": _ON_POLICY["network_settings"]},  # so that PPO can start from its policies
     "sac": {
         "hyperparameters": {
             "batch_size": 256,

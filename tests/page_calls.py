@@ -20,7 +20,11 @@ from runs import PATIENCE_S, run_here
 from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_handle import StopRequest
 
-LONG = cartpole(behaviors__CartPole__max_steps=10**8, behaviors__CartPole__checkpoint_interval=10**8)
+LONG = cartpole(
+    behaviors__CartPole__max_steps=10**8,
+    behaviors__CartPole__checkpoint_interval=10**8,
+    behaviors__CartPole__hyperparameters__beta=0.005,
+)
 """A run that goes on until it is stopped."""
 CALM = Path(__file__).parent / "end_to_end" / "calm_stages.py"
 LONG_HERE = changed(

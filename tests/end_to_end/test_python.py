@@ -162,7 +162,7 @@ def test_a_resumed_run_goes_on_where_it_was(trained, finished, tmp_path, caplog)
 
 def test_a_run_whose_networks_have_changed_since_says_so_when_it_is_resumed(finished, tmp_path):
     wider = changed(PLAIN, {"behaviors__CartPole__max_steps": 9000, "behaviors__CartPole__network_settings": {}})
-    expected = r"CartPole.network_settings.hidden_units is 128, 128, but the checkpoint was written with 32\n"
+    expected = r"CartPole.network_settings.hidden_units is 64, 64, but the checkpoint was written with 32\n"
     with pytest.raises(RunError, match=expected) as failed:
         run_here(wider, tmp_path, "run", resume=True)
     assert "--resume" not in str(failed.value), "which would fail again"
