@@ -1,9 +1,10 @@
 """The table of run parts: features beyond collecting steps and learning from them.
 
-A part is one folder, `pipeline/parts/<name>/`, with one module per side: `main.py` for main's event loop, `host.py` for
-its own host, `actor.py` and `learner.py` for its additions to actor and learner hosts, `page.py` for the live page. A
-run without the part does not need its folder, so deleting the folder and its entry here leaves other runs intact. Only
-the part's messages (`control/messages.py`), YAML keys and stages remain, without effect.
+A part is one folder, `pipeline/parts/<name>/`, with one module per side, or for two sides that are read together:
+`main.py` for main's event loop, `host.py` for its own host, `actor.py` and `learner.py` for its additions to actor and
+learner hosts, `page.py` for the live page. A run without the part does not need its folder, so deleting the folder and
+its entry here leaves other runs intact. Only the part's messages (`control/messages.py`), YAML keys and stages remain,
+without effect.
 
 The table names code as `module:Class` strings, and only the process that runs the code imports it: a learner needs no
 environment library, and an actor no torch.
@@ -80,7 +81,7 @@ RUN_PARTS: Table[RunPartKind] = Table(
     followers=RunPartKind(
         lambda config: config.pipeline.hosts.learners.replicas > 1,
         main=f"{_PARTS}.followers.main:FollowersPart",
-        learner=f"{_PARTS}.followers.learner:Followers",
+        learner=f"{_PARTS}.followers.host:Followers",
         roles={"follower": HostRole(f"{_PARTS}.followers.host:FollowerHost", "learners", ("replica",))},
     ),
     league=RunPartKind(
@@ -90,7 +91,7 @@ RUN_PARTS: Table[RunPartKind] = Table(
     ),
     own_game=RunPartKind(
         lambda config: bool(persons_in(config)),
-        main=f"{_PARTS}.own_game.main:OwnGameLink",
+        main=f"{_PARTS}.own_game.page:OwnGameLink",
         actor=f"{_PARTS}.own_game.actor:HostedGame",
         page=f"{_PARTS}.own_game.page:own_game_of",
     ),

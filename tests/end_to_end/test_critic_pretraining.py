@@ -18,7 +18,7 @@ IMPALA = {
         "batch_size_from_replay": 0,
         "critic_pretrain_steps": 600,
     },
-    "network_settings": {"hidden_units": 32, "num_layers": 1, "normalize": False, "activation": "swish"},
+    "network_settings": {"hidden_units": 32, "num_layers": 1, "normalize": False, "activation": "tanh"},
 }
 
 
@@ -27,6 +27,7 @@ def teacher(tmp_path_factory):
     """A run of PPO, recorded at the trainer's inlet."""
     folder = tmp_path_factory.mktemp("teacher")
     plain = cartpole(behaviors__CartPole__max_steps=1500, record={"edges": ["trainer"]}, **INLINE)
+    plain["behaviors"]["CartPole"]["network_settings"]["normalize"] = False
     return run_here(plain, folder, "teacher")
 
 

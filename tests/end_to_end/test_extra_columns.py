@@ -50,9 +50,10 @@ def play(folder: Path, plain: Plain, run_id: str) -> StreamReader:
 
 
 def tiny(trainer_type: str = NAME) -> Plain:
-    return cartpole(
-        behaviors__CartPole__trainer_type=trainer_type, behaviors__CartPole__max_steps=1500, record__edges=["trainer"]
-    )
+    plain = cartpole(behaviors__CartPole__max_steps=1500, record__edges=["trainer"])
+    # A class of one's own has the defaults of all trainers, not those of the kind of environment.
+    plain["behaviors"] = RunConfig.from_plain(plain).to_plain()["behaviors"]
+    return changed(plain, {"behaviors__CartPole__trainer_type": trainer_type})
 
 
 def replaying(plain: Plain, run_folder: Path) -> Plain:
