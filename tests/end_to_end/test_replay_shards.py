@@ -36,7 +36,7 @@ def rows_in_files(run_folder, shards: int) -> list[int]:
         begin = data.index(b"{")
         length = int.from_bytes(data[begin - 8 : begin], "little")
         facts = json.loads(data[begin : begin + length])["facts"]
-        rows.append(min(facts["count"], facts["capacity"]))
+        rows.append(min(facts["count"], facts["buffer_size"]))
     return rows
 
 
