@@ -35,6 +35,7 @@ LEARNING_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "hyperparameters": {
             "batch_size": 256,
             "buffer_size": 1_000_000,
+            "learning_rate": 1e-3,
             "buffer_init_steps": 100,
             "random_steps": 100,
         },
