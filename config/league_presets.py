@@ -47,3 +47,26 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """The presets, keyed by name: values for keys of `league`, which the user's YAML can override."""
+
+_SELF_PLAY: Mapping[str, Any] = {
+    "hyperparameters": {
+        "batch_size": 256,
+        "buffer_size": 2048,
+        "num_epoch": 3,
+        "learning_rate": 1e-3,
+        "learning_rate_schedule": "linear",
+        "beta": 1e-2,
+        "beta_schedule": "linear",
+        "epsilon_schedule": "constant",
+        "max_grad_norm": None,
+        "reward_normalization": False,
+        "regularization": {"coefficient": 0.2, "anchor_steps": 30_000},
+    },
+    "network_settings": {"activation": "tanh", "normalize": False},
+}
+
+PRESET_LEARNING: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "alphastar": {"ppo": _SELF_PLAY},
+    "five": {"ppo": _SELF_PLAY},
+}
+"""Defaults for a behaviour's keys, keyed by preset and by trainer: those with which the preset's rules learn well."""

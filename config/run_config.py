@@ -13,6 +13,7 @@ from headrace.config.environment import EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY
 from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
 from headrace.config.league import UNKNOWN, LeagueSettings
+from headrace.config.league_presets import PRESET_LEARNING
 from headrace.config.learning_defaults import instances_of, with_learning_defaults
 from headrace.config.section_checks import check_run, check_sections
 from headrace.config.section_warnings import section_warnings
@@ -253,11 +254,18 @@ def _learners(name: str, own: Any, leagues: Mapping[str, LeagueSettings]) -> Ite
         return
     others = {other: league for other, league in leagues.items() if other != name}
     shared = {key: value for key, value in own.items() if key != "league"}
+    preset = own["league"].get("preset") if isinstance(own["league"], Mapping) else own["league"]
     for learner, each in settings.learners.items():
         below = dict(shared)
         if each.own.get("trainer_type", below.get("trainer_type")) != below.get("trainer_type"):
             below.pop("hyperparameters", None)  # they belong to a different trainer
-        yield f"{name}.{learner}", {**_merge(below, each.own), "league": settings.of_learner(name, learner, others)}
+        merged = _merge(below, each.own)
+        # Hyperparameters without a trainer are a mistake, which the full check reports.
+        trainer = merged.get("trainer_type", None if "hyperparameters" in merged else DEFAULT_TRAINER)
+        learning = PRESET_LEARNING.get(str(preset), {}).get(str(trainer))
+        if learning is not None:
+            merged = _merge({"trainer_type": trainer, **learning}, merged)
+        yield f"{name}.{learner}", {**merged, "league": settings.of_learner(name, learner, others)}
 
 
 def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warnings: list[Finding]) -> dict[str, Any]:

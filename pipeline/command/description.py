@@ -95,7 +95,11 @@ def _leagues(config: RunConfig) -> Iterator[str]:
         steps = max(config.behavior_settings(name).max_steps for name in learners)
         played = ", ".join(f"{seats.count(name)} for {name}" for name in learners) if seats else "no learners"
         yield f"league of {of}, as expanded from the file (actors: {played}):"
-        yield indent(yaml.safe_dump(expanded(league.for_steps(steps)), sort_keys=False).rstrip(), "  ")
+        plain = expanded(league.for_steps(steps))
+        for name, learner in zip(learners, plain["league"]["learners"].values(), strict=True):
+            keys = config.behaviors[name].model_dump(mode="json", exclude={"league"}, exclude_unset=True)
+            learner.update(keys)  # those of the preset, the behaviour and the learner
+        yield indent(yaml.safe_dump(plain, sort_keys=False).rstrip(), "  ")
 
 
 def describe_environment(config: RunConfig) -> str:

@@ -6,6 +6,8 @@ import pytest
 
 from headrace.config import ConfigError, RunConfig, load_config
 from headrace.config.league_placement import placement_of, resources_of
+from headrace.config.league_presets import PRESET_LEARNING
+from headrace.config.learning_defaults import LEARNING_DEFAULTS
 
 FILE = """\
 environment: {kind: builtin, id: RockPaperScissors}
@@ -165,6 +167,78 @@ def test_a_league_goes_through_plain_data_and_back(tmp_path):
     config = load_config(path)
     assert RunConfig.from_plain(config.to_plain()).behaviors == config.behaviors
     assert RunConfig.from_plain(config.to_plain()).to_plain() == config.to_plain()
+
+
+def learned_with(behavior, league="alphastar", learner="main", **sections):
+    """What one learner of a behaviour with a preset's league learns with, as plain data."""
+    config = RunConfig.from_plain({"behaviors": {"RPS": {"league": league, **behavior}}, **sections})
+    return config.to_plain()["behaviors"][f"RPS.{learner}"]
+
+
+@pytest.mark.parametrize("preset", PRESET_LEARNING)
+def test_a_preset_brings_the_settings_that_its_rules_need_and_the_file_overrides_each_of_them(preset):
+    brought = PRESET_LEARNING[preset]["ppo"]
+    bare = learned_with({}, preset)
+    assert bare["trainer_type"] == "ppo"
+    for section, keys in brought.items():
+        for key, value in keys.items():
+            assert bare[section][key] == value or bare[section][key].items() >= value.items()
+    own = {"trainer_type": "ppo", "hyperparameters": {"beta": 0.25}, "network_settings": {"activation": "elu"}}
+    mine = learned_with(own, preset)
+    assert (mine["hyperparameters"].pop("beta"), mine["network_settings"].pop("activation")) == (0.25, "elu")
+    del bare["hyperparameters"]["beta"], bare["network_settings"]["activation"]
+    assert mine == bare
+
+
+@pytest.mark.parametrize("preset", PRESET_LEARNING)
+def test_a_preset_sets_each_key_for_which_kinds_of_environments_have_defaults(preset):
+    """Its results then do not depend on the kind of environment; only the network's width does."""
+    brought, table = PRESET_LEARNING[preset]["ppo"], LEARNING_DEFAULTS["ppo"]
+    for section in ("hyperparameters", "network_settings"):
+        assert table[section].keys() - {"hidden_units"} <= brought[section].keys()
+    game = {"kind": "open_spiel", "game": "kuhn_poker", "num_envs": 64}
+    assert learned_with({}, preset, environment=game)["hyperparameters"] == learned_with({}, preset)["hyperparameters"]
+
+
+def test_the_nearest_key_of_a_league_s_learner_wins():
+    default = {"trainer_type": "ppo", "hyperparameters": {"beta": 0.1, "num_epoch": 7, "regularization": None}}
+    shared = {"hyperparameters": {"beta": 0.2, "batch_size": 77}}
+    league = {"preset": "alphastar", "learners": {"main": {"hyperparameters": {"beta": 0.3}}}}
+    main, exploiter = (
+        learned_with(shared, league, learner, default_settings=default)["hyperparameters"]
+        for learner in ("main", "main_exploiter")
+    )
+    assert (main["beta"], exploiter["beta"]) == (0.3, 0.2), "the learner's own, or else the behaviour's"
+    assert (main["batch_size"], main["num_epoch"], main["regularization"]) == (77, 7, None), "not the preset's"
+    assert main["learning_rate"] == PRESET_LEARNING["alphastar"]["ppo"]["hyperparameters"]["learning_rate"]
+
+
+def test_what_a_preset_brings_for_one_trainer_does_not_reach_learners_with_another():
+    league = {"preset": "alphastar", "learners": {"league_exploiter": {"trainer_type": "ppo"}}}
+    alone = learned_with({"trainer_type": "sac"}, {"learners": {"main": {}}})
+    main = learned_with({"trainer_type": "sac"}, league)
+    exploiter = learned_with({"trainer_type": "sac"}, league, "league_exploiter")
+    assert {**main, "league": None} == {**alone, "league": None}
+    assert exploiter["hyperparameters"] == learned_with({}, learner="league_exploiter")["hyperparameters"]
+
+
+def test_what_a_preset_brings_is_written_and_read_again_as_it_is():
+    config = RunConfig.from_plain({"behaviors": {"RPS": {"league": "alphastar", "trainer_type": "ppo"}}})
+    assert RunConfig.from_plain(config.to_plain()).to_plain() == config.to_plain()
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted"),
+    [
+        ("hyperparameters: {beta: 0.1}", "hyperparameters: needs trainer_type as well"),
+        ("trainer_type: [ppo]", "trainer_type: "),
+        ("trainer_type: ppo, hyperparameters: 3", "hyperparameters: "),
+        ("network_settings: {activation: [tanh]}", "network_settings.activation: "),
+    ],
+)
+def test_wrong_keys_below_a_preset_are_refused_as_they_are_without_one(tmp_path, keys, wanted):
+    (found,) = refused(tmp_path, f"behaviors: {{RPS: {{{keys}, league: five}}}}\n")
+    assert found.startswith(f"league.yaml:1: behaviors.RPS.main.{wanted}"), found
 
 
 TEAMS = """\
