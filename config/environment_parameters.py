@@ -1,6 +1,6 @@
 """The `environment_parameters` section: numbers, samplers and curricula that supply values to the environment.
 
-This module only declares them: `headrace.pipeline.parts.curricula.main` advances lessons, and
+This module only declares them: `headrace.pipeline.parts.curricula` advances lessons, and
 `headrace.stages.environments.parameters` draws values.
 """
 

@@ -7,14 +7,91 @@ nothing from `config`, `queues`, `stages` or `pipeline`.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import socket
+import sys
+import threading
+import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
 
-from headrace.forks import confine_forks
+from headrace.place import CODE
+
+_LIBRARY = os.path.dirname(threading.__file__)
+_THREADS = (threading.__file__, os.path.join(_LIBRARY, "concurrent", ""))
+_LOOPS = os.path.join(_LIBRARY, "asyncio", "")  # not imported, because the command's first steps do not need it
+_NEVER_RETURNS = os.path.join("multiprocessing", "popen_fork.py")
+
+
+@functools.cache
+def confine_forks() -> None:
+    """From now on, end each process that user code forks when that code returns."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_confine)
+
+
+def _confine() -> None:
+    """End a forked child when user code returns to the innermost Headrace function that called it."""
+    forking = sys._getframe(1)
+    calls = list(_calls(forking))
+    ours = any(_lies_in(call, CODE) for call in calls)
+    ends = (*CODE, *_THREADS, *((_LOOPS,) if ours else ()))
+    inside = list(itertools.takewhile(lambda call: not _lies_in(call, ends), calls))
+    if len(inside) == len(calls) or any(call.f_code.co_filename.endswith(_NEVER_RETURNS) for call in inside):
+        return
+    boundary = calls[len(inside)]
+    where = f"{forking.f_code.co_filename}:{forking.f_lineno}"
+    boundary.f_trace_opcodes = True  # even if that function resumes on the same line
+    boundary.f_trace = functools.partial(_end, where)
+    sys.settrace(lambda *_: None)  # do not trace functions called from now on
+
+
+def _calls(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _lies_in(call: FrameType, folders: tuple[str, ...]) -> bool:
+    return call.f_code.co_filename.startswith(folders)
+
+
+def _end(where: str, frame: FrameType, event: str, arg: Any) -> None:
+    """End this process as Python would at the end of a script, but without running exit handlers."""
+    sys.settrace(None)
+    status = 1
+    with suppress(Exception):
+        # StopIteration and StopAsyncIteration mark the return of a generator or coroutine.
+        raised = event == "exception" and not issubclass(arg[0], StopIteration | StopAsyncIteration)
+        status = _raised(where, *arg) if raised else _came_back(where)
+        sys.stdout.flush()
+    os._exit(status)
+
+
+def _raised(where: str, kind: type[BaseException], error: BaseException, trace: TracebackType) -> int:
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return error.code or 0
+    raised = "".join(traceback.format_exception(kind, error, trace))
+    _say(f"[ERROR] Process {os.getpid()}, forked at {where}, raised:\n{raised}")
+    return 1
+
+
+def _came_back(where: str) -> int:
+    _say(
+        f"[WARNING] Process {os.getpid()}, forked at {where}, returned from the code that forked it, so Headrace "
+        "ended it: end forked processes with os._exit().\n"
+    )
+    return 0
+
+
+def _say(text: str) -> None:
+    os.write(2, text.encode(errors="backslashreplace"))  # `sys.stderr` may be any object by now
 
 
 @dataclass(frozen=True, slots=True)

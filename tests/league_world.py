@@ -13,7 +13,7 @@ import numpy as np
 from league_fakes import games
 
 from headrace.config import RunConfig
-from headrace.pipeline.parts.league.main import LeaguePart
+from headrace.pipeline.parts.league import LeaguePart
 from headrace.queues.messages import Columns, PolicyUpdate
 from headrace.stages.league.matchmaking import OWN
 

@@ -1,10 +1,9 @@
 """The table of run parts: features beyond collecting steps and learning from them.
 
-A part is one folder, `pipeline/parts/<name>/`, with one module per side, or for two sides that are read together:
-`main.py` for main's event loop, `host.py` for its own host, `actor.py` and `learner.py` for its additions to actor and
-learner hosts, `page.py` for the live page. A run without the part does not need its folder, so deleting the folder and
-its entry here leaves other runs intact. Only the part's messages (`control/messages.py`), YAML keys and stages remain,
-without effect.
+A part is one module, `pipeline/parts/<name>.py`, with a class for each side: main's event loop, its own host, its
+additions to actor and learner hosts, the live page. A part of which only one side imports torch is a folder with a
+module per side. A run without the part needs none of this, so deleting the module and its entry here leaves other runs
+intact. Only the part's messages (`control/messages.py`), YAML keys and stages remain, without effect.
 
 The table names code as `module:Class` strings, and only the process that runs the code imports it: a learner needs no
 environment library, and an actor no torch.
@@ -66,13 +65,11 @@ _PARTS = "headrace.pipeline.parts"
 RUN_PARTS: Table[RunPartKind] = Table(
     central_inference=RunPartKind(
         decides_centrally,
-        main=f"{_PARTS}.central_inference.main:CentralInference",
-        actor=f"{_PARTS}.central_inference.actor:CentralActor",
-        roles={INFERENCE: HostRole(f"{_PARTS}.central_inference.host:InferenceHost", "inference", (INFERENCE,))},
+        main=f"{_PARTS}.central_inference:CentralInference",
+        actor=f"{_PARTS}.central_inference:CentralActor",
+        roles={INFERENCE: HostRole(f"{_PARTS}.central_inference:InferenceHost", "inference", (INFERENCE,))},
     ),
-    curricula=RunPartKind(
-        lambda config: bool(config.environment_parameters), main=f"{_PARTS}.curricula.main:CurriculaPart"
-    ),
+    curricula=RunPartKind(lambda config: bool(config.environment_parameters), main=f"{_PARTS}.curricula:CurriculaPart"),
     evaluation=RunPartKind(
         lambda config: config.evaluation is not None and not config.checkpoint_settings.inference,
         main=f"{_PARTS}.evaluation.main:Evaluation",
@@ -80,14 +77,14 @@ RUN_PARTS: Table[RunPartKind] = Table(
     ),
     followers=RunPartKind(
         lambda config: config.pipeline.hosts.learners.replicas > 1,
-        main=f"{_PARTS}.followers.main:FollowersPart",
-        learner=f"{_PARTS}.followers.host:Followers",
-        roles={"follower": HostRole(f"{_PARTS}.followers.host:FollowerHost", "learners", ("replica",))},
+        main=f"{_PARTS}.followers:FollowersPart",
+        learner=f"{_PARTS}.followers:Followers",
+        roles={"follower": HostRole(f"{_PARTS}.followers:FollowerHost", "learners", ("replica",))},
     ),
     league=RunPartKind(
         lambda config: acts(config) and bool(league_seats(config)),
-        main=f"{_PARTS}.league.main:LeaguePart",
-        actor=f"{_PARTS}.league.actor:LeagueActor",
+        main=f"{_PARTS}.league:LeaguePart",
+        actor=f"{_PARTS}.league:LeagueActor",
     ),
     own_game=RunPartKind(
         lambda config: bool(persons_in(config)),

@@ -447,9 +447,11 @@ class CreditLedger:
             if grant is not None:
                 grants.append(grant)
                 continue
+            # Requests with equal wants depend on the same windows. Closing them together keeps their order: none can be
+            # overtaken for ever by later requests that need less.
             closed[request.wants] = None
             if len(closed) == len(self._wanted):
-                break
+                break  # all remaining requests want what is closed; with many actors, most calls end here
         for grant in grants:
             self._forget(grant.source)
         # A window that one source's steps close to all others may be open to that source.
@@ -486,6 +488,8 @@ class CreditLedger:
                 caps[name], versions[name] = FREE, 0
                 continue
             versions[name] = window.version
+            # An equal share, so that no source takes the whole window while the others wait; rounded up, so that the
+            # shares cover the window.
             chunk = -(-window.rows // max(1, len(self._sources)))
             caps[name] = window.grant(request.source, min(chunk, free[name]))
         return Grant(request.source, request.number, caps, versions)

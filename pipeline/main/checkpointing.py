@@ -132,7 +132,12 @@ class Checkpointing:
         return True
 
     def begin(self, then_stop: bool = False) -> None:
-        """Begin a checkpoint: make the sources put a barrier into their streams and, if requested, stop after it."""
+        """Begin a checkpoint: make the sources put a barrier into their streams and, if requested, stop after it.
+
+        The order matters. Credits stop before anything is saved. Self-play and the parts of the run record their state
+        before any source can react to its barrier. The number is announced before the barriers are sent, because saved
+        parts of a number that is not pending are ignored.
+        """
         if self.look():
             return
         put_back()

@@ -473,7 +473,11 @@ class Actor(Source[Item]):
         }
 
     def _obeys(self) -> bool:
-        """Return True if the actor may follow commands now: in deterministic runs, only in a `STANDS_STILL` state."""
+        """Return True if the actor may follow commands now: in deterministic runs, only in a `STANDS_STILL` state.
+
+        An actor reaches these states at steps that depend on its credits alone; in all others, the time at which a
+        command arrives would decide where a trajectory is cut.
+        """
         if not self._resets_at_checkpoints or self._state in STANDS_STILL:
             return True
         return not self._account.bounded()
@@ -527,6 +531,8 @@ class Actor(Source[Item]):
         self._context.timings.add(ACTING, time.perf_counter() - began)
         for step in steps:
             self._processor.add(step)
+        # Deferred messages come after the decisions that older policies made, and before the first batch is emitted:
+        # emitting may wait for room in a queue, and commands must not wait with it.
         self._catch_up()
         # Emit the trajectories that an older policy began. The ledger grants no credits for a version until this actor
         # acts with the one before it, so the trainer can't run ahead by more than its window.

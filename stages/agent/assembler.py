@@ -511,7 +511,7 @@ class Assembler:
         if self._mates is not None and step.group_ids is not None:
             self._mates.returns[where] += _shared(step)[step.ended :]
             stamps = (*stamps, step.group_ids[step.ended :])
-        key = as_bytes(stamps)
+        key = as_bytes(stamps)  # one comparison instead of one per column, in each tick
         turning, fresh, restamped = self._pages.full(lengths), 0, None
         # Fast path: with the last tick's agents and stamps, and no ending, no episode starts.
         if step.ended or tick.stamps != key:

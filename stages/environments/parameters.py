@@ -1,8 +1,8 @@
 """Draws environment parameters for each episode of each instance.
 
-Main decides which value or sampler each parameter has (`pipeline/parts/curricula/`) and sends all of them to the actors
-(`EnvironmentParameters`). This module draws from the samplers in each actor, so values differ between instances and
-episodes.
+Main decides which value or sampler each parameter has (`pipeline/parts/curricula.py`) and sends all of them to the
+actors (`EnvironmentParameters`). This module draws from the samplers in each actor, so values differ between instances
+and episodes.
 
 A `Parameterised` environment group receives an `EpisodeParameters` once, and gets values from it whenever episodes
 begin. An adapter for single environments (Gymnasium, PettingZoo) calls `options`, and passes the result to the

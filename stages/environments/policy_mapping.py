@@ -53,7 +53,7 @@ class PolicyMapping:
     draws: dict[int, float] = field(default_factory=dict)
     """Per team with brains: the number drawn for the brains; see `BrainDraws`."""
     codes: tuple[int, ...] = ()
-    """In a league: the code of each team's player; see `headrace.pipeline.parts.league.actor`."""
+    """In a league: the code of each team's player; see `headrace.pipeline.parts.league`."""
 
     def learns(self, behavior_id: str) -> bool:
         """Return True if the trainer learns from this behaviour id's steps."""

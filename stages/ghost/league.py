@@ -24,7 +24,8 @@ from headrace.stages.ghost.rating import SkillRating, points_lost, skill
 Key = TypeVar("Key")
 
 REMEMBERED = 1000
-"""Number of assignments whose games can still be rated; results of older assignments are ignored."""
+"""Number of assignments whose games can still be rated; results of older assignments are ignored. Each swap of
+opponents makes one assignment, so games end long before theirs is forgotten; the limit bounds a long run's memory."""
 
 
 @dataclass(frozen=True, slots=True)

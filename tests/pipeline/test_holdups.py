@@ -60,7 +60,7 @@ def seen_in(seconds: float = 25.0, **scenario) -> Bottleneck | None:
         patch("time.perf_counter", now),
         patch.object(PolicyPublisher, "process", slow_publish),
         patch.object(StreamWriter, "write", slow_write),
-        patch("headrace.pipeline.parts.central_inference.host.policy_maker", lambda *_: SlowPolicy),
+        patch("headrace.pipeline.parts.central_inference.policy_maker", lambda *_: SlowPolicy),
     ):
         run_flow(Scenario(**plain), look)
     return seen[0]

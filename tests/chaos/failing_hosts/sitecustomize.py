@@ -79,7 +79,7 @@ def fail_as_a_shard() -> None:
 
 
 def fail_as_the_inference_host() -> None:
-    from headrace.pipeline.parts.central_inference.host import InferenceHost
+    from headrace.pipeline.parts.central_inference import InferenceHost
     from headrace.stages.inference import CentralDecider
 
     match MOMENT:
@@ -94,7 +94,7 @@ def fail_as_the_inference_host() -> None:
 
 
 def fail_as_a_follower() -> None:
-    from headrace.pipeline.parts.followers.host import FollowerHost
+    from headrace.pipeline.parts.followers import FollowerHost
     from headrace.stages.trainer.on_policy.update import OnPolicyUpdate
 
     match MOMENT:

@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from headrace.pipeline.serving.admission import AIM_S, LEAST, Admission
+from headrace.pipeline.serving.service import AIM_S, LEAST, Admission
 
 
 def serve(admission, clock, per_s, seconds):

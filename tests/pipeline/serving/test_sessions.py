@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.pipeline.serving.action_request import ActionRequest, ErrorKind, RequestRefused
-from headrace.pipeline.serving.sessions import SessionLimits, Sessions
+from headrace.pipeline.serving.service import SessionLimits, Sessions
 from headrace.stages.policy.protocol import Recall
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.trainer import TrainerContext, gradients
-from headrace.stages.trainer.gradients import MOST_FORMS, WARM_UP, CapturedStep, CudaGraphs, copied, graphs_for
+from headrace.stages.trainer.gradients import MOST_FORMS, WARM_UP, CapturedStep, copied, graphs_for
 from headrace.stages.trainer.protocol import Replicas
 
 
@@ -141,45 +141,6 @@ def test_a_mistake_in_the_step_itself_is_raised():
         CapturedStep(wrong, RecordedGraphs(), pytest.fail)(rows(1, 1.0))
 
 
-def test_cuda_warms_up_and_captures_on_one_stream_and_lets_other_threads_be(monkeypatch):
-    """CUDA is not there: its calls are noted."""
-    calls = []
-
-    class Noted:
-        def __init__(self, name):
-            self.name = name
-
-        def wait_stream(self, other):
-            calls.append(f"{self.name} waits for {other.name}")
-
-        def __enter__(self):
-            calls.append(f"in {self.name}")
-
-        def __exit__(self, *_):
-            calls.append(f"out of {self.name}")
-
-        def replay(self):
-            calls.append("replay")
-
-    def graph(made, stream, capture_error_mode):
-        calls.append(f"{made.name} on {stream.name}, {capture_error_mode}")
-        return made
-
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Noted("side"))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Noted("present"))
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Noted("graph"))
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    graphs = CudaGraphs("cuda:1")
-    assert graphs.beside(lambda: 7) == 7
-    assert calls == ["side waits for present", "in side", "out of side", "present waits for side"]
-    calls.clear()
-    replay, found = graphs.capture(lambda: 8)
-    replay()
-    assert found == 8
-    assert calls == ["graph on side, thread_local", "in graph", "out of graph", "replay"]
-
-
 class Pair(Replicas):
     size = 2
 
@@ -209,14 +170,3 @@ def test_what_can_t_be_captured_is_said_with_the_reason(given, why, monkeypatch,
     (told,) = caplog.messages
     assert told.startswith("Ball: gradient steps are not captured as CUDA graphs: ")
     assert why in told
-
-
-def test_on_a_gpu_there_are_graphs_unless_they_are_switched_off_and_nowhere_else(monkeypatch, caplog):
-    monkeypatch.setattr(gradients, "CudaGraphs", lambda device: f"graphs on {device}")
-    with caplog.at_level(logging.INFO):
-        assert graphs_for(context("cuda:1")) == "graphs on cuda:1"
-    assert caplog.messages == ["Ball: gradient steps are captured as CUDA graphs and replayed."]
-    caplog.clear()
-    assert graphs_for(context("cuda:1", cuda_graphs=False)) is None
-    assert graphs_for(context("cpu")) is None
-    assert not caplog.messages

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from virtual_time import until_blocked
 
-from headrace.pipeline.parts.central_inference.actor import CentralDecisions
+from headrace.pipeline.parts.central_inference import CentralDecisions
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import DecisionAnswer, PolicyAnswer, PolicyQuestion
 from headrace.stages.environments.remote_policy import NoDecisionError

@@ -11,7 +11,7 @@ from virtual_time import until_blocked
 
 from headrace.config import RunConfig
 from headrace.pipeline.control.messages import DecideFor, PolicyKept, Stop
-from headrace.pipeline.parts.central_inference.main import CentralInference
+from headrace.pipeline.parts.central_inference import CentralInference
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import DecisionAnswer, DecisionRequest

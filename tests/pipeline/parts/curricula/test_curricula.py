@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from headrace.config import EnvironmentParameter, RunConfig
 from headrace.pipeline.common.lessons import final_parameters, kept_returns
-from headrace.pipeline.parts.curricula.main import Curricula, MeasuredProgress
+from headrace.pipeline.parts.curricula import Curricula, MeasuredProgress
 from headrace.stages.trainer.report import TrainerReport
 
 PARAMETERS = TypeAdapter(dict[str, EnvironmentParameter])
@@ -294,7 +294,7 @@ def test_those_that_end_together_change_together_and_one_of_them_may_ask_for_a_r
 
 
 def test_each_decision_is_explained(caplog):
-    caplog.set_level(logging.DEBUG, "headrace.pipeline.parts.curricula.main")
+    caplog.set_level(logging.DEBUG, "headrace.pipeline.parts.curricula")
     school = School(distance=curriculum({"threshold": 0.8, "min_lesson_length": 2}, names=["Near", "Far"]))
     assert school.curricula.describe() == ["Parameter 'distance' is in lesson 'Near' and has value 'Float: value=0.0'."]
     school.hear(0.5)

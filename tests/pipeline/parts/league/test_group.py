@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes import Cast, CountingGroup, answer_to
 
-from headrace.pipeline.parts.league.actor import LearnersGroup
+from headrace.pipeline.parts.league import LearnersGroup
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.protocol import Measured
 

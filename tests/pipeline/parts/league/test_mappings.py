@@ -8,7 +8,7 @@ from fakes import EchoPolicy, counting_spec, policy_update
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipeline.parts.league.actor import OWN, LeagueMappings
+from headrace.pipeline.parts.league import OWN, LeagueMappings
 from headrace.queues.messages import Matches
 from headrace.stages.environments.policy_mapping import MappedPlayer
 from headrace.stages.errors import StageError

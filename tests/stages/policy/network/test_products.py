@@ -1,7 +1,5 @@
 """Wide products are the same by every provider, and in bfloat16 within its 8 bits; everything else is torch's default."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,7 @@ from headrace.stages.policy.network import products
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
 from headrace.stages.policy.network.layers import Inputs
-from headrace.stages.policy.network.products import PROVIDERS, HiddenProducts, Provider, fast_bf16, fastest
+from headrace.stages.policy.network.products import PROVIDERS, HiddenProducts, Provider, fastest
 from headrace.stages.trainer.sac.networks import QNetwork
 
 IMAGE, VECTOR = ObservationSpec("image", (3, 20, 24), "uint8"), ObservationSpec("vector", (5,))
@@ -121,29 +119,6 @@ def test_parameters_have_the_same_names_types_and_first_values_in_both_precision
     plain, rounded = (network(each, IMAGE, ActorNetwork).state_dict() for each in (TORCHS_OWN, BF16))
     assert list(plain) == list(rounded)
     assert all(torch.equal(plain[name], rounded[name]) and rounded[name].dtype == torch.float32 for name in plain)
-
-
-@pytest.mark.parametrize(
-    ("features", "words"),
-    [("fpu amx_bf16 avx512_bf16", "AMX"), ("fpu avx512_bf16", "AVX512-bf16"), ("fpu avx2", None), ("", None)],
-)
-def test_what_makes_it_fast_is_read_from_the_cpu(features, words, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(features.split(), True), raising=False)
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "model name : any\n")
-    assert fast_bf16("cpu") == words
-
-
-def test_an_older_torch_reads_it_from_the_system(monkeypatch):
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "model name\t: any\nFeatures\t: fp asimd bf16\n")
-    assert fast_bf16("cpu") == "the ARM bf16 extension"
-
-
-@pytest.mark.parametrize(("capability", "words"), [((9, 0), "tensor cores"), ((7, 5), None)])
-def test_of_gpus_it_is_those_from_ampere_on(capability, words, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert fast_bf16("cuda:0") == words
-    assert fast_bf16("mps") is None
 
 
 @pytest.fixture

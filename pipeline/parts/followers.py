@@ -1,6 +1,7 @@
-"""The follower host: a replica of a learner's trainer, which receives the same items and learns with it.
+"""Followers: replicas of a learner's trainer, which receive the same items and learn with it.
 
-A follower sends no reports, policies or checkpoints; the learner does.
+A follower sends no reports, policies or checkpoints; the learner does. Main ends and replaces a learner that has lost a
+follower (`FollowersPart`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import TRAINER, shard_names
-from headrace.pipeline.control.messages import FollowerReady, HostFailed, HostFinished, LogLine, OpenEdge
+from headrace.pipeline.control.messages import FollowerLost, FollowerReady, HostFailed, HostFinished, LogLine, OpenEdge
 from headrace.pipeline.hosts.failures import how_it_ended, root_cause
 from headrace.pipeline.hosts.protocol import HostFactory, HostHandle, HostPlan
+from headrace.pipeline.main.run_part import RunPart
 from headrace.pipeline.roles.device import device_of
 from headrace.pipeline.roles.training import TrainerHost
 from headrace.queues.ends import ItemSink, ItemSource, Outlet
@@ -36,6 +38,16 @@ from headrace.stages.trainer.protocol import ReplicaLostError, Replicas, Trainer
 from headrace.stages.trainer.stage import TrainerStage
 
 log = logging.getLogger(__name__)
+
+
+class FollowersPart(RunPart):
+    """Ends learners that have lost a follower, so that they are replaced."""
+
+    receives = (FollowerLost,)
+
+    def receive(self, host: HostHandle, message: FollowerLost) -> None:
+        """End a learner that has lost a follower, so that a new learner can replace it."""
+        self.run.end_host(host, f"was ended, because {message.how}")
 
 
 CAUSE_S = 5.0

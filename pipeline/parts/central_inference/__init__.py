@@ -1,1 +1,0 @@
-"""Central inference: one host chooses actions for all actors."""

@@ -1,1 +1,0 @@
-"""Curricula: environment parameters whose lessons depend on training progress."""

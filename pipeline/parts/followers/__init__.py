@@ -1,1 +1,0 @@
-"""Replicas of a trainer: followers that learn together with their learner."""
