@@ -105,7 +105,7 @@ class Scored:
     """An actor's score for the episodes played since its last report."""
 
     played: Mapping[str, Any]
-    """A `headrace.stages.evaluation.scores.Played` for each behaviour id."""
+    """A `headrace.stages.evaluation.scores.EpisodeResults` for each behaviour id."""
     complete: bool
     """True if all episodes in the actor's share have ended."""
 

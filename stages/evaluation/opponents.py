@@ -217,7 +217,7 @@ def _request(config: RunConfig, settings: EvaluationSettings) -> BrainRequest:
     )
 
 
-class Seating:
+class EvaluationPlayers:
     """The players in one part of an evaluation; each player is made when its behaviour id first appears.
 
     Args:
@@ -253,11 +253,11 @@ class Seating:
         self._brain_of = brain_of
         self._players: dict[str, Player] = {}
 
-    def player(self, behavior_id: str) -> Player:
-        """Return the player for a behaviour id."""
+    def decide(self, behavior_id: str, steps: AgentSteps) -> ActionBatch:
+        """Return the actions of a behaviour id's agents that need a decision."""
         if behavior_id not in self._players:
             self._players[behavior_id] = self._make(self._specs[behavior_id])
-        return self._players[behavior_id]
+        return self._players[behavior_id](steps)
 
     def _make(self, spec: BehaviorSpec) -> Player:
         if spec.behavior_id in self._own:

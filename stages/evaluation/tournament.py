@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec, behavior_team
-from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, play, settled
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.episodes import equal_shares
 from headrace.stages.evaluation.opponents import Player
@@ -89,21 +90,22 @@ class Tournament:
 
     async def _play_side(self, pair: tuple[int, int], games: int) -> None:
         """Play games with the pair's first entrant on the lower team."""
-        result, self._started = self._started or await self._reset(), None
+        first, self._started = self._started or await self._reset(), None
         specs = self.group.behavior_specs
         lower = min(map(behavior_team, specs))
         counted = CountedGames(equal_shares(games, self.group.num_envs))
         players: dict[str, Player] = {}
-        while True:
+
+        def decide(behavior_id: str, steps: AgentSteps) -> ActionBatch:
+            if behavior_id not in players:
+                entrant = pair[behavior_team(behavior_id) != lower]
+                players[behavior_id] = self.make(entrant, specs[behavior_id], (self.seed, *pair, entrant))
+            return players[behavior_id](steps)
+
+        async for result in play(self.group, decide, first):
             counted.add(result, lower)
             if counted.complete or self.stop.is_set():
                 break
-            for behavior_id in result.steps.keys() - players.keys():
-                entrant = pair[behavior_team(behavior_id) != lower]
-                players[behavior_id] = self.make(entrant, specs[behavior_id], (self.seed, *pair, entrant))
-            actions = {behavior_id: players[behavior_id](steps) for behavior_id, steps in result.steps.items()}
-            result = await settled(self.group.step(actions))
-            await asyncio.sleep(0)
         won, drawn, lost = counted.results
         self.report(PairResult(*pair, won, drawn, lost))
 

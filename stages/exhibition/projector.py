@@ -10,8 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.queues.specs import BehaviorSpec, behavior_team
+import numpy as np
+
+from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.protocol import StepResult
+from headrace.stages.evaluation.scores import ScoreKeeper
 from headrace.stages.exhibition.film import FilmedGroup, Picture
 
 
@@ -25,38 +28,24 @@ class Standings:
         """Number of games, or episodes, that have ended."""
         self.returns: dict[str, float] = {}
         """The last episode's return, averaged over agents, keyed by behaviour id."""
-        self._running: dict[int, float] = {}
+        self._scores = ScoreKeeper(None, 0, 1, lambda name: False, lambda: None)
+        self._scores.begin(1, StepResult({}))
 
     def add(self, result: StepResult, ids: Mapping[str, Any]) -> tuple[bool, str]:
         """Add a tick's result; return whether a game or an episode has ended, and the winner, if any."""
-        over = False
-        for behavior_id, steps in result.steps.items():
-            ended = []
-            rewards = steps.rewards if steps.group_rewards is None else steps.rewards + steps.group_rewards
-            for row, agent in enumerate(steps.agent_ids.tolist()):
-                total = self._running.get(agent, 0.0) + float(rewards[row])
-                if row < steps.ended:
-                    ended.append(total)
-                    self._running.pop(agent, None)
-                else:
-                    self._running[agent] = total
-            if ended:
-                self.returns[behavior_id] = sum(ended) / len(ended)
-                over = True
-        if result.games is not None and len(result.games.env_ids):
-            self.games += 1
-            return True, self._winner(result.games.outcomes[0].tolist(), ids)
-        self.games += over and result.games is None
-        return over and result.games is None, ""
-
-    def _winner(self, outcomes: list[float], ids: Mapping[str, Any]) -> str:
-        best = max(outcomes)
-        if outcomes.count(best) > 1:
-            return ""
-        winners = [behavior_id for behavior_id in ids if behavior_team(behavior_id) == outcomes.index(best)]
+        self._scores.add(result)
+        finished = self._scores.drain()
+        over = [behavior_id for behavior_id, episodes in finished.items() if episodes.returns]
+        self.returns |= {behavior_id: float(np.mean(finished[behavior_id].returns)) for behavior_id in over}
+        if result.games is None or not len(result.games.env_ids):
+            ended = bool(over) and result.games is None
+            self.games += ended
+            return ended, ""
+        self.games += 1
+        winners = [behavior_id for behavior_id in ids if behavior_id in finished and finished[behavior_id].results[0]]
         for behavior_id in winners:
             self.wins[behavior_id] = self.wins.get(behavior_id, 0) + 1
-        return winners[0] if winners else ""
+        return True, winners[0] if winners else ""
 
 
 FASTEST_S = 0.019

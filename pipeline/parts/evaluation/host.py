@@ -128,25 +128,25 @@ class EvaluationHost(Host):
 
     def _report(self, result: EvaluationResult) -> None:
         """Write the best policy, and report a score to main. After a disk error, the next report tries again."""
-        name = result.spec.name
+        name, score = result.spec.name, result.score
         if result.best:
             self._unsaved[name] = result
         unsaved = self._unsaved.get(name)
-        if unsaved is not None and self._export(unsaved.policy, unsaved.spec, "best", unsaved.mean):
+        if unsaved is not None and self._export(unsaved.policy, unsaved.spec, "best", unsaved.score.mean):
             del self._unsaved[name]
         self.control.send(
             Evaluated(
                 name,
                 result.policy.step,
-                result.mean,
-                result.deviation,
-                result.lowest,
-                result.highest,
-                result.length,
-                result.episodes,
+                score.mean,
+                score.deviation,
+                score.lowest,
+                score.highest,
+                score.length,
+                score.episodes,
                 result.best,
-                result.shortest,
-                result.longest,
+                score.shortest,
+                score.longest,
             )
         )
 

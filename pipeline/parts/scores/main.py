@@ -16,7 +16,7 @@ from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.queues.specs import behavior_name, behavior_team
-from headrace.stages.evaluation.scores import Played, Score, ScoreSums, score_table
+from headrace.stages.evaluation.scores import EpisodeResults, Score, ScoreSums, score_table
 from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class ScoreBoard(RunPart):
         for behavior_id, (returns, lengths, results) in message.played.items():
             if behavior_id not in sums:
                 sums[behavior_id] = ScoreSums(keep=self._wanted is not None)
-            sums[behavior_id].add(Played(returns, lengths, results))
+            sums[behavior_id].add(EpisodeResults(returns, lengths, results))
         if message.complete:
             self._missing.discard(actor)
         if not self._missing:
