@@ -188,15 +188,9 @@ class Evaluated:
     behavior: str
     """The behaviour name."""
     step: int
-    mean: float
-    deviation: float
-    lowest: float
-    highest: float
-    length: float
-    episodes: int
+    score: Mapping[str, Any]
+    """A `headrace.stages.evaluation.scores.Score`, keyed by field name."""
     best: bool
-    shortest: int = 0
-    longest: int = 0
 
 
 @dataclass(frozen=True, slots=True)

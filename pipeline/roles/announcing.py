@@ -1,43 +1,148 @@
-"""A host's messages to the live page about a game that it shows: the game's sides, and each frame."""
+"""A game that a host shows on the live page: frames and the state of the game go out; requests and keys come in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from headrace.config import RunConfig
 from headrace.config.environment import KeyMapSettings
-from headrace.pipeline.control.messages import PictureTaken
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import ControlMessage, DirectShow, KeysHeld, PictureTaken, ShowAnnounced
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.exhibition.film import FilmedGroup
 from headrace.stages.exhibition.keys import buttons, keys_of
-from headrace.stages.exhibition.projector import Shown, Standings
+from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.people import HumanControllers
+from headrace.stages.exhibition.show import KEY, PAUSED, PacedGroup, ShownFrame
 from headrace.stages.games.scene import Display
 
+log = logging.getLogger(__name__)
 
-def picture_taken(number: int, shown: Shown, standings: Standings, recorded: int = 0) -> PictureTaken:
-    """Return the message for one frame, with everything that the page shows next to the frame.
+
+class GameNotes(NamedTuple):
+    """What a host adds to the state of its game."""
+
+    recorded: int = 0
+    """Number of steps in the recording in progress."""
+    saved: str = ""
+    """What became of the last recording."""
+    trouble: str = ""
+    """Why a chosen player is not playing."""
+
+
+class HostedGame:
+    """The game that a host shows: makes it, and exchanges messages with the live page over the control channel.
 
     Args:
-        number: the frame's number.
-        shown: the frame.
-        standings: results of the games so far.
-        recorded: number of steps in the recording in progress.
+        config: the run's configuration.
+        control: the host's end of the control channel.
+        must_play: returns True for a behaviour id that only a person controls. None if people may take over an agent of
+            any behaviour id.
+        choices: returns the names of a behaviour id's players.
+        notes: returns what the host adds to the state.
     """
-    picture = shown.picture
-    values = {
-        "number": number,
-        "shapes": picture.shapes,
-        "score": dict(picture.score),
-        "heads": dict(picture.heads),
-        "note": shown.note,
-        "about": shown.about,
-        "games": standings.games,
-        "wins": standings.wins,
-        "returns": standings.returns,
-        "recorded": recorded,
-    }
-    return PictureTaken(values, picture.image)
+
+    def __init__(
+        self,
+        config: RunConfig,
+        control: ControlEnd,
+        must_play: Callable[[BehaviorSpec], bool] | None = None,
+        choices: Callable[[BehaviorSpec], Sequence[str]] = lambda spec: (),
+        notes: Callable[[], GameNotes] = GameNotes,
+    ) -> None:
+        self._config = config
+        self._control = control
+        self._may_play = must_play or (lambda spec: True)
+        self._choices = choices
+        self._notes = notes
+        self._group: PacedGroup | None = None
+        self._film: FilmedGroup | None = None
+        self._announced: Mapping[str, Any] = {}
+        self._agents: Mapping[str, Sequence[str]] = {}
+        self._waits = ""
+        self._number = 0
+        self.people = HumanControllers(self._keys, time.monotonic, must_play or (lambda spec: False))
+
+    def make(self, request: EnvironmentRequest) -> PacedGroup:
+        """Make the game's environment; called again after it breaks.
+
+        Raises:
+            StageError: if the game can't be shown, or the YAML's keys don't fit its actions.
+            BrokenEnvironmentError: if creating the game failed.
+        """
+        group, self._film = make_shown_group(request)
+        self._group = PacedGroup(group, self._film, self.people, self._show, time.monotonic, self._tell)
+        return self._group
+
+    def receive(self, message: ControlMessage) -> bool:
+        """Handle a message from the page; return True if a person has begun to play."""
+        if isinstance(message, KeysHeld):
+            self.people.hear(message.behavior_id, message.number, message.keys)
+        elif isinstance(message, DirectShow):
+            taken = [behavior_id for behavior_id, (_, person) in message.parts.items() if person]
+            return self.people.direct(taken, message.paused, message.speed)
+        return False
+
+    def announce(self) -> None:
+        """Send the game's state to the page if it has changed."""
+        group, film, notes = self._group, self._film, self._notes()
+        assert group is not None, "it was made first"
+        assert film is not None, "it was made first"
+        specs = group.behavior_specs
+        sides = [
+            described_side(self._config, film, spec, self._choices(spec), self._may_play(spec))
+            for spec in specs.values()
+        ]
+        names = {side["id"]: side["name"] for side in sides}
+        whose = " and ".join(names[each] for each in self._waits.split(", ") if each in names)
+        values = {
+            "sides": sides,
+            "display": None if film.display is None else _described_display(film.display),
+            "saved": notes.saved,
+            "trouble": notes.trouble or unknown_names(self._config, film, specs),
+            "waits": f"The run is waiting for a person to play for {whose}." if whose else "",
+        }
+        if values != self._announced:
+            self._announced = values
+            self._control.send(ShowAnnounced(values))
+
+    def _keys(self, spec: BehaviorSpec) -> KeyMapSettings:
+        return keys_for(self._config, self._film, spec)
+
+    async def _show(self, frame: ShownFrame) -> None:
+        """Send a frame, with everything that the page shows next to it."""
+        group, film = self._group, self._film
+        assert group is not None, "it shows this"
+        assert film is not None, "it shows this"
+        if film.agents != self._agents or len(self._announced.get("sides", ())) < len(group.behavior_specs):
+            self._agents = film.agents
+            self.announce()
+        self._number += 1
+        picture, standings = frame.picture, group.standings
+        values = {
+            "number": self._number,
+            "shapes": picture.shapes,
+            "score": dict(picture.score),
+            "heads": dict(picture.heads),
+            "note": frame.note,
+            "about": frame.about,
+            "games": standings.games,
+            "wins": standings.wins,
+            "returns": standings.returns,
+            "recorded": self._notes().recorded,
+        }
+        self._control.send(PictureTaken(values, picture.image))
+        await self._control.drain()
+
+    def _tell(self, why: str) -> None:
+        self._waits = why if why not in (PAUSED, KEY) else ""
+        if self._waits:
+            log.info("The run is waiting for a person to play for %s on the live page.", self._waits)
+        self.announce()
 
 
 def keys_for(config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec) -> KeyMapSettings:
@@ -48,27 +153,27 @@ def keys_for(config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec) ->
 
 
 def described_side(
-    config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec, choices: Sequence[str], seat: bool = True
+    config: RunConfig, film: FilmedGroup, spec: BehaviorSpec, choices: Sequence[str], playable: bool = True
 ) -> dict[str, Any]:
     """Describe a behaviour id for the page: its possible players, its keys, and whether a person may play."""
     assert config.environment is not None, "it is shown"
     name = spec.name if spec.name == spec.behavior_id else f"{spec.name}, team {spec.team}"
-    agents = () if film is None else film.agents.get(spec.behavior_id, ())
-    called = {**({} if film is None else film.sides), **config.environment.sides}
-    found = [*dict.fromkeys(str(called[key]) for key in (*agents, spec.behavior_id, spec.name) if key in called)]
-    if film is not None and film.display is not None and found:
-        name = found[0]
-    elif found or (agents and name != spec.name):
-        name = f"{name}: {', '.join(found or agents)}"
+    agents = film.agents.get(spec.behavior_id, ())
+    called = {**film.sides, **config.environment.sides}
+    labels = [*dict.fromkeys(str(called[key]) for key in (*agents, spec.behavior_id, spec.name) if key in called)]
+    if film.display is not None and labels:
+        name = labels[0]
+    elif labels or (agents and name != spec.name):
+        name = f"{name}: {', '.join(labels or agents)}"
     keys = buttons(keys_for(config, film, spec))
-    return {"id": spec.behavior_id, "name": name, "choices": list(choices), "keys": keys, "seat": seat}
+    return {"id": spec.behavior_id, "name": name, "choices": list(choices), "keys": keys, "playable": playable}
 
 
-def unknown_names(config: RunConfig, film: FilmedGroup | None, specs: Mapping[str, BehaviorSpec]) -> str:
+def unknown_names(config: RunConfig, film: FilmedGroup, specs: Mapping[str, BehaviorSpec]) -> str:
     """Return a message about names in `environment.sides` or `environment.keys` that match no player, or ""."""
     environment = config.environment
     assert environment is not None, "it is shown"
-    agents = () if film is None else [agent for each in film.agents.values() for agent in each]
+    agents = [agent for each in film.agents.values() for agent in each]
     played = [*specs, *(spec.name for spec in specs.values())]
     for section, given, known in (("sides", environment.sides, [*agents, *played]), ("keys", environment.keys, played)):
         if lost := [key for key in given if key not in known]:
@@ -77,12 +182,6 @@ def unknown_names(config: RunConfig, film: FilmedGroup | None, specs: Mapping[st
     return ""
 
 
-def described_show(
-    sides: Sequence[dict[str, Any]], display: Display | None, saved: str = "", trouble: str = "", waits: str = ""
-) -> dict[str, Any]:
-    """Describe the shown game for the page: its sides, the constant parts of its frames, and notes."""
-    drawn = None
-    if display is not None:
-        drawn = {"view": list(display.view), "sky": list(display.sky), "backdrop": display.backdrop}
-        drawn["aim"] = display.aim
-    return {"sides": [*sides], "display": drawn, "saved": saved, "trouble": trouble, "waits": waits}
+def _described_display(display: Display) -> dict[str, Any]:
+    """Describe the constant parts of a game's frames."""
+    return {"view": list(display.view), "sky": list(display.sky), "backdrop": display.backdrop, "aim": display.aim}

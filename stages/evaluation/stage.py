@@ -111,7 +111,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         policy = self._newest[name]
         self._due[name] = policy.step + self._every - policy.step % self._every
         self._played[name] = policy.step
-        counted, spec = await self._play(policy)
+        counted, spec = await self.play(policy)
         returns = [value for each in counted for value in each.returns]
         if not returns:
             self._warn(name, f"no episode of {name} ended in the evaluation environments, so {name} has no score")
@@ -122,7 +122,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             self._best[name] = score.mean
         self._report(EvaluationResult(policy, spec, score, best))
 
-    async def _play(self, policy: PolicyUpdate) -> tuple[list[CountedEpisodes], BehaviorSpec]:
+    async def play(self, policy: PolicyUpdate) -> tuple[list[CountedEpisodes], BehaviorSpec]:
         """Play a policy; return the counted episodes of each of its behaviour ids, and the first id's spec."""
         group, name = self._group, policy.behavior_id
         assert group is not None, "the stage was not started"

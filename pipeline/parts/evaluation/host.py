@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,27 +129,13 @@ class EvaluationHost(Host):
 
     def _report(self, result: EvaluationResult) -> None:
         """Write the best policy, and report a score to main. After a disk error, the next report tries again."""
-        name, score = result.spec.name, result.score
+        name = result.spec.name
         if result.best:
             self._unsaved[name] = result
         unsaved = self._unsaved.get(name)
         if unsaved is not None and self._export(unsaved.policy, unsaved.spec, "best", unsaved.score.mean):
             del self._unsaved[name]
-        self.control.send(
-            Evaluated(
-                name,
-                result.policy.step,
-                score.mean,
-                score.deviation,
-                score.lowest,
-                score.highest,
-                score.length,
-                score.episodes,
-                result.best,
-                score.shortest,
-                score.longest,
-            )
-        )
+        self.control.send(Evaluated(name, result.policy.step, asdict(result.score), result.best))
 
     @preparing()
     def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str, mean: float | None = None) -> bool:
