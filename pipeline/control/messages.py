@@ -101,7 +101,7 @@ class PartFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class EpisodesScored:
     """An actor's score for the episodes played since its last report."""
 
     played: Mapping[str, Any]
@@ -182,7 +182,7 @@ class EpochEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class PolicyEvaluated:
     """The result of playing a policy deterministically in separate environments; see `EvaluationResult`."""
 
     behavior: str
@@ -363,8 +363,8 @@ class KeysHeld:
 # fmt: off
 ControlMessage = (
     BehaviorSeen | LearnerReady | FollowerReady | FollowerLost | CreditsReturned | CreditRequest | TrainerReport
-    | PartSaved | PartFailed | Scored | SourceEnded | PolicyKept | Exported | ExportFailed | Preparing
-    | StatisticsReport | EpochEnded | Evaluated | LogLine | HostFailed | HostFinished | OpenEdge | DecideFor
+    | PartSaved | PartFailed | EpisodesScored | SourceEnded | PolicyKept | Exported | ExportFailed | Preparing
+    | StatisticsReport | EpochEnded | PolicyEvaluated | LogLine | HostFailed | HostFinished | OpenEdge | DecideFor
     | Assignment | Matches | EnvironmentParameters | Grant | LearnerReplaced | BeginCheckpoint | SaveNow | FolderMoved
     | Stop | Hold | SetHyperparameter | LearnNoMore | BeginAnew | ShowAnnounced | PictureTaken | DirectShow | KeysHeld
 )

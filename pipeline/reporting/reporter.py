@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from headrace.pipeline.control.messages import EpochEnded, Evaluated
+from headrace.pipeline.control.messages import EpochEnded, PolicyEvaluated
 from headrace.pipeline.reporting.bottleneck import find_bottleneck
 from headrace.pipeline.reporting.console import ELO, EPISODE_LENGTH, REWARD, ConsoleWriter
 from headrace.pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
@@ -151,7 +151,7 @@ class Reporter:
             behavior.next_summary = due + behavior.summary_freq
             self._summarize(behavior, due)
 
-    def record_evaluation(self, message: Evaluated) -> None:
+    def record_evaluation(self, message: PolicyEvaluated) -> None:
         """Log a policy's evaluation, and write it at the policy's step."""
         score = Score(**message.score)
         log.info(

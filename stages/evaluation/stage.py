@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
 from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, play, settled
 from headrace.stages.evaluation.episodes import CountedEpisodes, equal_shares
-from headrace.stages.evaluation.opponents import SEED, EvaluationOpponents, EvaluationPlayers, uniform_player
+from headrace.stages.evaluation.opponents import (
+    SEED,
+    EvaluationOpponents,
+    GreedyPlayer,
+    Player,
+    made_on_demand,
+    uniform_player,
+)
 from headrace.stages.evaluation.scores import Score, score_of
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.stage import Stage, StageContext
@@ -127,10 +134,10 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         group, name = self._group, policy.behavior_id
         assert group is not None, "the stage was not started"
 
-        def decide_at_random(behavior_id: str, steps: AgentSteps) -> ActionBatch:
+        def at_random(behavior_id: str, steps: AgentSteps) -> ActionBatch:
             return uniform_player(group.behavior_specs[behavior_id])(steps)
 
-        async for result in play(group, decide_at_random, await self._reset(group)):
+        async for result in play(group, at_random, await self._reset(group)):
             start, ids = result, self._ids_of(name, group)
             if ids:  # a behaviour id may appear after the start
                 break
@@ -165,22 +172,42 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         self, group: EnvironmentGroup, policy: PolicyUpdate, counted: Mapping[str, CountedEpisodes], start: StepResult
     ) -> None:
         """Play until all episodes in `counted` have ended; the policy plays for the behaviour ids in `counted`."""
-        players = EvaluationPlayers(
-            policy,
-            counted,
-            group.behavior_specs,
-            self._newest,
-            self._opponents,
-            self._make_policy,
-            lambda unknown: self._warn(unknown, f"{unknown} has no policy yet, so its agents act at random"),
-            self._brain_of,
-        )
-        async for result in play(group, players.decide, start):
+        players = made_on_demand(lambda behavior_id: self._player(group, behavior_id, policy, counted))
+        async for result in play(group, players, start):
             for behavior_id, episodes in counted.items():
                 episodes.add(result.steps.get(behavior_id), result.lost, result.closed)
             if all(episodes.complete for episodes in counted.values()):
                 return
             self._ticks += 1
+
+    def _player(
+        self, group: EnvironmentGroup, behavior_id: str, policy: PolicyUpdate, evaluated: Collection[str]
+    ) -> Player:
+        """Make a behaviour id's player, given the behaviour ids that the evaluated policy plays.
+
+        Brains that always decide for a behaviour id replace opponents only if the opponents are the newest policies.
+        """
+        spec = group.behavior_specs[behavior_id]
+        if behavior_id in evaluated:
+            return self._by_policy(spec, policy)
+        if len(set(map(behavior_team, group.behavior_specs))) > 1:
+            opponent = spec.team not in map(behavior_team, evaluated)
+        else:
+            opponent = spec.name != policy.behavior_id
+        newest = self._newest.get(spec.name)
+        if not opponent or self._opponents.everyone_counts:
+            brain = self._brain_of(spec)
+            if brain is not None:
+                return GreedyPlayer(brain, spec)
+        return self._opponents.player(spec, newest, self._by_policy) if opponent else self._by_policy(spec, newest)
+
+    def _by_policy(self, spec: BehaviorSpec, policy: PolicyUpdate | None) -> Player:
+        if policy is None:
+            self._warn(spec.name, f"{spec.name} has no policy yet, so its agents act at random")
+            return uniform_player(spec)
+        acting = self._make_policy(spec)
+        acting.load(policy)
+        return GreedyPlayer(acting, spec)
 
     def _warn_of_all_sides(self, name: str, teams: int) -> None:
         if teams > 1:

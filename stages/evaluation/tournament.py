@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec, behavior_team
-from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, play, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, play, settled
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.episodes import equal_shares
-from headrace.stages.evaluation.opponents import Player
+from headrace.stages.evaluation.opponents import Player, made_on_demand
 
 MakePlayer = Callable[[int, BehaviorSpec, Sequence[int]], Player]
 """Function that makes an entrant's player for a behaviour id, given the entrant's number, the spec and a seed."""
@@ -94,15 +93,12 @@ class Tournament:
         specs = self.group.behavior_specs
         lower = min(map(behavior_team, specs))
         counted = CountedGames(equal_shares(games, self.group.num_envs))
-        players: dict[str, Player] = {}
 
-        def decide(behavior_id: str, steps: AgentSteps) -> ActionBatch:
-            if behavior_id not in players:
-                entrant = pair[behavior_team(behavior_id) != lower]
-                players[behavior_id] = self.make(entrant, specs[behavior_id], (self.seed, *pair, entrant))
-            return players[behavior_id](steps)
+        def make(behavior_id: str) -> Player:
+            entrant = pair[behavior_team(behavior_id) != lower]
+            return self.make(entrant, specs[behavior_id], (self.seed, *pair, entrant))
 
-        async for result in play(self.group, decide, first):
+        async for result in play(self.group, made_on_demand(make), first):
             counted.add(result, lower)
             if counted.complete or self.stop.is_set():
                 break

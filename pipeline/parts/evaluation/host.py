@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import Evaluated, OpenEdge, Stop
+from headrace.pipeline.control.messages import OpenEdge, PolicyEvaluated, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.parts.evaluation.best_scores import conditions, standing_score
 from headrace.pipeline.policies.brains import lone_brain
@@ -135,7 +135,7 @@ class EvaluationHost(Host):
         unsaved = self._unsaved.get(name)
         if unsaved is not None and self._export(unsaved.policy, unsaved.spec, "best", unsaved.score.mean):
             del self._unsaved[name]
-        self.control.send(Evaluated(name, result.policy.step, asdict(result.score), result.best))
+        self.control.send(PolicyEvaluated(name, result.policy.step, asdict(result.score), result.best))
 
     @preparing()
     def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str, mean: float | None = None) -> bool:

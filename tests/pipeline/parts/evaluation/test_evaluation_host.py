@@ -15,7 +15,7 @@ import pytest
 
 from headrace.config import RunConfig
 from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import Evaluated, HostFailed, HostFinished, OpenEdge, Stop
+from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, PolicyEvaluated, Stop
 from headrace.pipeline.hosts.host_process import serve
 from headrace.pipeline.hosts.inline import LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
@@ -77,12 +77,12 @@ async def evaluated(
     host = asyncio.create_task(serve(HostPlan("evaluation", "evaluation", plain, None, str(folder), 3), theirs, edges))
     told = []
     async for message in control.receive():
-        if isinstance(message, Evaluated) and left:
+        if isinstance(message, PolicyEvaluated) and left:
             meanwhile()
             queue.put_nowait(left.pop(0))
             if not left:
                 queue.close()
-        if isinstance(message, Evaluated | HostFailed | HostFinished):
+        if isinstance(message, PolicyEvaluated | HostFailed | HostFinished):
             told.append(message)
     await host
     return told
