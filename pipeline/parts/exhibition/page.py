@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from headrace.config.section_checks import persons_in
@@ -178,67 +177,30 @@ class Exhibition(ShownGame):
                 self._outlets[behavior].put_nowait(policy)
 
 
-class RunGameMessages(RunPart):
-    """Carries messages between the page and the run's only instance, in main's event loop.
-
-    Attributes:
-        tell: called with each message from the game, and with None whenever the game's actor starts.
-    """
-
-    receives = (ShowAnnounced, PictureTaken)
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self.tell: Callable[[ShowAnnounced | PictureTaken | None], None] = lambda message: None
-        self._order: DirectShow | None = None
-
-    def listen(self, tell: Callable[[ShowAnnounced | PictureTaken | None], None]) -> None:
-        """Register the function that receives the game's messages for the page."""
-        self.tell = tell
-
-    def send(self, message: DirectShow | KeysHeld) -> None:
-        """Forward a message from the page to the game."""
-        if isinstance(message, DirectShow):
-            self._order = message
-        self.run.broadcaster.send_to_sources(message)
-
-    def receive(self, host: HostHandle, message: ShowAnnounced | PictureTaken) -> None:
-        """Forward a message from the game to the page."""
-        self.tell(message)
-
-    async def actor_started(self, slot: ActorSlot) -> None:
-        """Handle an actor's start; the actor may replace one in which a person was playing."""
-        self.tell(None)
-        if self._order is not None:
-            slot.handle.control.send(self._order)
-
-
 class RunGame(ShownGame):
     """The run's only instance, in which people play, as seen by the page's server.
 
     Args:
-        send: sends a message to main, from any thread.
-        listen: registers a function that main calls with each message from the game, and with None when the game's
-            actor starts.
+        send: sends a message to the game's actor, from any thread.
     """
 
     own = True
 
-    def __init__(
-        self,
-        send: Callable[[DirectShow | KeysHeld], object],
-        listen: Callable[[Callable[[PictureTaken | ShowAnnounced | None], None]], None],
-    ) -> None:
+    def __init__(self, send: Callable[[DirectShow | KeysHeld], object]) -> None:
         super().__init__("starting")
         self._send_to_main = send
-        self._listen = listen
+        self._call: Callable[..., None] = lambda function, *arguments: None
 
     def join(self, call: Callable[..., None]) -> None:
-        """Receive the game's messages in the server's event loop."""
-        self._listen(partial(call, self.receive))
+        """Store the function that schedules calls in the server's event loop."""
+        self._call = call
 
     def start(self) -> None:
         """Do nothing: the game runs as long as the run does."""
+
+    def tell_of(self, message: PictureTaken | ShowAnnounced | None) -> None:
+        """Handle a message from the game, or None when its actor starts; called in main's thread."""
+        self._call(self.receive, message)
 
     def receive(self, message: PictureTaken | ShowAnnounced | None) -> None:
         """Handle a message from the game, or None when its actor starts, possibly to replace a lost one."""
@@ -250,6 +212,38 @@ class RunGame(ShownGame):
 
     def _send(self, message: DirectShow | KeysHeld) -> None:
         self._send_to_main(message)
+
+
+class RunGameMessages(RunPart):
+    """Carries messages between the page and the run's only instance, in main's event loop.
+
+    Attributes:
+        game: the game for the page.
+    """
+
+    receives = (ShowAnnounced, PictureTaken)
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        main = asyncio.get_running_loop()
+        self.game = RunGame(lambda message: main.call_soon_threadsafe(self.send, message))
+        self._order: DirectShow | None = None
+
+    def send(self, message: DirectShow | KeysHeld) -> None:
+        """Forward a message from the page to the game's actor."""
+        if isinstance(message, DirectShow):
+            self._order = message
+        self.run.broadcaster.send_to_sources(message)
+
+    def receive(self, host: HostHandle, message: ShowAnnounced | PictureTaken) -> None:
+        """Forward a message from the game to the page."""
+        self.game.tell_of(message)
+
+    async def actor_started(self, slot: ActorSlot) -> None:
+        """Handle an actor's start; the actor may replace one in which a person was playing."""
+        self.game.tell_of(None)
+        if self._order is not None:
+            slot.handle.control.send(self._order)
 
 
 def game_of(plan: RunPlan, coordinator: Coordinator) -> ShownGame:
@@ -264,8 +258,7 @@ def game_of(plan: RunPlan, coordinator: Coordinator) -> ShownGame:
     config = plan.config
     if persons_in(config):
         messages: RunGameMessages = coordinator.parts.get("exhibition")
-        main = asyncio.get_running_loop()
-        return RunGame(lambda message: main.call_soon_threadsafe(messages.send, message), messages.listen)
+        return messages.game
     replayed = config.replay is not None and config.environment is None
     refused = "the run learns from recordings, so there is no game to watch" if replayed else why_not_shown(config)
     if not refused and config.environment is not None and (why := why_not_elsewhere(config.environment.factory)):

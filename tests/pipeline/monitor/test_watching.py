@@ -173,7 +173,7 @@ def test_who_closes_the_page_gives_the_side_back_and_ends_the_recording(viewer):
 def players():
     """Two viewers of a run's own game in which a person plays on the left, and what was sent to main."""
     sent = []
-    show = RunGame(sent.append, lambda tell: None)
+    show = RunGame(sent.append)
     sides = [{**side, "choices": [], "playable": side["id"] == "left"} for side in SIDES]
     show.receive(ShowAnnounced({"sides": sides, "display": None, "saved": "", "trouble": "", "waits": "for left"}))
     return Viewer(show, may_play=True), Viewer(show, may_play=False), sent

@@ -187,18 +187,6 @@ async def test_a_snapshot_that_cannot_be_played_is_said_and_the_game_goes_on():
     assert stand.cast.trouble == "step 100 is damaged; Volley?team=0 acts at random"
 
 
-async def test_a_paused_show_stands_still():
-    stand = volley(most=60)
-    stand.people.direct([], paused=True, speed=1.0)
-    running = asyncio.create_task(stand.run())
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert len(stand.played) == 0
-    stand.people.direct([], paused=False, speed=1.0)
-    await running
-    assert stand.played
-
-
 async def test_pictures_of_gymnasium_are_images_at_its_pace():
     pytest.importorskip("pygame")
     stand = Stand({"kind": "gymnasium", "id": "CartPole-v1", "num_envs": 4}, 5, {"CartPole": {}})

@@ -31,7 +31,7 @@ class Actors:
 async def test_an_actor_that_takes_anothers_place_is_told_who_plays_and_the_page_that_it_is_another():
     actors, told = Actors(), []
     link = RunGameMessages(cast("Any", SimpleNamespace(broadcaster=actors)))
-    link.listen(told.append)
+    link.game.join(lambda function, message: told.append(message))
     await actors.start(link)
     order = DirectShow({"Volley?team=1": ("newest", True)})
     for message in (DirectShow({}), order, KeysHeld("Volley?team=1", 1, ("a",))):
