@@ -45,11 +45,11 @@ class ScoreKeeper:
 
     def __init__(
         self,
-        wanted: int | None,
-        replica: int,
-        replicas: int,
-        competes: Callable[[str], bool],
-        on_complete: Callable[[], None],
+        wanted: int | None = None,
+        replica: int = 0,
+        replicas: int = 1,
+        competes: Callable[[str], bool] = lambda name: False,
+        on_complete: Callable[[], None] = lambda: None,
     ) -> None:
         self.complete = False
         """True if all counted episodes have ended."""

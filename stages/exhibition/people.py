@@ -8,8 +8,7 @@ controls the others, as well as that agent once the person has left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,32 +223,17 @@ def make_player(request: BrainRequest) -> ActingPolicy | None:
 NEWEST = "newest"
 
 
-class Players(Protocol):
-    """The players that can be chosen."""
-
-    def choices(self, spec: BehaviorSpec) -> Sequence[str]:
-        """Return the names of the players available for a behaviour id; `newest` comes first."""
-        ...
-
-    def make(self, spec: BehaviorSpec, name: str) -> Player | None:
-        """Make a player; return None for the newest policy of a behaviour that has none yet.
-
-        Raises:
-            StageError: if there is no player with this name, or it can't play.
-        """
-        ...
-
-
 class Cast:
     """The players of all behaviour ids, and the people who take over some of their agents.
 
     Args:
-        players: the players that can be chosen.
+        make: makes the player with a name, or returns None for the newest policy of a behaviour that has none yet.
+            Raises a StageError if there is no player with this name, or it can't play.
         people: the people.
     """
 
-    def __init__(self, players: Players, people: HumanControllers) -> None:
-        self._choose_from = players
+    def __init__(self, make: Callable[[BehaviorSpec, str], Player | None], people: HumanControllers) -> None:
+        self._make = make
         self._people = people
         self.trouble = ""
         """Why the player chosen last is not playing; empty if that player is playing."""
@@ -276,7 +260,7 @@ class Cast:
         if player is not None and name == wanted:
             return player
         try:
-            player = self._choose_from.make(spec, wanted)
+            player = self._make(spec, wanted)
         except StageError as error:  # for example an exported policy that the run has since removed
             self.trouble = f"{error}; {spec.behavior_id} acts at random"
             player = uniform_player(spec)

@@ -33,7 +33,7 @@ class Standings:
         """Number of games, or episodes, that have ended."""
         self.returns: dict[str, float] = {}
         """The last episode's return, averaged over agents, keyed by behaviour id."""
-        self._scores = ScoreKeeper(None, 0, 1, lambda name: False, lambda: None)
+        self._scores = ScoreKeeper()
 
     def begin(self, result: StepResult) -> None:
         """Add the result of a reset, which begins a game."""

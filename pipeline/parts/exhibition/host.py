@@ -154,7 +154,7 @@ class ExhibitionHost(Host):
         self._sent: dict[str, PolicyUpdate] = {}
         players = RunPlayers(self.config, plan.folder, self._sent)
         self._game = HostedGame(self.config, control, choices=players.choices, notes=self._notes)
-        self._cast = Cast(players, self._game.people)
+        self._cast = Cast(players.make, self._game.people)
         self._group: PacedGroup | None = None
         self._wanted = ""
         """Behaviour id whose person the viewers want to record; empty for none."""

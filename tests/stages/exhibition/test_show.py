@@ -21,18 +21,13 @@ from headrace.stages.exhibition.show import PacedGroup
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 
 
-class FewPlayers:
-    """A run that has learned nothing yet, but has left a snapshot, which can't be read."""
-
-    def choices(self, spec):
-        return ["newest", "scripted", "step 100"]
-
-    def make(self, spec, name):
-        if name == "newest":
-            return None
-        if name == "scripted":
-            return GreedyPlayer(make_brain(BrainRequest("scripted", game="Volley", spec=spec)), spec)
-        raise StageError(f"{name} is damaged")
+def make_player(spec, name):
+    """A player of a run that has learned nothing yet, but has left a snapshot, which can't be read."""
+    if name == "newest":
+        return None
+    if name == "scripted":
+        return GreedyPlayer(make_brain(BrainRequest("scripted", game="Volley", spec=spec)), spec)
+    raise StageError(f"{name} is damaged")
 
 
 class Enough(Exception):
@@ -53,7 +48,7 @@ class Stand:
         self.people = HumanControllers(
             lambda spec: keys_of(spec, {}, {} if display is None else display.keys), lambda: self.now
         )
-        self.cast = Cast(FewPlayers(), self.people)
+        self.cast = Cast(make_player, self.people)
         clock = lambda: self.now  # noqa: E731
         self.show = PacedGroup(self.group, self.film, self.people, self._put, clock, sleep=self._sleep)
 
