@@ -75,7 +75,7 @@ class HostedGame:
             BrokenEnvironmentError: if creating the game failed.
         """
         group, self._film = make_shown_group(request)
-        self._group = PacedGroup(group, self._film, self.people, self._show, time.monotonic, self._tell)
+        self._group = PacedGroup(group, self._film, self.people, self._show, self._tell)
         return self._group
 
     def receive(self, message: ControlMessage) -> bool:

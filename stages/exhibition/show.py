@@ -96,10 +96,8 @@ class PacedGroup(WrappedGroup):
         film: the source of frames.
         people: the people who play.
         show: called with each frame.
-        clock: seconds on a monotonic clock.
         tell: called with the reason (`paused`, `key` or behaviour ids) when a wait begins, and with an empty reason
             when the wait ends.
-        sleep: waits for a number of seconds.
 
     Attributes:
         has_deadlines: True while the game waits for people or for the time of the next frame, during which no progress
@@ -113,9 +111,7 @@ class PacedGroup(WrappedGroup):
         film: FilmedGroup,
         people: HumanControllers,
         show: Callable[[ShownFrame], Awaitable[None]],
-        clock: Callable[[], float],
         tell: Callable[[str], None] = lambda why: None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         super().__init__(group)
         self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
@@ -124,9 +120,7 @@ class PacedGroup(WrappedGroup):
         self._film = film
         self._people = people
         self._show = show
-        self._clock = clock
         self._tell = tell
-        self._sleep = sleep
         self._withheld: StepResult | None = None
         """A result whose rows no one has decided on yet; None if the next tick steps the environment."""
         self._begins = False
@@ -157,7 +151,7 @@ class PacedGroup(WrappedGroup):
         result = await settled(self._group.reset(seed))
         self._begin(result)
         self._withheld = StepResult(result.steps)
-        await self._in_time(self._put())
+        await self._unsupervised(self._put())
         return replace(result, steps={})
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
@@ -171,8 +165,8 @@ class PacedGroup(WrappedGroup):
             before = self._film.score
             self._withheld = result = await settled(self._group.step(actions))
             self.behavior_specs = self._group.behavior_specs
-            self._begins = await self._in_time(self._show_step(before, result))
-        if not await self._in_time(self._may_go_on(self._withheld)):
+            self._begins = await self._unsupervised(self._show_step(before, result))
+        if not await self._unsupervised(self._may_go_on(self._withheld)):
             return StepResult({})
         result, self._withheld = self._withheld, None
         return result
@@ -183,7 +177,7 @@ class PacedGroup(WrappedGroup):
         self.standings.begin(result)
         self._begins = True
 
-    async def _in_time(self, waiting: Awaitable[T]) -> T:
+    async def _unsupervised(self, waiting: Awaitable[T]) -> T:
         self.has_deadlines = True
         try:
             return await waiting
@@ -197,7 +191,7 @@ class PacedGroup(WrappedGroup):
         people, missing, about = self._people, self._missing(), ""
         if not missing and self._begins:
             self._begins = False
-            self._due = self._clock()
+            self._due = _now()
             if people.present:
                 await self._count_down()
                 people.decided(people.present)  # taps during the wait were meant for the previous game
@@ -217,7 +211,7 @@ class PacedGroup(WrappedGroup):
             async with asyncio.timeout(_ABSENCE_S if about else None):
                 await people.changed.wait()
         people.changed.clear()
-        self._due = self._clock()  # the time of the wait does not count as game time
+        self._due = _now()  # the time of the wait does not count as game time
         return False
 
     def _missing(self) -> str:
@@ -237,7 +231,7 @@ class PacedGroup(WrappedGroup):
         pictures = self._film.take() or [self._film.now()]
         for picture in pictures:
             await self._wait(self._film.frame_s / self._people.speed)
-            if self._clock() - self._shown_at >= FASTEST_S:
+            if _now() - self._shown_at >= FASTEST_S:
                 await self._show_frame(ShownFrame(picture))
         over, winner = self.standings.add(result, self.behavior_specs)
         people = bool(self._people.present)
@@ -259,16 +253,20 @@ class PacedGroup(WrappedGroup):
         await self._show_frame(ShownFrame(self._film.now(), note, about))
 
     async def _show_frame(self, frame: ShownFrame) -> None:
-        self._shown_at = self._clock()
+        self._shown_at = _now()
         await self._show(frame)
 
     async def _wait(self, seconds: float) -> None:
         self._due += seconds
-        left = self._due - self._clock()
+        left = self._due - _now()
         if left < -_LATE_S:
-            self._due = self._clock()
+            self._due = _now()
         if not self._ending:
-            await self._sleep(max(0.0, left))
+            await asyncio.sleep(max(0.0, left))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _scorer(before: Mapping[str, int], after: Mapping[str, int]) -> str:

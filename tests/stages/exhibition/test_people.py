@@ -116,7 +116,7 @@ class PlayedGame:
         self.people = HumanControllers(
             lambda spec: keys_of(spec, {}, self.film.display.keys), self.clock, lambda spec: spec.behavior_id == side
         )
-        self.game = PacedGroup(group, self.film, self.people, self._show, self.clock, self.told.append)
+        self.game = PacedGroup(group, self.film, self.people, self._show, self.told.append)
         self.last = None
         self._number, self._held, self._beating = 0, (), None
 

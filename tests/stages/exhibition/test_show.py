@@ -18,6 +18,7 @@ from headrace.stages.exhibition.making import make_shown_group
 from headrace.stages.exhibition.people import Cast, HumanControllers
 from headrace.stages.exhibition.show import PacedGroup
 
+pytestmark = pytest.mark.virtual_time
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 
 
@@ -40,7 +41,7 @@ class Stand:
     def __init__(self, environment, most=200, behaviors=None):
         config = RunConfig.from_plain({"environment": environment, "behaviors": behaviors or {"Volley": {}}}, None)
         self.group, self.film = make_shown_group(EnvironmentRequest(config))
-        self.now = 0.0
+        self.began = asyncio.get_running_loop().time()
         self.seen, self.played = [], []
         self.most = most
         self.on_picture = lambda shown: None
@@ -49,8 +50,11 @@ class Stand:
             lambda spec: keys_of(spec, {}, {} if display is None else display.keys), lambda: self.now
         )
         self.cast = Cast(make_player, self.people)
-        clock = lambda: self.now  # noqa: E731
-        self.show = PacedGroup(self.group, self.film, self.people, self._put, clock, sleep=self._sleep)
+        self.show = PacedGroup(self.group, self.film, self.people, self._put)
+
+    @property
+    def now(self):
+        return asyncio.get_running_loop().time() - self.began
 
     def moves(self, side):
         """The seconds and actions of each of a side's decisions."""
@@ -69,10 +73,6 @@ class Stand:
         actions = self.cast.decide(self.group.behavior_specs[behavior_id], steps)
         self.played.append((self.now, behavior_id, actions.discrete.tolist()))
         return actions
-
-    async def _sleep(self, seconds):
-        self.now += seconds
-        await asyncio.sleep(0)
 
     async def run(self, seed=3):
         with pytest.raises(Enough):
