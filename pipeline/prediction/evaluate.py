@@ -167,9 +167,9 @@ class _Agent:
 
         Prefer the original ones that a monitor wrapper has put into `info`.
         """
-        told = info.get("episode") if isinstance(info, dict) else None
-        if isinstance(told, dict) and {"r", "l"} <= told.keys():
-            return float(np.asarray(told["r"]).item()), int(np.asarray(told["l"]).item())
+        monitored = info.get("episode") if isinstance(info, dict) else None
+        if isinstance(monitored, dict) and {"r", "l"} <= monitored.keys():
+            return float(np.asarray(monitored["r"]).item()), int(np.asarray(monitored["l"]).item())
         return self._returned, self._steps
 
 
@@ -212,12 +212,12 @@ def _vectorised(env: Any, request: _EvaluationRequest) -> _Episodes:
         batch, rewards, terminated, truncated, infos = env.step(actions)
         ended = np.asarray(terminated) | np.asarray(truncated)
         finals = infos.get("final_info", infos)
-        told = finals.get("episode", {}) if isinstance(finals, dict) else {}
+        monitored = finals.get("episode", {}) if isinstance(finals, dict) else {}
 
         def info(row: int) -> Any:
             if not isinstance(finals, dict):
                 return finals[row]
-            return {"episode": {key: values[row] for key, values in told.items()}}
+            return {"episode": {key: values[row] for key, values in monitored.items()}}
 
         if mode is AutoresetMode.DISABLED and ended.any():
             batch, infos = env.reset(options={"reset_mask": ended})
@@ -251,15 +251,15 @@ def _instances(
     from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
     n = env.num_envs
-    seen = getattr(env, "single_observation_space", env.observation_space)
-    done = getattr(env, "single_action_space", env.action_space)
+    observation_space = getattr(env, "single_observation_space", env.observation_space)
+    action_space = getattr(env, "single_action_space", env.action_space)
     shares = [(request.episodes + i) // n for i in range(n)]
     agents, waiting = [_Agent(request) for _ in range(n)], [False] * n
     while True:
-        rows = list(iterate(batch_space(seen, n), batch))
+        rows = list(iterate(batch_space(observation_space, n), batch))
         actions = tuple(agent.act(rows[i], None if masks is None else masks[i]) for i, agent in enumerate(agents))
-        room: Any = create_empty_array(done, n)
-        batch, rewards, ended, masks, info = step(concatenate(done, actions, room))
+        buffer: Any = create_empty_array(action_space, n)
+        batch, rewards, ended, masks, info = step(concatenate(action_space, actions, buffer))
         for i, agent in enumerate(agents):
             if waiting[i]:  # this step was the reset, which ignored the action
                 waiting[i] = False
