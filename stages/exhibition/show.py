@@ -70,9 +70,6 @@ _LATE_S = 0.3
 _ABSENCE_S = 0.1
 """Seconds between checks for whether the person has left, while the game waits for a key."""
 
-PAUSED = "paused"
-KEY = "key"
-
 
 @dataclass(frozen=True, slots=True)
 class ShownFrame:
@@ -96,8 +93,7 @@ class PacedGroup(WrappedGroup):
         film: the source of frames.
         people: the people who play.
         show: called with each frame.
-        tell: called with the reason (`paused`, `key` or behaviour ids) when a wait begins, and with an empty reason
-            when the wait ends.
+        tell: called with the behaviour ids whose people the game begins to wait for, and with none when they are back.
 
     Attributes:
         has_deadlines: True while the game waits for people or for the time of the next frame, during which no progress
@@ -111,7 +107,7 @@ class PacedGroup(WrappedGroup):
         film: FilmedGroup,
         people: HumanControllers,
         show: Callable[[ShownFrame], Awaitable[None]],
-        tell: Callable[[str], None] = lambda why: None,
+        tell: Callable[[list[str]], None] = lambda missing: None,
     ) -> None:
         super().__init__(group)
         self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
@@ -126,7 +122,7 @@ class PacedGroup(WrappedGroup):
         self._begins = False
         """True if a game begins with the withheld rows, so people get a countdown first."""
         self._restarting = self._ending = False
-        self._waits_for = ""
+        self._waits_for: list[str] = []
         self._due = 0.0
         self._shown_at = -1.0
         if hasattr(group, "set_parameters"):
@@ -151,7 +147,7 @@ class PacedGroup(WrappedGroup):
         result = await settled(self._group.reset(seed))
         self._begin(result)
         self._withheld = StepResult(result.steps)
-        await self._unsupervised(self._put())
+        await self._unsupervised(self._show_frame(ShownFrame(self._film.now())))
         return replace(result, steps={})
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
@@ -188,25 +184,24 @@ class PacedGroup(WrappedGroup):
 
     async def _may_go_on(self, withheld: StepResult) -> bool:
         """Return True if all people who must decide are present; otherwise wait for a change and return False."""
-        people, missing, about = self._people, self._missing(), ""
-        if not missing and self._begins:
+        people = self._people
+        if self._begins and not people.paused and not self._missing():
             self._begins = False
             self._due = _now()
             if people.present:
                 await self._count_down()
                 people.decided(people.present)  # taps during the wait were meant for the previous game
-                missing = self._missing()
-        if not missing:
+        missing = self._missing()
+        if missing != self._waits_for:
+            self._waits_for = missing
+            self._tell(missing)
+        stopped, about = people.paused or bool(missing), ""
+        if not stopped:
             about = people.undecided(self.behavior_specs, withheld.steps)
-        why = missing or (KEY if about else "")
-        if why and (about or why != self._waits_for):
-            await self._put(KEY if about else "", about)
-        if why != self._waits_for:
-            self._waits_for = why
-            self._tell(why)
-        if not why:
-            return True
-        self._begins |= bool(missing)
+            if not about:
+                return True
+            await self._show_frame(ShownFrame(self._film.now(), "key", about))
+        self._begins |= stopped
         with suppress(TimeoutError):
             async with asyncio.timeout(_ABSENCE_S if about else None):
                 await people.changed.wait()
@@ -214,8 +209,8 @@ class PacedGroup(WrappedGroup):
         self._due = _now()  # the time of the wait does not count as game time
         return False
 
-    def _missing(self) -> str:
-        return PAUSED if self._people.paused else ", ".join(self._people.missing(self.behavior_specs.values()))
+    def _missing(self) -> list[str]:
+        return self._people.missing(self.behavior_specs.values())
 
     async def _count_down(self) -> None:
         for left in range(COUNT_DOWN, 0, -1):
@@ -247,10 +242,6 @@ class PacedGroup(WrappedGroup):
     async def _rest(self, picture: Picture, seconds: float, note: str, about: str = "") -> None:
         await self._show_frame(ShownFrame(picture, note, about))
         await self._wait(seconds / max(1.0, self._people.speed))
-
-    async def _put(self, note: str = "", about: str = "") -> None:
-        """Show the current state, without waiting."""
-        await self._show_frame(ShownFrame(self._film.now(), note, about))
 
     async def _show_frame(self, frame: ShownFrame) -> None:
         self._shown_at = _now()

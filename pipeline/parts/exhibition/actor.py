@@ -7,8 +7,8 @@ from functools import partial
 from headrace.config.brains import PLAYER, brains_of_team
 from headrace.config.section_checks import persons_in
 from headrace.pipeline.control.messages import ControlMessage
+from headrace.pipeline.parts.exhibition.hosted_game import HostedGame
 from headrace.pipeline.roles.actor import ActorPart
-from headrace.pipeline.roles.announcing import HostedGame
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest

@@ -17,7 +17,7 @@ from headrace.stages.exhibition.film import FilmedGroup
 from headrace.stages.exhibition.keys import buttons, keys_of
 from headrace.stages.exhibition.making import make_shown_group
 from headrace.stages.exhibition.people import HumanControllers
-from headrace.stages.exhibition.show import KEY, PAUSED, PacedGroup, ShownFrame
+from headrace.stages.exhibition.show import PacedGroup, ShownFrame
 from headrace.stages.games.scene import Display
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class HostedGame:
         self._film: FilmedGroup | None = None
         self._announced: Mapping[str, Any] = {}
         self._agents: Mapping[str, Sequence[str]] = {}
-        self._waits = ""
+        self._missing: list[str] = []
         self._number = 0
         self.people = HumanControllers(self._keys, time.monotonic, must_play or (lambda spec: False))
 
@@ -97,8 +97,7 @@ class HostedGame:
             described_side(self._config, film, spec, self._choices(spec), self._may_play(spec))
             for spec in specs.values()
         ]
-        names = {side["id"]: side["name"] for side in sides}
-        whose = " and ".join(names[each] for each in self._waits.split(", ") if each in names)
+        whose = " and ".join(side["name"] for side in sides if side["id"] in self._missing)
         values = {
             "sides": sides,
             "display": None if film.display is None else _described_display(film.display),
@@ -138,10 +137,10 @@ class HostedGame:
         self._control.send(PictureTaken(values, picture.image))
         await self._control.drain()
 
-    def _tell(self, why: str) -> None:
-        self._waits = why if why not in (PAUSED, KEY) else ""
-        if self._waits:
-            log.info("The run is waiting for a person to play for %s on the live page.", self._waits)
+    def _tell(self, missing: list[str]) -> None:
+        self._missing = missing
+        if missing:
+            log.info("The run is waiting for a person to play for %s on the live page.", ", ".join(missing))
         self.announce()
 
 
