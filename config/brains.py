@@ -57,7 +57,7 @@ BRAIN_KINDS: Table[BrainKind] = Table(
     player=BrainKind(
         "a person who plays with the keyboard on the live page, in every game of the run's only instance, which "
         "waits for the person; needs `--monitor-control`",
-        "headrace.stages.exhibition.own_game:make_player",
+        "headrace.stages.exhibition.people:make_player",
     ),
 )
 """The brain kinds, keyed by name; `kind_of` returns the kind that a value of `use` selects."""

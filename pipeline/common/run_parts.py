@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.config import RunConfig
-from headrace.config.section_checks import persons_in
 from headrace.config.tables import Table
 from headrace.pipeline.common.graph import INFERENCE, TRAINER, acts, decides_centrally, league_seats
 from headrace.stages.loading import load_attribute
@@ -53,9 +52,7 @@ class RunPartKind:
     empty if there is none.
     """
     page: str = ""
-    """`module:name` of a function that returns the game for the live page; empty if there is none. If several parts
-    have a function, the first part provides the game.
-    """
+    """`module:name` of a function that returns the game for the live page; empty if the part has no game."""
     roles: Mapping[str, HostRole] = field(default_factory=dict)
     """Roles of the part's own hosts, keyed by role name."""
 
@@ -86,15 +83,11 @@ RUN_PARTS: Table[RunPartKind] = Table(
         main=f"{_PARTS}.league:LeaguePart",
         actor=f"{_PARTS}.league:LeagueActor",
     ),
-    own_game=RunPartKind(
-        lambda config: bool(persons_in(config)),
-        main=f"{_PARTS}.own_game.page:OwnGameLink",
-        actor=f"{_PARTS}.own_game.actor:HostedGame",
-        page=f"{_PARTS}.own_game.page:own_game_of",
-    ),
     exhibition=RunPartKind(
         lambda config: config.monitor is not None,
-        page=f"{_PARTS}.exhibition.page:exhibition_of",
+        main=f"{_PARTS}.exhibition.page:RunGameMessages",
+        actor=f"{_PARTS}.exhibition.actor:PlayInRun",
+        page=f"{_PARTS}.exhibition.page:game_of",
         roles={"exhibition": HostRole(f"{_PARTS}.exhibition.host:ExhibitionHost")},
     ),
     replay_shards=RunPartKind(

@@ -101,11 +101,11 @@ class PartFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class EpisodesScored:
     """An actor's score for the episodes played since its last report."""
 
     played: Mapping[str, Any]
-    """A `headrace.stages.evaluation.scores.Played` for each behaviour id."""
+    """A `headrace.stages.evaluation.scores.EpisodeResults` for each behaviour id."""
     complete: bool
     """True if all episodes in the actor's share have ended."""
 
@@ -182,21 +182,15 @@ class EpochEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class PolicyEvaluated:
     """The result of playing a policy deterministically in separate environments; see `EvaluationResult`."""
 
     behavior: str
     """The behaviour name."""
     step: int
-    mean: float
-    deviation: float
-    lowest: float
-    highest: float
-    length: float
-    episodes: int
+    score: Mapping[str, Any]
+    """A `headrace.stages.evaluation.scores.Score`, keyed by field name."""
     best: bool
-    shortest: int = 0
-    longest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,8 +363,8 @@ class KeysHeld:
 # fmt: off
 ControlMessage = (
     BehaviorSeen | LearnerReady | FollowerReady | FollowerLost | CreditsReturned | CreditRequest | TrainerReport
-    | PartSaved | PartFailed | Scored | SourceEnded | PolicyKept | Exported | ExportFailed | Preparing
-    | StatisticsReport | EpochEnded | Evaluated | LogLine | HostFailed | HostFinished | OpenEdge | DecideFor
+    | PartSaved | PartFailed | EpisodesScored | SourceEnded | PolicyKept | Exported | ExportFailed | Preparing
+    | StatisticsReport | EpochEnded | PolicyEvaluated | LogLine | HostFailed | HostFinished | OpenEdge | DecideFor
     | Assignment | Matches | EnvironmentParameters | Grant | LearnerReplaced | BeginCheckpoint | SaveNow | FolderMoved
     | Stop | Hold | SetHyperparameter | LearnNoMore | BeginAnew | ShowAnnounced | PictureTaken | DirectShow | KeysHeld
 )

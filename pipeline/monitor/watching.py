@@ -198,7 +198,7 @@ class Viewer:
             return
         if persons.get(wish.side, self) is not self:
             raise Refused(f"another person is already playing for {wish.side}")
-        if not side["seat"]:
+        if not side["playable"]:
             raise Refused(
                 f"a person can play for {wish.side} in the game that the run learns from only with 'brain: player'"
             )

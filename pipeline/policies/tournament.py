@@ -28,11 +28,11 @@ from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environments.protocol import EnvironmentGroup, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 from headrace.stages.evaluation.opponents import DrawingPlayer, GreedyPlayer, Player
 from headrace.stages.evaluation.scores import aligned
-from headrace.stages.evaluation.tournament import PairResult, Tournament, matrix, single_games
+from headrace.stages.evaluation.tournament import PairResult, check_teams, matrix, play_pairs, single_games
 from headrace.stages.ghost.policy_history import Record
 from headrace.stages.ghost.rating import SkillRating, fitted_ratings, skill
 from headrace.surroundings import absolute
@@ -210,11 +210,16 @@ class TournamentTable:
             group = make_group(EnvironmentRequest(self.config, self._seed))
             try:
                 connect_parameters(group, parameters)
-                calls = self._make, self._seed, parameters.reseed, self._report, stop
-                tournament = Tournament(group, len(self._players), self._games, *calls)
-                await tournament.start()
+
+                async def reset() -> StepResult:
+                    parameters.reseed(self._seed)
+                    return await settled(group.reset(self._seed))
+
+                await reset()
+                check_teams(group)
                 self._check(group)
-                await tournament.play()
+                async for result in play_pairs(group, len(self._players), self._games, self._make, reset, stop):
+                    self._report(result)
             finally:
                 await settled(group.close())
         except (StageError, BrokenEnvironmentError) as error:
@@ -283,7 +288,7 @@ class TournamentTable:
         for number in range(len(self._players)):
             for spec in group.behavior_specs.values():
                 try:
-                    self._make(number, spec, (self._seed,))
+                    self._make(number, spec, ())
                 except (StageError, RunError) as error:
                     wrong[self._players[number], str(error).removeprefix(f"{_OPTION}: ")] = None
         if wrong:
@@ -292,7 +297,7 @@ class TournamentTable:
     def _make(self, number: int, spec: BehaviorSpec, seed: Sequence[int]) -> Player:
         request = BrainRequest(self._players[number], {}, (_OPTION,), folder=self.config.source_folder)
         request = replace(request, game=self.config.builtin_game, seed=self._seed, spec=spec)
-        return self._player_class(make_brain(request), spec, seed)
+        return self._player_class(make_brain(request), spec, (self._seed, *seed))
 
     def _report(self, result: PairResult) -> None:
         self.results.append(result)

@@ -1,6 +1,8 @@
 """Measures a policy's returns in any environment object: single, vectorised or multi-agent.
 
-For each kind of environment, a generator steps the environment and yields finished episodes; see `_KINDS`.
+For each kind of environment, a generator steps the environment and yields finished episodes; see `_KINDS`. The
+environments are not stepped as an `EnvironmentGroup`, because its float32 rewards, drawn seeds and batched decisions
+would give other returns than the caller's own loop over `predict`.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.prediction.policy import LoadedMixture, LoadedPolicy, load_policy
 from headrace.queues.specs import STEP_MUL
 from headrace.stages.environments.given import is_vec_env, offers
-from headrace.stages.environments.pettingzoo.instances import api_of
+from headrace.stages.environments.pettingzoo.instances import api_of, instance_of
 from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import type_of
 
@@ -49,7 +52,7 @@ class EvaluatedPolicy:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _EvaluationRequest:
     """The policy to evaluate, how it acts, and the number of episodes."""
 
     policy: LoadedPolicy | LoadedMixture
@@ -60,7 +63,7 @@ class _Asked:
 
 _Episodes = Iterator[tuple[float, int]]
 """Infinite iterator that yields each episode's return and length when the episode ends."""
-_Kind = Callable[[Any, _Asked], _Episodes]
+_Kind = Callable[[Any, _EvaluationRequest], _Episodes]
 
 
 def evaluate(
@@ -102,10 +105,10 @@ def evaluate(
         raise RunError(
             "behavior and checkpoint choose a policy from a run, but this policy is already loaded; omit them"
         )
-    asked = _Asked(policy, deterministic, seed, episodes)
-    with _opened(env) as (kind, there):
-        found = list(itertools.islice(kind(there, asked), episodes))
-    return EvaluatedPolicy(tuple(each for each, _ in found), tuple(length for _, length in found))
+    request = _EvaluationRequest(policy, deterministic, seed, episodes)
+    with _opened(env) as (kind, opened):
+        finished = list(itertools.islice(kind(opened, request), episodes))
+    return EvaluatedPolicy(tuple(total for total, _ in finished), tuple(length for _, length in finished))
 
 
 @contextmanager
@@ -131,20 +134,20 @@ def _opened(env: Any) -> Iterator[tuple[_Kind, Any]]:
 class _Agent:
     """One agent's part of an episode: its memory, the action being held and the return so far."""
 
-    def __init__(self, asked: _Asked) -> None:
-        self._asked, self._deterministic = asked.policy, asked.deterministic
+    def __init__(self, request: _EvaluationRequest) -> None:
+        self._evaluated, self._deterministic = request.policy, request.deterministic
         self.begin()
 
     def begin(self) -> None:
         """Begin an episode: clear the memory, the held action and the return."""
-        self._policy = self._asked.reset() if isinstance(self._asked, LoadedMixture) else self._asked
+        self._policy = self._evaluated.reset() if isinstance(self._evaluated, LoadedMixture) else self._evaluated
         self._state: Any = None
         self._action: Any = None
         self._left = 0
         self._returned, self._steps = 0.0, 0
 
     def act(self, observation: Any, mask: Any) -> Any:
-        """Return the next action: a new decision, or the action still being held."""
+        """Return the action for the next step: a new decision, or the action still being held."""
         if self._left == 0:
             prediction = self._policy.predict(observation, self._deterministic, self._state, mask)
             self._action, self._state = prediction
@@ -152,26 +155,26 @@ class _Agent:
             if isinstance(self._action, dict) and STEP_MUL in self._action:
                 self._action, self._left = self._action["action"], int(self._action[STEP_MUL])
         self._left -= 1
+        self._steps += 1
         return self._action
 
     def take(self, reward: Any) -> None:
-        """Add a step's reward to the return and count the step."""
+        """Add a step's reward to the return."""
         self._returned += float(np.asarray(reward).item())
-        self._steps += 1
 
     def end(self, info: Any) -> tuple[float, int]:
         """Return the episode's return and length.
 
         Prefer the original ones that a monitor wrapper has put into `info`.
         """
-        told = info.get("episode") if isinstance(info, dict) else None
-        if isinstance(told, dict) and {"r", "l"} <= told.keys():
-            return float(np.asarray(told["r"]).item()), int(np.asarray(told["l"]).item())
+        monitored = info.get("episode") if isinstance(info, dict) else None
+        if isinstance(monitored, dict) and {"r", "l"} <= monitored.keys():
+            return float(np.asarray(monitored["r"]).item()), int(np.asarray(monitored["l"]).item())
         return self._returned, self._steps
 
 
-def _single(env: Any, asked: _Asked) -> _Episodes:
-    agent, seed = _Agent(asked), asked.seed
+def _single(env: Any, request: _EvaluationRequest) -> _Episodes:
+    agent, seed = _Agent(request), request.seed
     while True:
         observation, info = env.reset(seed=seed)
         agent.begin()
@@ -183,71 +186,49 @@ def _single(env: Any, asked: _Asked) -> _Episodes:
         yield agent.end(info)
 
 
-def _parallel(env: Any, asked: _Asked) -> _Episodes:
-    seed = asked.seed
+def _multi_agent(env: Any, request: _EvaluationRequest) -> _Episodes:
+    instance, seed = instance_of(env, "env"), request.seed
     while True:
-        observations, infos = env.reset(seed=seed)
-        agents, seed = _agents_of(env, asked), None
-        while env.agents:
-            masks = {name: infos.get(name, {}).get(MASK) for name in env.agents}
-            actions = {name: agents[name].act(observations[name], masks[name]) for name in env.agents}
-            observations, rewards, terminated, truncated, infos = env.step(actions)
-            for name in actions:
-                agents[name].take(rewards[name])
-                if terminated[name] or truncated[name]:
-                    yield agents[name].end(infos.get(name, {}))
-            for name in env.agents:
-                agents.setdefault(name, _Agent(asked))
+        time_steps, agents, seed = instance.reset(seed), defaultdict[Any, _Agent](lambda: _Agent(request)), None
+        if instance.over:  # the episode would never end
+            raise RunError("env: no agents after reset() (env.agents is empty); expected at least one")
+        while time_steps:
+            actions = {}
+            for time_step in time_steps:
+                agent = agents[time_step.agent]
+                agent.take(time_step.reward)
+                if time_step.ended:
+                    yield agent.end(time_step.info)
+                    del agents[time_step.agent]
+                else:
+                    actions[time_step.agent] = agent.act(time_step.observation, time_step.info.get(MASK))
+            time_steps = [] if instance.over else instance.step(actions)
 
 
-def _in_turn(env: Any, asked: _Asked) -> _Episodes:
-    seed = asked.seed
-    while True:
-        env.reset(seed=seed)
-        agents, seed = _agents_of(env, asked), None
-        for name in env.agent_iter():
-            observation, reward, terminated, truncated, info = env.last()
-            agent = agents.setdefault(name, _Agent(asked))
-            agent.take(reward)
-            if terminated or truncated:
-                returned, steps = agent.end(info)
-                yield returned, max(steps - 1, 0)  # the first reward precedes the first action
-                env.step(None)
-            else:
-                env.step(agent.act(observation, info.get(MASK)))
-
-
-def _agents_of(env: Any, asked: _Asked) -> dict[str, _Agent]:
-    """Return the agents of a new episode. Raise an error if there are none, because the episode would never end."""
-    if not env.agents:
-        raise RunError("env: no agents after reset() (env.agents is empty); expected at least one")
-    return {name: _Agent(asked) for name in env.agents}
-
-
-def _vectorised(env: Any, asked: _Asked) -> _Episodes:
+def _vectorised(env: Any, request: _EvaluationRequest) -> _Episodes:
     from gymnasium.vector import AutoresetMode
 
     def step(actions: Any) -> tuple[Any, Any, Any, Any, Callable[[int], Any]]:
         batch, rewards, terminated, truncated, infos = env.step(actions)
         ended = np.asarray(terminated) | np.asarray(truncated)
         finals = infos.get("final_info", infos)
-        told = finals.get("episode", {}) if isinstance(finals, dict) else {}
+        monitored = finals.get("episode", {}) if isinstance(finals, dict) else {}
 
         def info(row: int) -> Any:
             if not isinstance(finals, dict):
                 return finals[row]
-            return {"episode": {key: values[row] for key, values in told.items()}}
+            return {"episode": {key: values[row] for key, values in monitored.items()}}
 
         if mode is AutoresetMode.DISABLED and ended.any():
             batch, infos = env.reset(options={"reset_mask": ended})
         return batch, rewards, ended, infos.get(MASK), info
 
     mode = AutoresetMode((env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
-    batch, infos = env.reset(seed=asked.seed)
-    yield from _instances(env, asked, batch, infos.get(MASK), step, mode is AutoresetMode.NEXT_STEP)
+    batch, infos = env.reset(seed=request.seed)
+    yield from _instances(env, request, batch, infos.get(MASK), step, mode is AutoresetMode.NEXT_STEP)
 
 
-def _stable_baselines(env: Any, asked: _Asked) -> _Episodes:
+def _stable_baselines(env: Any, request: _EvaluationRequest) -> _Episodes:
     def step(actions: Any) -> tuple[Any, Any, Any, Any, Callable[[int], Any]]:
         batch, rewards, ended, infos = env.step(actions)
         return batch, rewards, np.asarray(ended), masks(), infos.__getitem__
@@ -258,25 +239,27 @@ def _stable_baselines(env: Any, asked: _Asked) -> _Episodes:
         except AttributeError:
             return None
 
-    if asked.seed is not None:
-        env.seed(asked.seed)
-    yield from _instances(env, asked, env.reset(), masks(), step, False)
+    if request.seed is not None:
+        env.seed(request.seed)
+    yield from _instances(env, request, env.reset(), masks(), step, False)
 
 
-def _instances(env: Any, asked: _Asked, batch: Any, masks: Any, step: Any, resets_later: bool) -> _Episodes:
+def _instances(
+    env: Any, request: _EvaluationRequest, batch: Any, masks: Any, step: Any, resets_later: bool
+) -> _Episodes:
     """Yield the episodes of the environment's instances; each instance plays an equal share."""
     from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
     n = env.num_envs
-    seen = getattr(env, "single_observation_space", env.observation_space)
-    done = getattr(env, "single_action_space", env.action_space)
-    shares = [(asked.episodes + i) // n for i in range(n)]
-    agents, waiting = [_Agent(asked) for _ in range(n)], [False] * n
+    observation_space = getattr(env, "single_observation_space", env.observation_space)
+    action_space = getattr(env, "single_action_space", env.action_space)
+    shares = [(request.episodes + i) // n for i in range(n)]
+    agents, waiting = [_Agent(request) for _ in range(n)], [False] * n
     while True:
-        rows = list(iterate(batch_space(seen, n), batch))
+        rows = list(iterate(batch_space(observation_space, n), batch))
         actions = tuple(agent.act(rows[i], None if masks is None else masks[i]) for i, agent in enumerate(agents))
-        room: Any = create_empty_array(done, n)
-        batch, rewards, ended, masks, info = step(concatenate(done, actions, room))
+        buffer: Any = create_empty_array(action_space, n)
+        batch, rewards, ended, masks, info = step(concatenate(action_space, actions, buffer))
         for i, agent in enumerate(agents):
             if waiting[i]:  # this step was the reset, which ignored the action
                 waiting[i] = False
@@ -294,8 +277,7 @@ def _instances(env: Any, asked: _Asked, batch: Any, masks: Any, step: Any, reset
 _KINDS: Sequence[tuple[Callable[[Any], bool], _Kind]] = (
     (is_vec_env, _stable_baselines),
     (lambda env: offers(env, "num_envs", "single_action_space", "step"), _vectorised),
-    (lambda env: api_of(env) == "aec", _in_turn),
-    (lambda env: api_of(env) == "parallel", _parallel),
+    (lambda env: api_of(env) is not None, _multi_agent),
     (lambda env: offers(env, "action_space", "step", "reset"), _single),
 )
 """For each kind of environment, the function that recognises it, and its generator. The first match counts."""

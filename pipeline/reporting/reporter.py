@@ -13,12 +13,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from headrace.pipeline.control.messages import EpochEnded, Evaluated
+from headrace.pipeline.control.messages import EpochEnded, PolicyEvaluated
 from headrace.pipeline.reporting.bottleneck import find_bottleneck
 from headrace.pipeline.reporting.console import ELO, EPISODE_LENGTH, REWARD, ConsoleWriter
 from headrace.pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
 from headrace.pipeline.reporting.time_shares import TimeShares
+from headrace.stages.evaluation.scores import Score
 from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
@@ -150,28 +151,29 @@ class Reporter:
             behavior.next_summary = due + behavior.summary_freq
             self._summarize(behavior, due)
 
-    def record_evaluation(self, message: Evaluated) -> None:
+    def record_evaluation(self, message: PolicyEvaluated) -> None:
         """Log a policy's evaluation, and write it at the policy's step."""
+        score = Score(**message.score)
         log.info(
             "%s. Step: %d. Evaluation: %.3f ± %.3f over %d episodes%s. Min: %.3f. Max: %.3f. Episode Length: %.1f.",
             message.behavior,
             message.step,
-            message.mean,
-            message.deviation,
-            message.episodes,
+            score.mean,
+            score.deviation,
+            score.episodes,
             ", the best so far" if message.best else "",
-            message.lowest,
-            message.highest,
-            message.length,
+            score.lowest,
+            score.highest,
+            score.length,
         )
         values = {
-            "Evaluation/Cumulative Reward": message.mean,
-            "Evaluation/Std of Reward": message.deviation,
-            "Evaluation/Min Reward": message.lowest,
-            "Evaluation/Max Reward": message.highest,
-            "Evaluation/Episode Length": message.length,
-            "Evaluation/Min Episode Length": float(message.shortest),
-            "Evaluation/Max Episode Length": float(message.longest),
+            "Evaluation/Cumulative Reward": score.mean,
+            "Evaluation/Std of Reward": score.deviation,
+            "Evaluation/Min Reward": score.lowest,
+            "Evaluation/Max Reward": score.highest,
+            "Evaluation/Episode Length": score.length,
+            "Evaluation/Min Episode Length": float(score.shortest),
+            "Evaluation/Max Episode Length": float(score.longest),
         }
         self._write_at(message.behavior, values, message.step)
 

@@ -6,8 +6,9 @@ have one instance or thousands; rows are arrays, never objects.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -149,6 +150,24 @@ class EnvironmentGroup(Protocol):
 async def settled(result: _Result | Awaitable[_Result]) -> _Result:
     """Return the result of a group's `reset`, `step` or `close`, once it is available."""
     return await result if inspect.isawaitable(result) else result
+
+
+async def play(
+    group: EnvironmentGroup, decide: Callable[[str, AgentSteps], ActionBatch], result: StepResult
+) -> AsyncIterator[StepResult]:
+    """Yield a group's results without end: the given one, of a reset or a step, and those of the steps after it.
+
+    Args:
+        group: the environments.
+        decide: returns a behaviour id's actions, given its rows. It is called only after the caller has seen the rows,
+            so a caller that leaves the loop at a result causes no further decision.
+        result: the result to continue from.
+    """
+    while True:
+        yield result
+        await asyncio.sleep(0)  # most groups never wait, and messages and requests to stop could not arrive otherwise
+        actions = {behavior_id: decide(behavior_id, steps) for behavior_id, steps in result.steps.items()}
+        result = await settled(group.step(actions))
 
 
 @runtime_checkable

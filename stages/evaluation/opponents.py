@@ -8,7 +8,7 @@ teammates always use their own newest policies. The table of opponents is in `he
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from headrace.config import RunConfig
 from headrace.config.errors import dotted
 from headrace.config.opponents import EVALUATION_OPPONENTS, EvaluationSettings
 from headrace.queues.messages import ActionBatch, PolicyUpdate
-from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
+from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains import check_brain, make_brain
 from headrace.stages.brains.kinds import UniformBrain
 from headrace.stages.brains.protocol import BrainRequest
@@ -79,6 +79,22 @@ class DrawingPlayer(GreedyPlayer):
 def uniform_player(spec: BehaviorSpec) -> Player:
     """Make a player with random actions."""
     return GreedyPlayer(UniformBrain(spec.actions), spec)
+
+
+def made_on_demand(make: Callable[[str], Player]) -> Callable[[str, AgentSteps], ActionBatch]:
+    """Return a function for `play` that decides with a player for each behaviour id.
+
+    Args:
+        make: makes a behaviour id's player; called when the id's first rows arrive.
+    """
+    players: dict[str, Player] = {}
+
+    def decide(behavior_id: str, steps: AgentSteps) -> ActionBatch:
+        if behavior_id not in players:
+            players[behavior_id] = make(behavior_id)
+        return players[behavior_id](steps)
+
+    return decide
 
 
 _KEY = ("evaluation", "opponents")
@@ -215,71 +231,3 @@ def _request(config: RunConfig, settings: EvaluationSettings) -> BrainRequest:
         config.builtin_game,
         SEED,
     )
-
-
-class Seating:
-    """The players in one part of an evaluation; each player is made when its behaviour id first appears.
-
-    Args:
-        policy: the evaluated policy, under its behaviour name.
-        own: the behaviour ids that the evaluated policy plays, in one team or in all teams.
-        specs: the environments' specs, keyed by behaviour id; entries may be added later.
-        newest: the newest policies, keyed by behaviour name.
-        opponents: the opponents.
-        make_policy: builds an acting policy.
-        on_unknown: called with each behaviour name that has no policy yet; its agents act at random.
-        brain_of: returns the brain that always decides for a behaviour id, or None if the behaviour learns. Brains
-            decide only if the opponents are the newest policies.
-    """
-
-    def __init__(
-        self,
-        policy: PolicyUpdate,
-        own: Collection[str],
-        specs: Mapping[str, BehaviorSpec],
-        newest: Mapping[str, PolicyUpdate],
-        opponents: EvaluationOpponents,
-        make_policy: Callable[[BehaviorSpec], ActingPolicy],
-        on_unknown: Callable[[str], None],
-        brain_of: Callable[[BehaviorSpec], ActingPolicy | None],
-    ) -> None:
-        self._policy = policy
-        self._own = own
-        self._specs = specs
-        self._newest = newest
-        self._opponents = opponents
-        self._make_policy = make_policy
-        self._on_unknown = on_unknown
-        self._brain_of = brain_of
-        self._players: dict[str, Player] = {}
-
-    def player(self, behavior_id: str) -> Player:
-        """Return the player for a behaviour id."""
-        if behavior_id not in self._players:
-            self._players[behavior_id] = self._make(self._specs[behavior_id])
-        return self._players[behavior_id]
-
-    def _make(self, spec: BehaviorSpec) -> Player:
-        if spec.behavior_id in self._own:
-            return self._by_policy(spec, self._policy)
-        newest, opponent = self._newest.get(spec.name), self._is_opponent(spec.behavior_id)
-        if not opponent or self._opponents.everyone_counts:
-            brain = self._brain_of(spec)
-            if brain is not None:
-                return GreedyPlayer(brain, spec)
-        if opponent:
-            return self._opponents.player(spec, newest, self._by_policy)
-        return self._by_policy(spec, newest)
-
-    def _is_opponent(self, behavior_id: str) -> bool:
-        if len(set(map(behavior_team, self._specs))) > 1:
-            return behavior_team(behavior_id) not in map(behavior_team, self._own)
-        return behavior_name(behavior_id) != self._policy.behavior_id
-
-    def _by_policy(self, spec: BehaviorSpec, policy: PolicyUpdate | None) -> Player:
-        if policy is None:
-            self._on_unknown(spec.name)
-            return uniform_player(spec)
-        acting = self._make_policy(spec)
-        acting.load(policy)
-        return GreedyPlayer(acting, spec)

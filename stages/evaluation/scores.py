@@ -20,7 +20,7 @@ _WITHOUT_END = 2**62
 """Number of episodes that count if no limit is set."""
 
 
-class Played(NamedTuple):
+class EpisodeResults(NamedTuple):
     """A behaviour id's episodes and games, in the order in which they ended; plain data for messages."""
 
     returns: Sequence[float]
@@ -45,11 +45,11 @@ class ScoreKeeper:
 
     def __init__(
         self,
-        wanted: int | None,
-        replica: int,
-        replicas: int,
-        competes: Callable[[str], bool],
-        on_complete: Callable[[], None],
+        wanted: int | None = None,
+        replica: int = 0,
+        replicas: int = 1,
+        competes: Callable[[str], bool] = lambda name: False,
+        on_complete: Callable[[], None] = lambda: None,
     ) -> None:
         self.complete = False
         """True if all counted episodes have ended."""
@@ -86,7 +86,7 @@ class ScoreKeeper:
             self.complete = True
             self._on_complete()
 
-    def drain(self) -> dict[str, Played]:
+    def drain(self) -> dict[str, EpisodeResults]:
         """Return the episodes and games added since the last call, keyed by behaviour id."""
         drained = {}
         for behavior_id, counted in self._counted.items():
@@ -95,7 +95,8 @@ class ScoreKeeper:
                 for reward in counted.last_rewards:
                     if not math.isnan(reward):
                         results[1 - int(np.sign(reward))] += 1
-            drained[behavior_id] = Played([*counted.returns], [*counted.lengths], (results[0], results[1], results[2]))
+            won, drawn, lost = results
+            drained[behavior_id] = EpisodeResults([*counted.returns], [*counted.lengths], (won, drawn, lost))
             for gathered in (counted.returns, counted.lengths, counted.last_rewards):
                 gathered.clear()
             self._results[behavior_id] = [0, 0, 0]
@@ -155,6 +156,13 @@ class Score:
         return self.won + self.drawn + self.lost
 
 
+def score_of(returns: Sequence[float], lengths: Sequence[int]) -> Score:
+    """Return the score of episodes with these returns and lengths, without games and without the list of returns."""
+    values, steps = np.array(returns), np.array(lengths)
+    spread = float(values.mean()), float(values.std()), float(values.min()), float(values.max())
+    return Score(len(values), *spread, float(steps.mean()), int(steps.min()), int(steps.max()))
+
+
 class ScoreSums:
     """A behaviour id's running score, stored as sums because play may last for days.
 
@@ -173,7 +181,7 @@ class ScoreSums:
         self._lengths: list[int] = []
         self._results = [0, 0, 0]
 
-    def add(self, played: Played) -> None:
+    def add(self, played: EpisodeResults) -> None:
         """Add an actor's episodes and games."""
         more = ScoreSums(self._keep)
         more._results = [*played.results]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
-from headrace.stages.environments.protocol import EnvironmentGroup, Punctual, StepResult, settled
+from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, play, settled
 from headrace.stages.evaluation.episodes import CountedEpisodes, equal_shares
-from headrace.stages.evaluation.opponents import SEED, EvaluationOpponents, Seating, uniform_player
+from headrace.stages.evaluation.opponents import (
+    SEED,
+    EvaluationOpponents,
+    GreedyPlayer,
+    Player,
+    made_on_demand,
+    uniform_player,
+)
+from headrace.stages.evaluation.scores import Score, score_of
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.stage import Stage, StageContext
 
@@ -24,23 +29,9 @@ class EvaluationResult:
     policy: PolicyUpdate
     spec: BehaviorSpec
     """Spec of the first behaviour id that the policy played."""
-    mean: float
-    """Mean undiscounted return, including group rewards."""
-    deviation: float
-    """Population standard deviation of the returns."""
-    lowest: float
-    """The smallest return."""
-    highest: float
-    """The largest return."""
-    length: float
-    """Mean number of decisions per episode."""
-    episodes: int
+    score: Score
     best: bool
     """True if this score is better than all earlier scores of its behaviour."""
-    shortest: int
-    """Number of decisions in the shortest episode."""
-    longest: int
-    """Number of decisions in the longest episode."""
 
 
 class EvaluationStage(Stage[PolicyUpdate, None]):
@@ -113,7 +104,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         if item.step >= self._due.get(name, self._every):
             await self._evaluate(name)
         return
-        yield
+        yield  # makes this an async generator, as the base class requires, although it yields nothing
 
     async def finish(self) -> AsyncIterator[None]:
         """Play the last policies that have not been played, so even a short run has a best policy."""
@@ -121,45 +112,36 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             if policy.version and policy.step != self._played.get(name):
                 await self._evaluate(name)
         return
-        yield
+        yield  # as in `process`
 
     async def _evaluate(self, name: str) -> None:
         policy = self._newest[name]
         self._due[name] = policy.step + self._every - policy.step % self._every
         self._played[name] = policy.step
-        played, spec = await self.play(policy)
-        returns = np.array([value for each in played for value in each.returns])
-        lengths = [value for each in played for value in each.lengths]
-        if not len(returns):
+        counted, spec = await self.play(policy)
+        returns = [value for each in counted for value in each.returns]
+        if not returns:
             self._warn(name, f"no episode of {name} ended in the evaluation environments, so {name} has no score")
             return
-        mean = float(returns.mean())
-        best = name not in self._best or mean > self._best[name]
-        result = EvaluationResult(
-            policy,
-            spec,
-            mean,
-            float(returns.std()),
-            float(returns.min()),
-            float(returns.max()),
-            float(np.mean(lengths)),
-            len(returns),
-            best,
-            min(lengths),
-            max(lengths),
-        )
+        score = score_of(returns, [value for each in counted for value in each.lengths])
+        best = name not in self._best or score.mean > self._best[name]
         if best:
-            self._best[name] = mean
-        self._report(result)
+            self._best[name] = score.mean
+        self._report(EvaluationResult(policy, spec, score, best))
 
     async def play(self, policy: PolicyUpdate) -> tuple[list[CountedEpisodes], BehaviorSpec]:
-        """Play a policy; return its episodes, keyed by behaviour id, and the first id's spec."""
+        """Play a policy; return the counted episodes of each of its behaviour ids, and the first id's spec."""
         group, name = self._group, policy.behavior_id
         assert group is not None, "the stage was not started"
-        result = await self._reset(group)
-        while not (ids := self._ids_of(name, group)):  # a behaviour id may appear after the start
-            actions = {i: uniform_player(group.behavior_specs[i])(steps) for i, steps in result.steps.items()}
-            result = await self._step(group, actions)
+
+        def at_random(behavior_id: str, steps: AgentSteps) -> ActionBatch:
+            return uniform_player(group.behavior_specs[behavior_id])(steps)
+
+        async for result in play(group, at_random, await self._reset(group)):
+            start, ids = result, self._ids_of(name, group)
+            if ids:  # a behaviour id may appear after the start
+                break
+            self._ticks += 1
         ids.sort(key=lambda i: (behavior_team(i), i))
         counted = {
             behavior_id: CountedEpisodes(equal_shares(int(share), group.num_envs))
@@ -172,9 +154,9 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             self._warn_of_all_sides(name, len(teams))
         for number, side in enumerate(sides):
             if number:
-                result = await self._reset(group)
+                start = await self._reset(group)
             playing = {i: counts for i, counts in counted.items() if side is None or behavior_team(i) == side}
-            await self._play_side(group, policy, playing, result)
+            await self._play_side(group, policy, playing, start)
         return [*counted.values()], group.behavior_specs[ids[0]]
 
     def _ids_of(self, name: str, group: EnvironmentGroup) -> list[str]:
@@ -182,37 +164,50 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         specs = group.behavior_specs.items()
         return [i for i, spec in specs if behavior_name(i) == name and self._brain_of(spec) is None]
 
-    async def _step(self, group: EnvironmentGroup, actions: Mapping[str, ActionBatch]) -> StepResult:
-        result = await settled(group.step(actions))
-        self._ticks += 1
-        await asyncio.sleep(0)
-        return result
-
     async def _reset(self, group: EnvironmentGroup) -> StepResult:
         self._before_reset(SEED)
         return await settled(group.reset(SEED))
 
     async def _play_side(
-        self, group: EnvironmentGroup, policy: PolicyUpdate, counted: Mapping[str, CountedEpisodes], result: StepResult
+        self, group: EnvironmentGroup, policy: PolicyUpdate, counted: Mapping[str, CountedEpisodes], start: StepResult
     ) -> None:
         """Play until all episodes in `counted` have ended; the policy plays for the behaviour ids in `counted`."""
-        seating = Seating(
-            policy,
-            counted,
-            group.behavior_specs,
-            self._newest,
-            self._opponents,
-            self._make_policy,
-            lambda unknown: self._warn(unknown, f"{unknown} has no policy yet, so its agents act at random"),
-            self._brain_of,
-        )
-        while True:
+        players = made_on_demand(lambda behavior_id: self._player(group, behavior_id, policy, counted))
+        async for result in play(group, players, start):
             for behavior_id, episodes in counted.items():
                 episodes.add(result.steps.get(behavior_id), result.lost, result.closed)
             if all(episodes.complete for episodes in counted.values()):
                 return
-            actions = {i: seating.player(i)(steps) for i, steps in result.steps.items()}
-            result = await self._step(group, actions)
+            self._ticks += 1
+
+    def _player(
+        self, group: EnvironmentGroup, behavior_id: str, policy: PolicyUpdate, evaluated: Collection[str]
+    ) -> Player:
+        """Make a behaviour id's player, given the behaviour ids that the evaluated policy plays.
+
+        Brains that always decide for a behaviour id replace opponents only if the opponents are the newest policies.
+        """
+        spec = group.behavior_specs[behavior_id]
+        if behavior_id in evaluated:
+            return self._by_policy(spec, policy)
+        if len(set(map(behavior_team, group.behavior_specs))) > 1:
+            opponent = spec.team not in map(behavior_team, evaluated)
+        else:
+            opponent = spec.name != policy.behavior_id
+        newest = self._newest.get(spec.name)
+        if not opponent or self._opponents.everyone_counts:
+            brain = self._brain_of(spec)
+            if brain is not None:
+                return GreedyPlayer(brain, spec)
+        return self._opponents.player(spec, newest, self._by_policy) if opponent else self._by_policy(spec, newest)
+
+    def _by_policy(self, spec: BehaviorSpec, policy: PolicyUpdate | None) -> Player:
+        if policy is None:
+            self._warn(spec.name, f"{spec.name} has no policy yet, so its agents act at random")
+            return uniform_player(spec)
+        acting = self._make_policy(spec)
+        acting.load(policy)
+        return GreedyPlayer(acting, spec)
 
     def _warn_of_all_sides(self, name: str, teams: int) -> None:
         if teams > 1:

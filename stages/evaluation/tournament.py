@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.specs import BehaviorSpec, behavior_team
-from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, play
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.episodes import equal_shares
-from headrace.stages.evaluation.opponents import Player
+from headrace.stages.evaluation.opponents import Player, made_on_demand
 
 MakePlayer = Callable[[int, BehaviorSpec, Sequence[int]], Player]
-"""Function that makes an entrant's player for a behaviour id, given the entrant's number, the spec and a seed."""
+"""Function that makes an entrant's player for a behaviour id, given the entrant's number, the spec, and numbers for the
+seed, which differ between all players of a tournament."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,77 +36,67 @@ class PairResult:
     lost: int
 
 
-@dataclass(slots=True)
-class Tournament:
-    """Plays games between every pair of entrants.
+async def play_pairs(
+    group: EnvironmentGroup,
+    entrants: int,
+    games: int,
+    make: MakePlayer,
+    reset: Callable[[], Awaitable[StepResult]],
+    stop: asyncio.Event,
+) -> AsyncIterator[PairResult]:
+    """Play games between every pair of entrants; yield each pair's result with either entrant on the lower team.
 
     Args:
         group: the environments, with two teams and declared results of games.
         entrants: number of entrants.
         games: games per pair; in half of them, and in any odd one, the earlier entrant is on the lower team.
         make: makes the players.
-        seed: the environments' seed for each pair and side, so all pairs play from the same starts.
-        before_reset: called with the seed before the environments are reset.
-        report: called with the result of each pair and side.
-        stop: if set, the tournament ends after the current pair's games.
+        reset: resets the group; called for each pair and side, so all pairs can play from the same starts.
+        stop: if set, the tournament ends after the current tick.
+
+    Raises:
+        StageError: if the environment ends games without declaring a winner or a draw.
     """
+    for first, second in itertools.combinations(range(entrants), 2):
+        for pair, share in zip(((first, second), (second, first)), equal_shares(games, 2), strict=True):
+            if share and not stop.is_set():
+                won, drawn, lost = await _play_side(group, pair, int(share), make, await reset(), stop)
+                yield PairResult(*pair, won, drawn, lost)
 
-    group: EnvironmentGroup
-    entrants: int
-    games: int
-    make: MakePlayer
-    seed: int
-    before_reset: Callable[[int], None]
-    report: Callable[[PairResult], None]
-    stop: asyncio.Event
-    _started: StepResult | None = field(default=None, init=False)
 
-    async def start(self) -> None:
-        """Reset the environments, and check that they have two teams.
+def check_teams(group: EnvironmentGroup) -> None:
+    """Check that environments have two teams, after a reset.
 
-        Raises:
-            StageError: if they do not have two teams.
-        """
-        self._started = await self._reset()
-        ids = sorted(self.group.behavior_specs)
-        if len({behavior_team(behavior_id) for behavior_id in ids}) != 2:
-            raise StageError(f"a tournament needs two teams, but the environment has {', '.join(ids) or 'none'}")
+    Raises:
+        StageError: if they do not.
+    """
+    ids = sorted(group.behavior_specs)
+    if len({behavior_team(behavior_id) for behavior_id in ids}) != 2:
+        raise StageError(f"a tournament needs two teams, but the environment has {', '.join(ids) or 'none'}")
 
-    async def play(self) -> None:
-        """Play all pairs.
 
-        Raises:
-            StageError: if the environment ends games without declaring a winner or a draw.
-        """
-        assert self._started is not None, "it was not started"
-        for first, second in itertools.combinations(range(self.entrants), 2):
-            for pair, share in zip(((first, second), (second, first)), equal_shares(self.games, 2), strict=True):
-                if share and not self.stop.is_set():
-                    await self._play_side(pair, int(share))
+async def _play_side(
+    group: EnvironmentGroup,
+    pair: tuple[int, int],
+    games: int,
+    make: MakePlayer,
+    start: StepResult,
+    stop: asyncio.Event,
+) -> list[int]:
+    """Play games; return how many the pair's first entrant, which is on the lower team, won, drew and lost."""
+    specs = group.behavior_specs
+    lower = min(map(behavior_team, specs))
+    counted = CountedGames(equal_shares(games, group.num_envs))
 
-    async def _reset(self) -> StepResult:
-        self.before_reset(self.seed)
-        return await settled(self.group.reset(self.seed))
+    def make_player(behavior_id: str) -> Player:
+        entrant = pair[behavior_team(behavior_id) != lower]
+        return make(entrant, specs[behavior_id], (*pair, entrant))
 
-    async def _play_side(self, pair: tuple[int, int], games: int) -> None:
-        """Play games with the pair's first entrant on the lower team."""
-        result, self._started = self._started or await self._reset(), None
-        specs = self.group.behavior_specs
-        lower = min(map(behavior_team, specs))
-        counted = CountedGames(equal_shares(games, self.group.num_envs))
-        players: dict[str, Player] = {}
-        while True:
-            counted.add(result, lower)
-            if counted.complete or self.stop.is_set():
-                break
-            for behavior_id in result.steps.keys() - players.keys():
-                entrant = pair[behavior_team(behavior_id) != lower]
-                players[behavior_id] = self.make(entrant, specs[behavior_id], (self.seed, *pair, entrant))
-            actions = {behavior_id: players[behavior_id](steps) for behavior_id, steps in result.steps.items()}
-            result = await settled(self.group.step(actions))
-            await asyncio.sleep(0)
-        won, drawn, lost = counted.results
-        self.report(PairResult(*pair, won, drawn, lost))
+    async for result in play(group, made_on_demand(make_player), start):
+        counted.add(result, lower)
+        if counted.complete or stop.is_set():
+            break
+    return counted.results
 
 
 class CountedGames:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
-from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, WrappedGroup
 from headrace.stages.errors import StageError
 from headrace.stages.games.scene import Display, Drawn
 
@@ -49,24 +49,21 @@ class Rendering(Protocol):
         ...
 
 
-class WatchedGroup:
+class WatchedGroup(WrappedGroup):
     """A group that is observed during its steps; all calls and results pass through unchanged.
 
     Args:
         group: the wrapped group, which is closed together with this one.
     """
 
+    _group: Any
+
     def __init__(self, group: EnvironmentGroup) -> None:
-        self.num_envs = group.num_envs
+        super().__init__(group)
         self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
-        self._group: Any = group
         for name in ("set_parameters", "limits_episodes"):
             if hasattr(group, name):
                 setattr(self, name, getattr(group, name))
-
-    def close(self) -> Awaitable[None] | None:
-        """Close the wrapped group."""
-        return self._group.close()  # type: ignore[no-any-return]
 
     def _then(
         self, result: StepResult | Awaitable[StepResult], follow: Callable[[StepResult], None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
@@ -155,8 +154,6 @@ class HeldKeys:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.changed = asyncio.Event()
-        """Set whenever a message arrives."""
         self._clock = clock
         self._held: frozenset[str] = frozenset()
         self._tapped: set[str] = set()
@@ -177,7 +174,6 @@ class HeldKeys:
         now = frozenset(sorted(held)[:MOST_KEYS])
         self._tapped |= now - self._held
         self._held = now
-        self.changed.set()
 
     @property
     def there(self) -> bool:
@@ -202,4 +198,3 @@ class HeldKeys:
     def decided(self) -> None:
         """Record that a decision has used the keys, so a tap counts only once."""
         self._tapped.clear()
-        self.changed.clear()

@@ -25,7 +25,7 @@ from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.film import FilmedGroup, Picture, WatchedGroup
 from headrace.stages.exhibition.making import make_shown_group
-from headrace.stages.exhibition.projector import Standings
+from headrace.stages.exhibition.show import Standings
 from headrace.stages.games.drawing import SceneImages
 
 Pixels = NDArray[np.uint8]
@@ -254,7 +254,7 @@ class RecordedGroup(WatchedGroup):
     def _begin(self, result: StepResult) -> None:
         self._finish()
         self._standings = Standings()
-        self._standings.add(result, self.behavior_specs)
+        self._standings.begin(result)
         self._file = self._open_file(1 / self._film.frame_s)
         self._add(self._film.take())
 

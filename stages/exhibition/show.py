@@ -1,297 +1,264 @@
-"""Steps one instance at the game's own pace and shows each frame. The cast consists of the players of all behaviours.
+"""A game that people see: one instance, stepped at the game's own pace, which waits for the people who play.
 
-The newest policy, a snapshot, a scripted player or random choice plays for each behaviour id. A person may take over
-one of the agents. The original player keeps playing the others, and takes that agent back when the person leaves.
+The same group serves a separate game, played only for viewers, and the run's only instance in which people play.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from headrace.config.environment import KeyMapSettings
+import numpy as np
+
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, settled
-from headrace.stages.errors import StageError
-from headrace.stages.evaluation.opponents import Player, uniform_player
-from headrace.stages.exhibition.film import FilmedGroup
-from headrace.stages.exhibition.keys import HeldKeys, action_of
-from headrace.stages.exhibition.projector import Projector, Shown, Standings
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, WrappedGroup, settled
+from headrace.stages.evaluation.scores import ScoreKeeper
+from headrace.stages.exhibition.film import FilmedGroup, Picture
+from headrace.stages.exhibition.people import HumanControllers
 
-NEWEST = "newest"
-_MISSED = 100
-"""Number of the other agents' decisions after which a person whose agent has vanished gets a different agent."""
+T = TypeVar("T")
 
 
-class Players(Protocol):
-    """The players that can be chosen."""
+class Standings:
+    """The results of the games shown so far."""
 
-    def choices(self, spec: BehaviorSpec) -> Sequence[str]:
-        """Return the names of the players available for a behaviour id; `newest` comes first."""
-        ...
+    def __init__(self) -> None:
+        self.wins: dict[str, int] = {}
+        """Number of games won, keyed by behaviour id, if teams play each other."""
+        self.games = 0
+        """Number of games, or episodes, that have ended."""
+        self.returns: dict[str, float] = {}
+        """The last episode's return, averaged over agents, keyed by behaviour id."""
+        self._scores = ScoreKeeper()
 
-    def make(self, spec: BehaviorSpec, name: str) -> Player | None:
-        """Make a player; return None for the newest policy of a behaviour that has none yet.
+    def begin(self, result: StepResult) -> None:
+        """Add the result of a reset, which begins a game."""
+        self._scores.begin(1, result)
 
-        Raises:
-            StageError: if there is no player with this name, or it can't play.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Casting:
-    """The player chosen for one behaviour id."""
-
-    player: str = NEWEST
-    """Name of the player, one of `Players.choices`."""
-    person: bool = False
-    """Whether a person takes over one of the behaviour id's agents."""
-
-
-class Cast:
-    """The players of all behaviour ids.
-
-    Args:
-        players: the players that can be chosen.
-        keys: returns a behaviour id's keys.
-        clock: seconds on a monotonic clock.
-    """
-
-    def __init__(
-        self,
-        players: Players,
-        keys: Callable[[BehaviorSpec], KeyMapSettings],
-        clock: Callable[[], float],
-    ) -> None:
-        self._choose_from = players
-        self._keys = keys
-        self._clock = clock
-        self.trouble = ""
-        """Why the player chosen last is not playing; empty if that player is playing."""
-        self._parts: dict[str, Casting] = {}
-        self._players: dict[str, tuple[str, Player]] = {}
-        self._persons: dict[str, Person] = {}
-
-    def give(self, behavior_id: str, part: Casting) -> None:
-        """Let a different player play for a behaviour id, starting with the next decision."""
-        if part.player != self.part(behavior_id).player:
-            self.trouble = ""
-        self._parts[behavior_id] = part
-        if not part.person:
-            self._persons.pop(behavior_id, None)
-        elif behavior_id not in self._persons:
-            self._persons[behavior_id] = Person(HeldKeys(self._clock))
-
-    def part(self, behavior_id: str) -> Casting:
-        """Return the player chosen for a behaviour id."""
-        return self._parts.get(behavior_id, Casting())
-
-    def hands(self, behavior_id: str) -> HeldKeys | None:
-        """Return the keys that the person who plays for a behaviour id is holding down; None if no person does."""
-        person = self._persons.get(behavior_id)
-        return None if person is None else person.hands
-
-    def person(self, behavior_id: str) -> Person | None:
-        """Return the person who plays for a behaviour id; None if no person does, or the person has left."""
-        person = self._persons.get(behavior_id)
-        return person if person is not None and person.hands.there else None
-
-    @property
-    def seats(self) -> list[str]:
-        """The behaviour ids for which people play, whether present or not."""
-        return [*self._persons]
-
-    @property
-    def persons(self) -> list[str]:
-        """The behaviour ids for which a person plays and is present."""
-        return [behavior_id for behavior_id in self._persons if self.person(behavior_id) is not None]
-
-    def decide(self, spec: BehaviorSpec, steps: AgentSteps) -> ActionBatch | None:
-        """Decide for all agents of a behaviour id; return None if the game is waiting for a person to press a key.
-
-        Raises:
-            StageError: if a player can't play.
-        """
-        person = self.person(spec.behavior_id)
-        deciding = steps.agent_ids[steps.ended :]
-        if person is None:
-            return self._player(spec)(steps)
-        row = person.row(deciding.tolist())
-        theirs = None
-        if row is not None:
-            allowed = None if steps.action_masks is None else steps.action_masks[row]
-            keys = self._keys(spec)
-            theirs = action_of(keys, person.hands.tapped if keys.wait else person.hands.pressed, spec, allowed)
-            if theirs is None:
-                return None  # no other player decides either, because one with memory must be called only once
-            person.hands.decided()
-        rest = self._player(spec)(steps)  # called even for one agent: a policy with memory needs each observation
-        if theirs is None or row is None:
-            return rest
-        continuous, discrete = rest.continuous.copy(), rest.discrete.copy()
-        continuous[row], discrete[row] = theirs.continuous[0], theirs.discrete[0]
-        return ActionBatch(continuous, discrete)
-
-    def _player(self, spec: BehaviorSpec) -> Player:
-        wanted = self.part(spec.behavior_id).player
-        name, player = self._players.get(spec.behavior_id, ("", None))
-        if player is not None and name == wanted:
-            return player
-        try:
-            player = self._choose_from.make(spec, wanted)
-        except StageError as error:  # for example an exported policy that the run has since removed
-            self.trouble = f"{error}; {spec.behavior_id} acts at random"
-            player = uniform_player(spec)
-        if player is None:  # no policy exists yet; tried again at the next decision
-            return uniform_player(spec)
-        self._players[spec.behavior_id] = wanted, player
-        return player
+    def add(self, result: StepResult, ids: Mapping[str, Any]) -> tuple[bool, str]:
+        """Add a step's result; return whether a game or an episode has ended, and the winner, if any."""
+        self._scores.add(result)
+        finished = self._scores.drain()
+        over = [behavior_id for behavior_id, episodes in finished.items() if episodes.returns]
+        self.returns |= {behavior_id: float(np.mean(finished[behavior_id].returns)) for behavior_id in over}
+        if result.games is None or not len(result.games.env_ids):
+            ended = bool(over) and result.games is None
+            self.games += ended
+            return ended, ""
+        self.games += 1
+        winners = [behavior_id for behavior_id in ids if behavior_id in finished and finished[behavior_id].results[0]]
+        for behavior_id in winners:
+            self.wins[behavior_id] = self.wins.get(behavior_id, 0) + 1
+        return True, winners[0] if winners else ""
 
 
-class Person:
-    """A person who is playing one agent.
-
-    Args:
-        hands: the keys that the person is holding down.
-    """
-
-    def __init__(self, hands: HeldKeys) -> None:
-        self.hands = hands
-        self.agent: int | None = None
-        """The agent's id; None until an agent of the behaviour id needs a decision."""
-        self._missed = 0
-
-    def row(self, agents: list[int]) -> int | None:
-        """Return the row of the person's agent among the agents that need a decision.
-
-        Return None if that agent needs no decision.
-        """
-        if self.agent is None and agents:
-            self.agent = min(agents)
-        if self.agent in agents:
-            self._missed = 0
-            return agents.index(self.agent)
-        self._missed += bool(agents)
-        if self._missed >= _MISSED:
-            self.agent = None
-        return None
-
-
-_WAIT_S = 0.1
+FASTEST_S = 0.019
+"""Minimum seconds between two frames; at a faster pace some frames are skipped."""
+COUNT_DOWN = 3
+COUNT_S = 0.6
+"""Seconds per number in the countdown before a game that people play."""
+ROUND_S = 0.9
+"""Length in seconds of the pause after a point. People then get a second pause of this length to prepare."""
+GAME_S = 2.0
+"""Length in seconds of the pause at the end of a game."""
+_LATE_S = 0.3
+"""Delay in seconds after which the schedule restarts instead of catching up."""
+_ABSENCE_S = 0.1
 """Seconds between checks for whether the person has left, while the game waits for a key."""
 
 
-class Show:
-    """Plays one instance for viewers, until it is cancelled.
+@dataclass(frozen=True, slots=True)
+class ShownFrame:
+    """A frame and a note about it."""
+
+    picture: Picture
+    note: str = ""
+    """`3`, `2`, `1`, `point`, `won`, `drawn`, `over`, `key` (the game waits for a key) or empty."""
+    about: str = ""
+    """Behaviour id that the note is about; empty if there is none."""
+
+
+class PacedGroup(WrappedGroup):
+    """A group that takes the time of its frames for each step, and withholds its rows until people can decide on them.
+
+    While rows are withheld, ticks are empty, and each ends when `HumanControllers.changed` is set, so an actor can
+    handle messages between ticks even while the game waits for people.
 
     Args:
-        group: the group to step, with one instance.
+        group: the group to step, with one instance; it is closed together with this one.
         film: the source of frames.
-        cast: the players that decide.
+        people: the people who play.
         show: called with each frame.
-        played: called with each tick's rows and their actions.
-        clock: seconds on a monotonic clock.
-        sleep: waits for a number of seconds.
+        tell: called with the behaviour ids whose people the game begins to wait for, and with none when they are back.
+
+    Attributes:
+        has_deadlines: True while the game waits for people or for the time of the next frame, during which no progress
+            is expected.
+        standings: the results of the games so far.
     """
 
     def __init__(
         self,
         group: EnvironmentGroup,
         film: FilmedGroup,
-        cast: Cast,
-        show: Callable[[Shown], Awaitable[None]],
-        played: Callable[[StepResult, Mapping[str, ActionBatch]], None],
-        clock: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        people: HumanControllers,
+        show: Callable[[ShownFrame], Awaitable[None]],
+        tell: Callable[[list[str]], None] = lambda missing: None,
     ) -> None:
-        self._group = group
+        super().__init__(group)
+        self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
+        self.has_deadlines = False
+        self.standings = Standings()
         self._film = film
-        self._cast = cast
-        self._played = played
-        self._sleep = sleep
-        self._projector = Projector(film, show, clock, self._wait)
-        self._running = asyncio.Event()
-        self._running.set()
-        self._restart = False
-
-    def pace(self, speed: float, paused: bool) -> None:
-        """Set the speed, as a multiple of the game's own pace, and whether the game is paused."""
-        self._projector.speed = speed
-        (self._running.clear if paused else self._running.set)()
-
-    @property
-    def standings(self) -> Standings:
-        """The results of the games so far."""
-        return self._projector.standings
+        self._people = people
+        self._show = show
+        self._tell = tell
+        self._withheld: StepResult | None = None
+        """A result whose rows no one has decided on yet; None if the next tick steps the environment."""
+        self._begins = False
+        """True if a game begins with the withheld rows, so people get a countdown first."""
+        self._restarting = self._ending = False
+        self._waits_for: list[str] = []
+        self._due = 0.0
+        self._shown_at = -1.0
+        if hasattr(group, "set_parameters"):
+            self.set_parameters = group.set_parameters
 
     def restart(self) -> None:
-        """Start a new game with the standings at zero, because the players have changed."""
-        self._restart = True
+        """Start a new game at the next tick, with the standings at zero, because the players have changed."""
+        self._restarting = True
+        self._people.changed.set()
 
-    async def run(self, seed: int) -> None:
-        """Play game after game, with this seed for the first."""
+    def request_stop(self) -> None:
+        """End all waits, because the run is ending."""
+        super().request_stop()
+        self._ending = True
+        self._people.changed.set()
+
+    async def reset(self, seed: int | None = None) -> StepResult:
+        """Reset the group, but return no rows that need a decision.
+
+        The first `step` returns these rows, because people may be absent now.
+        """
         result = await settled(self._group.reset(seed))
-        self._film.take()
-        self._projector.begin()
-        await self._begin_game()
-        while True:
-            await self._running.wait()
-            if self._restart:
-                self._restart, self._projector.standings = False, Standings()
-                result = await settled(self._group.reset())
-                self._film.take()
-                await self._begin_game()
-            actions = await self._decide(result)
-            if self._restart:
-                continue
-            self._played(result, actions)
+        self._begin(result)
+        self._withheld = StepResult(result.steps)
+        await self._unsupervised(self._show_frame(ShownFrame(self._film.now())))
+        return replace(result, steps={})
+
+    async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Step at the game's own pace, or wait for a change, after which the withheld rows may follow."""
+        if self._restarting:
+            self._restarting, self.standings = False, Standings()
+            self._withheld = await settled(self._group.reset())
+            self._begin(self._withheld)
+        elif self._withheld is None:
+            self._people.decided(behavior_id for behavior_id, batch in actions.items() if len(batch.discrete))
             before = self._film.score
-            result = await settled(self._group.step(actions))
-            if await self._projector.follow(before, result, self._group.behavior_specs, bool(self._cast.persons)):
-                await self._begin_game()
+            self._withheld = result = await settled(self._group.step(actions))
+            self.behavior_specs = self._group.behavior_specs
+            self._begins = await self._unsupervised(self._show_step(before, result))
+        if not await self._unsupervised(self._may_go_on(self._withheld)):
+            return StepResult({})
+        result, self._withheld = self._withheld, None
+        return result
 
-    async def _decide(self, result: StepResult) -> dict[str, ActionBatch]:
-        """Get all decisions; in a game that waits for keys, wait for the person who must decide."""
-        specs = self._group.behavior_specs
-        order = sorted(result.steps, key=lambda behavior_id: self._cast.person(behavior_id) is None)
-        actions: dict[str, ActionBatch] = {}
-        for behavior_id in order:
-            while (decided := self._cast.decide(specs[behavior_id], result.steps[behavior_id])) is None:
-                await self._projector.put("key", behavior_id)
-                hands = self._cast.hands(behavior_id)
-                if hands is not None:
-                    hands.changed.clear()
-                    await _wait_for(hands.changed, _WAIT_S)
-                await self._running.wait()
-                self._projector.begin()
-                if self._restart:
-                    return actions
-            actions[behavior_id] = decided
-        return {behavior_id: actions[behavior_id] for behavior_id in result.steps}
+    def _begin(self, result: StepResult) -> None:
+        self.behavior_specs = self._group.behavior_specs
+        self._film.take()
+        self.standings.begin(result)
+        self._begins = True
 
-    async def _begin_game(self) -> None:
-        if not self._cast.persons:
-            return
-        await self._projector.count_down()
-        for behavior_id in self._cast.persons:
-            hands = self._cast.hands(behavior_id)
-            if hands is not None:
-                hands.decided()  # taps during the wait were meant for the previous game
+    async def _unsupervised(self, waiting: Awaitable[T]) -> T:
+        self.has_deadlines = True
+        try:
+            return await waiting
+        finally:
+            self.has_deadlines = False
+
+    # Waiting for people. ---------------------------------------------------------------------------------------------
+
+    async def _may_go_on(self, withheld: StepResult) -> bool:
+        """Return True if all people who must decide are present; otherwise wait for a change and return False."""
+        people = self._people
+        if self._begins and not people.paused and not self._missing():
+            self._begins = False
+            self._due = _now()
+            if people.present:
+                await self._count_down()
+                people.decided(people.present)  # taps during the wait were meant for the previous game
+        missing = self._missing()
+        if missing != self._waits_for:
+            self._waits_for = missing
+            self._tell(missing)
+        stopped, about = people.paused or bool(missing), ""
+        if not stopped:
+            about = people.undecided(self.behavior_specs, withheld.steps)
+            if not about:
+                return True
+            await self._show_frame(ShownFrame(self._film.now(), "key", about))
+        self._begins |= stopped
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ABSENCE_S if about else None):
+                await people.changed.wait()
+        people.changed.clear()
+        self._due = _now()  # the time of the wait does not count as game time
+        return False
+
+    def _missing(self) -> list[str]:
+        return self._people.missing(self.behavior_specs.values())
+
+    async def _count_down(self) -> None:
+        for left in range(COUNT_DOWN, 0, -1):
+            await self._rest(self._film.now(), COUNT_S, str(left))
+
+    # Frames: a step lasts until its last frame has been shown long enough. -------------------------------------------
+
+    async def _show_step(self, before: Mapping[str, int], result: StepResult) -> bool:
+        """Show a step's frames, given the score before the step; return True if a game or an episode has ended.
+
+        A point and the end of a game are followed by a pause, which is longer if people play.
+        """
+        pictures = self._film.take() or [self._film.now()]
+        for picture in pictures:
+            await self._wait(self._film.frame_s / self._people.speed)
+            if _now() - self._shown_at >= FASTEST_S:
+                await self._show_frame(ShownFrame(picture))
+        over, winner = self.standings.add(result, self.behavior_specs)
+        people = bool(self._people.present)
+        if over:
+            note = ("won" if winner else "drawn") if result.games is not None else "over"
+            await self._rest(pictures[-1], GAME_S if people else ROUND_S, note, winner)
+        elif scorer := _scorer(before, self._film.score):
+            await self._rest(pictures[-1], ROUND_S, "point", scorer)
+            if people:
+                await self._rest(self._film.now(), ROUND_S, "1")
+        return over
+
+    async def _rest(self, picture: Picture, seconds: float, note: str, about: str = "") -> None:
+        await self._show_frame(ShownFrame(picture, note, about))
+        await self._wait(seconds / max(1.0, self._people.speed))
+
+    async def _show_frame(self, frame: ShownFrame) -> None:
+        self._shown_at = _now()
+        await self._show(frame)
 
     async def _wait(self, seconds: float) -> None:
-        await self._sleep(seconds)
-        if not self._running.is_set():
-            await self._running.wait()
-            self._projector.begin()
+        self._due += seconds
+        left = self._due - _now()
+        if left < -_LATE_S:
+            self._due = _now()
+        if not self._ending:
+            await asyncio.sleep(max(0.0, left))
 
 
-async def _wait_for(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _scorer(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    return next((behavior_id for behavior_id, points in after.items() if points > before.get(behavior_id, 0)), "")

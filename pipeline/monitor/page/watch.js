@@ -201,7 +201,7 @@ export class Watch {
       const choose = h("select", { "aria-label": `Who plays ${side.name}`, "data-side": side.id, change: () => this.send({ do: "give", side: side.id, player: choose.value }) }, ...choices.map((/** @type {string} */ name) => h("option", { value: name, selected: name === side.player }, name)));
       const label = side.mine ? "Leave" : side.taken ? "Taken" : "Play";
       const take = h(`button${side.mine ? "" : ".primary"}`, { type: "button", "data-take": side.id, disabled: side.taken && !side.mine, click: () => this.take(side) }, label);
-      return h("div.side", {}, h("b", {}, called(side)), side.choices.length ? choose : null, state.may_play && side.seat ? take : null);
+      return h("div.side", {}, h("b", {}, called(side)), side.choices.length ? choose : null, state.may_play && side.playable ? take : null);
     }), state.may_play ? null : h("span.soft", {}, "To play, start the run with --monitor-control."));
   }
 

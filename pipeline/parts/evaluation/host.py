@@ -7,13 +7,14 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import Evaluated, OpenEdge, Stop
+from headrace.pipeline.control.messages import OpenEdge, PolicyEvaluated, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.parts.evaluation.best_scores import conditions, standing_score
 from headrace.pipeline.policies.brains import lone_brain
@@ -132,23 +133,9 @@ class EvaluationHost(Host):
         if result.best:
             self._unsaved[name] = result
         unsaved = self._unsaved.get(name)
-        if unsaved is not None and self._export(unsaved.policy, unsaved.spec, "best", unsaved.mean):
+        if unsaved is not None and self._export(unsaved.policy, unsaved.spec, "best", unsaved.score.mean):
             del self._unsaved[name]
-        self.control.send(
-            Evaluated(
-                name,
-                result.policy.step,
-                result.mean,
-                result.deviation,
-                result.lowest,
-                result.highest,
-                result.length,
-                result.episodes,
-                result.best,
-                result.shortest,
-                result.longest,
-            )
-        )
+        self.control.send(PolicyEvaluated(name, result.policy.step, asdict(result.score), result.best))
 
     @preparing()
     def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str, mean: float | None = None) -> bool:

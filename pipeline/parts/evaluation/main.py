@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from headrace.pipeline.control.messages import Evaluated, Stop
+from headrace.pipeline.control.messages import PolicyEvaluated, Stop
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
@@ -29,7 +29,7 @@ NAME = "evaluation"
 class Evaluation(RunPart):
     """A run's evaluation: starts its host with the first behaviour, feeds it policies, and restarts it if it dies."""
 
-    receives = (Evaluated,)
+    receives = (PolicyEvaluated,)
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -80,7 +80,7 @@ class Evaluation(RunPart):
             with suppress(QueueClosed):  # the host has ended
                 outlet.put_nowait(kept)
 
-    def receive(self, host: HostHandle, message: Evaluated) -> None:
+    def receive(self, host: HostHandle, message: PolicyEvaluated) -> None:
         """Record a score from the host."""
         self.run.shutdown.moved()
         self.run.reporter.record_evaluation(message)

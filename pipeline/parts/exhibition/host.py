@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from headrace.config import RunConfig
 from headrace.config.brains import SCRIPTED_PLAYERS, kind_of
@@ -20,14 +19,14 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import DirectShow, KeysHeld, OpenEdge, ShowAnnounced, Stop
+from headrace.pipeline.control.messages import DirectShow, OpenEdge, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
+from headrace.pipeline.parts.exhibition.hosted_game import GameNotes, HostedGame
 from headrace.pipeline.policies.brains import lone_brain, named_brains
 from headrace.pipeline.policies.demo_files import SUFFIX, write_demos
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
 from headrace.pipeline.policies.inference import policy_file, policy_maker
 from headrace.pipeline.policies.model_files import read_policy_update
-from headrace.pipeline.roles.announcing import described_show, described_side, keys_for, picture_taken, unknown_names
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.ends import Inlet
@@ -39,15 +38,12 @@ from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import AgentSteps, play, settled
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.evaluation.opponents import SEED, GreedyPlayer, Player
-from headrace.stages.exhibition import Cast, Casting, Show
 from headrace.stages.exhibition.demonstration import EDGE, Demonstration
-from headrace.stages.exhibition.film import FilmedGroup
-from headrace.stages.exhibition.making import make_shown_group
-from headrace.stages.exhibition.projector import Shown
-from headrace.stages.exhibition.show import NEWEST
+from headrace.stages.exhibition.people import NEWEST, Cast, Person
+from headrace.stages.exhibition.show import PacedGroup
 
 log = logging.getLogger(__name__)
 
@@ -156,32 +152,30 @@ class ExhibitionHost(Host):
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
         self._sent: dict[str, PolicyUpdate] = {}
-        self._group: EnvironmentGroup | None = None
-        self._film: FilmedGroup | None = None
-        self._cast: Cast | None = None
-        self._players = RunPlayers(self.config, plan.folder, self._sent)
-        self._show: Show | None = None
-        self._wish = DirectShow({})
+        players = RunPlayers(self.config, plan.folder, self._sent)
+        self._game = HostedGame(self.config, control, choices=players.choices, notes=self._notes)
+        self._cast = Cast(players.make, self._game.people)
+        self._group: PacedGroup | None = None
+        self._wanted = ""
+        """Behaviour id whose person the viewers want to record; empty for none."""
         self._demonstration: tuple[str, Demonstration] | None = None
         self._saved = ""
-        self._announced: Mapping[str, Any] = {}
-        self._number = 0
 
     async def _work(self) -> None:
         config = self.config
         request = EnvironmentRequest(config, self.plan.seed, config.pipeline.hosts.actors.replicas + 1)
-        self._group, self._film = group, film = make_shown_group(request)
+        self._group = group = self._game.make(request)
         parameters = EpisodeParameters()
         parameters.receive(final_parameters(config.environment_parameters))
         connect_parameters(group, parameters)
         parameters.reseed(self.plan.seed)
-        self._cast = cast = Cast(self._players, lambda spec: keys_for(self.config, film, spec), time.monotonic)
-        self._show = show = Show(group, film, cast, self._put, self._played, time.monotonic)
         try:
-            self._direct(self._wish)
+            start = await group.reset(derive_seed(self.plan.seed, NAME, time.time_ns()))
+            self._record()
             async with asyncio.TaskGroup() as tasks:
                 announcing = tasks.create_task(self._announce())
-                await show.run(derive_seed(self.plan.seed, NAME, time.time_ns()))
+                async for _ in play(group, self._decide, start):
+                    pass
                 announcing.cancel()
         finally:
             self._end_demonstration()
@@ -191,18 +185,14 @@ class ExhibitionHost(Host):
         async with asyncio.TaskGroup() as tasks:
             following = []
             async for message in self.control.receive():
-                match message:
-                    case Stop():
-                        break
-                    case OpenEdge():
-                        following.append(tasks.create_task(self._follow(await self.open_inlet(message))))
-                    case DirectShow():
-                        self._wish = message
-                        self._direct(message)
-                    case KeysHeld():
-                        hands = None if self._cast is None else self._cast.hands(message.behavior_id)
-                        if hands is not None:
-                            hands.hear(message.number, message.keys)
+                if isinstance(message, Stop):
+                    break
+                if isinstance(message, OpenEdge):
+                    following.append(tasks.create_task(self._follow(await self.open_inlet(message))))
+                    continue
+                begun = self._game.receive(message)
+                if isinstance(message, DirectShow):
+                    self._direct(message, begun)
             for task in following:
                 task.cancel()
 
@@ -211,60 +201,42 @@ class ExhibitionHost(Host):
             self._sent[policy.behavior_id] = policy.copy()
             del policy  # its slab is released with the last reference
 
-    # What the page shows. --------------------------------------------------------------------------------------------
-
-    async def _put(self, shown: Shown) -> None:
-        assert self._show is not None, "it shows this"
-        self._number += 1
-        recorded = 0 if self._demonstration is None else self._demonstration[1].steps
-        self.control.send(picture_taken(self._number, shown, self._show.standings, recorded))
-        await self.control.drain()
-
     async def _announce(self) -> None:
         """Send the available choices whenever they change."""
         while True:
-            values = self._described()
-            if values != self._announced:
-                self._announced = values
-                self.control.send(ShowAnnounced(values))
+            self._game.announce()
             await asyncio.sleep(_ANNOUNCE_S)
 
-    def _described(self) -> dict[str, Any]:
-        group, film, cast = self._group, self._film, self._cast
-        assert group is not None
-        assert film is not None
-        assert cast is not None
-        sides = [
-            described_side(self.config, film, spec, self._players.choices(spec))
-            for spec in group.behavior_specs.values()
-        ]
-        trouble = cast.trouble or unknown_names(self.config, film, group.behavior_specs)
-        return described_show(sides, film.display, self._saved, trouble)
+    def _notes(self) -> GameNotes:
+        recorded = 0 if self._demonstration is None else self._demonstration[1].steps
+        return GameNotes(recorded, self._saved, self._cast.trouble)
 
-    # Who plays. ------------------------------------------------------------------------------------------------------
-
-    def _direct(self, wish: DirectShow) -> None:
-        show, cast = self._show, self._cast
-        if show is None or cast is None:
-            return
-        before = {*cast.seats}
-        for behavior_id, (player, person) in wish.parts.items():
-            cast.give(behavior_id, Casting(player, person))
-        if {*cast.seats} - before:
-            show.restart()
+    def _direct(self, message: DirectShow, begun: bool) -> None:
+        """Let the requested players play; if a person has begun to play, begin a new game."""
+        for behavior_id, (player, _) in message.parts.items():
+            self._cast.give(behavior_id, player)
+        if begun and self._group is not None:
+            self._group.restart()
             if self._demonstration is not None:
                 self._demonstration[1].cut()
-        show.pace(wish.speed, wish.paused)
-        if self._demonstration is None or self._demonstration[0] != wish.recorded:
-            self._end_demonstration()
-            if wish.recorded:
-                self._begin_demonstration(wish.recorded)
+        self._wanted = message.recorded
+        self._record()
+
+    def _decide(self, behavior_id: str, steps: AgentSteps) -> ActionBatch:
+        assert self._group is not None, "it is played"
+        actions = self._cast.decide(self._group.behavior_specs[behavior_id], steps)
+        if self._demonstration is not None and self._demonstration[0] == behavior_id:
+            self._add(self._demonstration[1], self._game.people.person(behavior_id), steps, actions)
+        return actions
 
     # Recording. ------------------------------------------------------------------------------------------------------
 
-    def _begin_demonstration(self, behavior_id: str) -> None:
-        assert self._group is not None, "it was made first"
-        spec = self._group.behavior_specs.get(behavior_id)
+    def _record(self) -> None:
+        """Record the person whom the viewers want to record, and end any other recording."""
+        if self._group is None or (self._demonstration is not None and self._demonstration[0] == self._wanted):
+            return
+        self._end_demonstration()
+        spec = self._group.behavior_specs.get(self._wanted)
         if spec is None:
             return
         path = next_stream_path(self.plan.folder / DEMONSTRATIONS, spec.name, EDGE)
@@ -273,19 +245,17 @@ class ExhibitionHost(Host):
         except StreamError as error:
             self._say(f"this game can't be recorded: {error}")
             return
-        self._demonstration = behavior_id, demonstration
+        self._demonstration = self._wanted, demonstration
         self._saved = ""
 
-    def _played(self, result: StepResult, actions: Mapping[str, ActionBatch]) -> None:
-        if self._demonstration is None or self._cast is None:
-            return
-        behavior_id, demonstration = self._demonstration
-        person = self._cast.person(behavior_id)
+    def _add(
+        self, demonstration: Demonstration, person: Person | None, steps: AgentSteps, actions: ActionBatch
+    ) -> None:
         try:
-            if person is None or person.agent is None or person.hands.late:
+            if person is None or person.agent is None or person.late:
                 demonstration.cut()
-            elif behavior_id in result.steps:
-                demonstration.add(result.steps[behavior_id], actions[behavior_id], person.agent)
+            else:
+                demonstration.add(steps, actions, person.agent)
         except StreamError as error:
             self._end_demonstration()
             self._say(f"the recording stopped: {error}")

@@ -1,7 +1,8 @@
-"""A run's exhibition: one game for all viewers, in a process that runs only while there are viewers.
+"""The game on a run's page: an exhibition in a separate process, or the run's only instance if people play in it.
 
-The page's server starts the process from its own thread, so neither the process nor main waits for the other. Frames
-are not queued: each viewer gets the newest frame when it has read the last one.
+The page's server starts the exhibition's process, which runs only while there are viewers, from its own thread, so
+neither the process nor main waits for the other. Frames are not queued: each viewer gets the newest frame when it has
+read the last one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from headrace.config.section_checks import persons_in
 from headrace.pipeline.control.messages import (
     DirectShow,
     HostFailed,
@@ -23,7 +25,10 @@ from headrace.pipeline.control.messages import (
 )
 from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.process import ProcessHost, ProcessHosts
+from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.coordinator import Coordinator
+from headrace.pipeline.main.launcher import ActorSlot
+from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.monitor.shown_game import ShownGame
 from headrace.queues.ends import Outlet
@@ -172,12 +177,88 @@ class Exhibition(ShownGame):
                 self._outlets[behavior].put_nowait(policy)
 
 
-def exhibition_of(plan: RunPlan, coordinator: Coordinator) -> Exhibition:
-    """Return a run's exhibition, which refuses to start if the environments can't be shown."""
+class RunGame(ShownGame):
+    """The run's only instance, in which people play, as seen by the page's server.
+
+    Args:
+        send: sends a message to the game's actor, from any thread.
+    """
+
+    own = True
+
+    def __init__(self, send: Callable[[DirectShow | KeysHeld], object]) -> None:
+        super().__init__("starting")
+        self._send_to_main = send
+        self._call: Callable[..., None] = lambda function, *arguments: None
+
+    def join(self, call: Callable[..., None]) -> None:
+        """Store the function that schedules calls in the server's event loop."""
+        self._call = call
+
+    def start(self) -> None:
+        """Do nothing: the game runs as long as the run does."""
+
+    def tell_of(self, message: PictureTaken | ShowAnnounced | None) -> None:
+        """Handle a message from the game, or None when its actor starts; called in main's thread."""
+        self._call(self.receive, message)
+
+    def receive(self, message: PictureTaken | ShowAnnounced | None) -> None:
+        """Handle a message from the game, or None when its actor starts, possibly to replace a lost one."""
+        if message is not None:
+            self._see(message)
+            return
+        self.status = "starting"
+        self.tell()
+
+    def _send(self, message: DirectShow | KeysHeld) -> None:
+        self._send_to_main(message)
+
+
+class RunGameMessages(RunPart):
+    """Carries messages between the page and the run's only instance, in main's event loop.
+
+    Attributes:
+        game: the game for the page.
+    """
+
+    receives = (ShowAnnounced, PictureTaken)
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        main = asyncio.get_running_loop()
+        self.game = RunGame(lambda message: main.call_soon_threadsafe(self.send, message))
+        self._order: DirectShow | None = None
+
+    def send(self, message: DirectShow | KeysHeld) -> None:
+        """Forward a message from the page to the game's actor."""
+        if isinstance(message, DirectShow):
+            self._order = message
+        self.run.broadcaster.send_to_sources(message)
+
+    def receive(self, host: HostHandle, message: ShowAnnounced | PictureTaken) -> None:
+        """Forward a message from the game to the page."""
+        self.game.tell_of(message)
+
+    async def actor_started(self, slot: ActorSlot) -> None:
+        """Handle an actor's start; the actor may replace one in which a person was playing."""
+        self.game.tell_of(None)
+        if self._order is not None:
+            slot.handle.control.send(self._order)
+
+
+def game_of(plan: RunPlan, coordinator: Coordinator) -> ShownGame:
+    """Return the game on a run's page.
+
+    It is the run's only instance if people play in it, otherwise an exhibition, which refuses to start if the
+    environments can't be shown.
+    """
     from headrace.stages.environments.given import why_not_elsewhere
     from headrace.stages.exhibition.making import why_not_shown
 
     config = plan.config
+    if persons_in(config):
+        messages: RunGameMessages = coordinator.parts.get("exhibition")
+        return messages.game
     replayed = config.replay is not None and config.environment is None
     refused = "the run learns from recordings, so there is no game to watch" if replayed else why_not_shown(config)
     if not refused and config.environment is not None and (why := why_not_elsewhere(config.environment.factory)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from headrace.config import RunConfig
-from headrace.pipeline.control.messages import Scored
+from headrace.pipeline.control.messages import EpisodesScored
 from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host
 from headrace.stages.environments.factory import EnvironmentRequest
@@ -27,7 +27,7 @@ class ActorScores(ActorPart):
 
     def before_report(self) -> None:
         """Send the score for all episodes since the last report."""
-        self.host.control.send(Scored(self._scores.drain(), self._scores.complete))
+        self.host.control.send(EpisodesScored(self._scores.drain(), self._scores.complete))
 
 
 def _competes(config: RunConfig, name: str) -> bool:

@@ -11,12 +11,12 @@ from typing import Any
 from headrace.config import BehaviorSettings
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import actor_names
-from headrace.pipeline.control.messages import Scored
+from headrace.pipeline.control.messages import EpisodesScored
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.queues.specs import behavior_name, behavior_team
-from headrace.stages.evaluation.scores import Played, Score, ScoreSums, score_table
+from headrace.stages.evaluation.scores import EpisodeResults, Score, ScoreSums, score_table
 from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ FILE = "inference.json"
 class ScoreBoard(RunPart):
     """The combined scores of all actors."""
 
-    receives = (Scored,)
+    receives = (EpisodesScored,)
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -38,14 +38,14 @@ class ScoreBoard(RunPart):
         """Names of the actors whose counted episodes have not all ended."""
         self._sums: dict[str, dict[str, ScoreSums]] = {}
 
-    def receive(self, host: HostHandle, message: Scored) -> None:
+    def receive(self, host: HostHandle, message: EpisodesScored) -> None:
         """Add an actor's score. End the run once all counted episodes have ended."""
         actor = host.plan.name
         sums = self._sums.setdefault(actor, {})
         for behavior_id, (returns, lengths, results) in message.played.items():
             if behavior_id not in sums:
                 sums[behavior_id] = ScoreSums(keep=self._wanted is not None)
-            sums[behavior_id].add(Played(returns, lengths, results))
+            sums[behavior_id].add(EpisodeResults(returns, lengths, results))
         if message.complete:
             self._missing.discard(actor)
         if not self._missing:

@@ -88,9 +88,9 @@ class OpenSpielGame:
         """Return the space of every player's actions. In each state, a mask forbids the illegal ones."""
         return self._action_space
 
-    def new_state(self, seed: int) -> Any:
+    def new_state(self, seed: int | None) -> Any:
         """Return an initial state. The seed matters only in games that sample their own chance events."""
-        if not self.draws:
+        if seed is None or not self.draws:
             return self.game.new_initial_state()
         import pyspiel
 

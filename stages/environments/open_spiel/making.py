@@ -40,7 +40,7 @@ class GameInstance(Instance):
         self._paid: list[float] = []
         """Each player's return up to the player's last time step."""
 
-    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+    def reset(self, seed: int | None, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode."""
         if options:
             raise StageError(

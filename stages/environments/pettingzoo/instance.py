@@ -64,7 +64,7 @@ class Instance:
         self._last: dict[Agent, TimeStep] = {}
         """Per agent whose episode continues: the time step of its last decision."""
 
-    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+    def reset(self, seed: int | None, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode. If there are no options, the environment's `reset` is called without `options`."""
         raise NotImplementedError
 
@@ -90,7 +90,7 @@ class Instance:
             log.warning("%s: %s", self._name, text % values)
 
 
-def arguments(seed: int, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def arguments(seed: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the arguments for a reset, with options only if there are any."""
     return {"seed": seed, "options": dict(options)} if options else {"seed": seed}
 

@@ -28,7 +28,7 @@ class TurnInstance(Instance):
 
     by_turns = True
 
-    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+    def reset(self, seed: int | None, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode; return the time step of the agent that decides first."""
         self._last = {}
         with blaming(self._name, "reset"):
@@ -169,7 +169,7 @@ class ParallelInstance(Instance):
         self._steps = 0
         self._tried = False
 
-    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+    def reset(self, seed: int | None, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode, in which all agents with an observation decide."""
         with blaming(self._name, "reset"):
             result = self.env.reset(**arguments(seed, options))
@@ -385,7 +385,7 @@ class LimitedInstance(Instance):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._instance, name)  # `over`, `first_infos`
 
-    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+    def reset(self, seed: int | None, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode."""
         self._decisions = {}
         return self._instance.reset(seed, options)

@@ -9,12 +9,11 @@ import pytest
 from headrace.pipeline.control.messages import HostFailed, LogLine, PictureTaken, ShowAnnounced, StatisticsReport, Stop
 from headrace.pipeline.monitor.watching import Refused, Viewer
 from headrace.pipeline.parts.exhibition import page as exhibition
-from headrace.pipeline.parts.exhibition.page import Exhibition
-from headrace.pipeline.parts.own_game.page import OwnGameShow
+from headrace.pipeline.parts.exhibition.page import Exhibition, RunGame
 from headrace.queues.messages import PolicyUpdate
 
 SIDES = [
-    {"id": each, "name": each, "choices": ["newest", "random"], "keys": [["a"]], "seat": True}
+    {"id": each, "name": each, "choices": ["newest", "random"], "keys": [["a"]], "playable": True}
     for each in ("left", "right")
 ]
 
@@ -174,8 +173,8 @@ def test_who_closes_the_page_gives_the_side_back_and_ends_the_recording(viewer):
 def players():
     """Two viewers of a run's own game in which a person plays on the left, and what was sent to main."""
     sent = []
-    show = OwnGameShow(sent.append, lambda tell: None)
-    sides = [{**side, "choices": [], "seat": side["id"] == "left"} for side in SIDES]
+    show = RunGame(sent.append)
+    sides = [{**side, "choices": [], "playable": side["id"] == "left"} for side in SIDES]
     show.receive(ShowAnnounced({"sides": sides, "display": None, "saved": "", "trouble": "", "waits": "for left"}))
     return Viewer(show, may_play=True), Viewer(show, may_play=False), sent
 

@@ -79,7 +79,7 @@ def test_policies_that_do_not_fit_are_refused(tmp_path):
     policy = load_policy(saved(tmp_path, spec))
     with pytest.raises(PredictError, match="30"):
         nash_conv(policy, "leduc_poker")
-    with pytest.raises(RunError, match="loaded already"):
+    with pytest.raises(RunError, match="already loaded"):
         nash_conv(policy, "kuhn_poker", checkpoint="last")
     with pytest.raises(RunError, match="has a memory"):
         nash_conv(saved(tmp_path, spec, step=800, **MEMORY), "kuhn_poker")
@@ -128,9 +128,9 @@ def test_players_may_have_policies_of_their_own():
     ("policy", "game", "arguments", "message"),
     [
         ([], "kuhn_poker", {}, "list is empty"),
-        ([Always(0)] * 2, "kuhn_poker", {"weights": [1]}, "one for each of 2 policies"),
+        ([Always(0)] * 2, "kuhn_poker", {"weights": [1]}, "one non-negative weight for each of 2 policies"),
         ([Always(0)] * 2, "kuhn_poker", {"weights": [0, 0]}, "not all 0"),
-        ([Always(0)] * 2, "kuhn_poker", {"weights": [1, float("nan")]}, "at least 0"),
+        ([Always(0)] * 2, "kuhn_poker", {"weights": [1, float("nan")]}, "non-negative"),
         ({0: Always(0)}, "kuhn_poker", {}, r"expected the players \[0, 1\] as keys, got \[0\]"),
         (Always(0), "kuhn_pokr", {}, "did you mean 'kuhn_poker'"),
         (Always(0), "kuhn_poker", {"options": {"player": 3}}, "did you mean 'players'"),

@@ -127,7 +127,7 @@ def test_against_itself_a_policy_plays_all_teams_and_all_returns_count():
     group = Duels(*BALL)
     (report,) = evaluated(group, NewestOpponents(), ("Ball", 0), ("Ball", 7))
     assert group.played == [{"Ball?team=0": 7.0, "Ball?team=1": 7.0}] * 2
-    assert (report.episodes, report.spec.name) == (8, "Ball")
+    assert (report.score.episodes, report.spec.name) == (8, "Ball")
 
 
 def test_a_measure_that_tells_nothing_is_named(caplog):
@@ -140,9 +140,13 @@ def test_a_measure_that_tells_nothing_is_named(caplog):
 def test_snapshots_are_the_policies_of_the_first_evaluation_all_along():
     group, shelf = Duels(*BALL, num_envs=4), Shelf()
     reports = evaluated(group, SnapshotOpponents(shelf), ("Ball", 0), ("Ball", 3), ("Ball", 5), ("Ball", 2))
-    assert [report.mean for report in reports] == [1.0, 1.0, -1.0]  # who plays against itself draws: all are highest
+    assert [report.score.mean for report in reports] == [
+        1.0,
+        1.0,
+        -1.0,
+    ]  # who plays against itself draws: all are highest
     assert shelf.kept["Ball"].weights[0] == 3
-    assert [report.episodes for report in reports] == [8, 8, 8]
+    assert [report.score.episodes for report in reports] == [8, 8, 8]
     second = group.played[2:4]  # one game in each of four instances, for either side
     assert second == [{"Ball?team=0": 5.0, "Ball?team=1": 3.0}, {"Ball?team=0": 3.0, "Ball?team=1": 5.0}]
 
@@ -151,7 +155,7 @@ def test_a_resumed_run_plays_against_the_snapshots_that_were_kept():
     shelf = Shelf()
     shelf.kept["Ball"] = policy_update("Ball", 9)
     (report,) = evaluated(Duels(*BALL), SnapshotOpponents(shelf), ("Ball", 0), ("Ball", 5))
-    assert report.mean == -1.0
+    assert report.score.mean == -1.0
 
 
 def test_mates_of_another_behaviour_play_their_newest_policies_whatever_the_opponents():
@@ -167,7 +171,11 @@ def test_mates_of_another_behaviour_play_their_newest_policies_whatever_the_oppo
 def test_each_behaviour_has_one_evaluation_in_which_the_others_play_their_newest_policies():
     group = Duels("Hider?team=0", "Seeker?team=1")
     found = evaluated(group, NewestOpponents(), ("Hider", 0), ("Seeker", 5), ("Hider", 7), ("Seeker", 6))
-    assert [(report.spec.name, report.mean) for report in found] == [("Seeker", 1.0), ("Hider", 1.0), ("Seeker", -1.0)]
+    assert [(report.spec.name, report.score.mean) for report in found] == [
+        ("Seeker", 1.0),
+        ("Hider", 1.0),
+        ("Seeker", -1.0),
+    ]
 
 
 def test_without_teams_other_behaviours_are_the_opponents():
@@ -235,7 +243,7 @@ def test_a_scripted_player_plays_all_opponents(tmp_path):
     group = Duels(*BALL)
     (report,) = evaluated(group, opponents_of(tmp_path, "Constant", value=8), ("Ball", 0), ("Ball", 7))
     assert group.played[0] == {"Ball?team=0": 7.0, "Ball?team=1": 8.0}
-    assert report.mean == -1.0
+    assert report.score.mean == -1.0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
-from headrace.stages.evaluation.scores import Played, Score, ScoreKeeper, ScoreSums, score_table
+from headrace.stages.evaluation.scores import EpisodeResults, Score, ScoreKeeper, ScoreSums, score_table
 
 
 def tick(ended=(), deciding=(), rewards=None, games=None, behavior_id="A", terminated=True, **more):
@@ -43,7 +43,7 @@ def test_the_first_episodes_to_begin_count_not_the_first_to_end():
         kept.add(tick(ended=(0,), deciding=(0, 1), rewards=(5, 0, 1)))
         assert not kept.complete
     kept.add(tick(ended=(1,), deciding=(0, 1), rewards=(1, 0, 0)))
-    assert kept.drain() == {"A": Played([5.0, 4.0], [1, 4], (0, 0, 0))}
+    assert kept.drain() == {"A": EpisodeResults([5.0, 4.0], [1, 4], (0, 0, 0))}
     assert (kept.complete, told) == (True, [1])
 
 
@@ -67,7 +67,7 @@ def test_what_breaks_off_is_played_again_and_counts_once():
     kept.add(tick(deciding=(0,), rewards=(0,), lost=np.array([0], np.int32)))  # the first row of another episode
     kept.begin(1, tick(deciding=(0,), rewards=(0,)))  # and the whole group is built again
     kept.add(tick(ended=(0,), deciding=(0,), rewards=(3, 0)))
-    assert kept.drain()["A"] == Played([3.0], [1], (0, 0, 0))
+    assert kept.drain()["A"] == EpisodeResults([3.0], [1], (0, 0, 0))
 
 
 def test_games_count_that_episodes_count_in_and_each_side_has_its_own_results():
@@ -117,17 +117,17 @@ def test_a_drained_episode_is_not_told_again():
     kept.begin(1, tick(deciding=(0,)))
     kept.add(tick(ended=(0,), deciding=(0,)))
     assert len(kept.drain()["A"].returns) == 1
-    assert kept.drain()["A"] == Played([], [], (0, 0, 0))
+    assert kept.drain()["A"] == EpisodeResults([], [], (0, 0, 0))
 
 
 def test_sums_of_parts_are_those_of_the_whole():
     values = np.random.default_rng(1).normal(50, 7, 40)
     lengths = [*range(1, 41)]
     whole, parts = ScoreSums(keep=True), ScoreSums(keep=True)
-    whole.add(Played([*values], lengths, (3, 2, 1)))
+    whole.add(EpisodeResults([*values], lengths, (3, 2, 1)))
     for part in (slice(0, 1), slice(1, 30), slice(30, 30), slice(30, 40)):
         other = ScoreSums(keep=True)
-        other.add(Played([*values[part]], lengths[part], (0, 0, 0)))
+        other.add(EpisodeResults([*values[part]], lengths[part], (0, 0, 0)))
         parts.join(other)
     score, expected = parts.score(None), whole.score(1300.0)
     assert score is not None

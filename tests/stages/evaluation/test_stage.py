@@ -101,20 +101,24 @@ def test_policies_are_played_every_so_many_steps():
 
 def test_the_score_is_the_mean_undiscounted_return_and_its_deviation():
     _, (report,) = played(Staircase(num_envs=1, height=7.0), episodes=3)
-    assert (report.mean, report.deviation, report.episodes) == (7.0, 0.0, 3)
+    assert (report.score.mean, report.score.deviation, report.score.episodes) == (7.0, 0.0, 3)
     assert report.spec == counting_spec("Walker")
 
 
 def test_the_lowest_and_highest_return_and_the_episodes_length_in_decisions_are_reported():
     _, (report,) = played(Staircase(num_envs=3, height=2.0), episodes=3)
-    assert (report.lowest, report.highest, report.length) == (2.0, 6.0, 2.0)
-    assert report.deviation == pytest.approx(np.std([2.0, 4.0, 6.0]))
+    assert (report.score.lowest, report.score.highest, report.score.length) == (2.0, 6.0, 2.0)
+    assert report.score.deviation == pytest.approx(np.std([2.0, 4.0, 6.0]))
 
 
 def test_returns_of_held_actions_are_undiscounted_too():
     group = RepeatingGroup(Staircase(num_envs=3, height=2.0), ActionRepeatSettings(steps=2, discount=0.5))
     _, (report,) = played(group, episodes=3)
-    assert (report.lowest, report.highest, report.length) == (2.0, 6.0, pytest.approx((1 + 1 + 2) / 3))
+    assert (report.score.lowest, report.score.highest, report.score.length) == (
+        2.0,
+        6.0,
+        pytest.approx((1 + 1 + 2) / 3),
+    )
 
 
 def test_the_last_policy_is_played_at_the_end_if_it_was_not_before():
@@ -140,13 +144,13 @@ def played(group, **options):
 @pytest.mark.parametrize(("num_envs", "episodes", "mean"), [(2, 4, 1.5), (2, 8, 1.5), (4, 8, 2.5)])
 def test_each_environment_gives_the_same_share_or_short_episodes_would_count_most(num_envs, episodes, mean):
     _, (report,) = played(Staircase(num_envs), episodes=episodes)
-    assert (report.mean, report.episodes) == (mean, episodes)
+    assert (report.score.mean, report.score.episodes) == (mean, episodes)
 
 
 def test_a_number_of_episodes_that_can_t_be_shared_is_played_all_the_same():
     _, (report,) = played(Staircase(2), episodes=3)
-    assert report.episodes == 3
-    assert report.mean == pytest.approx(4 / 3)
+    assert report.score.episodes == 3
+    assert report.score.mean == pytest.approx(4 / 3)
 
 
 class Shared(Staircase):
@@ -187,12 +191,12 @@ class Quitting(Staircase):
 def test_what_an_instance_that_closes_has_not_played_is_played_by_the_others_now_and_later():
     stage, reports = evaluation(Quitting(num_envs=2), episodes=4)
     play(stage, 100, 200)
-    assert [(report.episodes, report.length) for report in reports] == [(4, 2.0), (4, 2.0)]
+    assert [(report.score.episodes, report.score.length) for report in reports] == [(4, 2.0), (4, 2.0)]
 
 
 def test_what_a_group_gets_counts_for_its_members():
     _, (report,) = played(Shared(2), episodes=4)
-    assert report.mean == 1.5
+    assert report.score.mean == 1.5
 
 
 def test_all_policies_meet_the_same_episodes():
@@ -244,7 +248,7 @@ def test_random_opponents_do_what_they_may(masked):
     stage, reports = evaluation(group, opponents=BrainOpponents(BrainRequest("random")), episodes=2)
     play(stage, 100)
     assert group.choices == ({0} if masked else {0, 1})
-    assert reports[0].episodes == 2
+    assert reports[0].score.episodes == 2
 
 
 @pytest.mark.virtual_time
@@ -254,7 +258,7 @@ async def test_an_async_group_is_awaited():
     async for _ in stage.process(policy_update("Walker", 5, 100)):
         pass
     assert reports[0].policy.version == 5
-    assert reports[0].episodes == 2
+    assert reports[0].score.episodes == 2
 
 
 def test_its_environments_are_closed_at_the_end():

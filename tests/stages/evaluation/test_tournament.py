@@ -11,7 +11,14 @@ from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.errors import StageError
-from headrace.stages.evaluation.tournament import CountedGames, PairResult, Tournament, matrix, single_games
+from headrace.stages.evaluation.tournament import (
+    CountedGames,
+    PairResult,
+    check_teams,
+    matrix,
+    play_pairs,
+    single_games,
+)
 
 
 class Duel:
@@ -67,18 +74,17 @@ def always(number):
 
 async def played(group, strengths, games, stop=None, seeds=None):
     """All results, where entrant i always chooses `strengths[i]`."""
-    results: list[PairResult] = []
 
     def make(entrant, spec, seed):
         if seeds is not None:
             seeds.append((spec.behavior_id, tuple(seed)))
         return always(strengths[entrant])
 
-    stop = stop or asyncio.Event()
-    tournament = Tournament(group, len(strengths), games, make, 7, lambda seed: None, results.append, stop)
-    await tournament.start()
-    await tournament.play()
-    return results
+    async def reset():
+        return group.reset(7)
+
+    check_teams(group)
+    return [each async for each in play_pairs(group, len(strengths), games, make, reset, stop or asyncio.Event())]
 
 
 async def test_all_play_all_on_both_sides_from_the_same_starts():

@@ -10,27 +10,25 @@ from headrace.config import RunConfig
 from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.protocol import play
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.opponents import GreedyPlayer
-from headrace.stages.exhibition import Cast, Casting, Show
 from headrace.stages.exhibition.keys import AWAY_S, keys_of
 from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.people import Cast, HumanControllers
+from headrace.stages.exhibition.show import PacedGroup
 
+pytestmark = pytest.mark.virtual_time
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 
 
-class FewPlayers:
-    """A run that has learned nothing yet, but has left a snapshot, which can't be read."""
-
-    def choices(self, spec):
-        return ["newest", "scripted", "step 100"]
-
-    def make(self, spec, name):
-        if name == "newest":
-            return None
-        if name == "scripted":
-            return GreedyPlayer(make_brain(BrainRequest("scripted", game="Volley", spec=spec)), spec)
-        raise StageError(f"{name} is damaged")
+def make_player(spec, name):
+    """A player of a run that has learned nothing yet, but has left a snapshot, which can't be read."""
+    if name == "newest":
+        return None
+    if name == "scripted":
+        return GreedyPlayer(make_brain(BrainRequest("scripted", game="Volley", spec=spec)), spec)
+    raise StageError(f"{name} is damaged")
 
 
 class Enough(Exception):
@@ -43,17 +41,27 @@ class Stand:
     def __init__(self, environment, most=200, behaviors=None):
         config = RunConfig.from_plain({"environment": environment, "behaviors": behaviors or {"Volley": {}}}, None)
         self.group, self.film = make_shown_group(EnvironmentRequest(config))
-        self.now = 0.0
+        self.began = asyncio.get_running_loop().time()
         self.seen, self.played = [], []
         self.most = most
         self.on_picture = lambda shown: None
         display = self.film.display
-        self.cast = Cast(
-            FewPlayers(),
-            lambda spec: keys_of(spec, {}, {} if display is None else display.keys),
-            lambda: self.now,
+        self.people = HumanControllers(
+            lambda spec: keys_of(spec, {}, {} if display is None else display.keys), lambda: self.now
         )
-        self.show = Show(self.group, self.film, self.cast, self._put, self._played, lambda: self.now, self._sleep)
+        self.cast = Cast(make_player, self.people)
+        self.show = PacedGroup(self.group, self.film, self.people, self._put)
+
+    @property
+    def now(self):
+        return asyncio.get_running_loop().time() - self.began
+
+    def moves(self, side):
+        """The seconds and actions of each of a side's decisions."""
+        return [(at, actions) for at, behavior_id, actions in self.played if behavior_id == side and actions]
+
+    def take(self, side):
+        self.people.direct([side], paused=False, speed=1.0)
 
     async def _put(self, shown):
         self.seen.append((round(self.now, 3), shown.note, shown.about))
@@ -61,16 +69,15 @@ class Stand:
         if len(self.seen) >= self.most:
             raise Enough
 
-    def _played(self, result, actions):
-        self.played.append((self.now, actions))
-
-    async def _sleep(self, seconds):
-        self.now += seconds
-        await asyncio.sleep(0)
+    def _decide(self, behavior_id, steps):
+        actions = self.cast.decide(self.group.behavior_specs[behavior_id], steps)
+        self.played.append((self.now, behavior_id, actions.discrete.tolist()))
+        return actions
 
     async def run(self, seed=3):
         with pytest.raises(Enough):
-            await self.show.run(seed)
+            async for _ in play(self.show, self._decide, await self.show.reset(seed)):
+                pass
         return self
 
 
@@ -83,46 +90,47 @@ async def test_a_game_is_shown_at_its_own_pace_and_decided_as_often_as_in_traini
     stand = await volley().run()
     running = [at for at, note, _ in stand.seen if not note]
     assert np.diff(running).min() == pytest.approx(0.02, abs=1e-3)
-    assert np.diff([at for at, _ in stand.played])[:3].tolist() == pytest.approx([0.12] * 3)
+    assert np.diff([at for at, _ in stand.moves(LEFT)])[:3].tolist() == pytest.approx([0.12] * 3)
     assert stand.group.num_envs == 1
 
 
 @pytest.mark.lengthy
 async def test_at_a_higher_pace_pictures_are_left_out():
     stand = volley()
-    stand.show.pace(4.0, paused=False)
+    stand.people.direct([], paused=False, speed=4.0)
     await stand.run()
-    assert np.diff([at for at, _ in stand.played])[:3].tolist() == pytest.approx([0.03] * 3)
+    assert np.diff([at for at, _ in stand.moves(LEFT)])[:3].tolist() == pytest.approx([0.03] * 3)
     plain = [now - before for (before, said, _), (now, note, _) in pairwise(stand.seen) if not said and not note]
     assert min(plain) >= 0.019
 
 
 async def test_a_persons_game_begins_with_a_countdown_and_the_keys_move_the_agent():
     stand = volley(most=40)
-    stand.cast.give(LEFT, Casting("scripted", person=True))
-    stand.on_picture = lambda shown: stand.cast.hands(LEFT).hear(len(stand.seen), ["ArrowRight"])
+    stand.take(LEFT)
+    stand.on_picture = lambda shown: stand.people.hear(LEFT, len(stand.seen), ["ArrowRight"])
     await stand.run()
-    assert [note for _, note, _ in stand.seen[:4]] == ["3", "2", "1", ""]
-    assert all(actions[LEFT].discrete.tolist() == [[2, 0]] for _, actions in stand.played)
+    assert [note for _, note, _ in stand.seen[:5]] == ["", "3", "2", "1", ""]
+    assert all(actions == [[2, 0]] for _, actions in stand.moves(LEFT))
 
 
 @pytest.mark.lengthy
 async def test_who_goes_lets_all_keys_go_and_then_the_sides_own_player_plays_on():
     stand = volley(most=700)
-    stand.cast.give(LEFT, Casting("scripted", person=True))
-    stand.cast.hands(LEFT).hear(0, ["ArrowUp"])
+    stand.cast.give(LEFT, "scripted")
+    stand.take(LEFT)
+    stand.people.hear(LEFT, 0, ["ArrowUp"])
     await stand.run()
-    at_rest = [actions[LEFT].discrete.tolist() == [[1, 0]] for at, actions in stand.played if 1.9 < at < AWAY_S]
+    at_rest = [actions == [[1, 0]] for at, actions in stand.moves(LEFT) if 1.9 < at < AWAY_S]
     assert at_rest
     assert all(at_rest)
-    after = [actions[LEFT].discrete.tolist() for at, actions in stand.played if at > AWAY_S]
+    after = [actions for at, actions in stand.moves(LEFT) if at > AWAY_S]
     assert any(action != [[1, 0]] for action in after)
 
 
 @pytest.mark.lengthy
 async def test_points_and_games_are_counted_and_looked_at():
     stand = volley(most=1200)
-    stand.cast.give(RIGHT, Casting("scripted"))
+    stand.cast.give(RIGHT, "scripted")
     await stand.run()
     notes = {note for _, note, _ in stand.seen}
     assert {"point", "won"} <= notes
@@ -137,7 +145,7 @@ async def test_who_takes_over_begins_a_new_game_from_nil():
     def take(shown):
         if len(stand.seen) == 200:
             stand.film._group.score[0, 0] = 3
-            stand.cast.give(LEFT, Casting(person=True))
+            stand.take(LEFT)
             stand.show.restart()
 
     stand.on_picture = take
@@ -150,18 +158,18 @@ async def test_who_takes_over_begins_a_new_game_from_nil():
 async def test_at_a_board_the_game_waits_for_a_person():
     stand = Stand({"kind": "builtin", "id": "ConnectFour"}, 60, {"ConnectFour": {}})
     first = "ConnectFour?team=0"
-    stand.cast.give(first, Casting(person=True))
+    stand.take(first)
     waited = []
 
     def press(shown):
         if shown.note == "key":
             waited.append(len(stand.played))
             held = ["4"] if len(waited) % 3 == 0 else []
-            stand.cast.hands(first).hear(len(stand.seen), held)
+            stand.people.hear(first, len(stand.seen), held)
 
     stand.on_picture = press
     await stand.run()
-    moves = [actions[first].discrete.tolist() for _, actions in stand.played if len(actions[first].discrete)]
+    moves = [actions for _, actions in stand.moves(first)]
     assert waited[:3] == [0, 0, 0]
     assert moves[0] == [[3]]
     assert len(moves) > 1
@@ -169,21 +177,9 @@ async def test_at_a_board_the_game_waits_for_a_person():
 
 async def test_a_snapshot_that_cannot_be_played_is_said_and_the_game_goes_on():
     stand = volley(most=30)
-    stand.cast.give(LEFT, Casting("step 100"))
+    stand.cast.give(LEFT, "step 100")
     await stand.run()
     assert stand.cast.trouble == "step 100 is damaged; Volley?team=0 acts at random"
-
-
-async def test_a_paused_show_stands_still():
-    stand = volley(most=60)
-    stand.show.pace(1.0, paused=True)
-    running = asyncio.create_task(stand.run())
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert len(stand.played) == 0
-    stand.show.pace(1.0, paused=False)
-    await running
-    assert stand.played
 
 
 async def test_pictures_of_gymnasium_are_images_at_its_pace():

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.config import RunConfig
 from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import Evaluated, HostFailed, HostFinished, OpenEdge, Stop
+from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, PolicyEvaluated, Stop
 from headrace.pipeline.hosts.host_process import serve
 from headrace.pipeline.hosts.inline import LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
@@ -77,12 +77,12 @@ async def evaluated(
     host = asyncio.create_task(serve(HostPlan("evaluation", "evaluation", plain, None, str(folder), 3), theirs, edges))
     told = []
     async for message in control.receive():
-        if isinstance(message, Evaluated) and left:
+        if isinstance(message, PolicyEvaluated) and left:
             meanwhile()
             queue.put_nowait(left.pop(0))
             if not left:
                 queue.close()
-        if isinstance(message, Evaluated | HostFailed | HostFinished):
+        if isinstance(message, PolicyEvaluated | HostFailed | HostFinished):
             told.append(message)
     await host
     return told
@@ -107,12 +107,12 @@ def onnx_step(path: Path) -> int:
 
 async def test_it_reports_a_score_and_keeps_the_best_policy(tmp_path):
     score, end = await evaluated(tmp_path, policy(120))
-    assert (score.behavior, score.step, score.episodes, score.best) == ("Volley", 120, 4, True)
-    assert score.lowest <= score.mean <= score.highest
-    assert score.length >= 1
+    assert (score.behavior, score.step, score.score["episodes"], score.best) == ("Volley", 120, 4, True)
+    assert score.score["lowest"] <= score.score["mean"] <= score.score["highest"]
+    assert score.score["length"] >= 1
     assert isinstance(end, HostFinished)
     assert np.array_equal(kept(tmp_path).weights, policy(120).weights)
-    assert read_score(tmp_path / BEST)["mean"] == score.mean
+    assert read_score(tmp_path / BEST)["mean"] == score.score["mean"]
 
 
 async def test_what_is_not_better_than_the_best_before_is_not_kept_and_the_best_gets_the_files_that_it_lacks(tmp_path):
@@ -155,7 +155,7 @@ async def test_a_disk_that_refuses_a_best_policy_is_tried_again_and_no_worse_one
     (tmp_path / BEST).mkdir(parents=True)
     policies = policy(120, seed=7), policy(300, seed=2)
     first, second, end = await evaluated(tmp_path, *policies, meanwhile=(tmp_path / BEST).rmdir)
-    assert first.mean > second.mean
+    assert first.score["mean"] > second.score["mean"]
     assert (first.best, second.best, type(end)) == (True, False, HostFinished)
     assert re.search(
         r"the best policy of Volley could not be written: .*; the next evaluation tries again", caplog.text

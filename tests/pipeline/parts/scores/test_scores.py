@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.config import RunConfig
-from headrace.pipeline.control.messages import Scored
+from headrace.pipeline.control.messages import EpisodesScored
 from headrace.pipeline.main.run_part import Run
 from headrace.pipeline.parts.scores.main import ScoreBoard
 from headrace.pipeline.run_folder.folder import RunFolder
@@ -38,7 +38,7 @@ class Board(ScoreBoard):
 
     def score(self, actor: str, *returns: float, complete: bool = False) -> None:
         host: Any = SimpleNamespace(plan=SimpleNamespace(name=actor))
-        self.receive(host, Scored({"Pole": [[*returns], [1] * len(returns), [0, 0, 0]]}, complete))
+        self.receive(host, EpisodesScored({"Pole": [[*returns], [1] * len(returns), [0, 0, 0]]}, complete))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from headrace.pipeline.control.messages import DirectShow, KeysHeld, PictureTaken
-from headrace.pipeline.parts.own_game.page import OwnGameLink
+from headrace.pipeline.parts.exhibition.page import RunGameMessages
 
 HOST: Any = None
 """Whose messages they are does not matter here."""
@@ -30,8 +30,8 @@ class Actors:
 
 async def test_an_actor_that_takes_anothers_place_is_told_who_plays_and_the_page_that_it_is_another():
     actors, told = Actors(), []
-    link = OwnGameLink(cast("Any", SimpleNamespace(broadcaster=actors)))
-    link.listen(told.append)
+    link = RunGameMessages(cast("Any", SimpleNamespace(broadcaster=actors)))
+    link.game.join(lambda function, message: told.append(message))
     await actors.start(link)
     order = DirectShow({"Volley?team=1": ("newest", True)})
     for message in (DirectShow({}), order, KeysHeld("Volley?team=1", 1, ("a",))):

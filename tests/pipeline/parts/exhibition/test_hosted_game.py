@@ -7,7 +7,7 @@ import pytest
 from small_zoo import Counting
 
 from headrace.config import RunConfig
-from headrace.pipeline.roles.announcing import described_side, unknown_names
+from headrace.pipeline.parts.exhibition.hosted_game import described_side, unknown_names
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import instance_of

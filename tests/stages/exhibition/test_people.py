@@ -1,4 +1,4 @@
-"""The run's own game: its seats, the keys of those who sit there, its pace, and how it waits for them."""
+"""People in the run's only instance: the keys that they press, the game's pace, and how the game waits for them."""
 
 import asyncio
 
@@ -15,10 +15,11 @@ from headrace.stages.environments.protocol import EnvironmentGroup, Punctual, St
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.keys import LATE_S, keys_of
 from headrace.stages.exhibition.making import make_shown_group
-from headrace.stages.exhibition.own_game import OwnGame, Seats
+from headrace.stages.exhibition.people import HumanControllers
+from headrace.stages.exhibition.show import PacedGroup
 
-SEAT = "Ball?team=1"
-SPEC = BehaviorSpec(SEAT, (ObservationSpec("seen", (3,)),), ActionSpec(1, (3,), masked=True))
+SIDE = "Ball?team=1"
+SPEC = BehaviorSpec(SIDE, (ObservationSpec("seen", (3,)),), ActionSpec(1, (3,), masked=True))
 KEYS = KeyMapSettings(
     press={
         "a": KeySettings(branch=0, value=1),
@@ -31,27 +32,27 @@ ALL = np.ones((2, 3), np.bool_)
 
 
 class Table:
-    """Seats for one behaviour id, with a clock that is set by hand."""
+    """The person of one behaviour id, with a clock that is set by hand."""
 
     def __init__(self, wait=False):
         self.now = 0.0
         keys = KEYS.model_copy(update={"wait": wait})
-        self.seats = Seats(lambda spec: spec.team == 1, lambda spec: keys, lambda: self.now)
-        self.brain = make_brain(BrainRequest("player", person=self.seats.sit, spec=SPEC))
+        self.people = HumanControllers(lambda spec: keys, lambda: self.now, lambda spec: spec.team == 1)
+        self.brain = make_brain(BrainRequest("player", person=self.people.brain, spec=SPEC))
 
     def act(self, masks=ALL, rows=ROWS):
         made = self.brain.act(rows, masks, np.random.default_rng(0)).actions
         return made.continuous.tolist(), made.discrete.tolist()
 
-    def sit(self, *keys, number=0):
-        self.seats.direct([SEAT], paused=False, speed=1.0)
-        self.seats.hear(SEAT, number, keys)
+    def press(self, *keys, number=0):
+        self.people.direct([SIDE], paused=False, speed=1.0)
+        self.people.hear(SIDE, number, keys)
 
 
 def test_a_persons_keys_decide_for_all_agents_of_the_behaviour_id():
     table = Table()
     assert table.act() == ([[0.0], [0.0]], [[0], [0]])
-    table.sit("b", "up")
+    table.press("b", "up")
     assert table.act() == ([[0.5], [0.5]], [[2], [2]])
     assert table.act(None) == table.act()
     assert table.act(np.array([[1, 1, 0], [1, 1, 1]], np.bool_))[1] == [[0], [2]]
@@ -60,38 +61,38 @@ def test_a_persons_keys_decide_for_all_agents_of_the_behaviour_id():
 
 def test_when_nothing_is_heard_any_more_keys_are_let_go_and_the_person_is_not_there_until_back():
     table = Table()
-    table.sit("b")
+    table.press("b")
     table.now = LATE_S - 0.1
-    assert (table.seats.empty([SPEC]), table.act()[1]) == ([], [[2], [2]])
+    assert (table.people.missing([SPEC]), table.act()[1]) == ([], [[2], [2]])
     table.now = LATE_S
-    assert (table.seats.empty([SPEC]), table.act()[1]) == ([SEAT], [[0], [0]])
-    table.seats.hear(SEAT, 1, ["b"])
-    assert (table.seats.empty([SPEC]), table.act()[1]) == ([], [[2], [2]])
+    assert (table.people.missing([SPEC]), table.act()[1]) == ([SIDE], [[0], [0]])
+    table.people.hear(SIDE, 1, ["b"])
+    assert (table.people.missing([SPEC]), table.act()[1]) == ([], [[2], [2]])
 
 
 def test_who_leaves_takes_the_keys_along_and_whoever_comes_next_begins_with_none():
     table = Table()
-    table.sit("b")
-    table.seats.direct([], paused=False, speed=1.0)
-    assert table.seats.empty([SPEC]) == [SEAT]
+    table.press("b")
+    table.people.direct([], paused=False, speed=1.0)
+    assert table.people.missing([SPEC]) == [SIDE]
     assert table.act()[1] == [[0], [0]]
-    table.seats.hear(SEAT, 1, ["b"])  # on its way when the seat was left
-    table.seats.direct([SEAT], paused=False, speed=1.0)
+    table.people.hear(SIDE, 1, ["b"])  # on its way when the seat was left
+    table.people.direct([SIDE], paused=False, speed=1.0)
     assert table.act()[1] == [[0], [0]]
 
 
 def test_a_tap_counts_until_the_game_has_gone_on_with_it_however_often_it_is_asked_for():
     table = Table()
-    table.sit("a")
-    table.seats.hear(SEAT, 1, [])
+    table.press("a")
+    table.people.hear(SIDE, 1, [])
     assert table.act() == table.act() == ([[0.0], [0.0]], [[1], [1]])
-    table.seats.decided()
+    table.people.decided([SIDE])
     assert table.act()[1] == [[0], [0]]
 
 
-def test_only_a_seats_behaviour_id_waits_for_persons():
+def test_only_a_behaviour_id_that_a_person_controls_waits_for_one():
     other = BehaviorSpec("Ball?team=0", SPEC.observations, SPEC.actions)
-    assert Table().seats.empty([other, SPEC]) == [SEAT]
+    assert Table().people.missing([other, SPEC]) == [SIDE]
 
 
 def test_where_nobody_can_play_a_person_is_refused_by_name():
@@ -102,20 +103,20 @@ def test_where_nobody_can_play_a_person_is_refused_by_name():
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 
 
-class Played:
-    """An own game in virtual time, whose actor decides at rest: `seen` has (seconds, note, about) of each picture."""
+class PlayedGame:
+    """A run's game in virtual time, whose actor decides at rest: `seen` has (seconds, note, about) of each picture."""
 
-    def __init__(self, game="Volley", seat=RIGHT, **more):
+    def __init__(self, game="Volley", side=RIGHT, **more):
         environment = {"kind": "builtin", "id": game, **more}
         config = RunConfig.from_plain({"environment": environment, "behaviors": {game: {}}}, None)
         group, self.film = make_shown_group(EnvironmentRequest(config))
         self.clock = asyncio.get_running_loop().time
         self.seen, self.told, self.moves = [], [], []
-        self.seat = seat
-        self.seats = Seats(
-            lambda spec: spec.behavior_id == seat, lambda spec: keys_of(spec, {}, self.film.display.keys), self.clock
+        self.side = side
+        self.people = HumanControllers(
+            lambda spec: keys_of(spec, {}, self.film.display.keys), self.clock, lambda spec: spec.behavior_id == side
         )
-        self.game = OwnGame(group, self.film, self.seats, self._show, self.told.append, self.clock)
+        self.game = PacedGroup(group, self.film, self.people, self._show, self.told.append)
         self.last = None
         self._number, self._held, self._beating = 0, (), None
 
@@ -129,8 +130,8 @@ class Played:
             spec, masks = self.game.behavior_specs[behavior_id], steps.action_masks
             count = len(steps.agent_ids) - steps.ended
             rest = ActionBatch(np.zeros((count, 0), np.float32), np.full((count, 2), (1, 0), np.int32))
-            if behavior_id == self.seat:
-                actions[behavior_id] = self.seats.actions(spec, masks, count)
+            if behavior_id == self.side:
+                actions[behavior_id] = self.people.actions(spec, masks, count)
                 self.moves += [actions[behavior_id].discrete.tolist()] if count else []
             elif masks is not None:
                 actions[behavior_id] = ActionBatch(rest.continuous, masks.argmax(axis=1)[:, None].astype(np.int32))
@@ -149,7 +150,7 @@ class Played:
     def person(self, *held):
         """Somebody sits down, and is heard four times a second, or holds other keys than before."""
         if self._beating is None:
-            self.seats.direct([self.seat], paused=False, speed=1.0)
+            self.people.direct([self.side], paused=False, speed=1.0)
             self._beating = asyncio.create_task(self._beat())
         self._hear(held)
 
@@ -162,7 +163,7 @@ class Played:
     def _hear(self, held):
         self._held = held
         self._number += 1
-        self.seats.hear(self.seat, self._number, held)
+        self.people.hear(self.side, self._number, held)
 
     async def _beat(self):
         while True:
@@ -179,7 +180,7 @@ async def waiting(task):
 
 @pytest.mark.virtual_time
 async def test_it_waits_for_its_person_and_then_goes_on_at_its_own_pace():
-    async with Played() as played:
+    async with PlayedGame() as played:
         assert isinstance(played.game, EnvironmentGroup)
         assert isinstance(played.game, Punctual)
         assert isinstance(played.game, Stoppable)
@@ -187,13 +188,13 @@ async def test_it_waits_for_its_person_and_then_goes_on_at_its_own_pace():
         tick = asyncio.create_task(played.tick())
         await waiting(tick)
         assert played.game.has_deadlines, "it does not count as silent"
-        assert played.told == [RIGHT]
+        assert played.told == [[RIGHT]]
         played.person("ArrowRight")
         assert await tick == []
         assert not played.game.has_deadlines
         assert await played.tick() == [LEFT, RIGHT]
-        assert [note for _, note, _ in played.seen] == ["", "", "3", "2", "1"]
-        assert played.told == [RIGHT, ""]
+        assert [note for _, note, _ in played.seen] == ["", "3", "2", "1"]
+        assert played.told == [[RIGHT], []]
         began = played.clock()
         for _ in range(4):
             played.person("ArrowRight")
@@ -204,13 +205,13 @@ async def test_it_waits_for_its_person_and_then_goes_on_at_its_own_pace():
 
 @pytest.mark.virtual_time
 async def test_whatever_the_actor_is_told_meanwhile_is_followed_and_no_row_is_lost():
-    async with Played() as played:
+    async with PlayedGame() as played:
         for _ in range(3):
             tick = asyncio.create_task(played.tick())
             await waiting(tick)
-            played.seats.changed.set()
+            played.people.changed.set()
             assert await tick == []
-        played.seats.changed.set()  # told between two ticks
+        played.people.changed.set()  # told between two ticks
         assert await played.tick() == []
         played.person()
         assert await played.tick() == [LEFT, RIGHT]
@@ -218,15 +219,14 @@ async def test_whatever_the_actor_is_told_meanwhile_is_followed_and_no_row_is_lo
 
 @pytest.mark.virtual_time
 async def test_it_stands_still_while_its_person_wants_it_or_is_away():
-    async with Played() as played:
+    async with PlayedGame() as played:
         played.person()
         await played.tick()
-        played.seats.direct([RIGHT], paused=True, speed=1.0)
+        played.people.direct([RIGHT], paused=True, speed=1.0)
         assert await played.tick() == []  # what it was told may be for its actor, too
         tick = asyncio.create_task(played.tick())
         await waiting(tick)
-        assert played.told[-1] == "paused"
-        played.seats.direct([RIGHT], paused=False, speed=2.0)
+        played.people.direct([RIGHT], paused=False, speed=2.0)
         await tick
         assert await played.tick() == [LEFT, RIGHT]
         heard = played.clock()
@@ -234,11 +234,11 @@ async def test_it_stands_still_while_its_person_wants_it_or_is_away():
         await played.tick()
         assert played.clock() - heard == pytest.approx(0.06)
         played.go()
-        while played.told[-1] != RIGHT:
+        while not played.told:
             await played.tick()
         tick = asyncio.create_task(played.tick())
         await waiting(tick)
-        assert LATE_S <= played.seen[-1][0] - heard < LATE_S + 0.2, "then it waits"
+        assert LATE_S <= played.clock() - heard < LATE_S + 0.2, "then it waits"
         played.person()
         assert await tick == []
 
@@ -246,12 +246,11 @@ async def test_it_stands_still_while_its_person_wants_it_or_is_away():
 @pytest.mark.virtual_time
 async def test_at_a_board_it_waits_for_the_persons_move():
     first = "ConnectFour?team=0"
-    async with Played("ConnectFour", first) as played:
+    async with PlayedGame("ConnectFour", first) as played:
         played.person()
         asked = 0
         while len(played.moves) < 3:
-            if await played.tick() == [] and played.told[-1] == "key":
-                assert played.seen[-1][1:] == ("key", first)
+            if await played.tick() == [] and played.seen[-1][1:] == ("key", first):
                 asked += 1
                 played.person("4")
                 played.person()
@@ -262,7 +261,7 @@ async def test_at_a_board_it_waits_for_the_persons_move():
 @pytest.mark.lengthy
 @pytest.mark.virtual_time
 async def test_the_end_of_a_run_does_not_wait_for_a_point_to_be_looked_at():
-    async with Played(options={"points_to_win": 1}) as played:
+    async with PlayedGame(options={"points_to_win": 1}) as played:
         played.person()
         await played.tick()
         played.game.request_stop()

@@ -1,1 +1,0 @@
-"""The run's own game, in which people play on the live page."""

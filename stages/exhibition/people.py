@@ -1,0 +1,270 @@
+"""Who plays a shown game: people, by the keys that they press, and the players that decide for all other agents.
+
+In a run's own instance, the brain `player` decides: a person's keys control all agents of a behaviour id, and the game
+waits while no person plays. In a separate game, a `Cast` decides: a person takes over one agent, and the side's player
+controls the others, as well as that agent once the person has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.config.environment import KeyMapSettings
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.brains.protocol import BrainRequest, Memoryless
+from headrace.stages.environments.protocol import AgentSteps
+from headrace.stages.errors import StageError
+from headrace.stages.evaluation.opponents import Player, uniform_player
+from headrace.stages.exhibition.keys import HeldKeys, action_of
+from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
+
+Masks = NDArray[np.bool_] | None
+"""[d, sum of branches] action masks; None if the behaviour has none."""
+_MISSED = 100
+"""Number of the other agents' decisions after which a person whose agent has vanished gets a different agent."""
+
+
+class Person(HeldKeys):
+    """A person who plays for a behaviour id, with the keys that the person is holding down.
+
+    Args:
+        clock: seconds on a monotonic clock.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.agent: int | None = None
+        """Id of the agent that the person has taken over; None until an agent of the behaviour id needs a decision."""
+        self._missed = 0
+
+    def look_for_agent(self, agents: list[int]) -> None:
+        """Take over one of the agents that need a decision, unless the person's agent may still return."""
+        if self.agent is None and agents:
+            self.agent = min(agents)
+        self._missed = 0 if self.agent in agents else self._missed + bool(agents)
+        if self._missed >= _MISSED:
+            self.agent = None
+
+
+class HumanControllers:
+    """The people who play for behaviour ids, and the keys that they press.
+
+    Args:
+        keys: returns a behaviour id's keys.
+        clock: seconds on a monotonic clock.
+        must_play: returns True for a behaviour id that only a person controls, with all its agents. For others, a
+            person takes over one agent.
+    """
+
+    def __init__(
+        self,
+        keys: Callable[[BehaviorSpec], KeyMapSettings],
+        clock: Callable[[], float],
+        must_play: Callable[[BehaviorSpec], bool] = lambda spec: False,
+    ) -> None:
+        self.must_play = must_play
+        self.paused = False
+        """True while a viewer has paused the game."""
+        self.speed = 1.0
+        """Speed relative to the game's own; 1 is normal."""
+        self.changed = asyncio.Event()
+        """Set when the state may have changed; each waiter clears the event before checking the state."""
+        self._keys = keys
+        self._clock = clock
+        self._persons: dict[str, Person] = {}
+
+    def direct(self, taken: Collection[str], paused: bool, speed: float) -> bool:
+        """Set the behaviour ids for which people play, whether the game is paused, and its speed.
+
+        Returns:
+            True if a person has begun to play.
+        """
+        begun = bool({*taken} - self._persons.keys())
+        self._persons = {each: self._persons.get(each) or Person(self._clock) for each in taken}
+        self.paused, self.speed = paused, speed
+        self.changed.set()
+        return begun
+
+    def hear(self, behavior_id: str, number: int, held: Collection[str]) -> None:
+        """Receive the keys that a person is holding down; see `HeldKeys.hear`."""
+        if behavior_id in self._persons:
+            self._persons[behavior_id].hear(number, held)
+            self.changed.set()
+
+    def decided(self, behavior_ids: Iterable[str]) -> None:
+        """Record that the game has used the decisions for these behaviour ids, so a tap counts only once."""
+        for behavior_id in self._persons.keys() & {*behavior_ids}:
+            self._persons[behavior_id].decided()
+
+    def person(self, behavior_id: str) -> Person | None:
+        """Return the person who plays for a behaviour id; None if no person does, or the person has left."""
+        person = self._persons.get(behavior_id)
+        return person if person is not None and person.there else None
+
+    @property
+    def present(self) -> list[str]:
+        """The behaviour ids for which a person plays and is present."""
+        return [behavior_id for behavior_id in self._persons if self.person(behavior_id) is not None]
+
+    def missing(self, specs: Iterable[BehaviorSpec]) -> list[str]:
+        """Return the behaviour ids that only a person controls, but whose person has left or is silent."""
+        ids = [spec.behavior_id for spec in specs if self.must_play(spec)]
+        return [each for each in ids if each not in self._persons or self._persons[each].late]
+
+    def undecided(self, specs: Mapping[str, BehaviorSpec], steps: Mapping[str, AgentSteps]) -> str:
+        """Return the behaviour id whose person must press a key; empty if no key is needed."""
+        for behavior_id, rows in steps.items():
+            person = self.person(behavior_id)
+            if person is None:
+                continue
+            spec, agents = specs[behavior_id], rows.agent_ids[rows.ended :].tolist()
+            person.look_for_agent(agents)
+            if (keys := self._keys(spec)).wait:
+                controlled = self._controlled(spec, person, agents)
+                if None in self._decided(keys, spec, _masks_of(rows, controlled), len(controlled)):
+                    return behavior_id
+        return ""
+
+    def actions(self, spec: BehaviorSpec, masks: Masks, count: int) -> ActionBatch:
+        """Return the pressed keys as actions for `count` agents, or the rest action if no key counts."""
+        keys = self._keys(spec)
+        rows = [*self._decided(keys, spec, masks, count)]
+        if None in rows:  # a game that waits for a key continues if its person has just left
+            rows = [*self._decided(keys.model_copy(update={"wait": False}), spec, masks, count)]
+        decided = [each for each in rows if each is not None]
+        if not decided:
+            actions = spec.actions
+            nothing = np.zeros((0, len(actions.discrete_branches)), np.int32)
+            return ActionBatch(np.zeros((0, actions.continuous_size), np.float32), nothing)
+        return ActionBatch(
+            np.concatenate([each.continuous for each in decided]), np.concatenate([each.discrete for each in decided])
+        )
+
+    def override(self, spec: BehaviorSpec, steps: AgentSteps, actions: ActionBatch) -> ActionBatch:
+        """Return a player's actions, in which the person's keys decide for the agent that the person has taken over."""
+        person = self.person(spec.behavior_id)
+        if person is None:
+            return actions
+        rows = self._controlled(spec, person, steps.agent_ids[steps.ended :].tolist())
+        pressed = self.actions(spec, _masks_of(steps, rows), len(rows))
+        continuous, discrete = actions.continuous.copy(), actions.discrete.copy()
+        continuous[rows], discrete[rows] = pressed.continuous, pressed.discrete
+        return ActionBatch(continuous, discrete)
+
+    def brain(self, spec: BehaviorSpec) -> HumanBrain:
+        """Return the brain for a behaviour id that only a person controls."""
+        return HumanBrain(self, spec)
+
+    def _controlled(self, spec: BehaviorSpec, person: Person, agents: list[int]) -> list[int]:
+        """Return the rows of the agents that a person controls, among those that need a decision."""
+        return [row for row, agent in enumerate(agents) if agent == person.agent or self.must_play(spec)]
+
+    def _decided(
+        self, keys: KeyMapSettings, spec: BehaviorSpec, masks: Masks, count: int
+    ) -> Iterator[ActionBatch | None]:
+        person = self._persons.get(spec.behavior_id)
+        pressed: Collection[str] = ()
+        if person is not None:
+            pressed = person.tapped if keys.wait else person.pressed
+        if masks is None:
+            same = action_of(keys, pressed, spec, None)
+            yield from (same for _ in range(count))
+            return
+        for row in range(count):
+            yield action_of(keys, pressed, spec, masks[row])
+
+
+def _masks_of(steps: AgentSteps, rows: list[int]) -> Masks:
+    return None if steps.action_masks is None else steps.action_masks[rows]
+
+
+class HumanBrain(Memoryless):
+    """Decides for all agents of a behaviour id according to the keys that its person presses.
+
+    Args:
+        people: the source of the keys.
+        spec: the behaviour id's spec.
+    """
+
+    def __init__(self, people: HumanControllers, spec: BehaviorSpec) -> None:
+        self._people = people
+        self._spec = spec
+
+    def act(
+        self,
+        observations: tuple[Array, ...],
+        masks: Masks,
+        random: np.random.Generator,
+        deterministic: bool = False,
+        recall: Recall | None = None,
+    ) -> Decision:
+        """See `ActingPolicy.act`."""
+        return Decision(self._people.actions(self._spec, masks, len(observations[0])), {})
+
+
+def make_player(request: BrainRequest) -> ActingPolicy | None:
+    """Make the brain `player`; return None if the request is only checked.
+
+    Raises:
+        StageError: if no person can play.
+    """
+    if request.spec is None:
+        return None
+    if request.person is None:
+        raise StageError(f"{request.where}: a person can play only in the run's own game", request.key)
+    return request.person(request.spec)
+
+
+NEWEST = "newest"
+
+
+class Cast:
+    """The players of all behaviour ids, and the people who take over some of their agents.
+
+    Args:
+        make: makes the player with a name, or returns None for the newest policy of a behaviour that has none yet.
+            Raises a StageError if there is no player with this name, or it can't play.
+        people: the people.
+    """
+
+    def __init__(self, make: Callable[[BehaviorSpec, str], Player | None], people: HumanControllers) -> None:
+        self._make = make
+        self._people = people
+        self.trouble = ""
+        """Why the player chosen last is not playing; empty if that player is playing."""
+        self._chosen: dict[str, str] = {}
+        self._players: dict[str, tuple[str, Player]] = {}
+
+    def give(self, behavior_id: str, player: str) -> None:
+        """Let a different player play for a behaviour id, starting with the next decision."""
+        if player != self._chosen.get(behavior_id, NEWEST):
+            self.trouble = ""
+        self._chosen[behavior_id] = player
+
+    def decide(self, spec: BehaviorSpec, steps: AgentSteps) -> ActionBatch:
+        """Decide for all agents of a behaviour id that need a decision.
+
+        The player decides even if a person controls the only agent, because a policy with memory needs each
+        observation.
+        """
+        return self._people.override(spec, steps, self._player(spec)(steps))
+
+    def _player(self, spec: BehaviorSpec) -> Player:
+        wanted = self._chosen.get(spec.behavior_id, NEWEST)
+        name, player = self._players.get(spec.behavior_id, ("", None))
+        if player is not None and name == wanted:
+            return player
+        try:
+            player = self._make(spec, wanted)
+        except StageError as error:  # for example an exported policy that the run has since removed
+            self.trouble = f"{error}; {spec.behavior_id} acts at random"
+            player = uniform_player(spec)
+        if player is None:  # no policy exists yet; tried again at the next decision
+            return uniform_player(spec)
+        self._players[spec.behavior_id] = wanted, player
+        return player
