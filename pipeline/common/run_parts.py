@@ -1,9 +1,9 @@
 """The table of run parts: features beyond collecting steps and learning from them.
 
 A part is one module, `pipeline/parts/<name>.py`, with a class for each side: main's event loop, its own host, its
-additions to actor and learner hosts, the live page. A part of which only one side imports torch is a folder with a
-module per side. A run without the part needs none of this, so deleting the module and its entry here leaves other runs
-intact. Only the part's messages (`control/messages.py`), YAML keys and stages remain, without effect.
+additions to actor and learner hosts, the live page. A part is a folder with a module per side if the sides are long, or
+if only one of them imports torch. A run without the part needs none of this, so deleting the module and its entry here
+leaves other runs intact. Only the part's messages (`control/messages.py`), YAML keys and stages remain, without effect.
 
 The table names code as `module:Class` strings, and only the process that runs the code imports it: a learner needs no
 environment library, and an actor no torch.
@@ -69,8 +69,8 @@ RUN_PARTS: Table[RunPartKind] = Table(
     curricula=RunPartKind(lambda config: bool(config.environment_parameters), main=f"{_PARTS}.curricula:CurriculaPart"),
     evaluation=RunPartKind(
         lambda config: config.evaluation is not None and not config.checkpoint_settings.inference,
-        main=f"{_PARTS}.evaluation.main:Evaluation",
-        roles={"evaluation": HostRole(f"{_PARTS}.evaluation.host:EvaluationHost", "evaluation", ("evaluation",))},
+        main=f"{_PARTS}.evaluation:Evaluation",
+        roles={"evaluation": HostRole(f"{_PARTS}.evaluation:EvaluationHost", "evaluation", ("evaluation",))},
     ),
     followers=RunPartKind(
         lambda config: config.pipeline.hosts.learners.replicas > 1,
@@ -103,8 +103,8 @@ RUN_PARTS: Table[RunPartKind] = Table(
     ),
     scores=RunPartKind(
         lambda config: config.checkpoint_settings.inference,
-        main=f"{_PARTS}.scores.main:ScoreBoard",
-        actor=f"{_PARTS}.scores.actor:ActorScores",
+        main=f"{_PARTS}.scores:ScoreBoard",
+        actor=f"{_PARTS}.scores:ActorScores",
     ),
 )
 """Parts, keyed by name. A run notifies its parts in this order."""

@@ -25,8 +25,7 @@ from headrace.pipeline.main.launcher import Launcher
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
-from headrace.pipeline.parts.evaluation.best_scores import conditions, environment_checksum
-from headrace.pipeline.parts.evaluation.main import Evaluation
+from headrace.pipeline.parts.evaluation import Evaluation, conditions, environment_checksum
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.stages.environments.given import GivenEnvironment, giving
 

@@ -19,7 +19,7 @@ from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdg
 from headrace.pipeline.hosts.host_process import serve
 from headrace.pipeline.hosts.inline import LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
-from headrace.pipeline.parts.evaluation.best_scores import conditions
+from headrace.pipeline.parts.evaluation import conditions
 from headrace.pipeline.policies.export import export_policy, read_export, read_score
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes import policy_update
 
-from headrace.pipeline.parts.evaluation.host import WaitingPolicies
+from headrace.pipeline.parts.evaluation import WaitingPolicies
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 
 pytestmark = pytest.mark.virtual_time

@@ -6,20 +6,49 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from headrace.config import BehaviorSettings
+from headrace.config import BehaviorSettings, RunConfig
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import actor_names
 from headrace.pipeline.control.messages import EpisodesScored
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.run_part import Run, RunPart
+from headrace.pipeline.roles.actor import ActorPart
+from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.queues.specs import behavior_name, behavior_team
-from headrace.stages.evaluation.scores import EpisodeResults, Score, ScoreSums, score_table
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.evaluation.scores import EpisodeResults, Score, ScoreKeeper, ScoreSums, score_table
 from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
+
+
+class ActorScores(ActorPart):
+    """Counts one actor's scores."""
+
+    def __init__(self, host: Host, request: EnvironmentRequest) -> None:
+        super().__init__(host, request)
+        self.audience = self._scores = ScoreKeeper(
+            host.config.inference.wanted,
+            host.plan.replica,
+            host.config.pipeline.hosts.actors.replicas,
+            partial(_competes, host.config),
+            host.report,  # immediately, because the run ends with the last actor's score
+        )
+
+    def before_report(self) -> None:
+        """Send the score for all episodes since the last report."""
+        self.host.control.send(EpisodesScored(self._scores.drain(), self._scores.complete))
+
+
+def _competes(config: RunConfig, name: str) -> bool:
+    """Return True if this behaviour has self-play, and False if not or if no settings apply to it."""
+    settings = config.known_settings(name)
+    return settings is not None and settings.self_play is not None
+
 
 FILE = "inference.json"
 """Name of the scores file in the folder for the run's logs."""

@@ -1,10 +1,15 @@
-"""The evaluation host: plays published policies deterministically in its own environments, and saves the best one."""
+"""Evaluation during a run: main's side, which feeds each new policy to the evaluation host, and the host.
+
+The host plays policies in separate environments, and writes the best policy together with its score. Training continues
+if the host fails.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -12,36 +17,42 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace.config import RunConfig
+from headrace.config.fields import Settings
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import OpenEdge, PolicyEvaluated, Stop
-from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
-from headrace.pipeline.parts.evaluation.best_scores import conditions, standing_score
+from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan
+from headrace.pipeline.main.launcher import ActorSlot
+from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.policies.brains import lone_brain
-from headrace.pipeline.policies.export import export_policy, read_export, read_score
+from headrace.pipeline.policies.export import best_policy, export_policy, read_export, read_score
 from headrace.pipeline.policies.inference import policy_maker
 from headrace.pipeline.policies.onnx_export import OnnxExporter
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.pipeline.run_folder.checkpoint import checksum_of
 from headrace.pipeline.run_folder.names import behavior_folder
-from headrace.queues.ends import Inlet
+from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import preparing
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.given import identity_of
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.errors import EnvironmentEnded, StageError
+from headrace.stages.errors import EnvironmentEnded, StageError, describe_error
 from headrace.stages.evaluation import EvaluationResult, EvaluationStage
 from headrace.stages.evaluation.opponents import make_opponents
 from headrace.stages.loop import NoOutlet, StageFailure, StageRunner
 from headrace.stages.policy.design import PolicyDesign, design_of
 
-NAME = "evaluation"
+log = logging.getLogger(__name__)
+
+
 LAST_SHARE = 0.75
 """Fraction of `grace_s` available for playing the last policies after training has ended."""
-
-log = logging.getLogger(__name__)
 
 
 class EvaluationHost(Host):
@@ -247,3 +258,192 @@ class WaitingPolicies:
 
     def close(self) -> None:
         """Do nothing: the owner cancels the tasks that read the queues."""
+
+
+_ENVIRONMENT_KEYS_WITHOUT_EFFECT = {"factory", "num_envs", "info_keys", "keys", "sides"}
+_PROGRAM_KEYS = {"env_path", "env_args", "side_channels"}
+_GRAPHICS_KEYS = {"no_graphics", "no_graphics_monitor"}
+
+
+def environment_checksum(config: RunConfig) -> str:
+    """Return a checksum of everything in the configuration that determines a run's environments, but not their number.
+
+    Main calls this function, because it has the environment that a caller of `run` passed.
+    """
+    environment = config.environment
+    return checksum_of(
+        {
+            "section": _plain(environment, exclude=_ENVIRONMENT_KEYS_WITHOUT_EFFECT),
+            "factory": identity_of(environment.factory) if environment is not None else None,
+            "program": _plain(config.env_settings, include=_PROGRAM_KEYS),
+            "engine": _plain(config.engine_settings, exclude=_GRAPHICS_KEYS),
+            "parameters": final_parameters(config.environment_parameters).parameters,
+        }
+    )
+
+
+def conditions(config: RunConfig, behavior: str, environment: str) -> dict[str, str]:
+    """Return checksums of the settings that determine what a behaviour's score means, keyed by what they are about.
+
+    Args:
+        config: the run's configuration.
+        behavior: the behaviour's name.
+        environment: the `environment_checksum`.
+    """
+    settings = config.known_settings(behavior)
+    brains = {name: [_plain(brain) for brain in each.brain] for name, each in config.behaviors.items() if each.brain}
+    return {
+        "environment": environment,
+        "reward_signals": checksum_of(_plain(settings and settings.reward_signals)),
+        "evaluation": checksum_of({"evaluation": _plain(config.evaluation, exclude={"every"}), "brains": brains}),
+    }
+
+
+def standing_score(policy: Path, config: RunConfig, environment: str) -> tuple[str, float | None, str]:
+    """Return the behaviour's name and the score of a best policy's file.
+
+    Returns:
+        The name; the mean return, or None if it does not count under the present settings; and why it does not count.
+
+    Raises:
+        OSError: if the file can't be read.
+        ValueError: if the file is damaged or contains no score.
+    """
+    score = read_score(policy)
+    try:
+        name, mean, was = str(score["behavior"]), float(score["mean"]), dict(score["conditions"])
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"{policy} has a score of another form ({error!r})") from error
+    changed = [key for key, now in conditions(config, name, environment).items() if was.get(key) != now]
+    if not changed:
+        return name, mean, ""
+    words = f"was achieved with different settings ({', '.join(changed)})"
+    return name, None, f"{policy}: the score, {mean:.3f} at step {score.get('step')}, {words}"
+
+
+def _plain(settings: Settings | None, **which: Any) -> Any:
+    """Return settings as JSON values, without those that have their defaults."""
+    return {} if settings is None else settings.model_dump(mode="json", by_alias=True, exclude_defaults=True, **which)
+
+
+NAME = "evaluation"
+
+
+# One host serves all behaviours, because environments are expensive; the run continues without it (docs/decisions/048).
+class Evaluation(RunPart):
+    """A run's evaluation: starts its host with the first behaviour, feeds it policies, and restarts it if it dies."""
+
+    receives = (PolicyEvaluated,)
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._environment = environment_checksum(run.plan.config)
+        self._host: HostHandle | None = None
+        self._outlets: dict[str, Outlet[Any]] = {}
+        self._newest: dict[str, PolicyUpdate] = {}
+        self._done: set[str] = set()
+        """Behaviours whose trainers will send no more policies."""
+        self._joining = asyncio.Lock()
+        self._ended = self._at_once = False
+        self._failure = ""
+        self._lost = ""
+        """Reason why evaluation has ended early; empty if it has not."""
+
+    def results(self, behavior: str) -> Mapping[str, Any]:
+        """Return a behaviour's best score."""
+        plan, best = self.run.plan, None
+        with suppress(OSError, ValueError):  # no policy was evaluated, or none could be written
+            policy = best_policy(plan.folder.path, behavior)
+            _, best, _ = standing_score(policy, plan.config, self._environment)
+        return {"best_evaluation": best}
+
+    async def learns(self, behavior: str, slot: ActorSlot | None) -> None:
+        """Start evaluating a behaviour; do nothing if this has already started."""
+        async with self._joining:
+            if self._ended or self._lost or behavior in self._outlets:
+                return
+            try:
+                if self._host is None:
+                    self._host = await self._start()
+                await self._open(behavior, self._host)
+            except Exception as error:
+                self._give_up(describe_error(error))
+
+    def policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
+        """Send the host a trainer's new policy, which replaces one that is still waiting; None closes the queue."""
+        if self._lost:
+            return
+        outlet = self._outlets.get(behavior)
+        if policy is None:
+            self._done.add(behavior)
+            if outlet is not None:
+                outlet.close()
+            return
+        kept = self._newest[behavior] = policy.copy()
+        if outlet is not None:
+            with suppress(QueueClosed):  # the host has ended
+                outlet.put_nowait(kept)
+
+    def receive(self, host: HostHandle, message: PolicyEvaluated) -> None:
+        """Record a score from the host."""
+        self.run.shutdown.moved()
+        self.run.reporter.record_evaluation(message)
+
+    def host_failed(self, why: str) -> None:
+        """Store the reason why the host is about to end."""
+        self._failure = why
+
+    async def host_ended(self, host: HostHandle, status: int, how: str) -> bool:
+        """Restart the host if it ended during training, within the restart limits; return True if it is restarted."""
+        reason, self._failure = self._failure or f"its process {how}", ""
+        if self.run.shutdown.begun:
+            self._lost = self._lost or (reason if status and not self._at_once else "")
+            return False
+        refusal = self.run.supervisor.refusal(NAME, time.monotonic())
+        if refusal is not None:
+            self._give_up(f"{reason}\nIt is not restarted: {refusal}.")
+            return False
+        log.warning("Evaluation has failed: %s\nRestarting it; training continues.", reason)
+        async with self._joining:
+            try:
+                self._host = await self._start(replaces=host)
+                for behavior in [*self._outlets]:
+                    self._outlets.pop(behavior).close()
+                    await self._open(behavior, self._host)
+            except Exception as error:
+                self._give_up(describe_error(error))
+                return False
+        return True
+
+    def fewer_hosts(self, at_once: bool) -> None:
+        """End the host once no trainer is left.
+
+        Unless `at_once` is True, the host still plays the last policies first.
+        """
+        if not self.run.shutdown.learners_ended:
+            return
+        self._ended, self._at_once = True, at_once
+        if self._host is not None and (at_once or not self._outlets):
+            self._host.control.send(Stop())
+
+    def close(self) -> None:
+        """Warn if any policies were not evaluated."""
+        if self._lost:
+            log.warning("Not all policies were evaluated: evaluation had failed (%s).", self._lost.partition("\n")[0])
+
+    async def _start(self, replaces: HostHandle | None = None) -> HostHandle:
+        return await self.run.launcher.start(NAME, NAME, replaces=replaces, environment_checksum=self._environment)
+
+    async def _open(self, behavior: str, host: HostHandle) -> None:
+        outlet = self._outlets[behavior] = await host.outlet(f"policies/{behavior}", newest=True)
+        if behavior in self._newest:
+            outlet.put_nowait(self._newest[behavior])
+        if behavior in self._done:
+            outlet.close()
+
+    def _give_up(self, reason: str) -> None:
+        self._lost = reason
+        self._newest.clear()
+        log.error("Evaluation has failed: %s\nTraining continues without it.", reason)
+        for outlet in self._outlets.values():
+            outlet.close()

@@ -1,1 +1,0 @@
-"""Evaluation: a host that plays each new policy deterministically, and saves the best one."""

@@ -1,1 +1,0 @@
-"""Scores for a run that only plays (`--inference`)."""
