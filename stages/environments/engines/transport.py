@@ -11,6 +11,7 @@ import errno
 import logging
 import struct
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 
 from headrace.config.listen import LOCALHOST
@@ -71,6 +72,10 @@ class Transport(ABC):
         self.port = port
         self._max_bytes = max_bytes
         self._connected = asyncio.Event()
+        self._messages: deque[bytes] = deque()
+        """The messages that have arrived and were not received."""
+        self._news = asyncio.Event()
+        self._error: Exception | None = None
 
     @abstractmethod
     async def start(self, name: str, cure: str) -> None:
@@ -97,26 +102,42 @@ class Transport(ABC):
         return None
 
     @property
-    @abstractmethod
     def unasked(self) -> bool:
-        """True if data has arrived that was not requested."""
+        """True if data has arrived that `receive` has not returned."""
+        return bool(self._messages)
 
     @abstractmethod
     def send(self, content: bytes) -> None:
         """Send a message. Does nothing if the game is gone, because `receive` reports that."""
 
-    @abstractmethod
     async def receive(self) -> bytes:
-        """Wait for the game's message.
+        """Wait for the game's message. Cancellation loses no message.
 
         Raises:
             ConnectionClosed: if the game closes the connection, or has closed it.
             TooLarge: if the message is above the limit.
+            Exception: the error passed to `interrupt`.
         """
+        while not self._messages:
+            if self._error is not None:
+                raise self._error
+            self._news.clear()
+            await self._news.wait()
+        return self._messages.popleft()
 
-    @abstractmethod
     def interrupt(self, error: Exception) -> None:
-        """Make `receive` raise an error, now or at its next call. Later errors have no effect."""
+        """Make `receive` raise an error once no message is left; later errors have no effect."""
+        self._error = self._error or error
+        self._news.set()
+
+    def _take(self, content: bytes) -> bool:
+        """Keep a message for `receive`; return False if too many unrequested messages have arrived."""
+        self._messages.append(content)
+        self._news.set()
+        total = sum(map(len, self._messages))
+        if total > self._max_bytes:
+            self.interrupt(TooLarge(total))
+        return total <= self._max_bytes
 
     @abstractmethod
     async def close(self) -> None:
@@ -165,50 +186,33 @@ class TcpTransport(SocketTransport):
 
     def __init__(self, port: int, max_bytes: int) -> None:
         super().__init__(port, max_bytes)
-        self._connection: _Connection | None = None
+        self._game: _Connection | None = None
+        """The game's connection, once it is known."""
         self._callers: list[_Connection] = []
         """The open connections, until one of them proves to be the game's."""
         self._sent: list[bytes] = []
         """The messages sent before the game's connection is known; each later connection gets them too."""
-        self._chosen = asyncio.Event()
-        self._error: Exception | None = None
 
     @property
     def arrived(self) -> tuple[int, int] | None:
         """See `Transport`."""
-        return None if self._connection is None else self._connection.arrived
+        return None if self._game is None else self._game.arrived
 
     @property
     def unasked(self) -> bool:
         """See `Transport`."""
-        return self._connection is not None and self._connection.unread
+        return super().unasked or (self._game is not None and bool(self._game.buffer))
 
     def send(self, content: bytes) -> None:
         """See `Transport`."""
-        if self._connection is None:
+        if self._game is None:
             self._sent.append(content)
-        for connection in self._callers if self._connection is None else [self._connection]:
+        for connection in self._callers if self._game is None else [self._game]:
             connection.send(content)
-
-    async def receive(self) -> bytes:
-        """See `Transport`."""
-        if self._connection is None and self._callers and self._error is None:
-            await self._chosen.wait()
-        if self._connection is None:
-            raise self._error or ConnectionClosed()
-        return await self._connection.message()
-
-    def interrupt(self, error: Exception) -> None:
-        """See `Transport`."""
-        if self._connection is not None:
-            self._connection.fail(error)
-        elif self._callers:
-            self._error = self._error or error
-            self._chosen.set()
 
     async def close(self) -> None:
         """See `Transport`."""
-        for connection in (*self._callers, *([self._connection] if self._connection is not None else [])):
+        for connection in (*self._callers, *([self._game] if self._game is not None else [])):
             connection.close()
         if self._server is not None:
             self._server.close()
@@ -216,137 +220,97 @@ class TcpTransport(SocketTransport):
     def _protocol_factory(self) -> Callable[[], asyncio.BaseProtocol]:
         return lambda: _Connection(self)
 
-    def _on_connect(self, connection: _Connection) -> bool:
-        """Accept a connection and return True, or return False if a different one is known to be the game's."""
-        if self._connection is not None:
+    def on_connect(self, connection: _Connection) -> None:
+        """Accept a connection, or close it if a different one is known to be the game's."""
+        if self._game is not None:
             self._warn_of_second()
-            return False
+            connection.close()
+            return
         if len(self._callers) >= _CALLERS:  # drop the oldest connection: a game sends data soon
             self._callers.pop(0).close()
         self._callers.append(connection)
         self._connected.set()
-        return True
+        for content in self._sent:
+            connection.send(content)
 
-    def _on_first_bytes(self, connection: _Connection) -> None:
-        """Handle a connection's first bytes: the first connection to send any belongs to the game."""
-        if self._connection is not None:
-            return
-        self._connection, others = connection, [caller for caller in self._callers if caller is not connection]
-        self._callers, self._sent = [], []
-        self._chosen.set()
-        if others:
-            self._warn_of_second()
-        for caller in others:
-            caller.close()
+    def on_bytes(self, connection: _Connection) -> None:
+        """Handle the bytes in a connection's buffer. The first connection to send any belongs to the game."""
+        if self._game is None:
+            self._game, others = connection, [caller for caller in self._callers if caller is not connection]
+            self._callers, self._sent = [], []
+            if others:
+                self._warn_of_second()
+            for caller in others:
+                caller.close()
+        while (content := self._next_message(connection)) is not None:
+            if not self._take(content):
+                connection.close()
 
-    def _on_end(self, connection: _Connection) -> None:
+    def _next_message(self, connection: _Connection) -> bytes | None:
+        """Remove a message from the buffer and return it; None if it is incomplete or above the limit."""
+        buffer = connection.buffer
+        if len(buffer) < HEADER.size:
+            return None
+        (size,) = HEADER.unpack_from(buffer)
+        if size > self._max_bytes:
+            self.interrupt(TooLarge(size, bytes(buffer[: HEADER.size])))
+            connection.close()
+            return None
+        end = HEADER.size + size
+        if len(buffer) < end:
+            return None
+        content = bytes(memoryview(buffer)[HEADER.size : end])
+        del buffer[:end]
+        return content
+
+    def on_end(self, connection: _Connection) -> None:
         """Handle the end of a connection."""
         if connection in self._callers:
             self._callers.remove(connection)
-            if not self._callers:
-                self._error = self._error or ConnectionClosed()
-                self._chosen.set()
+        if connection is self._game or (self._game is None and not self._callers):
+            self.interrupt(ConnectionClosed(bool(connection.buffer)))
 
 
 class _Connection(asyncio.Protocol):
-    """A connection from a program. It assembles messages from the bytes that arrive."""
+    """A connection from a game, or from another program.
 
-    def __init__(self, server: TcpTransport) -> None:
-        self._server = server
-        self._max_bytes = server._max_bytes
+    Attributes:
+        buffer: the bytes that have arrived and are not part of a whole message.
+    """
+
+    def __init__(self, owner: TcpTransport) -> None:
+        self.buffer = bytearray()
+        self._owner = owner
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
-        self._wanted = HEADER.size
-        self._waiting: asyncio.Future[None] | None = None
-        self._error: Exception | None = None
-
-    @property
-    def unread(self) -> bool:
-        """True if bytes have arrived that are not part of a received message."""
-        return bool(self._buffer)
 
     @property
     def arrived(self) -> tuple[int, int] | None:
-        """Bytes received of an incomplete message, and that message's announced size.
-
-        None if there is no such message.
-        """
-        if self._wanted == HEADER.size:
+        """See `Transport.arrived`."""
+        if len(self.buffer) < HEADER.size:
             return None
-        return len(self._buffer) - HEADER.size, self._wanted - HEADER.size
+        return len(self.buffer) - HEADER.size, HEADER.unpack_from(self.buffer)[0]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the connection if the server accepts it. Called by asyncio, which has set TCP_NODELAY."""
+        """Report the connection. Called by asyncio, which has set TCP_NODELAY."""
         assert isinstance(transport, asyncio.Transport)
-        if self._server._on_connect(self):
-            self._transport = transport
-            for content in self._server._sent:
-                self.send(content)
-        else:
-            transport.close()
+        self._transport = transport
+        self._owner.on_connect(self)
 
     def data_received(self, data: bytes) -> None:
-        """Add the bytes that have arrived. Called by asyncio."""
-        self._server._on_first_bytes(self)
-        self._buffer += data
-        if len(self._buffer) > self._max_bytes + HEADER.size:  # a flood of unrequested messages
-            self.fail(TooLarge(len(self._buffer)))
-            self.close()
-        if len(self._buffer) >= self._wanted and self._whole():
-            self._wake()
+        """Report the bytes that have arrived. Called by asyncio."""
+        self.buffer += data
+        self._owner.on_bytes(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notify the waiting reader. Called by asyncio."""
-        self._server._on_end(self)
-        self.fail(ConnectionClosed(bool(self._buffer)))
+        """Report the end. Called by asyncio."""
+        self._owner.on_end(self)
 
     def send(self, content: bytes) -> None:
         """Send a message."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(framed(content))
 
-    async def message(self) -> bytes:
-        """Wait for a message. Raises the same errors as `TcpTransport.receive`."""
-        while not self._whole():
-            if self._error is not None:
-                raise self._error
-            self._waiting = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiting
-            finally:
-                self._waiting = None
-        content = bytes(memoryview(self._buffer)[HEADER.size : self._wanted])
-        del self._buffer[: self._wanted]
-        self._wanted = HEADER.size
-        return content
-
-    def fail(self, error: Exception) -> None:
-        """Make `message` raise an error once no complete message remains; later errors have no effect."""
-        if self._error is None:
-            self._error = error
-        self._wake()
-
     def close(self) -> None:
         """Close the connection."""
         if self._transport is not None:
             self._transport.close()
-
-    def _whole(self) -> bool:
-        """Return True if a complete message is available. Reads the message's length as soon as it has arrived.
-
-        If the length is above the limit, `message` raises a `TooLarge`, and the connection is closed.
-        """
-        if len(self._buffer) < HEADER.size:
-            return False
-        if self._wanted == HEADER.size:
-            (size,) = HEADER.unpack_from(self._buffer)
-            if size > self._max_bytes:
-                self.fail(TooLarge(size, bytes(self._buffer[: HEADER.size])))
-                self.close()
-                return False
-            self._wanted = HEADER.size + size
-        return len(self._buffer) >= self._wanted
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)

@@ -29,7 +29,7 @@ _LONG_SILENT = 200
 """Number of states without a row for a running agent, after which the agent counts as lost."""
 
 
-class _Shown:
+class _BehaviorStatistics:
     """Statistics of one behaviour's agents so far."""
 
     def __init__(self, spec: BehaviorSpec) -> None:
@@ -117,7 +117,7 @@ class RandomTrainer:
 
     def __init__(self, game: OpenGame) -> None:
         self.game = game
-        self.seen: dict[str, _Shown] = {}
+        self.seen: dict[str, _BehaviorStatistics] = {}
         self._random = np.random.default_rng(0)
         self._asked: dict[str, GameRows] = {}
         self.statistics: set[str] = set()
@@ -129,7 +129,7 @@ class RandomTrainer:
         """Connect to the game; return its hello."""
         await self.game.start()
         hello = self.game.hello
-        self.seen = {behavior_id: _Shown(spec) for behavior_id, spec in hello.specs.items()}
+        self.seen = {behavior_id: _BehaviorStatistics(spec) for behavior_id, spec in hello.specs.items()}
         return hello
 
     async def reset(self, parameters: Mapping[str, float], seed: int | None = None) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def _too_small(spec: BehaviorSpec) -> Iterator[str]:
             )
 
 
-def _notes(seen: _Shown) -> list[str]:
+def _notes(seen: _BehaviorStatistics) -> list[str]:
     name = seen.spec.behavior_id
     notes = []
     if not seen.decisions:

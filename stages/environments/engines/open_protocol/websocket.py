@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +11,6 @@ from urllib.parse import urlsplit
 from aiohttp import WebSocketError, WSMsgType, web
 
 from headrace.config.listen import LOCALHOST
-from headrace.stages.environments.engines.errors import GameRefused
 from headrace.stages.environments.engines.open_protocol.messages import format_of
 from headrace.stages.environments.engines.transport import ConnectionClosed, SocketTransport, TooLarge
 
@@ -35,15 +33,7 @@ class WebSocketTransport(SocketTransport):
         super().__init__(port, max_bytes)
         self._runner: web.AppRunner | None = None
         self._taken = False
-        self._arrived: deque[bytes] = deque()
-        self._changed = asyncio.Event()
-        self._error: Exception | None = None
         self._leaving: asyncio.Queue[bytes | None] = asyncio.Queue()
-
-    @property
-    def unasked(self) -> bool:
-        """See `Transport`."""
-        return bool(self._arrived)
 
     async def start(self, name: str, cure: str) -> None:
         """See `Transport`."""
@@ -51,31 +41,11 @@ class WebSocketTransport(SocketTransport):
         app.router.add_get("/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
         await self._runner.setup()
-        try:
-            await super().start(name, cure)
-        except GameRefused:
-            await self._runner.cleanup()
-            self._runner = None
-            raise
+        await super().start(name, cure)
 
     def send(self, content: bytes) -> None:
         """See `Transport`."""
         self._leaving.put_nowait(content)
-
-    async def receive(self) -> bytes:
-        """See `Transport`."""
-        while not self._arrived:
-            if self._error is not None:
-                raise self._error
-            self._changed.clear()
-            await self._changed.wait()
-        return self._arrived.popleft()
-
-    def interrupt(self, error: Exception) -> None:
-        """See `Transport`."""
-        if self._error is None:
-            self._error = error
-        self._changed.set()
 
     async def close(self) -> None:
         """See `Transport`."""
@@ -118,17 +88,11 @@ class WebSocketTransport(SocketTransport):
 
     async def _read_all(self, socket: web.WebSocketResponse) -> None:
         async for frame in socket:
-            if frame.type is WSMsgType.TEXT:
-                self._arrived.append(frame.data.encode())
-            elif frame.type is WSMsgType.BINARY:
-                self._arrived.append(frame.data)
-            else:
+            if frame.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 if isinstance(frame.data, WebSocketError) and frame.data.code == _TOO_BIG:
                     self.interrupt(TooLarge())
                 break
-            self._changed.set()
-            if sum(map(len, self._arrived)) > self._max_bytes:  # a flood of unrequested messages
-                self.interrupt(TooLarge(sum(map(len, self._arrived))))
+            if not self._take(frame.data.encode() if frame.type is WSMsgType.TEXT else frame.data):
                 break
 
     async def _send_all(self, socket: Any) -> None:

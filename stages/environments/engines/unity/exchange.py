@@ -53,7 +53,7 @@ class _Refused(Exception):
 
 
 class GrpcTransport(Transport):
-    """Receives Unity's calls, one at a time; `send` answers the call that `receive` has returned.
+    """A transport in which a message from Unity is a call, and `send` answers the call; one call at a time.
 
     Args:
         port: the port to listen on; 0 for any free one.
@@ -88,18 +88,9 @@ class GrpcTransport(Transport):
         self._greeted: dict[str, bytes] = {}
         """Callers' greetings, keyed by address, until the server belongs to one of the callers."""
         self._server: grpc.aio.Server | None = None
-        self._request: bytes | None = None
-        """The call that waits for its answer; None if there is none."""
         self._response: asyncio.Future[bytes] | None = None
-        """Gets the answer of that call."""
-        self._news = asyncio.Event()
-        self._interruption: Exception | None = None
+        """Gets the answer to the call that waits for one; None if no call waits."""
         self._farewell: bytes | None = None
-
-    @property
-    def unasked(self) -> bool:
-        """Return False: the transport refuses a call that comes before an earlier one is answered."""
-        return False
 
     async def start(self, name: str, cure: str) -> None:
         """See `Transport`."""
@@ -142,31 +133,11 @@ class GrpcTransport(Transport):
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         return server
 
-    async def receive(self) -> bytes:
-        """Return the call that waits for an answer, or wait for the next one. Cancellation loses no call.
-
-        Raises:
-            ConnectionClosed: if the connection is lost.
-            TooLarge: if Unity's message is above the limit.
-            Exception: the error passed to `interrupt`.
-        """
-        while self._request is None:
-            if self._interruption is not None:
-                raise self._interruption
-            self._news.clear()
-            await self._news.wait()
-        return self._request
-
     def send(self, content: bytes) -> None:
         """See `Transport`."""
-        self._request, response = None, self._response
+        response, self._response = self._response, None
         if response is not None and not response.done():
             response.set_result(content)
-
-    def interrupt(self, error: Exception) -> None:
-        """See `Transport`."""
-        self._interruption = self._interruption or error
-        self._news.set()
 
     def send_farewell(self, content: bytes) -> None:
         """Answer the waiting call, and all later ones, with `content`."""
@@ -208,14 +179,13 @@ class GrpcTransport(Transport):
                 raise _Refused("the caller sent a greeting but no request", grpc.StatusCode.INVALID_ARGUMENT)
             self._owner, self.greeting = caller, self._greeted[caller]
             self._greeted = {}
-        self._request = request
         response = self._response = asyncio.get_running_loop().create_future()
-        self._news.set()
+        self._take(request)
         try:
             return bytes(await response)
         except asyncio.CancelledError:  # gRPC cancels the call when the connection is lost
             if self._response is response:
-                self._request = None
+                self._messages.clear()
                 self.interrupt(ConnectionClosed())
             raise
 
@@ -228,9 +198,9 @@ class GrpcTransport(Transport):
             )
         if self._farewell is not None:
             return
-        if self._interruption is not None:
+        if self._error is not None:
             raise _Refused("the worker's Unity has disconnected, and the worker accepts no other until it is restarted")
-        if self._request is not None:
+        if self._response is not None:
             raise _Refused("an earlier call of this Unity is still waiting for its answer")
 
     async def _arrived(self, caller: str, context: _Context) -> bytes:
