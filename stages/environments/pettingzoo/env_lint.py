@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from headrace.stages.environments.advice import words_of
+from headrace.stages.environments.env_lint import words_of
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.pettingzoo.instances import api_of
 from headrace.stages.environments.pettingzoo.making import first_environment

@@ -10,7 +10,7 @@ from typing import Any
 from gymnasium import Env
 from gymnasium.utils.env_checker import check_env
 
-from headrace.stages.environments.advice import words_of
+from headrace.stages.environments.env_lint import words_of
 from headrace.stages.environments.factory import EnvironmentRequest, environment_name
 from headrace.stages.environments.gymnasium.making import make_single
 from headrace.stages.environments.spaces.masks import MASK
