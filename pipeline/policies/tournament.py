@@ -28,7 +28,7 @@ from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environments.protocol import EnvironmentGroup, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 from headrace.stages.evaluation.opponents import DrawingPlayer, GreedyPlayer, Player
 from headrace.stages.evaluation.scores import aligned
@@ -216,7 +216,7 @@ class TournamentTable:
                 self._check(group)
                 await tournament.play()
             finally:
-                await settled(group.close())
+                await maybe_await(group.close())
         except (StageError, BrokenEnvironmentError) as error:
             raise RunError(f"{_OPTION}: {error}") from error
 

@@ -146,7 +146,7 @@ class EnvironmentGroup(Protocol):
         ...
 
 
-async def settled(result: _Result | Awaitable[_Result]) -> _Result:
+async def maybe_await(result: _Result | Awaitable[_Result]) -> _Result:
     """Return the result of a group's `reset`, `step` or `close`, once it is available."""
     return await result if inspect.isawaitable(result) else result
 

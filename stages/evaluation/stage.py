@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
-from headrace.stages.environments.protocol import EnvironmentGroup, Punctual, StepResult, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, Punctual, StepResult, maybe_await
 from headrace.stages.evaluation.episodes import CountedEpisodes, equal_shares
 from headrace.stages.evaluation.opponents import SEED, EvaluationOpponents, Seating, uniform_player
 from headrace.stages.policy.protocol import ActingPolicy
@@ -183,14 +183,14 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         return [i for i, spec in specs if behavior_name(i) == name and self._brain_of(spec) is None]
 
     async def _step(self, group: EnvironmentGroup, actions: Mapping[str, ActionBatch]) -> StepResult:
-        result = await settled(group.step(actions))
+        result = await maybe_await(group.step(actions))
         self._ticks += 1
         await asyncio.sleep(0)
         return result
 
     async def _reset(self, group: EnvironmentGroup) -> StepResult:
         self._before_reset(SEED)
-        return await settled(group.reset(SEED))
+        return await maybe_await(group.reset(SEED))
 
     async def _play_side(
         self, group: EnvironmentGroup, policy: PolicyUpdate, counted: Mapping[str, CountedEpisodes], result: StepResult

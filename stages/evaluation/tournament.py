@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.specs import BehaviorSpec, behavior_team
-from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, maybe_await
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.episodes import equal_shares
 from headrace.stages.evaluation.opponents import Player
@@ -85,7 +85,7 @@ class Tournament:
 
     async def _reset(self) -> StepResult:
         self.before_reset(self.seed)
-        return await settled(self.group.reset(self.seed))
+        return await maybe_await(self.group.reset(self.seed))
 
     async def _play_side(self, pair: tuple[int, int], games: int) -> None:
         """Play games with the pair's first entrant on the lower team."""
@@ -102,7 +102,7 @@ class Tournament:
                 entrant = pair[behavior_team(behavior_id) != lower]
                 players[behavior_id] = self.make(entrant, specs[behavior_id], (self.seed, *pair, entrant))
             actions = {behavior_id: players[behavior_id](steps) for behavior_id, steps in result.steps.items()}
-            result = await settled(self.group.step(actions))
+            result = await maybe_await(self.group.step(actions))
             await asyncio.sleep(0)
         won, drawn, lost = counted.results
         self.report(PairResult(*pair, won, drawn, lost))

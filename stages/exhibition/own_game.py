@@ -17,7 +17,7 @@ from headrace.config.environment import KeyMapSettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains.protocol import BrainRequest, Memoryless
-from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, maybe_await
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.film import FilmedGroup
 from headrace.stages.exhibition.keys import HeldKeys, action_of
@@ -211,7 +211,7 @@ class OwnGame:
 
         The first `step` returns these rows, because people may be absent now.
         """
-        result = await settled(self._group.reset(seed))
+        result = await maybe_await(self._group.reset(seed))
         self.behavior_specs = self._group.behavior_specs
         self._film.take()
         self._kept, self._fresh = StepResult(result.steps), True
@@ -223,7 +223,7 @@ class OwnGame:
         if self._kept is None:
             self._seats.decided()
             before = self._film.score
-            self._kept = result = await settled(self._group.step(actions))
+            self._kept = result = await maybe_await(self._group.step(actions))
             self.behavior_specs = self._group.behavior_specs
             self._fresh = await self._watched(self.projector.follow(before, result, self.behavior_specs, people=True))
         if not await self._watched(self._may_go_on(self._kept)):

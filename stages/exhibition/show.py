@@ -14,7 +14,7 @@ from typing import Protocol
 from headrace.config.environment import KeyMapSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, maybe_await
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.opponents import Player, uniform_player
 from headrace.stages.exhibition.film import FilmedGroup
@@ -234,7 +234,7 @@ class Show:
 
     async def run(self, seed: int) -> None:
         """Play game after game, with this seed for the first."""
-        result = await settled(self._group.reset(seed))
+        result = await maybe_await(self._group.reset(seed))
         self._film.take()
         self._projector.begin()
         await self._begin_game()
@@ -242,7 +242,7 @@ class Show:
             await self._running.wait()
             if self._restart:
                 self._restart, self._projector.standings = False, Standings()
-                result = await settled(self._group.reset())
+                result = await maybe_await(self._group.reset())
                 self._film.take()
                 await self._begin_game()
             actions = await self._decide(result)
@@ -250,7 +250,7 @@ class Show:
                 continue
             self._played(result, actions)
             before = self._film.score
-            result = await settled(self._group.step(actions))
+            result = await maybe_await(self._group.step(actions))
             if await self._projector.follow(before, result, self._group.behavior_specs, bool(self._cast.persons)):
                 await self._begin_game()
 

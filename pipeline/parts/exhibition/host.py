@@ -39,7 +39,7 @@ from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, maybe_await
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.evaluation.opponents import SEED, GreedyPlayer, Player
 from headrace.stages.exhibition import Cast, Casting, Show
@@ -185,7 +185,7 @@ class ExhibitionHost(Host):
                 announcing.cancel()
         finally:
             self._end_demonstration()
-            await settled(group.close())
+            await maybe_await(group.close())
 
     async def _listen(self) -> None:
         async with asyncio.TaskGroup() as tasks:

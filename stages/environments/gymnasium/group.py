@@ -37,8 +37,7 @@ from headrace.stages.environments.checks import (
     stack,
 )
 from headrace.stages.environments.episode_infos import EpisodeInfos
-from headrace.stages.environments.gymnasium.mask_infos import keep_masks
-from headrace.stages.environments.gymnasium.singles import Envs, SingleEnvs
+from headrace.stages.environments.gymnasium.singles import Envs, SingleEnvs, keep_masks
 from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
 from headrace.stages.environments.parameters import EpisodeParameters, Floats
 from headrace.stages.environments.protocol import AgentSteps, StepResult

@@ -6,7 +6,7 @@ Results are unpacked without checks. If that fails, the messages in `checks` say
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import gymnasium
@@ -26,9 +26,9 @@ from headrace.stages.environments.checks import (
     space_problem,
     stack,
 )
-from headrace.stages.environments.gymnasium.mask_infos import MISSING, add_mask, hints_of_masks
 from headrace.stages.environments.gymnasium.old_gym import OLD_STEP, conversion
 from headrace.stages.environments.resetting import accept_any_reset
+from headrace.stages.environments.spaces.agent_masks import like_masks
 from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
@@ -36,6 +36,7 @@ AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 
 _FALSE: Any = np.False_
+_MISSING = object()
 _RAISED: Any = object()
 """Stands for the result of a call that raised an error."""
 _OLD_RESULT = "expected 5, got 4"
@@ -158,7 +159,7 @@ class SingleEnvs:
                 if shared is not False:
                     own.append(observation)
                     observation = _apart(observation)
-                if (mask := info.get(MASK, MISSING)) is not MISSING:
+                if (mask := info.get(MASK, _MISSING)) is not _MISSING:
                     add_mask(infos, mask, len(observations), self.num_envs)
                 observations.append(observation)
         except Exception as error:
@@ -229,6 +230,10 @@ class SingleEnvs:
         return self._name if i is None or self.num_envs == 1 else f"{self._name}, instance {i}"
 
 
+Envs = AnyVectorEnv | SingleEnvs
+"""What a group can step."""
+
+
 def _result_problem(space: Any, call: str, result: Any) -> str | None:
     """Return what is wrong with the result of a call to an environment; None if it is valid."""
     if call == "reset" and (not isinstance(result, tuple) or len(result) != 2):
@@ -261,5 +266,44 @@ def _copied(info: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}
 
 
-Envs = AnyVectorEnv | SingleEnvs
-"""What a group can step."""
+# Masks in infos.
+
+
+def add_mask(infos: dict[str, Any], mask: Any, i: int, num_envs: int) -> None:
+    """Add a copy of an instance's mask to the infos, because instances may share the array behind it."""
+    infos.setdefault(MASK, [None] * num_envs)[i] = copy.deepcopy(mask)
+
+
+def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
+    """Describe places that may hold masks but are not supported: other keys, a method, or a wrapper.
+
+    Args:
+        layers: an environment and its wrappers, the outermost first.
+        info: the keys of the info that the environment's `reset` returned.
+    """
+    found, around = [*info], None
+    for layer in layers:
+        if hasattr(layer, "action_masks"):  # the method that sb3-contrib's MaskablePPO calls
+            found.append("action_masks()")
+        if MASK in getattr(layer.observation_space, "spaces", ()):
+            found += [] if around is None else [f"{MASK} in the observations within {type(around).__name__}"]
+            break
+        around = layer
+    return like_masks(found)
+
+
+def keep_masks(envs: AnyVectorEnv) -> None:
+    """Make a Gymnasium vector environment keep masks in its infos as a list, with each instance's mask or None.
+
+    Gymnasium would make one array of the masks, with the shape and dtype of the first instance's mask. It would
+    broadcast or cast the other masks, which may change their meaning, or fail without naming the instance.
+    """
+    batched = envs._add_info
+
+    def added(vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        if MASK in env_info:
+            add_mask(vector_infos, env_info[MASK], env_num, envs.num_envs)
+            env_info = {key: value for key, value in env_info.items() if key != MASK}
+        return batched(vector_infos, env_info, env_num)
+
+    envs._add_info = added  # type: ignore[method-assign]

@@ -25,7 +25,7 @@ from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.environments.gymnasium.singles import SingleEnvs
 from headrace.stages.environments.gymnasium.vectorising import make_vector
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.protocol import settled
+from headrace.stages.environments.protocol import maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, LoadError, StageError
 
 MODULE = "odd_environments_of_this_test"
@@ -107,7 +107,9 @@ def test_an_environment_that_is_single_and_vectorised_is_taken_for_vectorised(gr
     group = group_of(Pool, max_episode_steps=limit)
 
     async def play():
-        return [await settled(group.reset(0))] + [await settled(group.step(actions())) for _ in range(limit or 4)]
+        return [await maybe_await(group.reset(0))] + [
+            await maybe_await(group.step(actions())) for _ in range(limit or 4)
+        ]
 
     ticks = [tick.steps["B"] for tick in asyncio.run(play())]
     assert [len(steps.agent_ids) for steps in ticks][:3] == [2, 2, 2]
@@ -504,8 +506,8 @@ def test_a_vector_of_rewards_is_refused_at_once_in_the_words_of_one_reward(group
     where = "" if num_envs == 1 else ", instance 0"
 
     async def play():
-        await settled(group.reset(0))
-        await settled(group.step(actions(num_envs)))
+        await maybe_await(group.reset(0))
+        await maybe_await(group.step(actions(num_envs)))
 
     with pytest.raises(StageError, match=rf"make'{where}: step\(\) returned reward .*; expected a num.* weigh") as it:
         asyncio.run(play())
@@ -516,8 +518,8 @@ def test_a_reward_in_an_array_of_one_is_a_number(group_of):
     group = group_of(type("One", (Weighing,), {"reward": np.array([3.0])}))
 
     async def play():
-        await settled(group.reset(0))
-        return await settled(group.step(actions()))
+        await maybe_await(group.reset(0))
+        return await maybe_await(group.step(actions()))
 
     assert asyncio.run(play()).steps["B"].rewards.tolist() == [3.0, 3.0]
 

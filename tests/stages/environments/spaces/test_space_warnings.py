@@ -9,14 +9,14 @@ import pytest
 from gymnasium import spaces
 
 from headrace.config import ObservationSettings
-from headrace.stages.environments.spaces.columns import SpaceColumns, doubts
+from headrace.stages.environments.spaces.columns import SpaceColumns, space_warnings
 from headrace.stages.environments.spaces.observations import observation_parts
 from headrace.stages.environments.spaces.own_space import own_space
 
 
 def said_of(space, **settings):
     own, known = own_space(space), {"observation": ObservationSettings(**settings)} if settings else None
-    return list(doubts(own, tuple(part.spec for part in observation_parts(own, "Env", known)), known))
+    return list(space_warnings(own, tuple(part.spec for part in observation_parts(own, "Env", known)), known))
 
 
 def box(*shape, low=0.0, high=1.0, dtype=np.float32):
@@ -75,7 +75,7 @@ def test_what_is_a_guess_is_said(space, words):
 
     (doubt,) = said_of(space)
     assert re.search(words, doubt)
-    (nested,) = doubts(
+    (nested,) = space_warnings(
         own := own_space(spaces.Dict({"eye": space})), tuple(p.spec for p in observation_parts(own, "Env")), None
     )
     assert "'eye'" in nested
