@@ -64,7 +64,7 @@ docs: $(VENV)/.installed-dev ## write the pages that are generated from the code
 site: $(VENV)/.installed-dev ## build the site of the documentation into build/site; a dead link or anchor is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-PROTOS = stages/environments/unity/proto/communicator_objects.proto $(wildcard pipeline/serving/proto/*.proto)
+PROTOS = stages/environments/engines/unity/proto/communicator_objects.proto $(wildcard pipeline/serving/proto/*.proto)
 proto: $(VENV)/.installed-dev ## compile the descriptions of protocols, after a change of one
 	for file in $(PROTOS); do $(BIN)/python -m grpc_tools.protoc -I$$(dirname $$file) \
 		--descriptor_set_out=$${file%.proto}.binpb $$file || exit 1; done

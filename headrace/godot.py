@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.stages.environments.godot.blocking import GodotEnvError
-from headrace.stages.environments.godot.environment import GodotEnv
+from headrace.stages.environments.engines.godot.blocking import GodotEnvError
+from headrace.stages.environments.engines.godot.environment import GodotEnv
 
 __all__ = ["GodotEnv", "GodotEnvError"]

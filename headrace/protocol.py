@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 from headrace.pipeline.common.output import speaking
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
-from headrace.stages.environments.open_protocol.conformance import RandomTrainer, check_game
-from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
-from headrace.stages.environments.programs.errors import ProgramEnded
-from headrace.stages.environments.programs.worker import WorkerSettings
+from headrace.stages.environments.engines.errors import GameEnded
+from headrace.stages.environments.engines.game import GameSettings
+from headrace.stages.environments.engines.open_protocol.conformance import RandomTrainer, check_game
+from headrace.stages.environments.engines.open_protocol.game import OpenBuild, OpenGame
 from headrace.stages.errors import StageError
 
 _PORT = 12008
@@ -56,10 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     watch_this_process()  # so that the program ends with this process, however that ends
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    program = GameProgram(of_program[0], of_program[1:], show_output=True) if of_program else None
-    port = args.port if args.port is not None else 0 if program else _PORT
+    build = OpenBuild(of_program[0], of_program[1:], show_output=True) if of_program else None
+    port = args.port if args.port is not None else 0 if build else _PORT
     try:
-        return asyncio.run(_follow(args, program, port))
+        return asyncio.run(_follow(args, build, port))
     except KeyboardInterrupt:
         return 130
 
@@ -75,20 +75,20 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return words[:begin], words[begin:]
 
 
-async def _follow(args: argparse.Namespace, program: GameProgram | None, port: int) -> int:
-    worker = OpenWorker(WorkerSettings(0, port, args.seed, args.timeout_wait), args.transport, program)
+async def _follow(args: argparse.Namespace, build: OpenBuild | None, port: int) -> int:
+    game = OpenGame(GameSettings(0, port, args.seed, args.timeout_wait), args.transport, build)
     if args.what == "play":
-        return await _play(worker)
+        return await _play(game)
     failed = False
-    async for line in check_game(worker, args.steps):
+    async for line in check_game(game, args.steps):
         failed |= line.kind == "FAIL"
         sys.stdout.write(f"{line.kind:5}{line.text}\n")
     return int(failed)
 
 
-async def _play(worker: OpenWorker) -> int:
+async def _play(game: OpenGame) -> int:
     """Play until the game ends."""
-    trainer = RandomTrainer(worker)
+    trainer = RandomTrainer(game)
     try:
         await trainer.start()
         await trainer.reset({})
@@ -98,14 +98,14 @@ async def _play(worker: OpenWorker) -> int:
             for seen in trainer.seen.values():
                 sys.stdout.write(f"{seen.words()}\n")
             sys.stdout.flush()
-    except ProgramEnded as end:
+    except GameEnded as end:
         sys.stdout.write(f"{end}\n")
         return 0
     except StageError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     finally:
-        await worker.close(5)
+        await game.close(5)
 
 
 if __name__ == "__main__":

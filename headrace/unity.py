@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headrace.stages.environments.unity.environment import UnityEnvironment
-from headrace.stages.environments.unity.errors import (
+from headrace.stages.environments.engines.unity.environment import UnityEnvironment
+from headrace.stages.environments.engines.unity.errors import (
     UnityActionException,
     UnityCommunicationException,
     UnityCommunicatorStoppedException,
@@ -17,7 +17,7 @@ from headrace.stages.environments.unity.errors import (
     UnityTimeOutException,
     UnityWorkerInUseException,
 )
-from headrace.stages.environments.unity.side_channels import (
+from headrace.stages.environments.engines.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
     FloatPropertiesChannel,
@@ -28,7 +28,7 @@ from headrace.stages.environments.unity.side_channels import (
     StatsAggregationMethod,
     StatsSideChannel,
 )
-from headrace.stages.environments.unity.specs import (
+from headrace.stages.environments.engines.unity.specs import (
     ActionSpec,
     ActionTuple,
     BehaviorSpec,
@@ -42,10 +42,10 @@ from headrace.stages.environments.unity.specs import (
 )
 
 if TYPE_CHECKING:
-    from headrace.stages.environments.unity.wrappers.gymnasium_env import UnityGymException, UnityToGymWrapper
-    from headrace.stages.environments.unity.wrappers.pettingzoo_env import UnityAECEnv, UnityParallelEnv
+    from headrace.stages.environments.engines.unity.wrappers.gymnasium_env import UnityGymException, UnityToGymWrapper
+    from headrace.stages.environments.engines.unity.wrappers.pettingzoo_env import UnityAECEnv, UnityParallelEnv
 
-_WRAPPERS = "headrace.stages.environments.unity.wrappers"
+_WRAPPERS = "headrace.stages.environments.engines.unity.wrappers"
 _LATE = {
     "UnityAECEnv": f"{_WRAPPERS}.pettingzoo_env",
     "UnityGymException": f"{_WRAPPERS}.gymnasium_env",

@@ -39,7 +39,7 @@ from headrace.pipeline.run_folder.checkpoint import CheckpointError
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.resuming import choose_checkpoint
 from headrace.stages.environments.factory import HUMAN, EnvironmentRequest
-from headrace.stages.environments.protocol import EnvironmentGroup, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, maybe_await
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.exhibition.making import make_shown_group, why_not_shown
 from headrace.stages.ghost import swap_balance
@@ -118,9 +118,9 @@ def _advice(config: RunConfig, request: EnvironmentRequest) -> Iterator[str]:
 
 async def _begin(group: EnvironmentGroup) -> None:
     try:
-        await settled(group.reset(0))
+        await maybe_await(group.reset(0))
     finally:
-        await settled(group.close())
+        await maybe_await(group.close())
 
 
 class _Trial:

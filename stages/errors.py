@@ -22,8 +22,7 @@ if TYPE_CHECKING:  # at run time this would import all of `config`
 Who = Callable[[int | None], str]
 """Function that returns the start of an error message about a row, with environment, instance and agent.
 
-None instead of a row stands for all rows together. To identify the culprit, the function may repeat calls, so it is
-called only after an error.
+None instead of a row stands for all rows together.
 """
 
 

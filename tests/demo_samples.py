@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headrace.stages.environments.unity.messages import (
+from headrace.stages.environments.engines.unity.messages import (
     AgentActionProto,
     AgentInfoActionPairProto,
     AgentInfoProto,

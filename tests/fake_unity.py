@@ -12,10 +12,12 @@ from unity_samples import agent, brain, numbers
 
 from headrace.config import EngineSettings
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.programs.group import ProgramGroup
-from headrace.stages.environments.unity.making import UnityInstance
-from headrace.stages.environments.unity.messages import UnityOutputProto
-from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
+from headrace.stages.environments.engines.game import GameSettings
+from headrace.stages.environments.engines.group import GameGroup
+from headrace.stages.environments.engines.transport import ConnectionClosed, Transport
+from headrace.stages.environments.engines.unity.game import UnityGame
+from headrace.stages.environments.engines.unity.messages import OK, RESET, UnityMessageProto, UnityOutputProto
+from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
 from headrace.stages.restarts import RestartBudget
 
 WALKER = "Walker?team=0"
@@ -46,49 +48,78 @@ def ends(agent_id: int, seen: float = 0.0, **more: Any) -> Any:
     return agent(agent_id, numbers([seen]), done=True, **more)
 
 
-class FakeUnity:
-    """A worker that answers from a script, message by message; where it holds an exception, that is raised.
+class FakeUnity(Transport):
+    """A connection that answers from a script, message by message; where it holds an exception, that is raised.
 
     Args:
-        script: the answers to `reset` and `step`, in their order.
-        at_start: what happens at `start`, None for nothing.
+        script: the answers to requests, in their order.
+        at_start: what happens at the start, None for nothing.
     """
 
+    refused = ""
+    unasked = False
+
     def __init__(self, script: Iterable[Any], at_start: Exception | None = None) -> None:
+        super().__init__(0, 2**20)
         self.orders: list[Any] = []
-        """For each order, the actions of `step`, or 'reset'."""
+        """For each order, the actions, or 'reset'."""
         self.sent: list[bytes] = []
         """For each order, what left with it over the side channels."""
         self.closed = 0
-        self.channels: Any = None
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self._script = iter(script)
         self._at_start = at_start
+        self._gone = False
 
-    async def start(self) -> None:
+    async def start(self, name: str, cure: str) -> None:
         if self._at_start is not None:
             raise self._at_start
+        self._connected.set()
 
-    async def reset(self) -> Any:
-        return await self._answer("reset")
+    def send(self, content: bytes) -> None:
+        assert not self.closed, "an order after close"
+        order = UnityMessageProto.FromString(content).unity_input.rl_input
+        self.orders.append("reset" if order.command == RESET else dict(order.agent_actions))
+        self.sent.append(order.side_channel)
 
-    async def step(self, actions: Any) -> Any:
-        assert not self.closed, "step after close"
-        return await self._answer(actions)
-
-    async def close(self, patience_s: float | None = None) -> None:
-        self.closed += 1
-
-    async def _answer(self, order: Any) -> Any:
-        self.orders.append(order)
-        self.sent.append(self.channels.outgoing())
+    async def receive(self) -> bytes:
+        if self._gone:
+            raise ConnectionClosed
+        self._gone = True  # where the wait for an answer is given up, none comes any more
         await self.may_answer.wait()
         answer = next(self._script)
         if isinstance(answer, Exception):
             raise answer
-        self.channels.incoming(answer.rl_output.side_channel)
-        return answer
+        self._gone = False
+        return bytes(UnityMessageProto(header={"status": OK}, unity_output=answer).SerializeToString())
+
+    def interrupt(self, error: Exception) -> None:
+        self._gone = True
+
+    def send_farewell(self, content: bytes) -> None:
+        pass
+
+    async def close(self) -> None:
+        self.closed = 1
+
+
+class ScriptedGame(UnityGame):
+    """A Unity whose connections are made by a function, at each start."""
+
+    def __init__(
+        self, index: int, connect: Callable[[], Any], make_channels: Callable[[], SideChannelBridge], **more: Any
+    ) -> None:
+        super().__init__(GameSettings(index, 0, 7, 60.0), None, 1, make_channels, **more)
+        self._connect = connect
+
+    def _make_transport(self) -> Transport:
+        self._channels = self._make_channels()
+        self._grpc = self._connect()
+        return self._grpc
+
+    async def _announce(self) -> None:
+        pass
 
 
 def walking(*agent_ids: int) -> Iterable[Any]:
@@ -114,19 +145,19 @@ class World:
         self.result: Any = None
         self._engine = engine or EngineSettings()
         self._waiting = [_connections(each) for each in scripts]
-        self.group = ProgramGroup(
+        self.group = GameGroup(
             self._make, len(scripts), lambda: RestartBudget(lifetime, -1, 60.0), clock=lambda: self.now_s, **group
         )
 
-    def _make(self, index: int, parameters: Any) -> UnityInstance:
-        return UnityInstance(index, lambda: self._connect(index, parameters))
+    def _make(self, index: int, parameters: Any) -> UnityGame:
+        return ScriptedGame(
+            index, lambda: self._connect(index), lambda: SideChannelBridge(self._engine, parameters, index, seed=7)
+        )
 
-    def _connect(self, index: int, parameters: Any) -> tuple[FakeUnity, SideChannelBridge]:
+    def _connect(self, index: int) -> FakeUnity:
         unity = self._waiting[index].pop(0)
-        bridge = SideChannelBridge(self._engine, parameters, index, seed=7)
-        unity.channels = bridge.channels
         self.unities[index].append(unity)
-        return unity, bridge
+        return unity
 
     async def step(self, act: Callable[[Any], Any] | None = None) -> Any:
         """Step the group; each agent's action is what it sees, unless `act` says otherwise."""

@@ -23,6 +23,7 @@ import numpy as np
 import zstandard
 from demo_samples import brain as demo_brain
 from demo_samples import episode, unity_file
+from fake_unity import FakeUnity, ScriptedGame
 from fuzz_games import (
     godot_demos,
     godot_messages,
@@ -35,7 +36,6 @@ from fuzz_games import (
     rl_zoo_files,
     rllib_files,
 )
-from google.protobuf.message import DecodeError
 from onnx_samples import design_for, update_for
 from replay_world import Piece, World, add, new_memory
 from stream_samples import EVERY_KIND, SPEC, record, trajectories
@@ -61,18 +61,15 @@ from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.queues.stream_format import FRAME, MAGIC, PREAMBLE, VERSION, checksum, column_table
 from headrace.queues.stream_reader import StreamReader
-from headrace.stages.environments.godot.announcement import BadAnnouncement
-from headrace.stages.environments.godot.messages import WrongColumn
-from headrace.stages.environments.programs.errors import MessageError, ProgramRefused
-from headrace.stages.environments.programs.worker import WorkerSettings
-from headrace.stages.environments.unity import messages
-from headrace.stages.environments.unity.errors import UnityBroken, UnityLate
-from headrace.stages.environments.unity.handshake import check, read_greeting
-from headrace.stages.environments.unity.making import UnityInstance
-from headrace.stages.environments.unity.messages import UnityMessageProto
-from headrace.stages.environments.unity.png import PngError, decode_into, encode_png
-from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
-from headrace.stages.environments.unity.worker import UnityWorker
+from headrace.stages.environments.engines.errors import GameLate, GameRefused, MessageError
+from headrace.stages.environments.engines.game import GameSettings
+from headrace.stages.environments.engines.godot.announcement import BadAnnouncement
+from headrace.stages.environments.engines.godot.messages import WrongColumn
+from headrace.stages.environments.engines.unity import messages
+from headrace.stages.environments.engines.unity.game import UnityGame
+from headrace.stages.environments.engines.unity.handshake import check, read_greeting
+from headrace.stages.environments.engines.unity.png import PngError, decode_into, encode_png
+from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
 from headrace.stages.errors import StageError
 from headrace.stages.policy import design_of, policy_layout
 from headrace.stages.policy.onnx.graph import ModelProto
@@ -407,55 +404,40 @@ class Silent(StageError):
     """The other side has nothing more to say."""
 
 
-class Recited:
+class Recited(FakeUnity):
     """A connection whose other side says what a list holds."""
 
-    def __init__(self, said: list[bytes], channels: Any) -> None:
-        self._said = iter(said)
-        self._channels = channels
-
-    async def start(self) -> None:
-        """The greeting comes first."""
-        check(read_greeting(self._next().rl_initialization_output), "Unity")
-
-    async def reset(self) -> Any:
-        """The next answer."""
-        output = self._next()
-        self._channels.channels.incoming(output.rl_output.side_channel)
-        return output
-
-    async def step(self, actions: Any) -> Any:
-        """The next answer."""
-        return await self.reset()
-
-    async def close(self, patience_s: float | None = None) -> None:
-        """Nothing is held."""
-
-    def _next(self) -> Any:
-        data = next(self._said, None)
+    async def receive(self) -> bytes:
+        data = next(self._script, None)
         if data is None:
             raise Silent
-        try:
-            return UnityMessageProto.FromString(data).unity_output
-        except DecodeError as error:
-            raise UnityBroken("no message") from error
+        return data
+
+
+class Recital(ScriptedGame):
+    """A Unity whose first message is its greeting."""
+
+    async def _announce(self) -> None:
+        check(read_greeting((await self._answer("request", "says nothing")).rl_initialization_output), "Unity")
 
 
 def read_messages(folder: Path, conversation: bytes) -> None:
-    bridge = SideChannelBridge(EngineSettings(), None, 0, 0)
-
     async def converse() -> None:
-        instance = UnityInstance(0, lambda: (Recited(cut_up(conversation), bridge), bridge))
-        await instance.begin()
+        game = Recital(0, lambda: Recited(cut_up(conversation)), make_bridge)
+        await game.begin()
         while True:
-            await instance.step({})
+            await game.step({})
 
     asyncio.run(converse())
 
 
+def make_bridge() -> SideChannelBridge:
+    return SideChannelBridge(EngineSettings(), None, 0, 0)
+
+
 def read_calls(folder: Path, conversation: bytes) -> None:
     """The same by a real server, and whoever calls it."""
-    bridge, port = SideChannelBridge(EngineSettings(), None, 0, 0), free_port()
+    port = free_port()
 
     async def call() -> None:
         async with grpc.aio.insecure_channel(f"localhost:{port}") as line:
@@ -467,26 +449,25 @@ def read_calls(folder: Path, conversation: bytes) -> None:
                     await say(data, wait_for_ready=True, timeout=5)
 
     async def converse() -> None:
-        worker = UnityWorker(WorkerSettings(0, port, 300, 0.5), None, 1, bridge.channels)
-        instance = UnityInstance(0, lambda: (worker, bridge))
+        game = UnityGame(GameSettings(0, port, 300, 0.5), None, 1, make_bridge)
         caller = asyncio.create_task(call())
         try:
-            await instance.begin()
+            await game.begin()
             while True:
-                await instance.step({})
-        except UnityLate as error:
-            if instance.specs:
+                await game.step({})
+        except GameLate as error:
+            if game.specs:
                 raise Silent from error
             raise
         finally:
             caller.cancel()
-            await instance.close(0.1)
+            await game.close(0.1)
 
     asyncio.run(converse())
 
 
 REFUSED = (StageError, SpecError)
-OF_GODOT = (MessageError, BadAnnouncement, ProgramRefused, WrongColumn)
+OF_GODOT = (MessageError, BadAnnouncement, GameRefused, WrongColumn)
 READERS = (
     Reader("stream", streams, read_recording, (StreamError, StageError)),
     Reader("stream, sealed", stream_contents, read_sealed_recording, (StreamError, StageError), memory=200 * MEGABYTE),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.stages.environments.godot.worker import GodotBuild, GodotWorker
-from headrace.stages.environments.programs.worker import WorkerSettings
+from headrace.stages.environments.engines.game import GameSettings
+from headrace.stages.environments.engines.godot.game import GodotBuild, GodotGame
 
 GAME = Path(__file__).with_name("godot_game.py")
 
@@ -23,7 +23,7 @@ def build_in(folder: Path) -> Path:
     return folder / "game"
 
 
-def worker_of(folder: Path, *arguments: str, timeout_s: float = 30.0, max_message_mib: int = 8) -> GodotWorker:
+def game_of(folder: Path, *arguments: str, timeout_s: float = 30.0, max_message_mib: int = 8) -> GodotGame:
     """A worker that starts the stand-in."""
     build = GodotBuild(build_in(folder), arguments, log_file=folder / "Godot-0.log")
-    return GodotWorker(WorkerSettings(0, 0, 7, timeout_s, max_message_mib), build)
+    return GodotGame(GameSettings(0, 0, 7, timeout_s, max_message_mib), build)

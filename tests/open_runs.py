@@ -7,16 +7,16 @@ import socket
 import sys
 from pathlib import Path
 
-from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
-from headrace.stages.environments.programs.worker import WorkerSettings
+from headrace.stages.environments.engines.game import GameSettings
+from headrace.stages.environments.engines.open_protocol.game import OpenBuild, OpenGame
 
 GAME = Path(__file__).with_name("open_game.py")
 
 
-def worker_of(folder: Path, *arguments: str, timeout_s: float = 30.0, max_message_mib: int = 8) -> OpenWorker:
+def game_of(folder: Path, *arguments: str, timeout_s: float = 30.0, max_message_mib: int = 8) -> OpenGame:
     """A worker that starts the stand-in."""
-    program = GameProgram(sys.executable, [str(GAME), *arguments], folder / "Game-0.log")
-    return OpenWorker(WorkerSettings(0, 0, 7, timeout_s, max_message_mib), "tcp", program)
+    program = OpenBuild(sys.executable, [str(GAME), *arguments], folder / "Game-0.log")
+    return OpenGame(GameSettings(0, 0, 7, timeout_s, max_message_mib), "tcp", program)
 
 
 def free_port() -> int:

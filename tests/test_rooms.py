@@ -24,16 +24,15 @@ HEAVY_ALLOWED = {
         "stages/environments/checks.py",
         "stages/environments/gymnasium/group.py",
         "stages/environments/gymnasium/group.py",
-        "stages/environments/gymnasium/in_turn.py",
-        "stages/environments/gymnasium/single.py",
+        "stages/environments/gymnasium/singles.py",
         "stages/environments/pettingzoo/behavior_spaces.py",
-        "stages/environments/gymnasium/advice.py",
+        "stages/environments/gymnasium/env_lint.py",
         "stages/environments/gymnasium/vectorising.py",
-        "stages/environments/godot/environment.py",
-        "stages/environments/godot/environment.py",
-        "stages/environments/unity/wrappers/",
+        "stages/environments/engines/godot/environment.py",
+        "stages/environments/engines/godot/environment.py",
+        "stages/environments/engines/unity/wrappers/",
     ),
-    "grpc": ("stages/environments/unity/server.py", "pipeline/serving/kserve_grpc.py"),
+    "grpc": ("stages/environments/engines/unity/exchange.py", "pipeline/serving/kserve_grpc.py"),
     "ray": ("pipeline/hosts/ray/",),
     "torch": (
         "stages/policy/network/",
@@ -68,10 +67,10 @@ ROOMS = {
         "environments/gymnasium",
         "environments/pettingzoo",
         "environments/open_spiel",
-        "environments/programs",
-        "environments/unity",
-        "environments/godot",
-        "environments/open_protocol",
+        "environments/engines",
+        "environments/engines/unity",
+        "environments/engines/godot",
+        "environments/engines/open_protocol",
         "environments/low_level",
         "inference",
         "games",
@@ -184,7 +183,7 @@ def test_stages_do_not_know_each_others_insides():
     Only the actor and the exhibition, which join stages, and the built-in games, which are environments, know more.
     """
     folders = {folder.name for folder in (ROOT / "stages").iterdir() if folder.is_dir()}
-    shared = ("protocol", "programs", "unity", "godot", "open_protocol")
+    shared = ("protocol", "engines")
     found = []
     for path, what, line in imports():
         layer, here, *inside = path.split("/")
@@ -285,7 +284,7 @@ LONGEST = 50
 """Lines of a function, its docstring included; ruff holds its complexity to 15."""
 
 MIRRORED = {"ActionSpec", "BehaviorSpec", "ObservationSpec"}
-"""Classes of `stages/environments/unity/specs.py` that scripts know from ML-Agents by these names."""
+"""Classes of `stages/environments/engines/unity/specs.py` that scripts know from ML-Agents by these names."""
 
 
 @pytest.mark.lengthy

@@ -29,7 +29,7 @@ from unity_runs import BUILD, free_port, reports  # noqa: E402
 
 from headrace.config import NetworkSettings  # noqa: E402
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec  # noqa: E402
-from headrace.stages.environments.unity.demo_steps import DemoReader  # noqa: E402
+from headrace.stages.environments.engines.unity.demo_steps import DemoReader  # noqa: E402
 from headrace.stages.errors import StageError  # noqa: E402
 from headrace.stages.policy import PolicyDesign  # noqa: E402
 from headrace.stages.policy.onnx import OnnxPolicy  # noqa: E402

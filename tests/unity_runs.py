@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 from unity_client.main import main
 
-from headrace.stages.environments.programs.worker import WorkerSettings
-from headrace.stages.environments.unity import environment
-from headrace.stages.environments.unity.environment import UnityEnvironment
-from headrace.stages.environments.unity.executable import Executable
-from headrace.stages.environments.unity.messages import AgentActionProto, ListAgentActionProto
-from headrace.stages.environments.unity.worker import Channels, UnityWorker
+from headrace.stages.environments.engines.game import GameSettings
+from headrace.stages.environments.engines.unity import environment
+from headrace.stages.environments.engines.unity.environment import UnityEnvironment
+from headrace.stages.environments.engines.unity.game import Channels, UnityBuild, UnityGame
+from headrace.stages.environments.engines.unity.messages import AgentActionProto, ListAgentActionProto
 
 BUILD = Path(__file__).with_name("unity_client") / "unity_build"
 """Without its extension, as users give it."""
@@ -39,9 +38,9 @@ class NoChannels:
         pass
 
 
-def build(folder: Path, *arguments: str) -> Executable:
+def build(folder: Path, *arguments: str) -> UnityBuild:
     """The stand-in Unity, whose logs and reports go to the folder."""
-    return Executable(BUILD, (*arguments, "--report", str(folder)), log_file=folder / "Player-0.log")
+    return UnityBuild(BUILD, (*arguments, "--report", str(folder)), log_file=folder / "Player-0.log")
 
 
 _given = 0
@@ -99,17 +98,17 @@ async def playing(
     seed: int = 1,
     listen: str = "localhost",
     max_message_mib: int = 512,
-) -> AsyncIterator[UnityWorker]:
+) -> AsyncIterator[UnityGame]:
     """A connected worker and a played scene, whose report goes to the folder, from the start to an orderly end."""
     port = free_port()
-    settings = WorkerSettings(0, port, seed, 60.0, max_message_mib)
-    worker = UnityWorker(settings, None, 1, channels or NoChannels(), listen)
+    settings = GameSettings(0, port, seed, 60.0, max_message_mib)
+    game = UnityGame(settings, None, 1, lambda: channels or NoChannels(), listen)
     scene = PlayedScene(port, "--report", str(folder), *arguments)
     try:
-        await worker.start()
-        yield worker
+        await game.start()
+        yield game
     finally:
-        await worker.close()
+        await game.close()
         await asyncio.to_thread(scene.join)
 
 
@@ -178,12 +177,12 @@ class Actor:
         )
 
 
-async def play(worker: UnityWorker, steps: int, actor: Actor | None = None) -> Any:
+async def play(game: UnityGame, steps: int, actor: Actor | None = None) -> Any:
     """Reset a worker and go some steps; what it said last."""
     actor = actor or Actor()
-    output = await worker.reset()
+    output = await game.request_reset()
     for _ in range(steps):
-        output = await worker.step(actor(output))
+        output = await game.request_step(actor(output))
     return output
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.stages.environments.unity.specs import (
+from headrace.stages.environments.engines.unity.specs import (
     ActionSpec,
     BehaviorSpec,
     DecisionSteps,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from headrace.stages.environments.unity.messages import (
+from headrace.stages.environments.engines.unity.messages import (
     DEFAULT,
     NONE,
     PNG,

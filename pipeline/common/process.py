@@ -152,7 +152,7 @@ def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
 
 def version_information() -> str:
     """Return the versions that belong in a bug report, in ML-Agents' format."""
-    from headrace.stages.environments.unity.versions import COMMUNICATION_VERSION
+    from headrace.stages.environments.engines.unity.versions import COMMUNICATION_VERSION
 
     parts = {
         "headrace": version_of("headrace"),

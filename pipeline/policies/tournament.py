@@ -28,7 +28,7 @@ from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 from headrace.stages.evaluation.opponents import DrawingPlayer, GreedyPlayer, Player
 from headrace.stages.evaluation.scores import aligned
@@ -213,7 +213,7 @@ class TournamentTable:
 
                 async def reset() -> StepResult:
                     parameters.reseed(self._seed)
-                    return await settled(group.reset(self._seed))
+                    return await maybe_await(group.reset(self._seed))
 
                 await reset()
                 check_teams(group)
@@ -221,7 +221,7 @@ class TournamentTable:
                 async for result in play_pairs(group, len(self._players), self._games, self._make, reset, stop):
                     self._report(result)
             finally:
-                await settled(group.close())
+                await maybe_await(group.close())
         except (StageError, BrokenEnvironmentError) as error:
             raise RunError(f"{_OPTION}: {error}") from error
 

@@ -23,7 +23,7 @@ from headrace.stages.activity import ACTING, ASKING, RESTING, STEPPING, WAITING
 from headrace.stages.actor.credits import CreditAccount, CreditGate
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.parameters import EnvironmentParameters
-from headrace.stages.environments.protocol import settled
+from headrace.stages.environments.protocol import maybe_await
 from headrace.stages.environments.remote_policy import NoDecisionError
 from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
@@ -413,7 +413,7 @@ class Actor(Source[Item]):
 
     async def stop(self) -> None:
         """Close the environments."""
-        await settled(self._environment.stop())
+        await maybe_await(self._environment.stop())
 
     def progress(self) -> int | None:
         """Return the tick count; None while waiting for either the host or environments with their own deadlines."""

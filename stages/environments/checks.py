@@ -196,7 +196,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
         NotFiniteError: if a reward is NaN or infinite, or too large for float32.
     """
     floats = isinstance(raw, np.ndarray) and raw.dtype.kind == "f" and raw.shape == (count,)
-    if floats and np.count_nonzero(np.abs(raw) < _LARGE) == count:  # NaN fails too; code below names the culprit
+    if floats and np.count_nonzero(np.abs(raw) < _LARGE) == count:  # NaN fails too; the code below names the instance
         return cast("NDArray[Any]", raw).astype(_FLOAT32)
     array = _array(raw, "rewards", who)
     if array.dtype.kind not in "fiub":

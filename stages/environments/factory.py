@@ -28,7 +28,7 @@ from headrace.queues.specs import STEP_MUL, ActionSpec, BehaviorSpec
 from headrace.stages.activity import preparing
 from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.environments.parameters import EpisodeParameters, Parameterised
-from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, WrappedGroup, settled
+from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, WrappedGroup, maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_fault, type_of
 from headrace.stages.loading import load_callable
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
@@ -66,7 +66,7 @@ class RepeatingGroup(WrappedGroup):
     async def reset(self, seed: int | None = None) -> StepResult:
         """Reset all instances and drop all held actions."""
         self._holds = {}
-        return self._without_held(await settled(self._group.reset(seed)))
+        return self._without_held(await maybe_await(self._group.reset(seed)))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Start the new actions, and advance until an agent must decide, or for `_STEPS_AT_ONCE` steps."""
@@ -74,7 +74,7 @@ class RepeatingGroup(WrappedGroup):
             self._holds[behavior_id].begin(decided)
         for _ in range(_STEPS_AT_ONCE):
             held = {behavior_id: self._holds[behavior_id].actions() for behavior_id in self._acting_ids}
-            result = self._without_held(await settled(self._group.step(held)))
+            result = self._without_held(await maybe_await(self._group.step(held)))
             if _tells_something(result):
                 break
         return result
@@ -346,11 +346,11 @@ class LimitedGroup(WrappedGroup):
     async def reset(self, seed: int | None = None) -> StepResult:
         """Reset all instances."""
         self._ages = {}
-        return self._limited(await settled(self._group.reset(seed)))
+        return self._limited(await maybe_await(self._group.reset(seed)))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Advance one tick, and truncate the episodes that have reached the limit."""
-        return self._limited(await settled(self._group.step(actions)))
+        return self._limited(await maybe_await(self._group.step(actions)))
 
     def _pass_on(self, parameters: EpisodeParameters) -> None:
         assert isinstance(self._group, Parameterised), "it is, or this is not called"
@@ -567,10 +567,10 @@ async def announced_specs(request: EnvironmentRequest) -> dict[str, BehaviorSpec
     alone = config.model_copy(update={"environment": environment, "env_settings": settings})
     group = make_group(replace(request, config=alone))
     try:
-        await settled(group.reset(request.seed))
+        await maybe_await(group.reset(request.seed))
         return {spec.name: spec for spec in group.behavior_specs.values()}
     finally:
-        await settled(group.close())
+        await maybe_await(group.close())
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:

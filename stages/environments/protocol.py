@@ -147,7 +147,7 @@ class EnvironmentGroup(Protocol):
         ...
 
 
-async def settled(result: _Result | Awaitable[_Result]) -> _Result:
+async def maybe_await(result: _Result | Awaitable[_Result]) -> _Result:
     """Return the result of a group's `reset`, `step` or `close`, once it is available."""
     return await result if inspect.isawaitable(result) else result
 
@@ -167,7 +167,7 @@ async def play(
         yield result
         await asyncio.sleep(0)  # most groups never wait, and messages and requests to stop could not arrive otherwise
         actions = {behavior_id: decide(behavior_id, steps) for behavior_id, steps in result.steps.items()}
-        result = await settled(group.step(actions))
+        result = await maybe_await(group.step(actions))
 
 
 @runtime_checkable

@@ -27,7 +27,7 @@ from headrace.stages.environments.protocol import (
     Punctual,
     StepResult,
     Stoppable,
-    settled,
+    maybe_await,
 )
 from headrace.stages.environments.remote_policy import DecisionClient, RemotePolicy
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, describe_error, is_failure
@@ -345,7 +345,7 @@ class EnvironmentStage(Source[StepBatch]):
         old, self._group = self._group, None
         try:
             if old is not None:
-                await settled(old.close())
+                await maybe_await(old.close())
         except Exception as error:  # a broken environment may fail to close: the new one starts anyway
             self._context.log.debug("closing the broken environment failed: %s", error)
         self._build()

@@ -16,7 +16,7 @@ from headrace.config import RunConfig
 from headrace.queues.messages import ActionBatch
 from headrace.stages.brains.kinds import uniform_actions
 from headrace.stages.environments.factory import HUMAN, EnvironmentRequest, make_group
-from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, maybe_await
 
 _WARM_TICKS = 3
 """Number of initial ticks that are not measured, because libraries load and caches fill during them."""
@@ -54,17 +54,17 @@ async def _measure(config: RunConfig, count: int) -> float:
     group = make_group(EnvironmentRequest(config.model_copy(update={"environment": section})))
     try:
         random = np.random.default_rng(0)
-        result = await settled(group.reset(0))
+        result = await maybe_await(group.reset(0))
         took: list[float] = []
         end = time.perf_counter() + _COUNT_S
         while len(took) < _WARM_TICKS + _LEAST_TICKS or time.perf_counter() < end:
             actions = random_actions(group, result, random)
             began = time.perf_counter()
-            result = await settled(group.step(actions))
+            result = await maybe_await(group.step(actions))
             took.append(time.perf_counter() - began)
         return median(took[_WARM_TICKS:])
     finally:
-        await settled(group.close())
+        await maybe_await(group.close())
 
 
 def random_actions(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
-from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, play, settled
+from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, maybe_await, play
 from headrace.stages.evaluation.episodes import CountedEpisodes, equal_shares
 from headrace.stages.evaluation.opponents import (
     SEED,
@@ -166,7 +166,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
 
     async def _reset(self, group: EnvironmentGroup) -> StepResult:
         self._before_reset(SEED)
-        return await settled(group.reset(SEED))
+        return await maybe_await(group.reset(SEED))
 
     async def _play_side(
         self, group: EnvironmentGroup, policy: PolicyUpdate, counted: Mapping[str, CountedEpisodes], start: StepResult

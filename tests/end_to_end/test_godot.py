@@ -176,7 +176,7 @@ def test_older_addons_serve_as_well(tmp_path, generation):
 
 @pytest.mark.parametrize("fault", ["exit5", pytest.param("nan", marks=pytest.mark.slow)])
 def test_a_game_that_breaks_once_is_started_again_and_the_run_goes_on(tmp_path, fault, caplog):
-    """Each fault is in tests/stages/environments/godot."""
+    """Each fault is in tests/stages/environments/engines/godot."""
     once = f"--fault_once={tmp_path / 'once'}"
     plain = few_steps(tmp_path, f"--fault={fault}", "--fault_at=20", once, env={"num_envs": 2})
     result, _ = trained(tmp_path, plain)

@@ -49,7 +49,7 @@ def test_unity_trains_through_its_low_level_environment_too(tmp_path):
     plain = {
         "environment": {
             "kind": "mlagents",
-            "factory": "headrace.stages.environments.unity.environment:UnityEnvironment",
+            "factory": "headrace.stages.environments.engines.unity.environment:UnityEnvironment",
             "num_envs": 2,
             "options": {
                 "file_name": str(BUILD),

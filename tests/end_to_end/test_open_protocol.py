@@ -94,7 +94,7 @@ def test_a_group_is_learned_by_poca(tmp_path):
 
 @pytest.mark.parametrize("fault", ["exit5", pytest.param("ids", marks=pytest.mark.slow)])
 def test_a_game_that_breaks_once_is_started_again_and_the_run_goes_on(tmp_path, fault, caplog):
-    """Each fault is in tests/stages/environments/open_protocol."""
+    """Each fault is in tests/stages/environments/engines/open_protocol."""
     once = f"--fault_once={tmp_path / 'once'}"
     result, _ = trained(tmp_path, game(f"--fault={fault}", "--fault_at=20", once, env={"num_envs": 2}))
     assert result.behaviors["Agent"].step >= 1_000

@@ -14,7 +14,7 @@ from headrace.pipeline.run_handle import StopRequest
 
 CHANNEL = '''
 import uuid
-from headrace.stages.environments.unity.side_channels import OutgoingMessage, SideChannel
+from headrace.stages.environments.engines.unity.side_channels import OutgoingMessage, SideChannel
 
 class Echo(SideChannel):
     """Writes down what comes back."""

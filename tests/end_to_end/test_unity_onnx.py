@@ -15,10 +15,10 @@ from unity_runs import BUILD, NoChannels, build, free_port, reports
 
 from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_handle import StopRequest
-from headrace.stages.environments.programs.worker import WorkerSettings
-from headrace.stages.environments.unity.actions import action_protos
-from headrace.stages.environments.unity.columns import BehaviorReader
-from headrace.stages.environments.unity.worker import UnityWorker
+from headrace.stages.environments.engines.game import GameSettings
+from headrace.stages.environments.engines.unity.actions import action_protos
+from headrace.stages.environments.engines.unity.columns import BehaviorReader
+from headrace.stages.environments.engines.unity.game import UnityGame
 
 SCENE = ("--agents", "4", "--continuous", "1", "--branches", "3", "--mask")
 BEHAVIOR = "Simple?team=0"
@@ -82,10 +82,10 @@ def played(folder, results):
 async def played_by_the_model_alone(folder, model):
     """The scores of some episodes for which nothing but the model and what Unity sends is used."""
     made, spec, memories = session(model), None, {}
-    worker = UnityWorker(WorkerSettings(0, 0, 5, 30.0), build(folder, *SCENE, "--max-steps", "30"), 1, NoChannels())
+    game = UnityGame(GameSettings(0, 0, 5, 30.0), build(folder, *SCENE, "--max-steps", "30"), 1, NoChannels)
     try:
-        await worker.start()
-        output = await worker.reset()
+        await game.start()
+        output = await game.request_reset()
         for _ in range(300):
             infos = output.rl_output.agentInfos[BEHAVIOR].value
             if spec is None:
@@ -105,9 +105,9 @@ async def played_by_the_model_alone(folder, model):
             names = ["deterministic_continuous_actions", "deterministic_discrete_actions", "recurrent_out"]
             continuous, discrete, after = made.run(names, inputs)
             memories.update(zip(deciding, after, strict=True))
-            output = await worker.step({BEHAVIOR: action_protos(spec, continuous, discrete.astype(np.int32))})
+            output = await game.request_step({BEHAVIOR: action_protos(spec, continuous, discrete.astype(np.int32))})
     finally:
-        await worker.close()
+        await game.close()
     return scores(folder)
 
 

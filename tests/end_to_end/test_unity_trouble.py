@@ -32,7 +32,7 @@ MENDED = {
 
 
 ALWAYS = {"die-mid-step"}
-"""The others are read and refused in the same way; they are tried under `-m slow`, and alone in tests/stages/environments/unity."""
+"""The others are read and refused in the same way; they are tried under `-m slow`, and alone in tests/stages/environments/engines/unity."""
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_one_that_hangs_does_not_keep_a_run_from_ending(start, tmp_path):
     assert_saved(command.run_folder)
 
 
-@pytest.mark.slow  # the one before hangs, too; tests/stages/environments/unity ends it alone
+@pytest.mark.slow  # the one before hangs, too; tests/stages/environments/engines/unity ends it alone
 @pytest.mark.parametrize("hosts", [pytest.param({}, id="processes"), pytest.param(INLINE, id="inline")])
 def test_a_program_that_has_not_connected_yet_is_not_left_behind_by_ctrl_c(start, tmp_path, hosts):
     """Nobody else would end it: it knows of no trainer."""

@@ -130,7 +130,7 @@ def test_older_addons_serve_as_well(opened):
     ],
 )
 def test_what_goes_wrong_is_named_and_the_game_ended(opened, monkeypatch, fault, message):
-    """The slow ones are refused by what tests/stages/environments/godot tests without a game."""
+    """The slow ones are refused by what tests/stages/environments/engines/godot tests without a game."""
     monkeypatch.setattr(GodotEnv, "DEFAULT_TIMEOUT", 1 if fault == "hang" else 30)
     env = opened(fault=fault, fault_at=2)
     env.reset()
@@ -322,7 +322,7 @@ def test_a_game_whose_answer_is_interrupted_by_ctrl_c_is_asked_to_quit_in_order(
 
 @pytest.mark.lengthy
 def test_a_game_that_never_answers_is_ended_unasked(opened, capfd, monkeypatch):
-    monkeypatch.setattr("headrace.stages.environments.godot.environment._PATIENCE_S", 0.1)
+    monkeypatch.setattr("headrace.stages.environments.engines.godot.environment._PATIENCE_S", 0.1)
     env = opened(fault="hang", fault_at=1)
     env.reset()
     env.step_send([[0, 0, 0]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from functools import partial
 
 import pytest
 from fakes import counting_spec
@@ -13,9 +14,6 @@ from headrace.pipeline.policies.brains import brain_maker
 from headrace.pipeline.policies.inference import policy_maker
 from headrace.stages.activity import PREPARES, Activity, preparing
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
-from headrace.stages.environments.godot import making as godot
-from headrace.stages.environments.open_protocol import making as open_protocol
-from headrace.stages.environments.unity import making as unity
 from headrace.stages.errors import StageError
 
 CONFIG = RunConfig.from_plain(
@@ -25,12 +23,17 @@ CONFIG = RunConfig.from_plain(
     }
 )
 SPEC = counting_spec("Walker")
-NO_MAPPING: dict[str, float] = {}
 
 
 def request_of(kind: str) -> EnvironmentRequest:
     plain = {"environment": {"kind": kind}, "env_settings": {"env_path": "nowhere", "base_port": 0}}
     return EnvironmentRequest(RunConfig.from_plain({"behaviors": {"Walker": {}}, **plain}))
+
+
+def begin_in_vain(group) -> None:
+    """Start a group of games whose build does not exist."""
+    with pytest.raises(StageError, match="nowhere"):
+        asyncio.run(group.reset(None))
 
 
 def told_while(work) -> list[bool]:
@@ -51,9 +54,9 @@ def told_while(work) -> list[bool]:
         lambda: make_group(EnvironmentRequest(CONFIG)),
         lambda: policy_maker(CONFIG, CONFIG.source_folder)(SPEC),
         lambda: brain_maker(CONFIG, 0)(SPEC),
-        lambda: unity._connect(request_of("unity"), 0, [], None),
-        lambda: godot._connect(request_of("godot"), 0, NO_MAPPING, False),
-        lambda: open_protocol._connect(request_of("open_protocol"), 0, False),
+        partial(begin_in_vain, make_group(request_of("unity"))),
+        partial(begin_in_vain, make_group(request_of("godot"))),
+        partial(begin_in_vain, make_group(request_of("open_protocol"))),
     ],
     ids=["environments", "a policy", "brains", "Unity", "Godot", "a game"],
 )

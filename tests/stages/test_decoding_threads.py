@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from headrace.stages.environments.unity.png import decode_each
+from headrace.stages.environments.engines.unity.png import decode_each
 
 
 @pytest.fixture(params=[1, 3, 64])

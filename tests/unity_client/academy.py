@@ -16,7 +16,7 @@ from unity_client.orders import actions_of, check_echo
 from unity_client.report import Report
 from unity_client.says import Act, Behavior, Say, brain_of, info_of
 
-from headrace.stages.environments.unity.messages import QUIT, RESET, UnityOutputProto
+from headrace.stages.environments.engines.unity.messages import QUIT, RESET, UnityOutputProto
 
 
 class Scene(Protocol):

@@ -8,7 +8,7 @@ import grpc
 from unity_client.faults import Closed, Lost, Violation
 from unity_client.report import PATIENCE_S
 
-from headrace.stages.environments.unity.messages import CLOSE, EXCHANGE, OK, UnityMessageProto
+from headrace.stages.environments.engines.unity.messages import CLOSE, EXCHANGE, OK, UnityMessageProto
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),

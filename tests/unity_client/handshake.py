@@ -8,7 +8,7 @@ from typing import Any
 from unity_client.connection import Connection
 from unity_client.faults import Violation
 
-from headrace.stages.environments.unity.messages import UnityOutputProto, UnityRLCapabilitiesProto
+from headrace.stages.environments.engines.unity.messages import UnityOutputProto, UnityRLCapabilitiesProto
 
 CAPABILITIES = (
     "baseRLCapabilities",

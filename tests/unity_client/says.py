@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.stages.environments.unity.messages import (
+from headrace.stages.environments.engines.unity.messages import (
     DEFAULT,
     GOAL_SIGNAL,
     NONE,

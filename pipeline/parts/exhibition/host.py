@@ -38,7 +38,7 @@ from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environments.protocol import AgentSteps, play, settled
+from headrace.stages.environments.protocol import AgentSteps, maybe_await, play
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.evaluation.opponents import SEED, GreedyPlayer, Player
 from headrace.stages.exhibition.demonstration import EDGE, Demonstration
@@ -179,7 +179,7 @@ class ExhibitionHost(Host):
                 announcing.cancel()
         finally:
             self._end_demonstration()
-            await settled(group.close())
+            await maybe_await(group.close())
 
     async def _listen(self) -> None:
         async with asyncio.TaskGroup() as tasks:

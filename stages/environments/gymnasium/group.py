@@ -1,15 +1,16 @@
-"""Gymnasium environments as an environment group, with any vectorisation and autoreset mode.
+"""Gymnasium environments as an environment group: single environments, or a vector environment of any kind.
 
-The group drives one `gymnasium.vector.VectorEnv`. All three autoreset modes produce the same rows
-(https://farama.org/Vector-Autoreset-Mode):
+The group drives `SingleEnvs` or a `gymnasium.vector.VectorEnv`, and checks the values that they return. All three
+autoreset modes of vector environments produce the same rows (https://farama.org/Vector-Autoreset-Mode):
 
-- SAME_STEP: the tick in which an episode ends contains the ending row and the next episode's first row.
+- SAME_STEP, as single environments: the tick in which an episode ends contains the ending row and the next episode's
+  first row.
 - DISABLED: the same, but the group itself resets the instances, through the `reset_mask` option.
 - NEXT_STEP: the tick contains only the ending row, and the next tick contains the first row. In between, the
   environment ignores the instance's action, so the group requests no decision and produces no transition.
 
-`vectorising` makes the vector environment, `checked_vector` checks its return values, and `stages/environments/spaces/`
-converts spaces to columns. All of them need gymnasium; `making` imports them when it makes a group.
+`vectorising` makes the environments, and `stages/environments/spaces/` converts spaces to columns. Both need gymnasium;
+`making` imports them when it makes a group.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
@@ -36,8 +37,7 @@ from headrace.stages.environments.checks import (
     stack,
 )
 from headrace.stages.environments.episode_infos import EpisodeInfos
-from headrace.stages.environments.gymnasium.in_turn import InTurnVectorEnv
-from headrace.stages.environments.gymnasium.mask_infos import keep_masks
+from headrace.stages.environments.gymnasium.singles import Envs, SingleEnvs, keep_masks
 from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
 from headrace.stages.environments.parameters import EpisodeParameters, Floats
 from headrace.stages.environments.protocol import AgentSteps, StepResult
@@ -49,9 +49,11 @@ from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_
 
 log = logging.getLogger(__name__)
 
+_NOTHING = np.empty(0, np.bool_)
+
 
 class VectorTick(NamedTuple):
-    """The checked result of one step of the vector environment; its arrays are copies."""
+    """The checked result of one step of all instances; its arrays are copies."""
 
     observations: tuple[Array, ...]
     rewards: NDArray[np.float32]
@@ -70,250 +72,14 @@ class VectorReset(NamedTuple):
     mask: Any
 
 
-class CheckedVector:
-    """Makes all calls to a vector environment, and checks the return values.
-
-    Args:
-        envs: the vector environment, in any autoreset mode. `close` closes it.
-        name: the environment's name, used in messages.
-        observations: kinds of observations whose spaces are ambiguous, keyed by name (`environment.observations`).
-        exact, clips: see `SpaceColumns`.
-
-    Attributes:
-        mode: the environment's autoreset mode.
-        spaces: the environment's spaces as columns.
-        actions: converts columns to the environment's actions.
-
-    Raises:
-        StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is unknown.
-    """
-
-    def __init__(
-        self,
-        envs: VectorEnv[Any, Any, Any],
-        name: str,
-        observations: Mapping[str, ObservationSettings] | None,
-        exact: bool = False,
-        clips: bool = False,
-    ) -> None:
-        self.num_envs: int = envs.num_envs
-        self._envs = envs
-        self._name = name
-        self._closed = False
-        self._who = envs.who if isinstance(envs, InTurnVectorEnv) else self._instance
-        if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-            keep_masks(envs.unwrapped)
-        self._terminated, self._truncated = FlagsColumn("terminated"), FlagsColumn("truncated")
-        try:
-            self.mode = _autoreset_mode(envs, name)
-            spaces = envs.single_observation_space, envs.single_action_space
-            self.spaces = SpaceColumns(*spaces, name, observations, exact, clips)
-            self._shapes = [(envs.num_envs, *part.spec.shape) for part in self.spaces.parts]
-            self.actions = self.spaces.actions(envs.num_envs)
-        except StageError:
-            self.close()
-            raise
-        self._parameters: EpisodeParameters | None = None
-        """Source of parameters for resetting the entire vector environment; None if single environments get the
-        parameters, or if there are no parameters."""
-        self._drawn: dict[str, Floats] = {}
-
-    def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Pass each episode's parameters to the environments, as options of `reset`.
-
-        Single environments get numbers with every reset. Any other vector environment gets arrays [n] when the group
-        resets it: at each episode's end if its autoreset mode is DISABLED (instances that are not reset get their
-        previous values), otherwise only when all instances are reset. `AsyncVectorEnv` gets no parameters.
-        """
-        envs = self._envs.unwrapped
-        if isinstance(envs, SyncVectorEnv):
-            envs.envs = [ParameterisedEnv(env, partial(parameters.options, i)) for i, env in enumerate(envs.envs)]
-            return
-        if isinstance(envs, AsyncVectorEnv):
-            log.warning(
-                "environment_parameters: %s runs in separate processes (AsyncVectorEnv), which don't receive the "
-                "parameters, so they have no effect; use vectorization_mode: sync (actors already run in separate "
-                "processes)",
-                self._name,
-            )
-            return
-        self._parameters = parameters
-        if self.mode is not AutoresetMode.DISABLED:
-            log.warning(
-                "environment_parameters: %s starts episodes itself (autoreset mode %s), so it receives the parameters "
-                "only when all instances are reset, as with a lesson's require_reset: true; with autoreset mode "
-                "DISABLED, or as single environments, it receives them at every episode",
-                *(self._name, self.mode.name),
-            )
-
-    def reset(self, which: NDArray[np.bool_] | None, seed: int | None = None) -> VectorReset:
-        """Reset the instances in `which` [n] (None for all), with their parameters.
-
-        Raises:
-            BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
-        """
-        options: dict[str, Any] = {} if which is None else {"reset_mask": which}
-        if self._parameters is not None:
-            instances = np.arange(self.num_envs) if which is None else np.flatnonzero(which)
-            options |= self._draw(self._parameters, instances)
-        raw, infos = self._call("reset", 2, lambda: self._envs.reset(seed=seed, options=options or None))
-        return VectorReset(self._extract("reset", raw), infos, self._mask(raw))
-
-    def step(self, actions: ActionBatch) -> VectorTick:
-        """Step all instances.
-
-        Raises:
-            BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
-        """
-        if len(actions.continuous) != self.num_envs or len(actions.discrete) != self.num_envs:
-            raise StageError(
-                f"{self._name}: got {len(actions.continuous)} continuous and {len(actions.discrete)} "
-                f"discrete actions for {self.num_envs} instances"
-            )
-        env_actions = self.actions.to_environment(actions)
-        raw, rewards, terminated, truncated, infos = self._call("step", 5, lambda: self._envs.step(env_actions))
-        return VectorTick(
-            self._extract("step", raw),
-            rewards_column(rewards, self.num_envs, self._who),
-            self._terminated(terminated, self.num_envs, self._who),
-            self._truncated(truncated, self.num_envs, self._who),
-            infos,
-            self._mask(raw),
-        )
-
-    def final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
-        """Return the final observations in SAME_STEP mode as a batch, even if they come as an object array."""
-        finals = infos.get("final_obs")
-        if finals is None:
-            raise BrokenEnvironmentError(
-                f"{self._name}: its autoreset mode is SAME_STEP, but at an episode's end infos['final_obs'] is missing "
-                f"(found: {', '.join(infos) or 'none'}); is metadata['autoreset_mode'] right?"
-            )
-        if not isinstance(finals, np.ndarray) or finals.dtype != object:
-            return self._extract("step", take_rows(self.spaces.observation_space, finals, ended), ended)
-        chosen = [finals[i] for i in ended]
-        if any(final is None for final in chosen):
-            raise BrokenEnvironmentError(f"{self._name}: an instance ended its episode without infos['final_obs']")
-        space = self._envs.single_observation_space
-        batch = stack(space, chosen, "step()", lambda row: self._who(None if row is None else int(ended[row])))
-        return self._extract("step", batch, ended)
-
-    def masks(self, seen: VectorTick | VectorReset, which: Masks | None) -> Masks | None:
-        """Return masks [n, choices]. `which` [n] marks the instances that need an allowed choice; None means all.
-
-        Raises:
-            BrokenEnvironmentError: if a mask is invalid.
-            StageError: if a mask appears although the spec has no masks.
-        """
-        told, masks = seen.infos.get(MASK), self.spaces.masks
-        if told is None and not masks.masked:
-            return None
-        return masks.read(self.num_envs, seen.mask, told, self._instance, seen.infos.get(f"_{MASK}"), which)
-
-    @property
-    def single(self) -> Any:
-        """The first single environment, with its wrappers; None if the implementation is vectorised."""
-        return self._envs.envs[0] if isinstance(self._envs, SyncVectorEnv) else None
-
-    def render(self, env_id: int = 0) -> NDArray[np.uint8]:
-        """Return an RGB image [height, width, 3] of one instance.
-
-        Raises:
-            StageError, BrokenEnvironmentError: in the same cases as `picture_of`.
-        """
-        if isinstance(self._envs, SyncVectorEnv):
-            env = self._envs.envs[env_id]
-            return picture_of(env, env.render, self._name)
-        return picture_of(self._envs, lambda: cast("Any", self._envs.render())[env_id], self._name)
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The environment's metadata, such as `render_fps`."""
-        return self._envs.metadata or {}
-
-    def close(self) -> None:
-        """Close the environment; closing twice is allowed."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self._envs.close()
-        except Exception as error:
-            raise_broken(error, self._name, "close")
-
-    def _mask(self, raw: Any) -> Any:
-        return raw[MASK] if self.spaces.mask_observed else None
-
-    def _call(self, call: str, values: int, method: Callable[[], Any]) -> Any:
-        try:
-            result = method()
-        except Exception as error:
-            raise_broken(error, self._name, call)
-        if isinstance(result, tuple) and len(result) == values and isinstance(result[-1], Mapping):
-            return result
-        raise BrokenEnvironmentError(
-            f"{self._name}: its {call}() returned {described(result)}; expected {values}, with a dict of infos last, "
-            "as from a gymnasium.vector.VectorEnv"
-        )
-
-    def _extract(self, call: str, raw: Any, instances: NDArray[np.intp] | None = None) -> tuple[Array, ...]:
-        count = self.num_envs if instances is None else len(instances)
-
-        def who(row: int | None) -> str:
-            return self._instance(row if row is None or instances is None else int(instances[row]))
-
-        error: Exception | None = None
-        try:
-            columns = self.spaces.extract(raw, who)
-            shapes = self._shapes if instances is None else [(count, *shape[1:]) for shape in self._shapes]
-            if [each.shape for each in columns] == shapes:
-                return columns
-        except (LookupError, TypeError, ValueError) as raised:
-            error = raised
-        space = batch_space(self._envs.single_observation_space, count)
-        problem = observation_problem(space, raw, f"{call}()") or (
-            f"an observation from {call}() is not in its space "
-            f"{self._envs.single_observation_space}{f': {describe_fault(error)}' if error else ''}"
-        )
-        raise BrokenEnvironmentError(f"{self._name}: {problem}") from error
-
-    def _instance(self, env_id: int | None) -> str:
-        return self._name if env_id is None or self.num_envs == 1 else f"{self._name}, instance {env_id}"
-
-    def _draw(self, parameters: EpisodeParameters, env_ids: NDArray[Any]) -> dict[str, Floats]:
-        for name, values in parameters.draw(env_ids).items():
-            column = self._drawn.setdefault(name, np.zeros(self.num_envs))
-            column[env_ids] = values
-        return {name: column.copy() for name, column in self._drawn.items()}
-
-
-def _autoreset_mode(envs: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
-    mode = (envs.metadata or {}).get("autoreset_mode")
-    if mode is None:
-        log.warning(
-            "%s has no autoreset mode in metadata['autoreset_mode']; assuming NEXT_STEP, as Gymnasium does",
-            name,
-        )
-        return AutoresetMode.NEXT_STEP
-    try:
-        return AutoresetMode(mode)
-    except ValueError as error:
-        raise StageError(
-            f"{name}: metadata['autoreset_mode'] is {mode!r}; expected a gymnasium.vector.AutoresetMode"
-        ) from error
-
-
-_NOTHING = np.empty(0, np.bool_)
-
-
 class GymnasiumGroup:
-    """A vector environment as an EnvironmentGroup: one agent per instance, one behaviour.
+    """Gymnasium environments as an EnvironmentGroup: one agent per instance, one behaviour.
 
     The agent id is the instance's index. The spec is known only after the first reset. If the observation space has no
     action masks, the reset's infos show whether masks exist (`infos["action_mask"]`, as in Taxi).
 
     Args:
-        envs: the vector environment, in any autoreset mode. This group closes it.
+        envs: single environments, or a vector environment in any autoreset mode. This group closes them.
         behavior: the behaviour id of all agents.
         name: the environment's name, used in messages.
         observations: kinds of observations whose spaces are ambiguous, keyed by name (`environment.observations`).
@@ -326,7 +92,7 @@ class GymnasiumGroup:
 
     def __init__(
         self,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         behavior: str,
         name: str,
         observations: Mapping[str, ObservationSettings] | None = None,
@@ -338,9 +104,26 @@ class GymnasiumGroup:
         self.limits_episodes = False
         """True if each environment was made with the settings' time limit."""
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
-        self._envs = CheckedVector(envs, name, observations, exact, clips)
+        self._envs = envs
         self._behavior = behavior
         self._name = name
+        self._closed = False
+        if not isinstance(envs, SingleEnvs) and isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            keep_masks(envs.unwrapped)
+        self._terminated, self._truncated = FlagsColumn("terminated"), FlagsColumn("truncated")
+        try:
+            self._mode = _autoreset_mode(envs, name)
+            spaces = envs.single_observation_space, envs.single_action_space
+            self._spaces = SpaceColumns(*spaces, name, observations, exact, clips)
+            self._shapes = [(self.num_envs, *part.spec.shape) for part in self._spaces.parts]
+            self._actions = self._spaces.actions(self.num_envs)
+        except StageError:
+            self.close()
+            raise
+        self._parameters: EpisodeParameters | None = None
+        """Source of parameters for resetting an entire vector environment; None if single environments get the
+        parameters, or if there are no parameters."""
+        self._drawn: dict[str, Floats] = {}
         self._episode_infos = EpisodeInfos(info_keys, name)
         self._agent_ids = np.arange(self.num_envs, dtype=np.int64)
         self._env_ids = np.arange(self.num_envs, dtype=np.int32)
@@ -349,8 +132,33 @@ class GymnasiumGroup:
         """[n] in NEXT_STEP mode, true for the instances that the next step resets. None if it resets no instance."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Pass each episode's parameters to the environments, as options of `reset`; see `CheckedVector`."""
-        self._envs.set_parameters(parameters)
+        """Pass each episode's parameters to the environments, as options of `reset`.
+
+        Single environments get numbers with every reset. Any other vector environment gets arrays [n] when the group
+        resets it: at each episode's end if its autoreset mode is DISABLED (instances that are not reset get their
+        previous values), otherwise only when all instances are reset. `AsyncVectorEnv` gets no parameters.
+        """
+        envs = self._envs if isinstance(self._envs, SingleEnvs) else self._envs.unwrapped
+        if isinstance(envs, SingleEnvs | SyncVectorEnv):
+            envs.envs = [ParameterisedEnv(env, partial(parameters.options, i)) for i, env in enumerate(envs.envs)]
+            return
+        if isinstance(envs, AsyncVectorEnv):
+            log.warning(
+                "environment_parameters: %s runs in separate processes (AsyncVectorEnv), which don't receive the "
+                "parameters, so they have no effect; use vectorization_mode: sync (actors already run in separate "
+                "processes)",
+                self._name,
+            )
+            return
+        self._parameters = parameters
+        if self._mode is not AutoresetMode.DISABLED:
+            log.warning(
+                "environment_parameters: %s starts episodes itself (autoreset mode %s), so it receives the parameters "
+                "only when all instances are reset, as with a lesson's require_reset: true; with autoreset mode "
+                "DISABLED, or as single environments, it receives them at every episode",
+                self._name,
+                self._mode.name,
+            )
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Reset all instances.
@@ -362,7 +170,7 @@ class GymnasiumGroup:
         Raises:
             BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
         """
-        first, spaces = self._envs.reset(None, None if seed is None else int(seed)), self._envs.spaces
+        first, spaces = self._reset(None, None if seed is None else int(seed)), self._spaces
         if not self.behavior_specs:
             spaces.masks.expect(first.infos)
             self.behavior_specs = {self._behavior: spaces.spec(self._behavior)}
@@ -380,7 +188,7 @@ class GymnasiumGroup:
         """
         restarting = self._restarting
         batch = actions[self._behavior]
-        tick = self._envs.step(batch if restarting is None else self._spread(batch, ~restarting))
+        tick = self._step(batch if restarting is None else self._spread(batch, ~restarting))
         if restarting is not None:
             self._restarting = None
             self._check_restarted(tick, restarting)
@@ -392,7 +200,7 @@ class GymnasiumGroup:
     @property
     def single(self) -> Any:
         """The first single environment, with its wrappers; None if the implementation is vectorised."""
-        return self._envs.single
+        return self._envs.envs[0] if isinstance(self._envs, SingleEnvs | SyncVectorEnv) else None
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return an RGB image [height, width, 3] of one instance.
@@ -400,16 +208,25 @@ class GymnasiumGroup:
         Raises:
             StageError, BrokenEnvironmentError: in the same cases as `picture_of`.
         """
-        return self._envs.render(env_id)
+        envs = self._envs
+        if isinstance(envs, SingleEnvs | SyncVectorEnv):
+            return picture_of(envs.envs[env_id], envs.envs[env_id].render, self._name)
+        return picture_of(envs, lambda: cast("Any", envs.render())[env_id], self._name)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The environment's metadata, such as `render_fps`."""
-        return self._envs.metadata
+        return self._envs.metadata or {}
 
     def close(self) -> None:
-        """Close the environment; closing twice is allowed."""
-        self._envs.close()
+        """Close the environments; closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._envs.close()
+        except Exception as error:
+            raise_broken(error, self._name, "close")
 
     def _all_decide(self, seen: VectorTick | VectorReset, rewards: NDArray[np.float32]) -> StepResult:
         """Return the rows of a tick without endings. In this common case, the same id arrays are reused."""
@@ -424,7 +241,7 @@ class GymnasiumGroup:
                     0,
                     _NOTHING,
                     _NOTHING,
-                    self._envs.masks(seen, None),
+                    self._masks(seen, None),
                 )
             }
         )
@@ -433,26 +250,26 @@ class GymnasiumGroup:
         over = tick.terminated | tick.truncated
         ended = over.nonzero()[0]
         deciding, observations = self._agent_ids, tick.observations
-        same_step = self._envs.mode is AutoresetMode.SAME_STEP
-        last = self._envs.final_observations(tick.infos, ended) if same_step else _rows_of(observations, ended)
+        same_step = self._mode is AutoresetMode.SAME_STEP
+        last = self._final_observations(tick.infos, ended) if same_step else _rows_of(observations, ended)
         if same_step:
-            masks = self._envs.masks(tick, None)
-        elif self._envs.mode is AutoresetMode.DISABLED:
-            masks = self._envs.masks(tick, ~over)  # before a reset, which may overwrite the arrays
-            new = self._envs.reset(over)
+            masks = self._masks(tick, None)
+        elif self._mode is AutoresetMode.DISABLED:
+            masks = self._masks(tick, ~over)  # before a reset, which may overwrite the arrays
+            new = self._reset(over)
             for observation, first in zip(observations, new.observations, strict=True):
                 observation[ended] = first[ended]
-            first_masks = self._envs.masks(new, over)
+            first_masks = self._masks(new, over)
             if masks is not None and first_masks is not None:
                 masks[ended] = first_masks[ended]
         elif len(ended) < self.num_envs:
             deciding = np.flatnonzero(~over)
             self._restarting = over
-            masks = self._envs.masks(tick, ~over)
+            masks = self._masks(tick, ~over)
         else:  # no instance decides: restart now, so each tick has a decision
-            again = self._envs.step(self._idle_actions())
+            again = self._step(self._idle_actions())
             self._check_restarted(again, over)
-            observations, masks = again.observations, self._envs.masks(again, None)
+            observations, masks = again.observations, self._masks(again, None)
         return self._rows(tick, over, ended, deciding, last, observations, masks)
 
     def _rows(
@@ -486,7 +303,7 @@ class GymnasiumGroup:
             action_masks=masks[deciding] if masks is not None else None,
         )
         # In SAME_STEP mode, the other infos belong to the next episode's first step.
-        infos = tick.infos.get("final_info") if self._envs.mode is AutoresetMode.SAME_STEP else tick.infos
+        infos = tick.infos.get("final_info") if self._mode is AutoresetMode.SAME_STEP else tick.infos
         return StepResult({self._behavior: steps}, statistics=self._episode_infos.of_vector(infos, ended))
 
     def _check_restarted(self, tick: VectorTick, restarting: NDArray[np.bool_]) -> None:
@@ -499,7 +316,7 @@ class GymnasiumGroup:
 
     def _idle_actions(self) -> ActionBatch:
         """Return actions [n, …] that the environment will ignore."""
-        spec = self._envs.actions.spec
+        spec = self._actions.spec
         return ActionBatch(
             np.zeros((self.num_envs, spec.continuous_size), np.float32),
             np.zeros((self.num_envs, len(spec.discrete_branches)), np.int32),
@@ -511,6 +328,135 @@ class GymnasiumGroup:
         spread.continuous[deciding] = actions.continuous
         spread.discrete[deciding] = actions.discrete
         return spread
+
+    # The calls to the environments, and the checks of what they return.
+
+    def _reset(self, which: NDArray[np.bool_] | None, seed: int | None = None) -> VectorReset:
+        """Reset the instances in `which` [n] (None for all), with their parameters.
+
+        Raises:
+            BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
+        """
+        options: dict[str, Any] = {} if which is None else {"reset_mask": which}
+        if self._parameters is not None:
+            instances = np.arange(self.num_envs) if which is None else np.flatnonzero(which)
+            options |= self._draw(self._parameters, instances)
+        raw, infos = self._call("reset", 2, lambda: self._envs.reset(seed=seed, options=options or None))
+        return VectorReset(self._extract("reset", raw), infos, self._mask(raw))
+
+    def _step(self, actions: ActionBatch) -> VectorTick:
+        """Step all instances.
+
+        Raises:
+            BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
+        """
+        if len(actions.continuous) != self.num_envs or len(actions.discrete) != self.num_envs:
+            raise StageError(
+                f"{self._name}: got {len(actions.continuous)} continuous and {len(actions.discrete)} "
+                f"discrete actions for {self.num_envs} instances"
+            )
+        env_actions = self._actions.to_environment(actions)
+        raw, rewards, terminated, truncated, infos = self._call("step", 5, lambda: self._envs.step(env_actions))
+        return VectorTick(
+            self._extract("step", raw),
+            rewards_column(rewards, self.num_envs, self._instance),
+            self._terminated(terminated, self.num_envs, self._instance),
+            self._truncated(truncated, self.num_envs, self._instance),
+            infos,
+            self._mask(raw),
+        )
+
+    def _final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
+        """Return the final observations in SAME_STEP mode as a batch, even if they come as an object array."""
+        finals = infos.get("final_obs")
+        if finals is None:
+            raise BrokenEnvironmentError(
+                f"{self._name}: its autoreset mode is SAME_STEP, but at an episode's end infos['final_obs'] is missing "
+                f"(found: {', '.join(infos) or 'none'}); is metadata['autoreset_mode'] right?"
+            )
+        if not isinstance(finals, np.ndarray) or finals.dtype != object:
+            return self._extract("step", take_rows(self._spaces.observation_space, finals, ended), ended)
+        chosen = [finals[i] for i in ended]
+        if any(final is None for final in chosen):
+            raise BrokenEnvironmentError(f"{self._name}: an instance ended its episode without infos['final_obs']")
+        space = self._envs.single_observation_space
+        batch = stack(space, chosen, "step()", lambda row: self._instance(None if row is None else int(ended[row])))
+        return self._extract("step", batch, ended)
+
+    def _masks(self, seen: VectorTick | VectorReset, which: Masks | None) -> Masks | None:
+        """Return masks [n, choices]. `which` [n] marks the instances that need an allowed choice; None means all.
+
+        Raises:
+            BrokenEnvironmentError: if a mask is invalid.
+            StageError: if a mask appears although the spec has no masks.
+        """
+        told, masks = seen.infos.get(MASK), self._spaces.masks
+        if told is None and not masks.masked:
+            return None
+        return masks.read(self.num_envs, seen.mask, told, self._instance, seen.infos.get(f"_{MASK}"), which)
+
+    def _mask(self, raw: Any) -> Any:
+        return raw[MASK] if self._spaces.mask_observed else None
+
+    def _call(self, call: str, values: int, method: Callable[[], Any]) -> Any:
+        try:
+            result = method()
+        except Exception as error:
+            raise_broken(error, self._name, call)
+        if isinstance(result, tuple) and len(result) == values and isinstance(result[-1], Mapping):
+            return result
+        raise BrokenEnvironmentError(
+            f"{self._name}: its {call}() returned {described(result)}; expected {values}, with a dict of infos last, "
+            "as from a gymnasium.vector.VectorEnv"
+        )
+
+    def _extract(self, call: str, raw: Any, instances: NDArray[np.intp] | None = None) -> tuple[Array, ...]:
+        count = self.num_envs if instances is None else len(instances)
+
+        def who(row: int | None) -> str:
+            return self._instance(row if row is None or instances is None else int(instances[row]))
+
+        error: Exception | None = None
+        try:
+            columns = self._spaces.extract(raw, who)
+            shapes = self._shapes if instances is None else [(count, *shape[1:]) for shape in self._shapes]
+            if [each.shape for each in columns] == shapes:
+                return columns
+        except (LookupError, TypeError, ValueError) as raised:
+            error = raised
+        space = batch_space(self._envs.single_observation_space, count)
+        problem = observation_problem(space, raw, f"{call}()") or (
+            f"an observation from {call}() is not in its space "
+            f"{self._envs.single_observation_space}{f': {describe_fault(error)}' if error else ''}"
+        )
+        raise BrokenEnvironmentError(f"{self._name}: {problem}") from error
+
+    def _instance(self, env_id: int | None) -> str:
+        return self._name if env_id is None or self.num_envs == 1 else f"{self._name}, instance {env_id}"
+
+    def _draw(self, parameters: EpisodeParameters, env_ids: NDArray[Any]) -> dict[str, Floats]:
+        for name, values in parameters.draw(env_ids).items():
+            column = self._drawn.setdefault(name, np.zeros(self.num_envs))
+            column[env_ids] = values
+        return {name: column.copy() for name, column in self._drawn.items()}
+
+
+def _autoreset_mode(envs: Envs, name: str) -> AutoresetMode:
+    if isinstance(envs, SingleEnvs):
+        return AutoresetMode.SAME_STEP
+    mode = (envs.metadata or {}).get("autoreset_mode")
+    if mode is None:
+        log.warning(
+            "%s has no autoreset mode in metadata['autoreset_mode']; assuming NEXT_STEP, as Gymnasium does",
+            name,
+        )
+        return AutoresetMode.NEXT_STEP
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        raise StageError(
+            f"{name}: metadata['autoreset_mode'] is {mode!r}; expected a gymnasium.vector.AutoresetMode"
+        ) from error
 
 
 def _rows_of(columns: tuple[Array, ...], rows: NDArray[np.intp]) -> tuple[Array, ...]:

@@ -1,8 +1,8 @@
-"""Makes the vector environment of a Gymnasium group, from an id or from a factory's result.
+"""Makes the environments of a Gymnasium group, from an id or from a factory's result.
 
-The result is the environment's own vectorised implementation if it has one, otherwise a `SyncVectorEnv`. Instances need
-no separate processes, because actors are already processes. Wrappers apply to single environments, and only single
-environments have windows, so both require a `SyncVectorEnv`, unless the options request another implementation.
+The result is the environment's own vectorised implementation if it has one, otherwise single environments. Instances
+need no separate processes, because actors are already processes. Wrappers apply to single environments, and only single
+environments have windows, so both require single environments, unless the options request another implementation.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from headrace.stages.environments.factory import HUMAN, takes_any
-from headrace.stages.environments.gymnasium.in_turn import InTurnVectorEnv
 from headrace.stages.environments.gymnasium.old_gym import advice_for_id
-from headrace.stages.environments.gymnasium.single import AnyEnv, CheckedEnv
+from headrace.stages.environments.gymnasium.singles import AnyEnv, AnyVectorEnv, Envs, SingleEnvs, prepared
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault, error_summary
 
-AnyVectorEnv = VectorEnv[Any, Any, Any]
 Wrap = Callable[[AnyEnv], AnyEnv]
 """Function that wraps a single environment in all wrappers."""
 
@@ -41,8 +39,8 @@ def make_vector(
     name: str,
     wrap: Wrap | None = None,
     singly: bool = False,
-) -> AnyVectorEnv:
-    """Make a vector environment from a registered id.
+) -> Envs:
+    """Make a vector environment or single environments from a registered id.
 
     Args:
         env_id: the id in Gymnasium's registry; `module:id` first imports the module that registers it.
@@ -82,8 +80,8 @@ def make_vector(
 
 def vectorise(
     env: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs: int, name: str, wrap: Wrap | None = None
-) -> AnyVectorEnv:
-    """Make a vector environment from a factory's result.
+) -> Envs:
+    """Make single environments from a factory's result, or return its vector environment.
 
     Args:
         env: a vector environment, or the first of the single environments.
@@ -115,7 +113,7 @@ def vectorise(
         singles = [env, *(make() for _ in range(num_envs - 1))]
         if len({id(env) for env in singles}) < num_envs:
             raise StageError(f"{name} returned the same environment twice; it must make a new one on each call")
-        return _in_turn(singles, wrap, name)
+        return _wrapped(singles, wrap, name)
     except StageError:
         raise
     except Exception as error:
@@ -154,9 +152,7 @@ def _register(env_id: str, name: str) -> None:
         ) from error
 
 
-def _make(
-    env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None, singly: bool, name: str
-) -> AnyVectorEnv:
+def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None, singly: bool, name: str) -> Envs:
     module, _, registered = env_id.rpartition(":")
     if module:
         importlib.import_module(module)
@@ -176,17 +172,17 @@ def _make(
         mode = "sync"
     if mode == "sync":
         options = {"disable_env_checker": True, **options}  # `checks` has clearer messages
-        envs = _in_turn((gymnasium.make(env_id, **options) for _ in range(num_envs)), wrap, name)
+        singles = _wrapped((gymnasium.make(env_id, **options) for _ in range(num_envs)), wrap, name)
         if own and lacks:
             log.info("%s runs as single environments (sync): its vectorised implementation %s.", env_id, lacks)
-        return envs
+        return singles
     if wrap is not None and mode == "vector_entry_point":
         raise StageError(
             "environment.wrappers apply to single environments, and vectorization_mode 'vector_entry_point' has no "
             "single environments; leave one of the two out"
         )
     if mode != "vector_entry_point":
-        wrappers: Any = [*([wrap] if wrap is not None else []), partial(CheckedEnv, name=name)]
+        wrappers: Any = [*([wrap] if wrap is not None else []), partial(prepared, name=name)]
         options = {"disable_env_checker": True, **options}
         return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, wrappers=wrappers, **options)
     envs = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
@@ -204,8 +200,8 @@ def _check_it_has_a_window(envs: AnyVectorEnv, env_id: str) -> None:
         )
 
 
-def _in_turn(singles: Iterable[AnyEnv], wrap: Wrap | None, name: str) -> AnyVectorEnv:
-    return InTurnVectorEnv([env if wrap is None else wrap(env) for env in singles], name)
+def _wrapped(singles: Iterable[AnyEnv], wrap: Wrap | None, name: str) -> SingleEnvs:
+    return SingleEnvs([env if wrap is None else wrap(env) for env in singles], name)
 
 
 class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):

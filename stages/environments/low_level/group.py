@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments import factory
-from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.programs.program import merged_statistics
-from headrace.stages.environments.programs.rows import (
+from headrace.stages.environments.engines.game import merged_statistics
+from headrace.stages.environments.engines.rows import (
+    GameEpisodes,
+    GameRows,
     IndexedRows,
-    InstanceRows,
-    ProgramEpisodes,
-    ProgramRows,
+    TrackedRows,
     agent_steps,
     decision_rows,
 )
+from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
+from headrace.stages.environments.engines.unity.specs import ActionTuple
+from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import StepResult
 from headrace.stages.environments.spaces.masks import MaskError, MaskReader
-from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
-from headrace.stages.environments.unity.specs import ActionTuple
 from headrace.stages.errors import (
     BrokenEnvironmentError,
     EnvironmentEnded,
@@ -76,7 +76,7 @@ def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
     return BehaviorSpec(behavior_id, observations, actions, grouped=True)
 
 
-def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> ProgramRows:
+def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> GameRows:
     """Convert one behaviour's steps to rows, endings first.
 
     Args:
@@ -91,7 +91,7 @@ def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> 
     reader = _StepsReader(spec, label)
     over, asking = reader.part(endings, "TerminalSteps"), reader.part(decisions, "DecisionSteps")
     ended = len(over.ids)
-    return ProgramRows(
+    return GameRows(
         ids=np.concatenate((over.ids, asking.ids)),
         rewards=np.concatenate((over.rewards, asking.rewards)),
         ended=ended,
@@ -246,7 +246,7 @@ class LowLevelGroup:
         self._envs = envs
         self._name = name
         self._bridges = bridges or ()
-        self._episodes = [ProgramEpisodes() for _ in envs]
+        self._episodes = [GameEpisodes() for _ in envs]
         self._announced: list[set[str]] = [set() for _ in envs]
         self._asked: dict[int, dict[str, slice]] = {}
         self._closed = False
@@ -341,7 +341,7 @@ class LowLevelGroup:
             closed=np.array(left, np.int32) if left else None,
         )
 
-    def _rows(self, index: int, env: Any, behavior_id: str, spec: Any) -> InstanceRows:
+    def _rows(self, index: int, env: Any, behavior_id: str, spec: Any) -> TrackedRows:
         if behavior_id not in self._announced[index]:
             self._announce(index, behavior_id, spec)
             self._announced[index].add(behavior_id)

@@ -44,15 +44,15 @@ _SMALL_FOR_BYTES = 15
 """Largest upper bound at which bytes count as a board rather than pixels."""
 
 
-def doubts(
+def space_warnings(
     space: OwnSpace, specs: tuple[ObservationSpec, ...], settings: Mapping[str, ObservationSettings] | None
 ) -> Iterator[str]:
-    """Yield the doubts about a space's observations.
+    """Yield warnings about a space's observations.
 
     Args:
         space: the space of a single instance.
         specs: the specs made from the space, one for each leaf.
-        settings: `environment.observations`; an explicit setting removes the doubt.
+        settings: `environment.observations`; an explicit setting removes the warning.
     """
     for (_, leaf), spec in zip(leaves(space), specs, strict=True):
         name = spec.name
@@ -165,8 +165,8 @@ class SpaceColumns:
             seen = replace(seen, parts={key: part for key, part in seen.parts.items() if key != MASK})
         self.observation_space = seen
         self.parts = observation_parts(self.observation_space, owner, settings, exact)
-        for doubt in doubts(self.observation_space, tuple(part.spec for part in self.parts), settings):
-            log.warning("%s: %s", owner, doubt)
+        for warning in space_warnings(self.observation_space, tuple(part.spec for part in self.parts), settings):
+            log.warning("%s: %s", owner, warning)
         self._owner = owner
         self._mappings = lru_cache(maxsize=64)(self._make_mapping)
         self._actions = self.actions(1).spec

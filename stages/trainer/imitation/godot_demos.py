@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.specs import GODOT, BehaviorSpec
-from headrace.stages.environments.godot.messages import WireError, read_json
+from headrace.stages.environments.engines.godot.messages import WireError, read_json
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations, within_bounds

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
-from headrace.stages.environments.unity.demo_steps import DemoSteps, read_demo, write_demo
+from headrace.stages.environments.engines.unity.demo_steps import DemoSteps, read_demo, write_demo
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations, within_bounds

@@ -223,7 +223,7 @@ def test_a_learner_imports_no_environment_no_compiler_and_no_demo_files():
         "google.protobuf",
         "headrace.stages.actor",
         "headrace.stages.ghost",
-        "headrace.stages.environments.unity",
+        "headrace.stages.environments.engines.unity",
         "sympy",
         "torch._dynamo",
         "torch.onnx",

@@ -12,7 +12,7 @@ from headrace.pipeline.policies.demo_files import write_demos
 from headrace.queues.specs import ActionSpec
 from headrace.queues.stream_format import StreamHeader
 from headrace.queues.stream_writer import StreamWriter
-from headrace.stages.environments.unity.demo_steps import DemoReader
+from headrace.stages.environments.engines.unity.demo_steps import DemoReader
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation import load_recorded
 

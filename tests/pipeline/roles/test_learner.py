@@ -19,7 +19,7 @@ import pytest
         "headrace.stages.environments.factory",
         "headrace.stages.environments.stage",
         "headrace.stages.games",
-        "headrace.stages.environments.unity",
+        "headrace.stages.environments.engines.unity",
     ],
 )
 def test_it_imports_nothing_that_only_actors_need(of_actors, loaded):

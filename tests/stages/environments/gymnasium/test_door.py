@@ -177,7 +177,6 @@ class Clipper(gymnasium.Wrapper):
         return {"four": (seen, *rest[1:]), "shape": (seen[:2], *rest), "reward": (seen, "one", *rest[1:])}[self.how]
 
 
-@pytest.mark.parametrize("outer", [False, True])
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -187,22 +186,20 @@ class Clipper(gymnasium.Wrapper):
         ("reward", "returned reward 'one'"),
     ],
 )
-def test_the_wrapper_that_returns_something_else_is_named(how, words, outer):
-    def wrap(env):
-        clipped = Clipper(TimeLimit(env, 10), how)
-        return TimeLimit(clipped, 9) if outer else clipped
-
-    group = group_of(Told(), Told(), wrap=wrap)
-    with pytest.raises(BrokenEnvironmentError, match=f"Env, instance 0, wrapper Clipper: .*{words}"):
+def test_what_a_wrapper_returns_is_checked_as_what_an_environment_returns(how, words):
+    group = group_of(Told(), Told(), wrap=lambda env: Clipper(TimeLimit(env, 10), how))
+    with pytest.raises(BrokenEnvironmentError, match=f"Env, instance 0: .*{words}"):
         group.reset(0)
         group.step(ACTIONS)
 
 
-def test_four_values_below_a_wrapper_of_gymnasium_are_named_as_the_environments_own():
+def test_four_values_below_a_wrapper_of_gymnasium_are_named_as_gyms_old_api():
     group = group_of(Told(result=(SEEN, 0.0, False, {})), Told(), wrap=lambda env: TimeLimit(env, 10))
     group.reset(0)
 
-    with pytest.raises(BrokenEnvironmentError, match=r"Env, instance 0: its step\(\) returned 4 values; .*shimmy"):
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"Env, instance 0: its step\(\) raised .*four values are Gym's old API.*shimmy"
+    ):
         group.step(ACTIONS)
 
 

@@ -18,6 +18,7 @@ from properties import examples
 from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
+from headrace.stages.environments.gymnasium.singles import SingleEnvs
 from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.environments.spaces.own_space import from_plain, own_space
@@ -604,10 +605,9 @@ def test_cartpole_uses_its_own_vectorised_implementation_unless_told_otherwise()
     own = make_vector("CartPole-v1", 2, {}, "CartPole")
     sync = make_vector("CartPole-v1", 2, {"vectorization_mode": "sync"}, "CartPole")
 
-    assert not isinstance(own, SyncVectorEnv)
+    assert not isinstance(own, SingleEnvs)
     assert own.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-    assert isinstance(sync, SyncVectorEnv)
-    assert sync.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert isinstance(sync, SingleEnvs)
 
 
 @pytest.mark.parametrize(("env_id", "limit"), [("Pendulum-v1", 200), ("MountainCar-v0", 200)])

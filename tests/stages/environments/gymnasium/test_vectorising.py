@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from headrace.config import EnvironmentSettings
 from headrace.stages.environments.factory import chain_wrappers
+from headrace.stages.environments.gymnasium.singles import SingleEnvs
 from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
@@ -48,9 +49,8 @@ def test_final_observations_survive_an_environment_that_writes_over_its_array():
 def test_options_reach_each_single_environment():
     envs = make_vector("Pendulum-v1", 2, {"g": 3.5}, "Pendulum")
 
-    assert isinstance(envs, SyncVectorEnv)
-    assert envs.get_attr("g") == (3.5, 3.5)
-    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert isinstance(envs, SingleEnvs)
+    assert [env.unwrapped.g for env in envs.envs] == [3.5, 3.5]  # type: ignore[attr-defined]
     envs.close()
 
 
@@ -138,7 +138,7 @@ def test_wrappers_go_round_each_single_environment_the_innermost_first():
     }
 
     for envs in made.values():
-        assert isinstance(envs, SyncVectorEnv)  # though CartPole has a vectorised implementation
+        assert isinstance(envs, SingleEnvs)  # though CartPole has a vectorised implementation
         envs.reset(seed=0)
         assert envs.step(np.zeros(2, np.int64))[1].tolist() == [40, 40]
         envs.close()
@@ -173,7 +173,7 @@ def test_wrappers_do_not_go_round_vectorised_implementations():
 def test_an_environment_with_a_window_is_stepped_singly_and_draws(monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     envs = make_vector("CartPole-v1", 1, {"render_mode": "human"}, "Env")
-    assert isinstance(envs, SyncVectorEnv), "the vectorised one draws nothing, and says nothing"
+    assert isinstance(envs, SingleEnvs), "the vectorised one draws nothing, and says nothing"
     envs.reset(seed=1)
     window: Any = envs.envs[0].unwrapped
     assert window.screen.get_size() == (600, 400)
@@ -201,7 +201,7 @@ def test_atari_comes_as_stacked_grey_frames_by_its_own_vectorised_implementation
 
     envs = make_vector("ALE/Pong-v5", 2, {}, "Pong")
 
-    assert not isinstance(envs, SyncVectorEnv)
+    assert not isinstance(envs, SingleEnvs)
     assert envs.single_observation_space.shape == (4, 84, 84)
     envs.close()
 

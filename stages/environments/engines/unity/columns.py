@@ -1,0 +1,368 @@
+"""Unity's agents as columns: one reader per behaviour, and one for each of its observations.
+
+Unity sends a message per agent; the readers make arrays of all agents. They also check the messages, and name the
+source of an error: worker, behaviour, agent, observation. Numbers come as floats, images as floats or as PNG files
+(`png`). Arrays have the shape that Unity states, even if an older package puts an image's channels last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import Array
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.environments.engines.errors import GameBroken, GameRefused
+from headrace.stages.environments.engines.rows import GameRows
+from headrace.stages.environments.engines.unity.actions import action_spec
+from headrace.stages.environments.engines.unity.errors import UnityMisobserved
+from headrace.stages.environments.engines.unity.messages import GOAL_SIGNAL, PNG, ObservationProto
+from headrace.stages.environments.engines.unity.png import PngError, decode_each, decode_into, png_size, split_pngs
+from headrace.stages.environments.spaces.masks import MaskError, MaskReader
+
+log = logging.getLogger(__name__)
+
+_LARGE = 64 * 64 * 3
+"""Number of values in an image above which threads help, because decoding takes longer than the work under the
+interpreter's lock."""
+_UNSPECIFIED, _NONE, _TRANSLATION, _VARIABLE = 0, 1, 2, 4
+_WORDS = {
+    _UNSPECIFIED: "unspecified",
+    _NONE: "none",
+    _TRANSLATION: "translational equivariance",
+    _VARIABLE: "variable size",
+}
+_CHANNELS_FIRST = (_NONE, _TRANSLATION, _TRANSLATION)
+_CHANNELS_LAST = (_TRANSLATION, _TRANSLATION, _NONE)
+_KINDS = {
+    (_UNSPECIFIED,): "vector",
+    (_NONE,): "vector",
+    (_VARIABLE, _NONE): "set",
+    (_UNSPECIFIED,) * 3: "image",
+    _CHANNELS_FIRST: "image",
+    _CHANNELS_LAST: "image",
+}
+"""Maps an observation's dimension properties to its kind."""
+
+
+class BehaviorReader:
+    """Reads the agents of one behaviour.
+
+    The behaviour's first agent determines its observations; later agents must have the same observations.
+
+    Attributes:
+        spec: the behaviour's spec.
+
+    Args:
+        brain: the behaviour's `BrainParametersProto`.
+        first: the `AgentInfoProto` of one of the behaviour's agents.
+        owner: the sender (`Unity worker 3`), used in messages.
+
+    Raises:
+        GameRefused: if the behaviour is not supported.
+        GameBroken: if the first agent's observations can't be read.
+    """
+
+    def __init__(self, brain: Any, first: Any, owner: str) -> None:
+        self._owner = f"{owner}, behaviour {brain.brain_name!r}"
+        agent = f"{self._owner}, agent {first.id}"
+        self.spec = BehaviorSpec(
+            brain.brain_name,
+            tuple(observation_spec(proto, index, agent) for index, proto in enumerate(first.observations)),
+            action_spec(brain, self._owner),
+            grouped=True,
+        )
+        pairs = zip(self.spec.observations, first.observations, strict=True)
+        self._readers = [observation_reader(spec, proto) for spec, proto in pairs]
+        self._mask_reader = MaskReader.of_branches(self.spec.actions, "at least one choice that it does not forbid")
+        self._warned_of_mask = False
+
+    def read(self, infos: Sequence[Any]) -> GameRows:
+        """Convert the behaviour's agents (`AgentInfoProto`) of one message to columns.
+
+        Raises:
+            GameBroken: if an agent appears twice, a reward or observation is not finite, an observation does not fit
+                the spec, or an action mask forbids every choice; the message names the agent.
+        """
+        endings = [info for info in infos if info.done]
+        rows = [*endings, *(info for info in infos if not info.done)] if endings else list(infos)
+        ended = len(endings)
+        ids = [info.id for info in rows]
+        self._check_ids(ids[:ended], "ended")
+        self._check_ids(ids[ended:], "requests a decision")
+        return GameRows(
+            ids=np.array(ids, np.int32),
+            rewards=self._rewards([info.reward for info in rows], ids, "reward"),
+            ended=ended,
+            interrupted=np.array([info.max_step_reached for info in endings], np.bool_),
+            observations=self._observations(rows, ids),
+            action_masks=self._masks(rows[ended:]),
+            group_ids=np.array([info.group_id for info in rows], np.int32),
+            group_rewards=self._rewards([info.group_reward for info in rows], ids, "group reward"),
+        )
+
+    def _check_ids(self, ids: list[int], what: str) -> None:
+        if len(set(ids)) != len(ids):
+            double = next(agent for at, agent in enumerate(ids) if agent in ids[:at])
+            raise GameBroken(
+                f"{self._owner}, agent {double}: {what} {ids.count(double)} times in one step; agent ids must be unique"
+            )
+
+    def _rewards(self, values: list[float], ids: list[int], what: str) -> NDArray[np.float32]:
+        rewards = np.array(values, np.float32)
+        finite = np.isfinite(rewards)
+        if not finite.all():
+            row = int(np.argmin(finite))
+            raise GameBroken(
+                f"{self._owner}, agent {ids[row]}: its {what} is {rewards[row]}; expected a finite number; look for a "
+                "division by zero where the agent's script adds rewards"
+            )
+        return rewards
+
+    def _observations(self, rows: list[Any], ids: list[int]) -> tuple[Array, ...]:
+        per_agent = [info.observations for info in rows]
+        wanted = len(self._readers)
+        if any(len(observations) != wanted for observations in per_agent):
+            row = next(row for row, observations in enumerate(per_agent) if len(observations) != wanted)
+            raise UnityMisobserved(
+                f"{self._owner}, agent {ids[row]} has {len(per_agent[row])} observations; expected {wanted}, like the "
+                f"first agent of the behaviour ({', '.join(o.name for o in self.spec.observations)}); give all its "
+                "agents the same sensors, or this agent a separate behaviour name"
+            )
+        return tuple(self._column(index, per_agent, ids) for index in range(wanted))
+
+    def _column(self, index: int, per_agent: list[Any], ids: list[int]) -> Array:
+        reader = self._readers[index]
+        try:
+            return reader.read([observations[index] for observations in per_agent])
+        except WrongObservation as error:
+            raise UnityMisobserved(
+                f"{self._owner}, agent {ids[error.row]}: observation {reader.spec.name!r} {error.problem}"
+            ) from error
+
+    def _masks(self, rows: list[Any]) -> NDArray[np.bool_] | None:
+        reader, width = self._mask_reader, self._mask_reader.width
+        forbidden = [info.action_mask[:] for info in rows]
+        if {*map(len, forbidden)} - {0, width}:
+            forbidden = self._without_wrong(rows, forbidden)
+        if not width:
+            return None
+        if not any(forbidden):  # agents that forbid nothing send no mask
+            return np.ones((len(rows), width), np.bool_)
+        nothing = [False] * width
+        try:
+            return reader.read(~np.array([mask or nothing for mask in forbidden], np.bool_), len(rows))
+        except MaskError as error:
+            agent = rows[error.row or 0].id
+            raise GameBroken(f"{self._owner}, agent {agent}: its action mask {error.problem}") from error
+
+    def _without_wrong(self, rows: list[Any], forbidden: list[list[bool]]) -> list[list[bool]]:
+        """Drop masks of the wrong length, as ML-Agents does, and warn once."""
+        width = self._mask_reader.width
+        if not self._warned_of_mask:
+            self._warned_of_mask = True
+            row = next(row for row, mask in enumerate(forbidden) if len(mask) not in (0, width))
+            log.warning(
+                "%s, agent %d: its action mask has %d entries; expected %d: one for each choice of branches %s. "
+                "Masks of any other length are ignored, so every action is allowed, as in ML-Agents",
+                *(self._owner, rows[row].id, len(forbidden[row]), width, list(self._mask_reader.branches)),
+            )
+        return [mask if len(mask) == width else [] for mask in forbidden]
+
+
+class WrongObservation(Exception):
+    """A row does not fit the spec.
+
+    Attributes:
+        row: the row's number.
+        problem: text that follows the observation's name.
+    """
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(problem)
+        self.row = row
+        self.problem = problem
+
+
+def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
+    """Return the spec of a behaviour's observation number `index`, given one `ObservationProto` of it.
+
+    Raises:
+        GameRefused: if the observation is not supported.
+        GameBroken: if the observation is an image that can't be decoded.
+    """
+    shape = tuple(proto.shape)
+    name = proto.name or f"observation_{index}"
+    what = f"{owner}: observation {name!r} of shape {shape}"
+    properties = tuple(proto.dimension_properties) or (_UNSPECIFIED,) * len(shape)
+    if len(properties) != len(shape) or properties not in _KINDS or min(shape) < 0:
+        words = " | ".join(_word(flags) for flags in properties)
+        raise GameRefused(
+            f"{what} has the dimension properties ({words}): expected a vector (none), a set of elements (variable "
+            "size | none) or an image (none | translational equivariance | translational equivariance); change the "
+            "sensor's observation spec in Unity"
+        )
+    compressed = proto.compression_type == PNG
+    if compressed and len(shape) != 3:
+        raise GameRefused(f"{what} is compressed to PNG, which works only for images (rank 3); turn compression off")
+    goal = proto.observation_type == GOAL_SIGNAL
+    if len(shape) != 3:
+        return ObservationSpec(name, shape, goal=goal)
+    if not compressed:
+        return ObservationSpec(name, shape, channels_last=_stated_last(proto, shape), goal=goal)
+    try:
+        last = _seen_last(shape, png_size(split_pngs(proto.compressed_data)[0]), stated=_stated_last(proto, shape))
+    except PngError as error:
+        raise GameBroken(f"{what} {error}") from error
+    return ObservationSpec(name, shape, "uint8", channels_last=last, goal=goal)
+
+
+def _word(flags: int) -> str:
+    if flags in _WORDS:
+        return _WORDS[flags]
+    return " and ".join(word for flag, word in _WORDS.items() if flag & flags) or str(flags)
+
+
+def _stated_last(proto: Any, shape: tuple[int, ...]) -> bool:
+    """Return True if an image's channels seem to be last, judged without decoding the image."""
+    if proto.dimension_properties:
+        return tuple(proto.dimension_properties) == _CHANNELS_LAST
+    # Packages that do not state the order put the channels last; fewer channels than rows show this.
+    return shape[2] < shape[0]
+
+
+def _seen_last(shape: tuple[int, ...], picture: tuple[int, int], *, stated: bool) -> bool:
+    first_fits, last_fits = shape[1:] == picture, shape[:2] == picture
+    if not first_fits and not last_fits:
+        height, width = picture
+        raise PngError(f"holds an image of {height}×{width} (height × width), which is not its shape")
+    return stated if first_fits and last_fits else last_fits
+
+
+class FloatReader:
+    """Reads an observation of floats.
+
+    Agents' protos usually differ only in the numbers. So each proto is serialised, which is fast in protobuf, and all
+    protos are read together. Comparing two protos shows where the numbers are. Reading repeated fields takes three
+    times as long.
+    """
+
+    def __init__(self, spec: ObservationSpec, first: Any) -> None:
+        self.spec = spec
+        pattern = ObservationProto()
+        pattern.CopyFrom(first)
+        pattern.float_data.data[:] = [0.0] * spec.size
+        zeros = np.frombuffer(pattern.SerializeToString(), np.uint8)
+        pattern.float_data.data[:] = np.full(spec.size, 0x01010101, "<u4").view("<f4").tolist()
+        ones = np.frombuffer(pattern.SerializeToString(), np.uint8)
+        self._begin = int(np.argmax(zeros != ones))
+        self._end = self._begin + 4 * spec.size
+        self._bytes = len(zeros)
+        self._before = zeros[: self._begin]
+        self._after = zeros[self._end :]
+
+    def read(self, protos: Sequence[Any]) -> Array:
+        """Read n agents' `ObservationProto` as [n, *shape].
+
+        Raises:
+            WrongObservation: if a proto has the wrong number of values for its shape, or a value that is not finite.
+        """
+        numbers = self._all_at_once([proto.SerializeToString() for proto in protos])
+        if numbers is None:
+            numbers = np.stack([self._one(row, proto) for row, proto in enumerate(protos)])
+        if not np.isfinite(numbers).all():
+            row, at = (int(index) for index in np.argwhere(~np.isfinite(numbers))[0])
+            raise WrongObservation(row, f"has {numbers[row, at]} at index {at}; expected finite numbers")
+        return numbers.reshape(len(protos), *self.spec.shape)
+
+    def _all_at_once(self, serialised: list[bytes]) -> NDArray[np.float32] | None:
+        """Return all values [n, size], or None if a proto differs from the pattern."""
+        if any(len(one) != self._bytes for one in serialised):
+            return None
+        rows = np.frombuffer(b"".join(serialised), np.uint8).reshape(len(serialised), self._bytes)
+        if not (rows[:, : self._begin] == self._before).all() or not (rows[:, self._end :] == self._after).all():
+            return None
+        return np.ascontiguousarray(rows[:, self._begin : self._end]).view("<f4").astype(np.float32, copy=False)
+
+    def _one(self, row: int, proto: Any) -> NDArray[np.float32]:
+        _check_shape(self.spec, row, proto)
+        if proto.compression_type != PNG:
+            return _floats(self.spec, row, proto)
+        picture = np.empty(self.spec.shape, np.uint8)
+        _decode(self.spec, row, proto, picture)
+        return picture.ravel().astype(np.float32) / np.float32(255)
+
+
+class ImageReader:
+    """Reads an image from PNG files, as integers from 0 to 255."""
+
+    def __init__(self, spec: ObservationSpec) -> None:
+        self.spec = spec
+
+    def read(self, protos: Sequence[Any]) -> Array:
+        """Read n agents' `ObservationProto` as [n, *shape].
+
+        Raises:
+            WrongObservation: if an image can't be decoded to the shape.
+        """
+        pictures = np.empty((len(protos), *self.spec.shape), np.uint8)
+
+        def read_one(row: int) -> None:
+            _check_shape(self.spec, row, protos[row])
+            if protos[row].compression_type == PNG:
+                _decode(self.spec, row, protos[row], pictures[row])
+            else:
+                pictures[row] = self._of_floats(row, protos[row])
+
+        if self.spec.size >= _LARGE:
+            decode_each(read_one, len(protos))
+        else:
+            for row in range(len(protos)):
+                read_one(row)
+        return pictures
+
+    def _of_floats(self, row: int, proto: Any) -> NDArray[np.float32]:
+        # An agent may send its image uncompressed while others of its behaviour compress theirs.
+        floats = _floats(self.spec, row, proto)
+        if not ((floats >= 0) & (floats <= 1)).all():
+            raise WrongObservation(
+                row,
+                "contains uncompressed values outside the range 0 to 1, while other agents of the behaviour send "
+                "PNG; use the same compression for all",
+            )
+        whole: NDArray[np.float32] = np.rint(floats * 255).reshape(self.spec.shape)
+        return whole
+
+
+ObservationReader = FloatReader | ImageReader
+
+
+def observation_reader(spec: ObservationSpec, first: Any) -> ObservationReader:
+    """Return an observation's reader, given the proto from which its spec was made."""
+    return ImageReader(spec) if spec.dtype == "uint8" else FloatReader(spec, first)
+
+
+def _check_shape(spec: ObservationSpec, row: int, proto: Any) -> None:
+    if tuple(proto.shape) != spec.shape:
+        raise WrongObservation(
+            row, f"has shape {tuple(proto.shape)}; expected {spec.shape}, like the first agent of the behaviour"
+        )
+
+
+def _floats(spec: ObservationSpec, row: int, proto: Any) -> NDArray[np.float32]:
+    data = proto.float_data.data
+    if len(data) != spec.size:
+        raise WrongObservation(row, f"has {len(data)} numbers; expected {spec.size} (shape {spec.shape})")
+    return np.fromiter(data, np.float32, spec.size)
+
+
+def _decode(spec: ObservationSpec, row: int, proto: Any, out: NDArray[np.uint8]) -> None:
+    channels_first = out.transpose(2, 0, 1) if spec.channels_last else out
+    try:
+        decode_into(channels_first, proto.compressed_data, tuple(proto.compressed_channel_mapping))
+    except PngError as error:
+        raise WrongObservation(row, str(error)) from error

@@ -1,0 +1,309 @@
+"""Steps single environments one after another, in this process.
+
+Results are unpacked without checks. If that fails, the messages in `checks` say what the environment has returned.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space, iterate
+
+from headrace.stages.environments.checks import (
+    addresses_of,
+    column,
+    described,
+    flag_problem,
+    info_problem,
+    observation_problem,
+    raise_broken,
+    reward_problem,
+    space_problem,
+    stack,
+)
+from headrace.stages.environments.gymnasium.old_gym import OLD_STEP, conversion
+from headrace.stages.environments.resetting import accept_any_reset
+from headrace.stages.environments.spaces.agent_masks import like_masks
+from headrace.stages.environments.spaces.masks import MASK
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
+
+AnyEnv = gymnasium.Env[Any, Any]
+AnyVectorEnv = VectorEnv[Any, Any, Any]
+
+_FALSE: Any = np.False_
+_MISSING = object()
+_RAISED: Any = object()
+"""Stands for the result of a call that raised an error."""
+_OLD_RESULT = "expected 5, got 4"
+"""What Python says if a wrapper unpacks the result of an environment with Gym's old API."""
+
+
+def prepared(env: AnyEnv, name: str) -> AnyEnv:
+    """Return an environment with valid spaces, metadata, and resets that take a seed and options.
+
+    Raises:
+        StageError: if the environment has no spaces, or is a vector environment.
+    """
+    if isinstance(env.unwrapped, VectorEnv):
+        raise StageError(
+            f"{name}: creating one instance returned a vector environment ({type(env.unwrapped).__name__}); expected a "
+            "single environment, or a factory with an argument num_envs that returns the vector environment"
+        )
+    for which in ("observation_space", "action_space"):
+        if problem := space_problem(getattr(env, which, None), which):
+            raise StageError(f"{name}: {problem}")
+    if env.metadata is None:
+        env.metadata = {}
+    accept_any_reset([*layers(env)], name, gymnasium.Env.reset)
+    return env
+
+
+def layers(env: Any) -> Iterator[Any]:
+    """Yield the environment and its wrappers, outermost first."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    yield env
+
+
+class SingleEnvs:
+    """Single environments, with `reset` and `step` like those of a `gymnasium.vector.SyncVectorEnv` in SAME_STEP mode.
+
+    Differences: rewards and flags are arrays of raw values, whose dtype the caller checks. The infos contain only masks
+    (a list), `final_obs` and `final_info` (an info or None for each instance), because other contents could break the
+    batching. Final observations are copies, because many environments return the same array each time.
+
+    Args:
+        envs: the environments.
+        name: the environment's name, used in messages.
+
+    Attributes:
+        envs: the environments.
+        single_observation_space, single_action_space: the spaces of each environment.
+
+    Raises:
+        StageError: if an environment has no spaces, is a vector environment, or has other spaces than the first one.
+    """
+
+    def __init__(self, envs: Sequence[AnyEnv], name: str) -> None:
+        self.envs: list[AnyEnv] = [prepared(env, name) for env in envs]
+        self.num_envs = len(self.envs)
+        self.single_observation_space = self.envs[0].observation_space
+        self.single_action_space = self.envs[0].action_space
+        self._name = name
+        for i, env in enumerate(self.envs):
+            for which in ("observation_space", "action_space"):
+                if (one := getattr(env, which)) != (first := getattr(self.envs[0], which)):
+                    raise StageError(
+                        f"{name}: instance {i} has the {which} {one}, but instance 0 has {first}; expected the same in "
+                        "all instances"
+                    )
+        self._action_space = batch_space(self.single_action_space, self.num_envs)
+        self._shared: bool | None = None
+        """True if instances return the same array, in which case each observation is copied; None while unknown."""
+        self._all_false = np.zeros(self.num_envs, np.bool_)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The first environment's metadata."""
+        return self.envs[0].metadata
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments; environment i is seeded with seed + i if `seed` is a number.
+
+        Raises:
+            BrokenEnvironmentError: if an environment raises or returns an invalid value; the message names the
+                instance.
+        """
+        seeds = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
+        observations, infos = [], dict[str, Any]()
+        for i, each in enumerate(seeds):
+            observation, info = self._begin(i, {"seed": each, "options": options})
+            observations.append(_apart(observation))
+            if MASK in info:
+                add_mask(infos, info[MASK], i, self.num_envs)
+            infos.update(dict.fromkeys(hints_of_masks(layers(self.envs[i]), info)))
+        return self._batched(observations, "reset"), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all environments, and reset those whose episodes end. Raises the same errors as `reset`."""
+        # Literals, because a call to `list[Any]` takes longer than many environments' steps.
+        observations: list[Any] = []
+        rewards: list[Any] = []
+        flags: list[tuple[int, Any, Any]] = []  # only those other than False
+        endings: list[tuple[int, Any, Any]] = []
+        infos: dict[str, Any] = {}
+        own: list[Any] = []  # raw observations; keeping them alive keeps their addresses distinct
+        shared, result = self._shared, _RAISED
+        each_action = iter(actions) if isinstance(actions, np.ndarray) else iterate(self._action_space, actions)
+        try:
+            for env, action in zip(self.envs, each_action, strict=True):
+                result = _RAISED
+                result = observation, reward, terminated, truncated, info = env.step(action)
+                rewards.append(reward)
+                if (terminated is not False and terminated is not _FALSE) or (
+                    truncated is not False and truncated is not _FALSE
+                ):
+                    i = len(observations)
+                    flags.append((i, terminated, truncated))
+                    if terminated or truncated:
+                        endings.append((i, _apart(observation), _copied(info)))
+                        observation, info = self._begin(i, {})
+                if shared is not False:
+                    own.append(observation)
+                    observation = _apart(observation)
+                if (mask := info.get(MASK, _MISSING)) is not _MISSING:
+                    add_mask(infos, mask, len(observations), self.num_envs)
+                observations.append(observation)
+        except Exception as error:
+            self._fail(len(observations), "step", result, error)
+        if shared is None:
+            places = addresses_of(tuple(own))
+            self._shared = len({*places}) < len(places)
+        if endings:
+            infos["final_obs"], infos["final_info"] = np.empty((2, self.num_envs), object)
+            for i, observation, info in endings:
+                infos["final_obs"][i], infos["final_info"][i] = observation, info
+        return self._batched(observations, "step"), column(rewards, "biuf"), *self._flag_columns(flags), infos
+
+    def close(self) -> None:
+        """Close all environments."""
+        for env in self.envs:
+            env.close()
+
+    def _flag_columns(self, flags: Sequence[tuple[int, Any, Any]]) -> tuple[Any, Any]:
+        if not flags:
+            return self._all_false, self._all_false
+        terminated, truncated = ([False] * self.num_envs for _ in range(2))
+        for i, *both in flags:
+            terminated[i], truncated[i] = both
+        return column(terminated, "b"), column(truncated, "b")
+
+    def _begin(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+        result = _RAISED
+        try:
+            result = _, info = self.envs[i].reset(**arguments)
+            info.get(MASK)
+        except Exception as error:
+            self._fail(i, "reset", result, error)
+        return result
+
+    def _batched(self, observations: list[Any], call: str) -> Any:
+        try:
+            return stack(self.single_observation_space, observations, f"{call}()", self._label)
+        except BrokenEnvironmentError as error:
+            space = self.single_observation_space
+            for i, env in enumerate(self.envs):
+                if env.observation_space != space:
+                    raise BrokenEnvironmentError(
+                        f"{self._label(i)}: its observation_space was {space} at first, and is now "
+                        f"{env.observation_space}; set it only once, in __init__"
+                    ) from error
+            raise
+
+    def _fail(self, i: int, call: str, result: Any, error: Exception) -> NoReturn:
+        """Raise the error that describes a failed call, or a result that can't be used.
+
+        Args:
+            i: the instance.
+            call: `reset` or `step`.
+            result: the call's result; `_RAISED` if the call raised the error.
+            error: the error from the call, or from using its result. Headrace's own errors are reraised unchanged.
+        """
+        if result is _RAISED and _OLD_RESULT in str(error):
+            raise BrokenEnvironmentError(
+                f"{self._label(i)}: its {call}() raised {describe_fault(error)}; {OLD_STEP}; {conversion()}"
+            ) from error
+        space, raised = self.single_observation_space, result is _RAISED or isinstance(error, StageError)
+        if not raised and (problem := _result_problem(space, call, result)):
+            raise BrokenEnvironmentError(f"{self._label(i)}: {problem}") from error
+        raise_broken(error, self._label(i), call)
+
+    def _label(self, i: int | None) -> str:
+        return self._name if i is None or self.num_envs == 1 else f"{self._name}, instance {i}"
+
+
+Envs = AnyVectorEnv | SingleEnvs
+"""What a group can step."""
+
+
+def _result_problem(space: Any, call: str, result: Any) -> str | None:
+    """Return what is wrong with the result of a call to an environment; None if it is valid."""
+    if call == "reset" and (not isinstance(result, tuple) or len(result) != 2):
+        old = "" if isinstance(result, tuple) or result is None else f"; {conversion()}"
+        return (
+            f"its reset() returned {described(result)}; expected two values, an observation and an info dict: write "
+            f"`return observation, {{}}`{old}"
+        )
+    if call == "step" and (not isinstance(result, tuple) or len(result) != 5):
+        old = f" ({OLD_STEP}; {conversion()})" if isinstance(result, tuple) and len(result) == 4 else ""
+        return (
+            f"its step() returned {described(result)}; expected five values: observation, reward, terminated, "
+            f"truncated, info{old}"
+        )
+    problem = info_problem(result[-1], f"{call}()")
+    problem = problem or observation_problem(space, result[0], f"{call}()")
+    if problem or call == "reset":
+        return problem
+    _, reward, terminated, truncated, _ = result
+    return reward_problem(reward) or flag_problem(terminated, "terminated") or flag_problem(truncated, "truncated")
+
+
+def _apart(observation: Any) -> Any:
+    """Return a copy of an observation."""
+    return observation.copy() if type(observation) is np.ndarray else copy.deepcopy(observation)
+
+
+def _copied(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the info with its arrays copied, because a reset may overwrite the originals."""
+    return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}
+
+
+# Masks in infos.
+
+
+def add_mask(infos: dict[str, Any], mask: Any, i: int, num_envs: int) -> None:
+    """Add a copy of an instance's mask to the infos, because instances may share the array behind it."""
+    infos.setdefault(MASK, [None] * num_envs)[i] = copy.deepcopy(mask)
+
+
+def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
+    """Describe places that may hold masks but are not supported: other keys, a method, or a wrapper.
+
+    Args:
+        layers: an environment and its wrappers, the outermost first.
+        info: the keys of the info that the environment's `reset` returned.
+    """
+    found, around = [*info], None
+    for layer in layers:
+        if hasattr(layer, "action_masks"):  # the method that sb3-contrib's MaskablePPO calls
+            found.append("action_masks()")
+        if MASK in getattr(layer.observation_space, "spaces", ()):
+            found += [] if around is None else [f"{MASK} in the observations within {type(around).__name__}"]
+            break
+        around = layer
+    return like_masks(found)
+
+
+def keep_masks(envs: AnyVectorEnv) -> None:
+    """Make a Gymnasium vector environment keep masks in its infos as a list, with each instance's mask or None.
+
+    Gymnasium would make one array of the masks, with the shape and dtype of the first instance's mask. It would
+    broadcast or cast the other masks, which may change their meaning, or fail without naming the instance.
+    """
+    batched = envs._add_info
+
+    def added(vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        if MASK in env_info:
+            add_mask(vector_infos, env_info[MASK], env_num, envs.num_envs)
+            env_info = {key: value for key, value in env_info.items() if key != MASK}
+        return batched(vector_infos, env_info, env_num)
+
+    envs._add_info = added  # type: ignore[method-assign]

@@ -1,0 +1,88 @@
+"""How long an answer may take: the program's own time alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from virtual_time import VirtualTimeLoop
+
+from headrace.stages.environments.engines.game import AnswerTime
+
+pytestmark = pytest.mark.virtual_time
+LIMIT_S = 10.0
+
+
+def held(seconds: float, then=lambda: None) -> None:
+    """Hold the event loop, as the import of torch does; what has arrived meanwhile is seen when it goes on."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+
+    def hold() -> None:
+        loop.pass_time(seconds)
+        loop.call_soon(then)
+
+    loop.call_soon(hold)
+
+
+async def test_an_answer_that_came_while_the_event_loop_was_held_is_taken():
+    answer = asyncio.get_running_loop().create_future()
+    held(60.0, lambda: answer.set_result(b"step"))
+    async with AnswerTime(LIMIT_S):
+        assert await answer == b"step"
+
+
+async def test_a_plain_timeout_would_lose_it():
+    answer = asyncio.get_running_loop().create_future()
+    held(60.0, lambda: answer.set_result(b"step"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(LIMIT_S):
+            await answer
+
+
+@pytest.mark.parametrize(("hold_s", "until_s"), [(0.0, 10.0), (9.0, 10.0), (10.5, 10.5), (14.0, 15.0), (60.0, 61.0)])
+async def test_what_does_not_come_is_waited_for_a_second_more_where_the_loop_was_held(hold_s, until_s):
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    held(hold_s)
+    with pytest.raises(TimeoutError):
+        async with AnswerTime(LIMIT_S):
+            await loop.create_future()
+    assert loop.time() - began == pytest.approx(until_s)
+
+
+async def test_an_answer_that_passes_through_many_hands_is_taken_although_the_loop_is_held_between():
+    answer = asyncio.get_running_loop().create_future()
+
+    def pass_on(hands: int) -> None:
+        held(30.0, (lambda: pass_on(hands - 1)) if hands else lambda: answer.set_result(b"step"))
+
+    pass_on(6)
+    async with AnswerTime(LIMIT_S):
+        assert await answer == b"step"
+
+
+async def test_a_program_that_hangs_is_given_up_also_where_the_loop_is_held_again_and_again():
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    def hold_for_ever() -> None:
+        held(30.0, hold_for_ever)
+
+    hold_for_ever()
+    with pytest.raises(TimeoutError):
+        async with AnswerTime(LIMIT_S):
+            await loop.create_future()
+    assert loop.time() - began < 20 * 30.0
+
+
+async def test_one_who_is_cancelled_is_cancelled():
+    async def wait():
+        async with AnswerTime(LIMIT_S):
+            await asyncio.get_running_loop().create_future()
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

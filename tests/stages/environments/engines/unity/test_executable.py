@@ -1,0 +1,169 @@
+"""Where a Unity executable is looked for, and what it is started with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.stages.environments.engines.errors import GameRefused
+from headrace.stages.environments.engines.process import find_executable, tail
+from headrace.stages.environments.engines.unity.game import UnityBuild
+
+GAME = "Game.exe" if sys.platform == "win32" else "Game"
+
+
+def make(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+@pytest.mark.parametrize("given", ["Game", "Game.x86_64", "Game.exe", "Game.app", "Game.x86"])
+def test_on_linux_the_extension_is_this_systems_whatever_was_given(tmp_path, given):
+    make(tmp_path, "Game.x86_64")
+    assert find_executable(tmp_path / given, "Unity", "linux") == tmp_path / "Game.x86_64"
+
+
+def test_on_linux_a_64_bit_build_comes_before_others_and_a_bare_file_last(tmp_path):
+    make(tmp_path, "Both.x86", "Both.x86_64", "Bare")
+    assert find_executable(tmp_path / "Both.exe", "Unity", "linux") == tmp_path / "Both.x86_64"
+    assert find_executable(tmp_path / "Bare.app", "Unity", "linux") == tmp_path / "Bare"
+
+
+def test_what_is_given_exactly_is_taken(tmp_path):
+    make(tmp_path, "Game", "Game.x86", "Game.x86_64", "start.sh")
+    assert find_executable(tmp_path / "Game.x86", "Unity", "linux") == tmp_path / "Game.x86"
+    assert find_executable(tmp_path / "Game", "Unity", "linux") == tmp_path / "Game"
+    assert find_executable(tmp_path / "start.sh", "Unity", "linux") == tmp_path / "start.sh"
+
+
+def test_dots_elsewhere_in_a_path_are_no_extensions(tmp_path):
+    make(tmp_path, "my.app.folder/v1.2.x86_64")
+    assert find_executable(tmp_path / "my.app.folder/v1.2", "Unity", "linux") == tmp_path / "my.app.folder/v1.2.x86_64"
+
+
+def test_on_macos_it_is_the_program_inside_the_bundle(tmp_path):
+    make(tmp_path, "Game.app/Contents/MacOS/Game", "Renamed.app/Contents/MacOS/Original")
+    assert find_executable(tmp_path / "Game", "Unity", "darwin") == tmp_path / "Game.app/Contents/MacOS/Game"
+    assert (
+        find_executable(tmp_path / "Renamed.app", "Unity", "darwin") == tmp_path / "Renamed.app/Contents/MacOS/Original"
+    )
+
+
+def test_on_windows_it_is_the_exe_or_the_one_in_the_folder(tmp_path):
+    make(tmp_path, "Game.exe", "Folder/UnityCrashHandler64.exe", "Folder/Zebra.exe")
+    assert find_executable(tmp_path / "Game", "Unity", "win32") == tmp_path / "Game.exe"
+    assert find_executable(tmp_path / "Folder", "Unity", "win32") == tmp_path / "Folder" / "Zebra.exe"
+
+
+@pytest.mark.parametrize("given", ["Game.EXE", "Game", "Game.x86_64"])
+def test_on_windows_letter_case_is_no_matter(tmp_path, given):
+    make(tmp_path, "Game.exe" if given != "Game.EXE" else given, "Game.x86_64")
+    assert find_executable(tmp_path / given, "Unity", "win32").name.lower() == "game.exe"
+
+
+def test_on_windows_a_script_is_started_if_it_is_given_as_it_is_called(tmp_path):
+    make(tmp_path, "start.bat", "Linux")
+    assert find_executable(tmp_path / "start.bat", "Godot", "win32") == tmp_path / "start.bat"
+    with pytest.raises(GameRefused, match=r"none of .*Linux\.exe is a file"):
+        find_executable(tmp_path / "Linux", "Godot", "win32")
+
+
+def test_on_windows_the_game_of_a_folder_has_its_name_or_is_the_only_one(tmp_path):
+    make(tmp_path, "Ball/ball.exe", "Ball/Tool.exe", "Two/A.exe", "Two/B.exe")
+    make(tmp_path, "Godot/Soccer.exe", "Godot/Soccer.console.exe", "Godot/unitycrashhandler32.exe")
+    assert find_executable(tmp_path / "Ball", "Unity", "win32") == tmp_path / "Ball" / "ball.exe"
+    assert find_executable(tmp_path / "Godot", "Godot", "win32") == tmp_path / "Godot" / "Soccer.exe"
+    with pytest.raises(GameRefused, match=r"give one of the programs in it: .*A\.exe, .*B\.exe\. The"):
+        find_executable(tmp_path / "Two", "Unity", "win32")
+
+
+def test_backslashes_are_for_windows_alone():
+    with pytest.raises(GameRefused, match=r"Only Windows uses \\ between folders; write /"):
+        find_executable(Path(r"builds\Game"), "Unity", "linux")
+
+
+def test_a_relative_path_starts_from_the_working_directory(tmp_path, monkeypatch):
+    make(tmp_path, "builds/Game.x86_64")
+    monkeypatch.chdir(tmp_path)
+    assert find_executable(Path("builds/Game"), "Unity", "linux") == tmp_path / "builds/Game.x86_64"
+
+
+def test_a_missing_executable_is_refused_with_what_was_looked_at(tmp_path):
+    with pytest.raises(GameRefused, match=r"no Unity executable at .*Game: none of .*Game\.x86_64.*--env"):
+        find_executable(tmp_path / "Game", "Unity", "linux")
+
+
+def test_a_build_for_another_system_is_named(tmp_path):
+    make(tmp_path, "Game.exe")
+    with pytest.raises(
+        GameRefused, match=r"Game\.exe is a build for a different system; build the game for this one \(linux\)"
+    ):
+        find_executable(tmp_path / "Game", "Unity", "linux")
+
+
+def test_a_folder_is_no_executable_but_the_program_in_it_is_named(tmp_path):
+    (tmp_path / "Game").mkdir()
+    with pytest.raises(GameRefused, match=r"no Unity executable .*It is a folder; give the program in it\. The"):
+        find_executable(tmp_path / "Game", "Unity", "linux")
+    make(tmp_path, "Game/Ball.x86_64")
+    with pytest.raises(GameRefused, match=r"give the program in it: .*Game[/\\]Ball\.x86_64\. The"):
+        find_executable(tmp_path / "Game", "Unity", "linux")
+
+
+def test_each_place_is_named_once(tmp_path):
+    with pytest.raises(GameRefused) as refusal:
+        find_executable(Path("Game"), "Unity", "linux")
+    assert ": none of Game, Game.x86_64, Game.x86 is a file" in str(refusal.value)
+
+
+def test_standard_arguments_come_first_in_their_order_and_the_users_last(tmp_path):
+    make(tmp_path, GAME)
+    game = UnityBuild(
+        tmp_path / "Game", ("--level", "3"), no_graphics=True, log_file=tmp_path / "run_logs" / "Player-2.log"
+    )
+    assert game.command(5007, 0) == [
+        str(tmp_path / GAME),
+        "-nographics",
+        "-batchmode",
+        "--mlagents-port",
+        "5007",
+        "-logFile",
+        str(tmp_path / "run_logs" / "Player-2.log"),
+        "--level",
+        "3",
+    ]
+
+
+def test_graphics_and_unitys_own_log_are_kept_where_nothing_is_said(tmp_path):
+    make(tmp_path, GAME)
+    assert UnityBuild(tmp_path / "Game").command(5005, 0)[1:] == ["--mlagents-port", "5005"]
+
+
+def test_a_users_own_log_file_is_respected_however_it_is_spelled(tmp_path):
+    make(tmp_path, GAME)
+    game = UnityBuild(tmp_path / "Game", ("-logfile", "mine.log"), log_file=tmp_path / "Player-0.log")
+    assert game.command(5005, 0)[3:] == ["-logfile", "mine.log"]
+    assert game.log == Path("mine.log")
+
+
+def test_a_log_on_standard_output_is_no_file(tmp_path):
+    assert UnityBuild(tmp_path / "Game", ("-logFile", "-"), log_file=tmp_path / "Player-0.log").log is None
+
+
+def test_the_log_is_made_absolute_because_unity_may_change_its_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert UnityBuild("Game", log_file=Path("logs/Player-1.log")).log == tmp_path / "logs" / "Player-1.log"
+
+
+def test_the_tail_of_a_log_is_its_last_lines_under_its_name(tmp_path):
+    log = tmp_path / "Player-0.log"
+    log.write_text("".join(f"line {number}\n" for number in range(5_000)))
+    assert tail(log, lines=2) == f"\nThe end of {log}:\n    line 4998\n    line 4999"
+
+
+def test_where_there_is_no_log_there_is_no_tail(tmp_path):
+    (tmp_path / "empty.log").touch()
+    assert tail(None) == tail(tmp_path / "absent.log") == tail(tmp_path / "empty.log") == ""

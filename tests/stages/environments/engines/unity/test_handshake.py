@@ -1,0 +1,62 @@
+"""The handshake's content: who is compatible with whom, and what is said."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from headrace.stages.environments.engines.errors import GameRefused
+from headrace.stages.environments.engines.unity.handshake import check, compatible, our_greeting, read_greeting
+from headrace.stages.environments.engines.unity.messages import UnityRLInitializationOutputProto
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "understood"),
+    [
+        ("1.5.0", "1.5.0", True),
+        ("1.5.0", "1.0.0", True),
+        ("1.5.0", "1.99.3-preview", True),
+        ("1.5.0", "2.0.0", False),
+        ("1.5.0", "0.5.0", False),
+        ("0.15.0", "0.15.1", True),
+        ("0.15.0", "0.14.0", False),
+        ("1.5.0", "API-13", False),
+        ("1.5.0", "", False),
+        ("1.5.0", "1", False),
+        ("1.5.0", "-1.0", False),
+        ("1.5.0", "١.٥", False),
+    ],
+)
+def test_versions_are_compatible_by_their_first_number_and_while_it_is_0_by_the_second(ours, theirs, understood):
+    assert compatible(ours, theirs) is understood
+
+
+def test_all_seven_capabilities_are_ours():
+    said = our_greeting(seed=7, num_areas=3)
+    assert (said.seed, said.num_areas, said.communication_version, said.package_version) == (7, 3, "1.5.0", "1.1.0")
+    declared = {field.name for field, value in said.capabilities.ListFields() if value}
+    assert declared == {
+        "baseRLCapabilities",
+        "concatenatedPngObservations",
+        "compressedChannelMapping",
+        "hybridActions",
+        "trainingAnalytics",
+        "variableLengthObservation",
+        "multiAgentGroups",
+    }
+
+
+def test_a_refusal_names_both_versions_and_what_to_do():
+    greeting = read_greeting(UnityRLInitializationOutputProto(package_version="0.15.1", communication_version="0.15.0"))
+    with pytest.raises(
+        GameRefused, match=r"worker 3 speaks version 0\.15\.0 .*0\.15\.1.* 1\.5\.0: the major versions.*rebuild it"
+    ):
+        check(greeting, "worker 3")
+
+
+def test_a_unity_without_the_protocols_base_is_warned_of(caplog):
+    greeting = read_greeting(UnityRLInitializationOutputProto(package_version="1.0.8", communication_version="1.0.0"))
+    with caplog.at_level(logging.WARNING):
+        check(greeting, "worker 3")
+    assert "worker 3 does not declare baseRLCapabilities" in caplog.text

@@ -1,0 +1,55 @@
+"""Without graphics Unity's cameras see nothing; that is said before anybody wonders why nothing is learned."""
+
+import logging
+
+import pytest
+from fake_unity import FakeUnity, ScriptedGame, asks, first, says
+from unity_samples import agent, noise, picture, png
+
+from headrace.config import EngineSettings, RunConfig
+from headrace.stages.environments.engines.unity.game import first_without_graphics
+from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
+
+
+def instance(without_graphics, *script):
+    return ScriptedGame(
+        0,
+        lambda: FakeUnity(script),
+        lambda: SideChannelBridge(EngineSettings(), None, 0, seed=7),
+        warns_of_black_images=without_graphics,
+    )
+
+
+def sees(agent_id):
+    return agent(agent_id, picture(png(noise(8, 9, 3)), (3, 8, 9)))
+
+
+@pytest.mark.parametrize(
+    ("without_graphics", "who", "warned"), [(True, sees(1), True), (True, asks(1), False), (False, sees(1), False)]
+)
+async def test_who_observes_pictures_without_graphics_is_warned_of(without_graphics, who, warned, caplog):
+    with caplog.at_level(logging.WARNING):
+        await instance(without_graphics, first(who), says(who)).begin()
+    assert ("observes images (Camera), and without graphics," in caplog.text) == warned
+
+
+async def test_it_is_said_once_however_often_it_is_begun_anew(caplog):
+    unity = instance(True, first(sees(1)))
+    for _ in range(2):
+        await unity.begin()
+    assert caplog.text.count("without graphics") == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "engine", "expected"),
+    [
+        ("Game", {}, None),
+        ("Game", {"no_graphics": True}, 0),
+        ("Game", {"no_graphics_monitor": True}, 1),
+        ("Game", {"no_graphics": True, "no_graphics_monitor": True}, 0),
+        (None, {"no_graphics": True}, None),
+    ],
+)
+def test_of_several_that_are_started_without_graphics_the_first_one_says_so(env, engine, expected):
+    plain = {"behaviors": {"B": {}}, "env_settings": {"env_path": env}, "engine_settings": engine}
+    assert first_without_graphics(RunConfig.from_plain(plain)) == expected
