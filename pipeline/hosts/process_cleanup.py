@@ -1,6 +1,6 @@
 """Cleanup after processes: however a process ends, the processes that it leaves behind end too, especially games.
 
-On Linux, a small process next to main sees to it (`sweeper`). Elsewhere, main ends a dead host's process group, or on
+On Linux, a small process next to main ends them (`sweeper`). Elsewhere, main ends a dead host's process group, or on
 Windows its job.
 """
 

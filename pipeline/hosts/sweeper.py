@@ -4,8 +4,8 @@ It runs as a script with only the standard library. Its arguments are main's pro
 when main ends, even by `kill -9`; main names the hosts that have ended, in a line `pid mark` each on standard input. A
 line `folder path` names a folder to remove after main's end. Linux only: it needs pidfd and /proc.
 
-Linux gives orphans to their nearest ancestor that asks for them (`PR_SET_CHILD_SUBREAPER`). No process of ours is an
-ancestor of main, so leftover processes are found by a mark in their environment (docs/decisions/011).
+Linux gives orphans to their nearest ancestor that asks for them (`PR_SET_CHILD_SUBREAPER`). No process of Headrace is
+an ancestor of main, so leftover processes are found by a mark in their environment (docs/decisions/011).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def processes_here() -> dict[int, Process]:
 
 def _process(pid: int) -> Process | None:
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    if not fields or fields[0] == b"Z":  # it has ended, but its parent has not asked how
+    if not fields or fields[0] == b"Z":  # it has ended, but its parent has not reaped it
         return None
     marks = (entry for entry in _read(f"/proc/{pid}/environ").split(b"\0") if entry.startswith(_ENTRY))
     mark = next(marks, _ENTRY).removeprefix(_ENTRY).decode(errors="replace")
