@@ -22,10 +22,11 @@ from headrace.surroundings import keep_variable, surroundings
 
 
 class _Sweeper(ProcessTree):
-    """The sweeper's process. It outlives this process by design; Python's warning about that at exit is suppressed."""
+    """The sweeper's process. By design, it outlives this process, without Python's warnings about that."""
 
     def __del__(self) -> None:
-        pass
+        if self.stdin is not None:
+            self.stdin.close()
 
 
 _inherited_mark = os.environ.get(sweeper.VARIABLE, "")
@@ -62,8 +63,6 @@ def sweep_after_this_process() -> None:
     with _starting:
         if not has_process_handles() or (_running is not None and _running.poll() is None):
             return
-        if _running is not None and _running.stdin is not None:  # it was killed
-            _running.stdin.close()
         _running = start_python(
             ["-I", "-S", str(Path(sweeper.__file__)), str(os.getpid()), mark_of(os.getpid())],
             {name: value for name, value in surroundings().variables.items() if name != sweeper.VARIABLE},
