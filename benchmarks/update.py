@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from headrace.config import BehaviorSettings
-from headrace.pipeline.hosts.host_process import keep_freed_memory
+from headrace.pipeline.hosts.run_host import keep_freed_memory
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.network.kernels import compiled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 
 PARTS = ("config", "queues", "stages", "pipeline")
 """The packages below `headrace`."""
@@ -21,3 +22,18 @@ CODE = (
 def on_linux() -> bool:
     """Return True if Linux-only features may be used: on Linux, unless `HEADRACE_PLATFORM=plain` turns them off."""
     return sys.platform == "linux" and os.environ.get("HEADRACE_PLATFORM") != "plain"
+
+
+@cache
+def _opens_process_handles() -> bool:
+    try:
+        handle = os.pidfd_open(os.getpid())
+    except (AttributeError, OSError):  # an old kernel, or a sandbox that forbids it
+        return False
+    os.close(handle)
+    return True
+
+
+def has_process_handles() -> bool:
+    """Return True if Linux gives out handles of processes (pidfd), by which leftover processes are ended."""
+    return on_linux() and _opens_process_handles()

@@ -257,7 +257,7 @@ def train(config: RunConfig, details: bool = False, until: Callable[[ProgressSna
         until: called about once a second; when it returns True, the run shuts down cleanly.
     """
     use_one_thread(os.environ)  # before NumPy is imported
-    from headrace.pipeline.hosts.child_process import started_early
+    from headrace.pipeline.hosts.early_children import started_early
     from headrace.pipeline.hosts.process_cleanup import watch_this_process
 
     watch_this_process()
@@ -269,7 +269,7 @@ def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSn
     from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
     from headrace.pipeline.common.loop_watch import Interrupted
     from headrace.pipeline.common.process import import_early
-    from headrace.pipeline.hosts.child_process import imported_in_main
+    from headrace.pipeline.hosts.early_children import imported_in_main
     from headrace.pipeline.reporting.console import configure_logging
     from headrace.pipeline.run_folder.checkpoint import CheckpointError
 

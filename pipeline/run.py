@@ -27,7 +27,7 @@ from headrace.pipeline.common.kept_state import kept_state, put_back
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
-from headrace.pipeline.hosts.child_process import started_early
+from headrace.pipeline.hosts.early_children import started_early
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.preflight import check_run
 from headrace.pipeline.main.references import in_place, key_of

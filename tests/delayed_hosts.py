@@ -17,8 +17,8 @@ import numpy as np
 
 from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.pipeline.control.channel import LocalControl, local_pair
-from headrace.pipeline.hosts.host_process import build_host, serve
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges, LocalFeed
+from headrace.pipeline.hosts.run_host import build_host, serve
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import TrajectoryBatch

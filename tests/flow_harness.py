@@ -25,7 +25,7 @@ from virtual_time import VirtualTimeLoop
 from headrace.config import RunConfig, SelfPlaySettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind
 from headrace.pipeline.common import kept_state
-from headrace.pipeline.hosts.host_process import build_host
+from headrace.pipeline.hosts.run_host import build_host
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.reporting.progress import Progress

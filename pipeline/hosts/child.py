@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from functools import partial
 
 from headrace.ending import taken_requests
 from headrace.pipeline.common.output import prepare_output
-from headrace.pipeline.hosts.held import hold_lifeline
+from headrace.pipeline.hosts.parent_death import hold_lifeline
 
 if sys.platform == "win32":
     from headrace.win32 import on_console_end, request
@@ -18,7 +17,6 @@ if sys.platform == "win32":
 def leave_signals_to_main() -> None:
     """Ignore stop requests, because main decides when and how this process ends."""
     from headrace.pipeline.common.process import default_in_forks
-    from headrace.pipeline.hosts.sweeper import VARIABLE
 
     numbers = taken_requests()
     for number in numbers:  # service managers signal every process of a service
@@ -28,11 +26,12 @@ def leave_signals_to_main() -> None:
     default_in_forks(numbers)
     if sys.platform == "win32":
         # A closing console notifies one process after the other has ended, and main may be the last.
-        main_mark = os.environ.get(VARIABLE, "").partition("/")[0]
-        on_console_end(partial(request, main_mark), lambda: None)
+        from headrace.pipeline.hosts.process_cleanup import mark_of_main
+
+        on_console_end(partial(request, mark_of_main()), lambda: None)
 
 
-def main(line: str, last_words: str, *modules: str) -> int:
+def main(line: str, crash_file: str, *modules: str) -> int:
     """Import the hosts' modules and run the hosts; return the exit status."""
     lifeline = hold_lifeline(line)
     prepare_output()  # for the output of the user's code
@@ -40,19 +39,19 @@ def main(line: str, last_words: str, *modules: str) -> int:
     import traceback
 
     from headrace.pipeline.common.process import import_early, uncollected
-    from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
+    from headrace.pipeline.hosts.crash_file import open_crash_file, write_crash_file
 
-    descriptor = open_last_words(last_words)
+    descriptor = open_crash_file(crash_file)
     try:
         with uncollected():
-            from headrace.pipeline.hosts.host_process import run_host_process
+            from headrace.pipeline.hosts.run_host import run_host_process
             from headrace.queues.held_files import let_loops_wait
 
             import_early(modules)
         let_loops_wait()
         return run_host_process(lifeline)
     except BaseException:  # even SystemExit is an error, because no host may request an exit
-        write_last_words(descriptor, traceback.format_exc())
+        write_crash_file(descriptor, traceback.format_exc())
         return 1
 
 

@@ -118,7 +118,7 @@ class InlineHosts:
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> InlineHost:
         """Start a host. Its feed may come from hosts of any kind."""
-        from headrace.pipeline.hosts.host_process import serve
+        from headrace.pipeline.hosts.run_host import serve
 
         inlet = await feed.open() if feed is not None else None
         control, theirs = local_pair(plan.name)

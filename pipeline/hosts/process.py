@@ -1,8 +1,8 @@
 """Process hosts: each host in its own process, or several learners in one; processes are never forked.
 
-The child is `python -m headrace.pipeline.hosts.child` (`child_process`); one msgpack message on its standard input
-carries its plan, control sockets and links. The child ends when it has no work left, when main's end of the control
-channel closes, or immediately when main is gone (`lifeline`). Killing main therefore leaves no process behind.
+The child is `python -m headrace.pipeline.hosts.child` (`spawn`); one msgpack message on its standard input carries its
+plan, control sockets and links. The child ends when it has no work left, when main's end of the control channel closes,
+or immediately when main is gone (`parent_death`). Killing main therefore leaves no process behind.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from headrace.pipeline.common.graph import actor_names, decides_centrally, learn
 from headrace.pipeline.common.process import describe_limit
 from headrace.pipeline.control.channel import SocketControl
 from headrace.pipeline.control.messages import ControlMessage, HostFailed, HostFinished, OpenEdge
-from headrace.pipeline.hosts.child_process import ChildProcess, learner_processes, most_learner_processes, take_child
-from headrace.pipeline.hosts.host_process import NOTICE
-from headrace.pipeline.hosts.lifeline import MainLifeline
+from headrace.pipeline.hosts.early_children import learner_processes, most_learner_processes, take_child
 from headrace.pipeline.hosts.links import HostLinks, policy_link, trajectory_link
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
+from headrace.pipeline.hosts.run_host import NOTICE
+from headrace.pipeline.hosts.spawn import ChildProcess
 from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.links import LinkEnd
 from headrace.queues.platform import Segment, connected_pair, write_ticket
 from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import SharedSender
 
-LAST_WORDS_S = 1.0
-"""Seconds within which a dead process's sockets close, unless its forks still hold them."""
+SOCKETS_CLOSE_S = 1.0
+"""Seconds within which a dead process's sockets close, unless its forks still hold them. Closing takes
+milliseconds; the rest is for main to read what has arrived."""
 
 
 # A learner process costs 200 MB and a second of imports; more processes than cores gain nothing (docs/decisions/010).
@@ -74,54 +75,53 @@ class SharedProcess:
         return not self._over and self._child.alive
 
     async def take_in(
-        self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment]
+        self, start_message: dict[str, Any], resources: Sequence[socket.socket | Segment]
     ) -> SharedProcessHost:
-        """Start a host in the process; the arguments are those of `ChildProcess.be`."""
+        """Start a host in the process; the arguments are those of `ChildProcess.assign`."""
         number = next(self._numbers)
         self._ends[number] = asyncio.get_running_loop().create_future()
         try:
             async with self._taking_in:
+                await self._child.assign({**start_message, "number": number}, resources, more=True)
                 if not self._begun:
-                    await self._begin({**start_message, "number": number}, things)
-                else:
-                    await self._child.be({**start_message, "number": number}, things, more=True)
+                    self._begun = True
+                    self._tasks.create_task(self._await_ends())
         except BaseException:
             del self._ends[number]
             self._over = True  # the other hosts' owners notice that the process has ended
             raise
-        return SharedProcessHost(self, self._child.lifeline, self._ends[number])
+        return SharedProcessHost(self, self._ends[number])
 
-    async def _begin(self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment]) -> None:
-        await self._child.be(start_message, things, more=True)
-        self._begun = True
-        self._tasks.create_task(self._hear())
-
-    async def _hear(self) -> None:
+    async def _await_ends(self) -> None:
         """Receive notices of ended hosts until the process has ended, which also ends all hosts still in it."""
         notices = self._tasks.create_task(self._take_notices())
         try:
             status = await self._child.wait()
-            await asyncio.wait([notices], timeout=LAST_WORDS_S)
+            await asyncio.wait([notices], timeout=SOCKETS_CLOSE_S)
             for end in self._ends.values():
                 if not end.done():
                     end.set_result(status)
         finally:
             self._over = True
             notices.cancel()
-            self._child.lifeline.close()
-            self._child.leave()
+            self._child.close()
+            self._child.close_socket()
 
     async def _take_notices(self) -> None:
-        heard = bytearray()
-        while some := await self._child.hear():
-            heard += some
-            while len(heard) >= NOTICE.size:
-                number, status = NOTICE.unpack_from(heard)
-                del heard[: NOTICE.size]
+        received = bytearray()
+        while some := await self._child.recv():
+            received += some
+            while len(received) >= NOTICE.size:
+                number, status = NOTICE.unpack_from(received)
+                del received[: NOTICE.size]
                 self._ends[number].set_result(status)
             if not self._over and all(end.done() for end in self._ends.values()):
                 self._over = True
-                self._child.let_end()
+                self._child.shutdown_write()
+
+    async def ask(self) -> str:
+        """Ask the process what it is doing, and return its answer."""
+        return await self._child.ask()
 
     def kill(self) -> None:
         """Kill the process and all its hosts."""
@@ -130,11 +130,10 @@ class SharedProcess:
 
 
 class SharedProcessHost:
-    """One host in a shared process; used in place of a `ChildProcess` and its lifeline."""
+    """One host in a shared process; used in place of a `ChildProcess`."""
 
-    def __init__(self, process: SharedProcess, lifeline: MainLifeline, end: asyncio.Future[int]) -> None:
+    def __init__(self, process: SharedProcess, end: asyncio.Future[int]) -> None:
         self._process = process
-        self._lifeline = lifeline
         self.ended = end
         """Future that resolves to the exit status when the host or the process has ended."""
 
@@ -159,7 +158,7 @@ class SharedProcessHost:
 
     async def ask(self) -> str:
         """Ask the process what it is doing, and return its answer."""
-        return await self._lifeline.ask()
+        return await self._process.ask()
 
     def close(self) -> None:
         """Do nothing: the process and its lifeline are released when the process ends."""
@@ -183,9 +182,9 @@ class ProcessControl(SocketControl):
             if self.idle:  # all messages that arrived have been read
                 transport.abort()
             elif not transport.is_closing():
-                loop.call_later(LAST_WORDS_S, leave)
+                loop.call_later(SOCKETS_CLOSE_S, leave)
 
-        process.ended.add_done_callback(lambda _: loop.call_later(LAST_WORDS_S, leave))
+        process.ended.add_done_callback(lambda _: loop.call_later(SOCKETS_CLOSE_S, leave))
 
     async def receive(self) -> AsyncIterator[ControlMessage]:
         """Iterate over messages until the host ends.
@@ -211,14 +210,12 @@ class ProcessHost:
         self,
         plan: HostPlan,
         control: SocketControl,
-        lifeline: MainLifeline | SharedProcessHost,
         process: ChildProcess | SharedProcessHost,
         links: HostLinks,
     ) -> None:
         self.plan = plan
         self.control = control
         self.links = links
-        self._lifeline = lifeline
         self.edges: dict[str, dict[str, Any]] = {}
         """Addresses of the queues' links, keyed by queue name."""
         self.outlets: dict[str, SharedSender[Any]] = {}
@@ -272,16 +269,16 @@ class ProcessHost:
 
     async def describe(self) -> str:
         """Describe what the host is doing, with its stack."""
-        return await self._lifeline.ask()
+        return await self._process.ask()
 
     def kill(self) -> None:
-        """Kill the process, after which `process_cleanup` ends the processes that it has started."""
+        """Kill the process, after which everything that it has started is ended."""
         self._process.kill()
 
     def close(self) -> None:
         """Close the control channel, the lifeline and all link ends that main holds."""
         self.control.close()
-        self._lifeline.close()
+        self._process.close()
         self.links.close()
 
 
@@ -424,19 +421,17 @@ async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess 
             "links": {name: end.ticket(process.pid) for name, end in links.given_at_start.items()},
         }
         ends = [each for end in links.given_at_start.values() for each in (end.sock, end.segment)]
-        lifeline, host = await _start_in(process, start_message, [their_orders, their_reports, *ends])
+        host = await _start_in(process, start_message, [their_orders, their_reports, *ends])
         ours.pop_all()
     control = await ProcessControl.open(reports, orders)
     control.follow(host)
-    return ProcessHost(plan, control, lifeline, host, links)
+    return ProcessHost(plan, control, host, links)
 
 
 async def _start_in(
-    process: ChildProcess | SharedProcess, start_message: dict[str, Any], things: Sequence[socket.socket | Segment]
-) -> tuple[MainLifeline | SharedProcessHost, ChildProcess | SharedProcessHost]:
-    """Start a host in a process; return the host's lifeline and its process."""
+    process: ChildProcess | SharedProcess, start_message: dict[str, Any], resources: Sequence[socket.socket | Segment]
+) -> ChildProcess | SharedProcessHost:
     if isinstance(process, SharedProcess):
-        shared_host = await process.take_in(start_message, things)
-        return shared_host, shared_host
-    await process.be(start_message, things)
-    return process.lifeline, process
+        return await process.take_in(start_message, resources)
+    await process.assign(start_message, resources)
+    return process

@@ -1,159 +1,108 @@
-"""Cleanup after processes: however a process ends, `sweeper` ends the processes it leaves behind, especially games."""
+"""Cleanup after processes: however a process ends, the processes that it leaves behind end too, especially games.
+
+On Linux, a small process next to main ends them (`sweeper`). Elsewhere, main ends a dead host's process group, or on
+Windows its job.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import os
-import signal
 import subprocess
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
 from headrace.pipeline.common.process import start_python
 from headrace.pipeline.hosts import sweeper
-from headrace.place import on_linux
+from headrace.place import has_process_handles
 from headrace.process_tree import ProcessTree, end_children_with_this_process
 from headrace.surroundings import keep_variable, surroundings
 
-_numbers = itertools.count()
-
 
 class _Sweeper(ProcessTree):
-    """The sweeper's process. It outlives this process by design; Python's warning about that at exit is suppressed."""
+    """The sweeper's process. By design, it outlives this process, without Python's warnings about that."""
 
     def __del__(self) -> None:
-        pass
+        if self.stdin is not None:
+            self.stdin.close()
 
 
-_OWN = os.environ.get(sweeper.VARIABLE, "")
-"""This process's own mark, if it is a child of main; otherwise empty."""
-_KILLED_S = 0.3
-"""Seconds within which a live sweeper kills a child whose main is gone."""
+_inherited_mark = os.environ.get(sweeper.VARIABLE, "")
+_numbers = itertools.count()
 _running: ProcessTree | None = None
-_hosts: dict[int, str] = {}
-"""Marks of host processes that may be running, keyed by process id."""
 _folders: list[str] = []
-_telling = threading.Lock()
-"""Held while writing to the sweeper; needed because the live page's server starts a host from another thread."""
+_starting = threading.Lock()
+"""Held while the sweeper starts: the live page's server starts a host from another thread."""
 
 
 @functools.cache
 def mark_of(pid: int) -> str:
-    """Return this process's mark: the value of `sweeper.VARIABLE` in its children's environment."""
-    return f"{pid}-{os.urandom(8).hex()}"  # a fork of this process runs its own hosts
+    """Return this process's mark: the value of `sweeper.VARIABLE` in its children's environment.
+
+    It begins with the mark that this process has inherited, so a sweep after an ancestor finds its children too.
+    """
+    own = f"{pid}-{os.urandom(8).hex()}"  # a fork of this process runs its own hosts
+    return f"{_inherited_mark}/{own}" if _inherited_mark else own
 
 
-def sweeps() -> bool:
-    """Return True if this platform has a sweeper; elsewhere, main only ends a dead host's process group."""
-    return on_linux() and _has_pidfd()
+def new_mark() -> str:
+    """Return the mark for a host that is about to start."""
+    return f"{mark_of(os.getpid())}/{next(_numbers)}"
 
 
-@functools.cache
-def _has_pidfd() -> bool:
-    try:
-        process = os.pidfd_open(os.getpid())
-    except (AttributeError, OSError):  # an old kernel, or a sandbox that forbids it
-        return False
-    os.close(process)
-    return True
+def mark_of_main() -> str:
+    """In a host, return main's mark."""
+    return _inherited_mark.rpartition("/")[0]
 
 
-def new_mark(host: str) -> str:
-    """Return the mark for a host that is about to start, and make sure that the sweeper is running."""
-    if sweeps():
-        _tell("")  # if main is killed after this, the sweeper ends all processes that carry its mark
-    return f"{mark_of(os.getpid())}/{host}/{next(_numbers)}"
-
-
-def watch_host(pid: int, mark: str) -> None:
-    """Make the sweeper end all processes that a host leaves running."""
-    if sweeps():
-        for ended in [each for each in _hosts if not Path(f"/proc/{each}").exists()]:
-            del _hosts[ended]
-        _hosts[pid] = mark
-        _tell(_line(pid, mark))
+def sweep_after_this_process() -> None:
+    """Let the sweeper sweep after this process: start it, unless it is running already."""
+    global _running
+    with _starting:
+        if not has_process_handles() or (_running is not None and _running.poll() is None):
+            return
+        _running = start_python(
+            ["-I", "-S", str(Path(sweeper.__file__)), str(os.getpid()), mark_of(os.getpid())],
+            {name: value for name, value in surroundings().variables.items() if name != sweeper.VARIABLE},
+            _Sweeper,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # otherwise a reader of main's output would wait for the sweeper to end
+            cwd="/",
+        )
+        _write("".join(f"{sweeper.FOLDER} {folder}\n" for folder in _folders))
 
 
 def watch_this_process() -> None:
-    """Make the sweeper end all processes that this process starts from now on and leaves running."""
+    """End all processes that this process starts from now on and leaves running when it ends."""
     end_children_with_this_process()
-    if sweeps():
+    if has_process_handles():
         keep_variable(sweeper.VARIABLE, mark_of(os.getpid()))
-        _tell("")
+        sweep_after_this_process()
 
 
 def remove_folder_at_end(folder: str) -> None:
-    """Make the sweeper remove a folder after this process and its children have ended."""
-    if sweeps():
+    """Remove a folder after this process and its children have ended, on Linux even after `kill -9`."""
+    if has_process_handles():
+        sweep_after_this_process()
         _folders.append(folder)
-        _tell(_line(sweeper.FOLDER, folder))
+        _write(f"{sweeper.FOLDER} {folder}\n")
 
 
-def end_what_main_left() -> None:
-    """In a child whose main is gone, restart a missing sweeper or, on a platform without one, end the process group."""
-    main = _OWN.partition("/")[0]
-    if not sweeps():
-        end_group()
-    elif main:
-        if sweeper.is_there(main):
-            time.sleep(_KILLED_S)
-        with suppress(OSError):
-            _start(main, _line(os.getpid(), _OWN))
+def end_left_behind(host: ProcessTree, mark: str) -> None:
+    """End everything that a dead host has left running."""
+    if not has_process_handles():
+        host.kill_all()
+        return
+    with suppress(OSError):  # at a system limit, which stops the host's replacement, with a message
+        sweep_after_this_process()
+        _write(f"{host.pid} {mark}\n")
 
 
-def end_group() -> None:
-    """Kill this process and its group if the platform has no sweeper; on Windows, the job object does this instead."""
-    if not sweeps() and hasattr(os, "killpg"):
-        with suppress(OSError):
-            os.killpg(os.getpid(), signal.SIGKILL)
-
-
-def _line(which: object, what: str) -> str:
-    return f"{which} {what}\n"
-
-
-def _tell(line: str) -> None:
-    """Write a line to this process's sweeper; start the sweeper if it is not running yet or was killed."""
-    global _running
-    with _telling:
-        if _running is not None and _running.poll() is None:
-            _write(_running, line)
-            return
-        if _running is not None and _running.stdin is not None:
-            with suppress(BrokenPipeError):
-                _running.stdin.close()
-        known = [*itertools.starmap(_line, _hosts.items()), *(_line(sweeper.FOLDER, each) for each in _folders)]
-        _running = _start(mark_of(os.getpid()), "".join(known))
-        threading.Thread(target=_replace, args=(_running,), name="end of the sweeper", daemon=True).start()
-
-
-def _replace(killed: ProcessTree) -> None:
-    """Wait for the sweeper to end, and restart it only if it was killed. One that failed by itself would fail again."""
-    if killed.wait() < 0 and killed is _running:
-        with suppress(OSError):
-            _tell("")
-
-
-def _start(mark: str, lines: str) -> ProcessTree:
-    """Start a sweeper for the process with this mark and for the processes that `lines` names."""
-    started = start_python(
-        ["-I", "-S", str(Path(sweeper.__file__)), mark],
-        {name: value for name, value in surroundings().variables.items() if name != sweeper.VARIABLE},
-        _Sweeper,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,  # otherwise a reader of main's output would wait for the sweeper to end
-        cwd="/",
-    )
-    _write(started, _line(mark.partition("-")[0], mark) + lines)
-    return started
-
-
-def _write(process: ProcessTree, lines: str) -> None:
-    assert process.stdin is not None, "opened with PIPE"
+def _write(lines: str) -> None:
+    assert _running is not None, "it has been started"
+    assert _running.stdin is not None, "opened with PIPE"
     with suppress(BrokenPipeError):  # it has just been killed
-        process.stdin.write(lines.encode())
-        process.stdin.flush()
+        os.write(_running.stdin.fileno(), lines.encode())  # at once, and in one piece

@@ -16,7 +16,7 @@ from headrace.config import BehaviorSettings
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import GHOST, LEAGUE
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.hosts.child_process import dismiss_early
+from headrace.pipeline.hosts.early_children import dismiss_early
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath, drain
 from headrace.pipeline.main.fixed_settings import check_fixed_spec

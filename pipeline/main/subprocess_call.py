@@ -17,10 +17,10 @@ from typing import Any
 from headrace.config import RunConfig
 from headrace.config.tables import plugin_modules
 from headrace.ending import cleaned_up_by
-from headrace.pipeline.hosts.birth import child_environment, start_child
+from headrace.pipeline.hosts.crash_file import RAISED, CrashFile
 from headrace.pipeline.hosts.failures import how_it_ended
-from headrace.pipeline.hosts.last_words import RAISED, LastWords
-from headrace.pipeline.hosts.process_cleanup import new_mark, remove_folder_at_end, watch_host
+from headrace.pipeline.hosts.process_cleanup import end_left_behind, new_mark, remove_folder_at_end
+from headrace.pipeline.hosts.spawn import child_environment, start_child
 from headrace.queues.packing import pack, unpack
 from headrace.stages.environments.given import carried
 
@@ -99,13 +99,13 @@ def _folder() -> Iterator[str]:
 
 
 def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
-    """Run the child, and end everything that it started; return its exit status (None on timeout) and last words."""
+    """Run the child, and end everything that it started; return its exit status (None on timeout) and crash file."""
     no_window = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}
-    words, mark = LastWords(), new_mark("trial")
+    crash_file, mark = CrashFile(), new_mark()
     child, lifeline, ticket = start_child(
         "headrace.pipeline.main.subprocess_entry",
         "trial",
-        words,
+        crash_file,
         [],
         child_environment() | no_window,
         mark,
@@ -114,7 +114,6 @@ def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
         stdout=subprocess.DEVNULL,  # don't mix an environment's output with Headrace's
         stderr=subprocess.DEVNULL,
     )
-    watch_host(child.pid, mark)
     in_time = True
     with lifeline, cleaned_up_by(child.kill_all):
         try:
@@ -124,5 +123,6 @@ def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
         finally:
             child.kill_all()
             child.wait()
-            said = words.take()
+            end_left_behind(child, mark)
+            said = crash_file.read_and_close()
     return child.returncode if in_time else None, said

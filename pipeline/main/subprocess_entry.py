@@ -10,23 +10,23 @@ import sys
 
 from headrace.pipeline.common.output import prepare_output
 from headrace.pipeline.hosts.child import leave_signals_to_main
-from headrace.pipeline.hosts.held import HostLifeline, hold_lifeline
+from headrace.pipeline.hosts.parent_death import HostLifeline, hold_lifeline
 
 
-def main(line: str, last_words: str) -> None:
+def main(line: str, crash_file: str) -> None:
     """Answer the request, and exit immediately, even if the call has left threads running."""
     lifeline = hold_lifeline(line)
     prepare_output()  # for the output of the user's code
     leave_signals_to_main()
     import traceback
 
-    from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
+    from headrace.pipeline.hosts.crash_file import open_crash_file, write_crash_file
 
-    descriptor = open_last_words(last_words)
+    descriptor = open_crash_file(crash_file)
     try:
         _answer(descriptor, lifeline)
     except BaseException:
-        write_last_words(descriptor, traceback.format_exc())
+        write_crash_file(descriptor, traceback.format_exc())
         os._exit(1)
     os._exit(0)
 

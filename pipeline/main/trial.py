@@ -18,7 +18,7 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import acts
-from headrace.pipeline.hosts.child_process import learners_of, modules_of_learner
+from headrace.pipeline.hosts.early_children import learners_of, modules_of_learner
 from headrace.pipeline.main.references import in_place
 from headrace.pipeline.main.run_shape import for_viewers
 from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess

@@ -34,12 +34,11 @@ from headrace.pipeline.common.graph import decides_centrally, league_seats
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
 from headrace.pipeline.control.messages import OpenEdge
-from headrace.pipeline.hosts.birth import child_environment
-from headrace.pipeline.hosts.lifeline import ANSWER_S
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
 from headrace.pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored
 from headrace.pipeline.hosts.ray.worker import DOWN, UP, RayWorker
+from headrace.pipeline.hosts.spawn import ANSWER_S, child_environment
 from headrace.pipeline.run_folder.lock import refuse_writes
 from headrace.place import FOLDERS, ROOT
 from headrace.queues.agent_manager_queue import Overflow

@@ -23,10 +23,10 @@ from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.common.output import complain, prepare_output
 from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
-from headrace.pipeline.hosts.host_process import keep_freed_memory, log_to_main, serve
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.hosts.ray.calls import Caller, RaySource
+from headrace.pipeline.hosts.run_host import keep_freed_memory, log_to_main, serve
 from headrace.queues.ends import Inlet, Outlet, post
 from headrace.queues.pull import PullInlet, PullOutlet
 from headrace.queues.push import PushInlet

@@ -21,8 +21,8 @@ from headrace.surroundings import absolute, surroundings
 
 _STDERR = 2
 _PASSES = 3
-"""Number of event-loop iterations before an exit is reported, to let a last message and the connection's end arrive
-first."""
+"""Number of event-loop iterations before an exit is reported, so that what the program sent last arrives first: asyncio
+reads a last message in one iteration, the connection's end in the next, and calls `connection_lost` in the third."""
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
 """File extensions of games on all platforms; a path may have any of them, or no extension."""
 _STARTS_ON_WINDOWS = (".exe", ".bat", ".cmd")

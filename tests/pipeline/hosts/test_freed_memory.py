@@ -10,7 +10,7 @@ import pytest
 GLIBC = sys.platform.startswith("linux") and hasattr(ctypes.CDLL(None), "mallopt")
 FAULTS = """
 import resource
-from headrace.pipeline.hosts.host_process import keep_freed_memory
+from headrace.pipeline.hosts.run_host import keep_freed_memory
 
 def faults():
     for _ in range(3):

@@ -12,14 +12,14 @@ import sys
 
 import pytest
 
-import headrace.pipeline.hosts.lifeline
-from headrace.pipeline.hosts.lifeline import MainLifeline
+import headrace.pipeline.hosts.spawn
+from headrace.pipeline.hosts.spawn import MainLifeline
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the hosts of this test are started with pass_fds")
 
 HOST = """
 import ctypes, socket, subprocess, sys
-from headrace.pipeline.hosts.held import HostLifeline
+from headrace.pipeline.hosts.parent_death import HostLifeline
 
 def computes():
     print("begins", flush=True)
@@ -100,8 +100,8 @@ def test_a_host_in_a_call_that_holds_the_lock_says_so_or_where_it_can_not_that_w
     answer = next(answer for answer in answers if answer.startswith("in a call that holds the GIL\n"))
     assert "in holds_the_lock" in answer
 
-    monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "DUMP", None)
-    monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "ANSWER_S", 0.1)
+    monkeypatch.setattr(headrace.pipeline.hosts.spawn, "DUMP", None)
+    monkeypatch.setattr(headrace.pipeline.hosts.spawn, "ANSWER_S", 0.1)
     assert "a call that holds the GIL (which can't be inspected on Windows)" in next(
         answer for answer in answers if "in holds_the_lock" not in answer
     )

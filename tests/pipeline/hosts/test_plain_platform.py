@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from headrace.pipeline.hosts.held import die_with
-from headrace.pipeline.hosts.host_process import keep_freed_memory
-from headrace.pipeline.hosts.process_cleanup import sweeps
+from headrace.pipeline.hosts.parent_death import die_with
+from headrace.pipeline.hosts.run_host import keep_freed_memory
+from headrace.place import has_process_handles
 from headrace.queues.platform import create_segment
 
 
@@ -27,5 +27,5 @@ def test_plain_turns_off_what_linux_alone_has(refused):
     create_segment(4096).close()
     die_with(os.getppid())
     assert not keep_freed_memory()
-    assert not sweeps()
+    assert not has_process_handles()
     assert refused == []

@@ -32,7 +32,7 @@ class Process:
 @pytest.fixture
 async def channel(monkeypatch):
     """Main's end, and the host's, which nobody closes: what the host has forked holds it."""
-    monkeypatch.setattr(process, "LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(process, "SOCKETS_CLOSE_S", 0.0)
     pairs = socket.socketpair(), socket.socketpair()
     (inward, says), (outward, hears) = pairs
     ours, theirs = await ProcessControl.open(inward, outward), await SocketControl.open(hears, says)

@@ -15,8 +15,8 @@ from run_configs import cartpole
 from headrace.config import ConfigError, RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.control.messages import HostFailed, HostFinished, LogLine
-from headrace.pipeline.hosts import child_process
-from headrace.pipeline.hosts.child_process import learner_processes, started_early
+from headrace.pipeline.hosts import early_children, spawn
+from headrace.pipeline.hosts.early_children import learner_processes, started_early
 from headrace.pipeline.hosts.process import ProcessHosts
 from headrace.queues.errors import QueueClosed
 
@@ -109,7 +109,7 @@ async def test_what_kills_the_process_ends_all_and_their_replacements_share_a_ne
         async def limited(*given):
             raise OSError(24, "too many open files")
 
-        monkeypatch.setattr(child_process, "hand_over", limited)
+        monkeypatch.setattr(spawn, "hand_over", limited)
         with pytest.raises(RunError, match="learner-C can't be started"):
             await opened.start("learner-C", "learner")
         assert [await each.end() for each in again] == [-9, -9]
@@ -135,7 +135,7 @@ def listed(count, **changes):
 def test_by_default_there_are_as_many_processes_as_cores_and_as_many_learners_in_each(
     monkeypatch, behaviors, changes, processes
 ):
-    monkeypatch.setattr(child_process, "usable_cores", lambda: 4)
+    monkeypatch.setattr(early_children, "usable_cores", lambda: 4)
     config = listed(behaviors, **{f"pipeline__hosts__learners__{key}": value for key, value in changes.items()})
     shares = Counter(learner_processes(config).values())
     assert (len(shares), max(shares.values())) == (processes, behaviors // processes)
@@ -143,8 +143,8 @@ def test_by_default_there_are_as_many_processes_as_cores_and_as_many_learners_in
 
 def test_their_processes_are_started_early_each_with_the_name_of_its_first_learner(monkeypatch):
     started = []
-    monkeypatch.setattr(child_process, "ChildProcess", lambda name, modules: started.append(name))
-    monkeypatch.setattr(child_process, "dismiss_early", lambda: child_process._early.clear())
+    monkeypatch.setattr(early_children, "ChildProcess", lambda name, modules: started.append(name))
+    monkeypatch.setattr(early_children, "dismiss_early", lambda: early_children._early.clear())
     with started_early(listed(5, pipeline__hosts__learners__processes=2)):
         assert started == ["learner-B0", "learner-B1", "actor-0"]
 

@@ -1,4 +1,4 @@
-"""What a dead process has left is found by its mark or by its session; nothing else is touched."""
+"""What a dead process has left is found by its mark, its session or its parent; nothing else is touched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-from headrace.pipeline.hosts.sweeper import VARIABLE, Sweep
+from headrace.pipeline.hosts.sweeper import VARIABLE, Sweep, processes_here
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd and /proc")
 
@@ -33,6 +33,11 @@ def begin():
         process.wait()
 
 
+def look(sweep):
+    """One scan; returns True if nothing remains."""
+    return sweep.look(processes_here())
+
+
 def ended_host():
     """The process id of a session's leader that has ended, and of a program that it has left in its session."""
     code = "import subprocess; print(subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL).pid)"
@@ -44,45 +49,50 @@ def ended_host():
 
 def test_a_program_with_the_mark_or_one_behind_it_is_ended(begin):
     mine, behind = begin("run"), begin("run/actor-0/1")
-    assert not Sweep(-1, "run").look()
+    assert not look(Sweep(-1, "run"))
     assert [mine.wait(), behind.wait()] == [-signal.SIGTERM] * 2
-    assert Sweep(-1, "run").look()
+    assert look(Sweep(-1, "run"))
 
 
 def test_a_mark_that_begins_with_the_same_letters_is_another(begin):
     others = [begin("run/actor-0/10"), begin("run/actor-0"), begin("run"), begin()]
-    assert Sweep(-1, "run/actor-0/1").look()
+    assert look(Sweep(-1, "run/actor-0/1"))
     assert [process.poll() for process in others] == [None] * 4
 
 
 def test_a_program_without_a_mark_is_found_in_the_session_of_its_host(begin):
     host, left = ended_host()
     sweep = Sweep(host, "run/actor-0/1")
-    while not sweep.look():
+    while not look(sweep):
         pass
     assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_program_that_has_lost_its_mark_is_found_by_its_group_and_what_it_holds_open(begin, tmp_path):
+def test_what_a_marked_program_has_started_ends_with_it_although_it_has_no_mark(begin):
     """Ray's agents write their titles over their environments."""
-    (tmp_path / "logs").mkdir()
-
-    def holding(folder, group=None):
-        with (folder / "log").open("w") as log:
-            return begin(stdout=log, process_group=group)
-
-    mine, elsewhere, reader = holding(tmp_path / "logs"), holding(tmp_path), holding(tmp_path / "logs", group=0)
-    sweep = Sweep(-1, "run", os.getpgrp(), [str(tmp_path / "logs")])
-    assert not sweep.look()
-    assert mine.wait() == -signal.SIGTERM
-    assert sweep.look()
-    assert [elsewhere.poll(), reader.poll()] == [None, None]  # such as somebody's `tail -f`, a job of its own
+    code = (
+        "import subprocess; print(subprocess.Popen(['sleep', '600'], env={}, start_new_session=True).pid, flush=True)"
+    )
+    marked = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; input()"],
+        env={**UNMARKED, VARIABLE: "run"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with marked:
+        started, other = psutil.Process(int(marked.stdout.readline())), begin(session=True)
+        sweep = Sweep(-1, "run")
+        while not look(sweep):
+            pass
+        assert marked.wait() == -signal.SIGTERM
+    assert not started.is_running() or started.status() == psutil.STATUS_ZOMBIE
+    assert other.poll() is None
 
 
 def test_a_session_whose_leader_is_alive_is_not_that_of_the_dead_host(begin):
     """Its number was given out again."""
     other = begin(session=True)
-    assert Sweep(other.pid, "run/actor-0/1").look()
+    assert look(Sweep(other.pid, "run/actor-0/1"))
     assert other.poll() is None
 
 
@@ -91,10 +101,10 @@ def test_a_fork_of_main_is_known_by_the_pipe_to_the_sweeper(begin):
     reading, writing = os.pipe()
     try:
         fork, other = begin(session=True, pass_fds=[writing]), begin()
-        sweep = Sweep(-1, "run", line=os.readlink(f"/proc/self/fd/{reading}"))
-        assert not sweep.look()
+        sweep = Sweep(-1, "run", os.readlink(f"/proc/self/fd/{reading}"))
+        assert not look(sweep)
         assert fork.wait() == -signal.SIGTERM
-        assert sweep.look()
+        assert look(sweep)
         assert other.poll() is None
     finally:
         os.close(reading)

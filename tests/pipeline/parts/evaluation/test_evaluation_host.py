@@ -16,9 +16,9 @@ import pytest
 from headrace.config import RunConfig
 from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, PolicyEvaluated, Stop
-from headrace.pipeline.hosts.host_process import serve
 from headrace.pipeline.hosts.inline import LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
+from headrace.pipeline.hosts.run_host import serve
 from headrace.pipeline.parts.evaluation import conditions
 from headrace.pipeline.policies.export import export_policy, read_export, read_score
 from headrace.queues.agent_manager_queue import AgentManagerQueue

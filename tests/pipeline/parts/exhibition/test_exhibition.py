@@ -17,9 +17,9 @@ from headrace.pipeline.control.messages import (
     ShowAnnounced,
     Stop,
 )
-from headrace.pipeline.hosts.host_process import serve
 from headrace.pipeline.hosts.inline import LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
+from headrace.pipeline.hosts.run_host import serve
 from headrace.pipeline.policies.export import export_policy
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate

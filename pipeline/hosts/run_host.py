@@ -27,8 +27,8 @@ from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.channel import ControlEnd, SocketControl
 from headrace.pipeline.control.messages import LogLine
 from headrace.pipeline.hosts.failures import describe_failure
-from headrace.pipeline.hosts.held import HostLifeline
 from headrace.pipeline.hosts.links import ProcessEdges
+from headrace.pipeline.hosts.parent_death import HostLifeline
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork
 from headrace.place import on_linux
 from headrace.queues.packing import unpack

@@ -1,4 +1,4 @@
-"""A child's last words: an unnamed file that the child inherits, and that main reads after the child has ended.
+"""A child's crash file: an unnamed file that the child inherits, and that main reads after the child has ended.
 
 A child writes the cause of its end to this file when the control channel can't carry it: the traceback of a failed
 start, or the stack of a crash in C. Standard error may be closed or unread.
@@ -15,18 +15,18 @@ from contextlib import suppress
 from typing import IO, Any
 
 RAISED = "Traceback (most recent call last)"
-"""Text that occurs in a child's last words if the child has raised an exception."""
+"""Text that the file contains if the child has raised an exception."""
 _STDERR = 2
 """Descriptor to use if the file can't be created."""
 
 
-# Standard error may be closed or belong to a service, so last words go to an unnamed file (docs/decisions/012).
-class LastWords:
-    """Main's handle on the file for a child's last words."""
+# Standard error may be closed or belong to a service, and a file without a name needs no cleanup (docs/decisions/012).
+class CrashFile:
+    """Main's handle on a child's crash file."""
 
     def __init__(self) -> None:
         self.argument = ""
-        """Command-line argument from which the child opens the file (`open_last_words`). It is valid only if the child
+        """Command-line argument from which the child opens the file (`open_crash_file`). It is valid only if the child
         is started with `options`."""
         self.options: dict[str, Any] = {}
         self._file: IO[bytes] | None = None
@@ -51,8 +51,8 @@ class LastWords:
         """True if the file contains unread text."""
         return self._file is not None and os.fstat(self._file.fileno()).st_size > 0
 
-    def take(self) -> str:
-        """Return the child's last words and close the file."""
+    def read_and_close(self) -> str:
+        """Return what the child has written and close the file."""
         file, self._file = self._file, None
         if file is None:
             return ""
@@ -61,7 +61,7 @@ class LastWords:
             return file.read().decode(errors="replace").strip()
 
 
-def open_last_words(argument: str) -> int:
+def open_crash_file(argument: str) -> int:
     """In a child, return the file's descriptor, and make later crashes in C write their stack to the file."""
     if not argument:
         return _STDERR
@@ -76,7 +76,7 @@ def open_last_words(argument: str) -> int:
     return descriptor
 
 
-def write_last_words(descriptor: int, words: str) -> None:
+def write_crash_file(descriptor: int, words: str) -> None:
     """In a child, write text to the file, or to standard error if that fails."""
     for each in (descriptor, _STDERR):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A child ends with main from its first moment on, with all that it has started, also where the sweeper was killed."""
+"""A child ends with main from its first moment on, with all that it has started."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import psutil
 import pytest
 
-from headrace.pipeline.hosts.birth import child_environment, start_child
-from headrace.pipeline.hosts.held import ASK
-from headrace.pipeline.hosts.last_words import LastWords
-from headrace.pipeline.hosts.process_cleanup import mark_of, new_mark
-from headrace.pipeline.hosts.sweeper import is_there
+from headrace.pipeline.hosts.crash_file import CrashFile
+from headrace.pipeline.hosts.parent_death import ASK
+from headrace.pipeline.hosts.process_cleanup import mark_of, sweep_after_this_process
+from headrace.pipeline.hosts.spawn import child_environment, start_child
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a job ends children there")
 
@@ -28,23 +26,18 @@ ctypes.{library}(None).sleep(1000)  # PyDLL: no thread of Python runs meanwhile
 """
 HOST = """
 import subprocess, sys, time
-from headrace.pipeline.hosts.held import hold_lifeline
+from headrace.pipeline.hosts.parent_death import hold_lifeline
 hold_lifeline(sys.argv[2]).let_users_code_run()
 print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)
 time.sleep(600)
 """
 MAIN = """
-import os, signal, subprocess, sys, psutil
-from headrace.pipeline.hosts.birth import child_environment, start_child
-from headrace.pipeline.hosts.last_words import LastWords
-from headrace.pipeline.hosts.process_cleanup import new_mark, watch_host
-mark = new_mark("host")
-host, *_ = start_child("a_host", "host", LastWords(), [], child_environment(), mark, stdout=subprocess.PIPE)
-watch_host(host.pid, mark)
+import os, signal, subprocess
+from headrace.pipeline.hosts.spawn import child_environment, start_child
+from headrace.pipeline.hosts.crash_file import CrashFile
+from headrace.pipeline.hosts.process_cleanup import new_mark
+host, *_ = start_child("a_host", "host", CrashFile(), [], child_environment(), new_mark(), stdout=subprocess.PIPE)
 print(host.pid, host.stdout.readline().decode(), flush=True)
-for child in psutil.Process().children():
-    if child.pid != host.pid:
-        child.kill()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -64,15 +57,15 @@ def until(condition, what):
 @contextmanager
 def child(*modules):
     """A child that waits for its start message, and main's end of its lifeline."""
-    (start_socket, theirs), words = socket.socketpair(), LastWords()
+    (start_socket, theirs), crash_file = socket.socketpair(), CrashFile()
     with theirs:
-        line = ("headrace.pipeline.hosts.child", "nobody", words, modules, child_environment(), "mark")
+        line = ("headrace.pipeline.hosts.child", "nobody", crash_file, modules, child_environment(), "mark")
         process, lifeline, _ = start_child(*line, stdin=theirs.fileno())
     with start_socket, lifeline:
         yield process, lifeline
         process.kill()
         process.wait()
-        words.take()
+        crash_file.read_and_close()
 
 
 @pytest.mark.lengthy
@@ -105,7 +98,7 @@ def test_a_child_that_imports_ends_as_soon_as_its_lifeline_does(tmp_path, monkey
 def test_a_child_that_holds_pythons_lock_in_an_import_ends_with_main(tmp_path):
     (tmp_path / "never_ends.py").write_text(NEVER_ENDS.format(library="PyDLL"))
     code = (
-        "import os, sys; from headrace.pipeline.hosts.child_process import ChildProcess\n"
+        "import os, sys; from headrace.pipeline.hosts.spawn import ChildProcess\n"
         "child = ChildProcess('nobody', ['never_ends']); print(child.pid, flush=True)\n"
         "sys.stdin.read(); os._exit(0)"
     )
@@ -120,7 +113,7 @@ def test_a_child_that_holds_pythons_lock_in_an_import_ends_with_main(tmp_path):
 
 @pytest.mark.lengthy
 @pytest.mark.skipif(sys.platform != "linux", reason="there is a sweeper on Linux alone")
-def test_a_game_in_a_session_of_its_own_ends_where_the_sweeper_is_killed_just_before_main(tmp_path):
+def test_a_host_and_its_game_in_a_session_of_its_own_end_with_main(tmp_path):
     (tmp_path / "a_host.py").write_text(HOST)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     main = subprocess.run([sys.executable, "-c", MAIN], stdout=subprocess.PIPE, env=environment, check=False)
@@ -131,20 +124,21 @@ def test_a_game_in_a_session_of_its_own_ends_where_the_sweeper_is_killed_just_be
 
 @pytest.mark.lengthy
 @pytest.mark.skipif(sys.platform != "linux", reason="there is a sweeper on Linux alone")
-def test_a_sweeper_that_is_killed_is_started_again_at_once():
-    new_mark("nobody")
+def test_a_sweeper_that_was_killed_is_started_again_with_the_next_host():
+    sweep_after_this_process()
     (first,) = sweepers()
+    sweep_after_this_process()
+    assert sweepers() == [first]
     first.kill()
-    until(lambda: sweepers() and sweepers() != [first], "another sweeper")
-    assert is_there(mark_of(os.getpid()))
-    assert not is_there("another mark")
+    until(lambda: not sweepers(), "the end of the sweeper")
+    sweep_after_this_process()
+    assert len(sweepers()) == 1
 
 
 def sweepers() -> list[psutil.Process]:
     """Those of this process."""
-    words = [Path("sweeper.py").name, mark_of(os.getpid())]
     return [
         each
         for each in psutil.Process().children()
-        if each.status() != psutil.STATUS_ZOMBIE and [Path(word).name for word in each.cmdline()[-2:]] == words
+        if each.status() != psutil.STATUS_ZOMBIE and mark_of(os.getpid()) in each.cmdline()
     ]

@@ -1,4 +1,4 @@
-"""Children that are started early: which ones, what becomes of them, and what they import."""
+"""Children: which are started early, what becomes of them, and what they import."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from run_configs import INLINE, cartpole
 from runs import run_here
 
 from headrace.config import RunConfig
-from headrace.pipeline.hosts import child_process
-from headrace.pipeline.hosts.child_process import ChildProcess, imported_in_main, started_early, take_child
+from headrace.pipeline.hosts import early_children
+from headrace.pipeline.hosts.early_children import imported_in_main, started_early, take_child
+from headrace.pipeline.hosts.spawn import ChildProcess
 
 
 class Idle:
@@ -22,7 +23,7 @@ class Idle:
 
     def __init__(self, name, modules=()):
         self.name, self.modules = name, modules
-        self.alive, self.spoke, self.dismissed = True, False, False
+        self.alive, self.wrote_traceback, self.dismissed = True, False, False
 
     def dismiss(self):
         self.dismissed = True
@@ -37,7 +38,7 @@ def made(monkeypatch):
         children.append(Idle(name, modules))
         return children[-1]
 
-    monkeypatch.setattr(child_process, "ChildProcess", make)
+    monkeypatch.setattr(early_children, "ChildProcess", make)
     return children
 
 
@@ -102,7 +103,7 @@ def test_one_that_was_killed_while_it_waited_is_replaced_and_that_is_said(made, 
 
 def test_one_that_has_said_why_it_ends_is_taken_as_it_is(made, caplog):
     with started_early(config()):
-        made[0].alive, made[0].spoke = False, True
+        made[0].alive, made[0].wrote_traceback = False, True
         assert take_child("learner-CartPole") is made[0]
     assert not caplog.text
 
@@ -116,7 +117,7 @@ def test_a_dismissed_child_is_no_more():
 @pytest.mark.lengthy
 def test_a_child_whose_parent_ends_before_its_start_message_ends_too():
     child = ChildProcess("nobody")
-    child.leave()
+    child.close_socket()
     assert os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT).si_status == 1
     child.dismiss()
 
@@ -127,17 +128,17 @@ def test_a_child_that_dies_before_its_start_message_shows_by_its_exit_status():
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 
     async def live():
-        await child.be({}, [])
+        await child.assign({}, [])
         return await child.wait()
 
     assert asyncio.run(live()) == -9
-    child.lifeline.close()
+    child.close()
 
 
 async def failure_of(child, start_message):
-    await child.be(start_message, [])
+    await child.assign(start_message, [])
     assert await child.wait() == 1
-    child.lifeline.close()
+    child.close()
     return child.failure
 
 
@@ -158,11 +159,11 @@ def test_the_stack_of_a_child_that_crashes_in_c_is_shown(tmp_path, monkeypatch, 
     child = ChildProcess("actor-0", ["crashing"])
 
     async def live():
-        await child.be({"links": {}}, [])
+        await child.assign({"links": {}}, [])
         return await child.wait(), child.failure
 
     assert asyncio.run(live()) == (-signal.SIGSEGV, None)
-    child.lifeline.close()
+    child.close()
     assert "The process of actor-0 has crashed:\nFatal Python error: Segmentation fault" in caplog.text
     assert "crashing.py" in caplog.text
 
@@ -180,7 +181,7 @@ def test_the_learner_of_a_behaviour_that_is_not_there_does_not_stay(tmp_path, mo
             dismissed.append((self, self.alive))
             super().dismiss()
 
-    monkeypatch.setattr(child_process, "ChildProcess", Watched)
+    monkeypatch.setattr(early_children, "ChildProcess", Watched)
     plain = cartpole(
         behaviors__CartPole__max_steps=500, environment__behavior="CartPole", pipeline__hosts__actors__kind="inline"
     )
@@ -192,7 +193,7 @@ def test_the_learner_of_a_behaviour_that_is_not_there_does_not_stay(tmp_path, mo
 
 IMPORTED = """
 import sys
-import headrace.pipeline.hosts.host_process, {}
+import headrace.pipeline.hosts.run_host, {}
 print(*sorted({{name.partition(".")[0] for name in sys.modules}} | {{name for name in sys.modules if "." in name}}))
 """
 UNUSED = {

@@ -1,9 +1,8 @@
-"""A child's end of its lifeline, which ends the child when main is gone.
+"""A child's end of its lifeline, a socket pair with main: the child ends when main is gone.
 
 A thread waits for the lifeline to close, whatever else the child is doing. Until then, the thread answers main's
-questions about what the child is doing. Until the child runs the user's code, Linux kills the child together with main,
-even while it imports a C extension. Afterwards, the user's code may have started programs, which the thread ends as
-well.
+questions about what the child is doing. On Linux, the kernel also kills the child when main dies, even while a C call
+holds the GIL; the sweeper then ends what the child has started (`process_cleanup`). Elsewhere, the thread does.
 
 Import this module before anything slow; it postpones its own slow imports.
 """
@@ -20,7 +19,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from headrace.place import on_linux
+from headrace.place import has_process_handles
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,21 +34,20 @@ on Windows, which lacks this signal.
 LENGTH = "<H"
 """`struct` format for the length of the ticket on Windows."""
 _SET_PARENT_DEATH_SIGNAL = 1
-_CLEANUP = "headrace.pipeline.hosts.process_cleanup"
+"""Option of Linux's `prctl`."""
 
 
 def die_with(parent: int) -> None:
-    """Make the OS kill this process when its parent ends, if supported; exit now if the parent is already gone."""
-    _die_by(signal.SIGKILL if sys.platform != "win32" else 0)
-    if sys.platform != "win32" and os.getppid() != parent:
-        os._exit(1)
+    """Make the kernel kill this process when its parent ends, if supported; exit now if the parent is already gone.
 
-
-def _die_by(number: int) -> None:
-    if on_linux():
+    To the kernel, the parent is the thread that has started this process, so that thread must last as long as main.
+    """
+    if has_process_handles():  # otherwise the lifeline's thread ends this process's group, which the kernel can't
         import ctypes
 
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, number)
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if sys.platform != "win32" and os.getppid() != parent:
+        os._exit(1)
 
 
 def hold_lifeline(argument: str) -> HostLifeline:
@@ -72,7 +70,7 @@ def hold_lifeline(argument: str) -> HostLifeline:
 
 # A thread reads the lifeline, because the event loop may hang when main dies (docs/decisions/011).
 class HostLifeline:
-    """The host's end of the lifeline: when main is gone, it ends this process and everything that the process started.
+    """The host's end of the lifeline, which ends this process when main is gone.
 
     Args:
         sock: the host's end of the socket pair.
@@ -91,23 +89,21 @@ class HostLifeline:
         threading.Thread(target=self._hold, name="lifeline", daemon=True).start()
 
     def let_users_code_run(self) -> None:
-        """Stop the OS from killing this process with main.
+        """From now on, describe what the process does by stages and the user's code instead of imports.
 
-        The process must first end the programs that it has started.
+        Call this before the user's code can hold an import lock.
         """
-        from headrace.pipeline.common.loop_watch import describe_holder  # before user code can hold an import lock
-        from headrace.pipeline.hosts.process_cleanup import sweeps
+        from headrace.pipeline.common.loop_watch import describe_holder
 
         self._describe = describe_holder
-        if sweeps():
-            _die_by(0)
 
     def _hold(self) -> None:
         with suppress(OSError):
             while self._sock.recv(64):
                 self._sock.sendall(self._describe(self.loop, self._watched).encode() + END)
-        if cleanup := sys.modules.get(_CLEANUP):  # otherwise no user code has run, and an import might block
-            cleanup.end_what_main_left()
+        if sys.platform != "win32" and not has_process_handles():
+            with suppress(OSError):
+                os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(1)
 
 
