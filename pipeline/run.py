@@ -401,7 +401,7 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     failure = coordinator.shutdown.failure
     if failure is None:
         return
-    text = in_place(plan.config, key_of(failure, plan.config), failure.message)
+    text = reason = in_place(plan.config, key_of(failure, plan.config), failure.message)
     if failure.of_user and not plan.config.debug:
         text += "\nUse --debug to see the full traceback."
     if plan.folder.rescued_as:
@@ -414,4 +414,4 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:
         run = plan.folder.rescued_as or f"--run-id {plan.folder.run_id}"
         text += f"\nResume from the last checkpoint with: {run} --resume"
-    raise RunFailed(text, failure.stage, failure.traceback)
+    raise RunFailed(text, failure.stage, failure.traceback, reason)
