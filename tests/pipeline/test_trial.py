@@ -138,7 +138,7 @@ def test_a_new_run_is_tried_with_the_policies_that_it_starts_from_and_a_played_r
         "hyperparameters": {"buffer_size": 32, "batch_size": 32},
         "checkpoint_interval": 32,
     }
-    plain = {
+    plain: dict[str, Any] = {
         "environment": {"kind": "gymnasium", "id": "CartPole-v1"},
         "behaviors": {"B": small},
         "checkpoint_settings": {"results_dir": str(tmp_path / "results"), "run_id": "trained"},
@@ -216,7 +216,7 @@ def test_a_small_run_makes_an_update(behavior, tmp_path):
 @pytest.mark.lengthy
 def test_all_learners_of_a_league_make_an_update(tmp_path):
     learners = {"main": {"actors": 3}, "rival": {"matches": [{"match": "newest", "against": "main"}]}}
-    plain = {
+    plain: dict[str, Any] = {
         "environment": {"kind": "builtin", "id": "RockPaperScissors"},
         "behaviors": {"B": {"trainer_type": "ppo", "league": {"learners": learners}}},
     }
@@ -291,7 +291,7 @@ def test_what_a_run_refuses_before_it_starts_is_refused(plain, words, monkeypatc
 
 
 def test_parts_of_a_run_that_the_trial_does_without_are_said():
-    plain = {
+    plain: dict[str, Any] = {
         "behaviors": {"B": {}},
         "environment": {"kind": "gymnasium", "factory": "a:b"},
         "evaluation": {"every": 1000},
@@ -320,7 +320,7 @@ def test_parts_of_a_run_that_the_trial_does_without_are_said():
     ids=["as it should be", "a wrong reward"],
 )
 def test_a_game_of_an_engine_is_tried_on_a_free_port(arguments, words, tmp_path):
-    plain = {
+    plain: dict[str, Any] = {
         "environment": {"kind": "open_protocol"},
         "env_settings": {"env_path": sys.executable, "env_args": [str(GAME), "--agents=4", *arguments]},
         "behaviors": {"Agent": {"network_settings": {"hidden_units": 8}}},
