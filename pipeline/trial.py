@@ -148,7 +148,7 @@ def _untried_environment(config: RunConfig) -> str:
         return ""
     if settings.env_path is None:
         return f"the environment, which waits for {kind.editor}"
-    if "no_graphics" in kind.engine_settings and not config.engine_settings.no_graphics and (reason := no_screen()):
+    if kind.opens_window and not config.engine_settings.no_graphics and (reason := no_screen()):
         why, _, _ = reason.partition(". ")
         return (
             f"the game {settings.env_path}, which opens a window, because {why} (--no-graphics tries the game without "

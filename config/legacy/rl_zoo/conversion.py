@@ -13,9 +13,10 @@ from headrace.config.legacy.rl_zoo import keys
 from headrace.config.legacy.rl_zoo.entries import Entry, EntryRequest, NoEntryError, find_entry, is_atari
 from headrace.config.legacy.rl_zoo.keys import OF_ITSELF
 from headrace.config.legacy.rl_zoo.writing import Given, Writing, in_words
-from headrace.config.section_warnings import FEW_STEPS
 from headrace.config.yaml_reader import Document
 
+_FEW_STEPS = 8
+"""Highest number of steps between two rounds of updates for which single updates after every few steps are the same."""
 _ATARI: Mapping[str, tuple[str, ...]] = {
     "noop_max": ("noop_max",),
     "frame_skip": ("frameskip",),
@@ -262,7 +263,7 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
         return
     envs = _number(writing, given, "n_envs", 1)
     steps = every * envs.value
-    if steps > max(FEW_STEPS, envs.value):
+    if steps > max(_FEW_STEPS, envs.value):
         writing.put("hyperparameters.train_freq", steps, freq, f"{freq} × {envs}")
         writing.put("hyperparameters.gradient_steps", steps if each == -1 else each, updates)
         writing.top.put("pipeline.max_policy_lag", 0, freq.old, _IN_TURN)
