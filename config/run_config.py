@@ -52,6 +52,11 @@ class RunConfig(Sections):
         """Return a key's location: `file:line`, or the option that set it; empty for plain data."""
         return self._locate(path, "").place
 
+    def in_place(self, path: KeyPath, message: str) -> str:
+        """Return a message about a key, preceded by the key's location, if known; an empty path has no location."""
+        place = self.place(path) if path else ""
+        return f"{place}: {message}" if place else message
+
     def is_set_by_command(self, path: KeyPath) -> bool:
         """Return True if `--set` set a key's value, in which case the value applies only until the run stops."""
         return self.place(path).startswith(SET)

@@ -76,8 +76,7 @@ def follow(arguments: Sequence[str] | None) -> int:
 def _validate(config: RunConfig, *, tried: bool) -> int:
     """Print the pipeline, or the reasons why the run can't work; return the exit status."""
     from headrace.pipeline.command.description import describe
-    from headrace.pipeline.main.preflight import missing_parts
-    from headrace.pipeline.main.references import all_names
+    from headrace.pipeline.main.preflight import all_names, missing_parts
 
     mistakes = all_names(config)
     if tried:
