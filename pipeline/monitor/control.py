@@ -10,7 +10,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.config.errors import ConfigError
-from headrace.pipeline.main.controls import NotNow, RunControls, Unconfirmed
+from headrace.pipeline.main.controls import NeedsConfirmation, NotNow, RunControls
 from headrace.pipeline.monitor.api import answer
 from headrace.pipeline.web.site import read_json
 
@@ -93,7 +93,7 @@ class Control:
                 await asyncio.wrap_future(done)
         except NotNow as error:
             raise web.HTTPConflict(text=str(error)) from None
-        except Unconfirmed as error:
+        except NeedsConfirmation as error:
             raise web.HTTPPreconditionRequired(text=f"{error}; to set it anyway, also send 'confirm: true'") from None
         except LookupError as error:
             raise web.HTTPNotFound(text=str(error.args[0])) from None
