@@ -90,13 +90,17 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
 def _run(small: RunConfig, rows: int) -> RunResult:
     """Run the small configuration until it ends, or has shown enough, or its time is over."""
     stop, limit_s, steps = StopRequest(), small.env_settings.timeout_wait, 0
+    playing = small.checkpoint_settings.inference
 
     def watch(snapshot: ProgressSnapshot) -> None:
         nonlocal steps
         learned = [each.updates > 0 and each.steps >= rows for each in snapshot.behaviors if _learns(small, each.name)]
         before, steps = steps, sum(each.steps for each in snapshot.behaviors)
         # A trial without progress continues: either it recovers, or the run's supervision ends it and names the cause.
-        if steps > before and snapshot.elapsed > (ENOUGH_S if all(learned) else limit_s):
+        enough = steps > before and snapshot.elapsed > (ENOUGH_S if all(learned) else limit_s)
+        # Playing agents count as steps only once per `time_horizon`, and their episode may never end.
+        endless = bool(snapshot.behaviors) and playing and snapshot.elapsed > 2 * limit_s
+        if enough or endless:
             stop.set()
 
     return run(small, stop=stop, on_progress=watch, console=False, progress=Progress(enabled=False))
