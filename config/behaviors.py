@@ -161,7 +161,7 @@ class BehaviorSettings(Settings):
     )
     threaded: Flag = Field(
         False,
-        description="Accepted for compatibility with ML-Agents, but has no effect and logs a warning: the learner "
+        description="Accepted for compatibility with ML-Agents, but has no effect: the learner "
         "always runs separately (see `pipeline.hosts.learners`).",
     )
     init_path: Annotated[PathText | None, BeforeValidator(_policy_file)] = Field(
@@ -191,9 +191,7 @@ class BehaviorSettings(Settings):
         description="If true, the steps of a `brain` that does not learn are also sent to custom stages, recordings "
         "and students (`hyperparameters.teacher`). Not in current ML-Agents files.",
     )
-    framework: Text | None = Field(
-        None, description="Accepted for compatibility with ML-Agents, but has no effect and logs a warning."
-    )
+    framework: Text | None = Field(None, description="Accepted for compatibility with ML-Agents, but has no effect.")
 
     @property
     def learns(self) -> bool:
@@ -322,7 +320,7 @@ class BehaviorSettings(Settings):
         if not self.learns:
             return []
         if not found and isinstance(self.hyperparameters, Hyperparameters):
-            return list(self.hyperparameters.contradictions(self))
+            return [each for each in self.hyperparameters.check(self) if not each.warns]
         return found
 
     def _about_even_checkpoints(self) -> list[Finding]:

@@ -51,10 +51,6 @@ class EnvironmentKind:
     kind has no goal environments."""
     description: str = "headrace.pipeline.command.description:describe_environment"
     """Function that returns a one-line description of a `RunConfig`'s environments, for `--validate`."""
-    env_settings: tuple[str, ...] = ()
-    """Keys of `env_settings` that affect this kind, in addition to those that affect every kind."""
-    engine_settings: tuple[str, ...] = ()
-    """Keys of `engine_settings` that affect this kind."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Defaults for keys of other sections that differ from ML-Agents' defaults, keyed by section."""
     learning_defaults: bool = False
@@ -63,6 +59,8 @@ class EnvironmentKind:
     """True if an actor steps its instances one after another, in which case several actors are faster than one."""
     apart: bool = False
     """True if each instance is a separate program, whose path is `env_settings.env_path`."""
+    opens_window: bool = False
+    """True if the program opens a window without `engine_settings.no_graphics`."""
     editor: str = ""
     """Name, for messages, of the editor that a run of this kind waits for if `env_path` is not set."""
     editor_port: int | None = None
@@ -73,12 +71,6 @@ class EnvironmentKind:
     holds_actions: bool = False
     """True if the environment itself repeats each action for `action_repeat` steps."""
 
-
-_OF_PROGRAMS = ("env_path", "env_args", "base_port", "on_close", "max_message_mib")
-_UNITY_ENGINE = (
-    *("width", "height", "quality_level", "time_scale", "target_frame_rate", "capture_frame_rate"),
-    *("no_graphics", "no_graphics_monitor"),
-)
 
 ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
     builtin=EnvironmentKind(
@@ -134,7 +126,6 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         made_by=("factory",),
         example="factory: my_module:make_environment",
         keys=("options",),
-        engine_settings=_UNITY_ENGINE,
         not_shown="environments of kind mlagents have no images to show",
     ),
     unity=EnvironmentKind(
@@ -144,8 +135,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         references="headrace.stages.environments.engines.unity.game:named_channels",
         preflight="headrace.stages.environments.engines.unity.game:check_executable",
         description="headrace.pipeline.command.description:describe_programs",
-        env_settings=(*_OF_PROGRAMS, "num_areas", "side_channels", "listen"),
-        engine_settings=_UNITY_ENGINE,
+        opens_window=True,
         apart=True,
         editor="the Unity Editor",
         editor_port=5004,
@@ -160,8 +150,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         check="headrace.config.section_checks:check_programs",
         preflight="headrace.stages.environments.engines.godot.game:check_build",
         description="headrace.pipeline.command.description:describe_programs",
-        env_settings=_OF_PROGRAMS,
-        engine_settings=("time_scale", "no_graphics", "no_graphics_monitor"),
+        opens_window=True,
         defaults={"env_settings": {"base_port": 11008}, "engine_settings": {"time_scale": 1.0, "no_graphics": True}},
         apart=True,
         editor="Godot's editor",
@@ -177,7 +166,6 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         check="headrace.config.section_checks:check_programs",
         preflight="headrace.stages.environments.engines.open_protocol.game:check_game",
         description="headrace.pipeline.command.description:describe_programs",
-        env_settings=_OF_PROGRAMS,
         defaults={"env_settings": {"base_port": 12008}},
         learning_defaults=True,
         apart=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TypeAlias
 
@@ -80,6 +80,12 @@ class Finding:
     message: str
     involves: tuple[KeyPath, ...] = ()
     """Other keys that the check depends on. If one of them is invalid, the finding is dropped."""
+    warns: bool = False
+    """True for a warning: the value is valid, but the run does something else than the user probably wants."""
+
+    def below(self, path: KeyPath) -> Finding:
+        """Return the finding with its paths relative to a model that has this finding's model at `path`."""
+        return replace(self, path=(*path, *self.path), involves=tuple((*path, *other) for other in self.involves))
 
 
 class FindingsError(ValueError):

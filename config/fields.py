@@ -46,7 +46,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _relate(self) -> Self:
-        report([*self._mistakes()])
+        report([finding for finding in self._mistakes() if not finding.warns])
         self._derive()
         return self
 

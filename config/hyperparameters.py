@@ -72,12 +72,11 @@ class Hyperparameters(Settings):
         """Return a copy for a trial run, in which the first update comes after about `rows` steps and is quick."""
         return self
 
-    def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find conflicts with the behaviour's other settings; the findings' paths are relative to its block."""
-        yield from ()
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Find conflicts with the behaviour's other settings, and values that deserve a warning.
 
-    def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find valid settings that are probably mistakes; the findings' paths are relative to the behaviour's block."""
+        The findings' paths are relative to the behaviour's block.
+        """
         yield from ()
 
     def extra_columns(self) -> tuple[str, ...]:
@@ -175,22 +174,17 @@ class OnPolicyHyperparameters(Hyperparameters):
         """Return a copy that updates after `rows` steps, in a single pass over them."""
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
-    def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Report per-minibatch advantage normalisation for a network with memory, which is not supported."""
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Report per-minibatch normalisation with a memory, and warn about a minibatch larger than the buffer."""
         if self.advantage_normalization == "minibatch" and block.network_settings.memory is not None:
             message = "'minibatch' can't be combined with network_settings.memory; expected 'buffer' or 'none'"
             yield Finding(("hyperparameters", "advantage_normalization"), message, (("network_settings", "memory"),))
-
-    def warnings(self, block: Block) -> Iterator[Finding]:
-        """Report a minibatch larger than the buffer, and a `shared_grad_norm` that has no effect."""
         if self.buffer_size < self.batch_size:
             message = (
                 f"{self.buffer_size} is smaller than batch_size ({self.batch_size}), so each minibatch is the whole "
                 "buffer"
             )
-            yield Finding(("hyperparameters", "buffer_size"), message)
-        if self.shared_grad_norm and self.max_grad_norm is None:
-            yield Finding(("hyperparameters", "shared_grad_norm"), "has no effect without max_grad_norm")
+            yield Finding(("hyperparameters", "buffer_size"), message, warns=True)
 
     def _derive(self) -> None:
         for name in ("beta_schedule", "epsilon_schedule"):
@@ -234,15 +228,15 @@ class PPOHyperparameters(OnPolicyHyperparameters):
 class POCAHyperparameters(OnPolicyHyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `poca`, whose critic sees the entire group."""
 
-    def warnings(self, block: Block) -> Iterator[Finding]:
-        """Report reward signals that judge agents individually."""
-        yield from super().warnings(block)
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Also warn about reward signals that judge agents individually."""
+        yield from super().check(block)
         for name in block.learned_signals:
             message = (
                 "rewards each agent separately, while poca's critic values the whole group, so it may mislead the "
                 "critic; use only the extrinsic reward with poca"
             )
-            yield Finding(("reward_signals", name), message)
+            yield Finding(("reward_signals", name), message, warns=True)
 
 
 class BCHyperparameters(Hyperparameters):
@@ -277,7 +271,7 @@ class BCHyperparameters(Hyperparameters):
         """Return a copy that updates after `rows` steps, in a single pass over them."""
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
-    def contradictions(self, block: Block) -> Iterator[Finding]:
+    def check(self, block: Block) -> Iterator[Finding]:
         """Report exploration noise, which is useless for imitation."""
         if block.network_settings.gsde is not None:
             message = "can't be combined with trainer_type 'bc', which imitates and does not explore; leave it out"

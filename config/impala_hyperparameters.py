@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from headrace.config.errors import Finding
-from headrace.config.fields import Flag, Float, Int, changed
+from headrace.config.fields import Flag, Float, Int
 from headrace.config.hyperparameters import (
     Block,
     Hyperparameters,
@@ -135,32 +135,22 @@ class ImpalaHyperparameters(Hyperparameters):
         """Return `action_heads` if the acting policies are cloned, otherwise nothing."""
         return ("action_heads",) if self.batch_size_from_replay and self.policy_cloning_cost else ()
 
-    def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Report a separate critic in a network with memory, because unrolls can't hold the critic's memory."""
-        if block.network_settings.memory is None:
-            return
-        if not self._is_set("shared_critic"):
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Report a separate critic in a network with memory, and warn if only the critic would learn."""
+        if block.network_settings.memory is not None and not self._is_set("shared_critic"):
             self._fill(shared_critic=True)
-        elif not self.shared_critic:
+        elif block.network_settings.memory is not None and not self.shared_critic:
             message = (
                 "false can't be combined with network_settings.memory: an unroll stores the actor's memory, which the "
                 "critic must share; leave it out"
             )
             yield Finding(("hyperparameters", "shared_critic"), message, (("network_settings", "memory"),))
-
-    def warnings(self, block: Block) -> Iterator[Finding]:
-        """Report replay keys that have no effect, and settings that would train only the critic."""
-        if not self.batch_size_from_replay:
-            for key in ("replay_capacity", "replay_sampling", "policy_cloning_cost", "value_cloning_cost"):
-                if key in changed(self):
-                    message = "has no effect, because no unrolls are replayed (batch_size_from_replay is 0)"
-                    yield Finding(("hyperparameters", key), message)
         if self.critic_pretrain_steps >= block.max_steps:
             message = (
                 f"{self.critic_pretrain_steps} steps cover the entire run (max_steps: {block.max_steps}): only the "
                 "critic learns, and the policy never changes"
             )
-            yield Finding(("hyperparameters", "critic_pretrain_steps"), message)
+            yield Finding(("hyperparameters", "critic_pretrain_steps"), message, warns=True)
 
     def _derive(self) -> None:
         if not self._is_set("batch_size_from_replay"):

@@ -11,7 +11,7 @@ from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, M
 from headrace.config.plain_data import plain
 from headrace.config.run_config import RunConfig, merge_default_settings
 from headrace.config.section_checks import check_run, lacking_programs
-from headrace.config.validation import check, show
+from headrace.config.validation import MERGED, ONLY_CONVERTED, check, show
 from headrace.config.yaml_reader import Document, read_file, read_text
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def convert(
         text = as_yaml(entry.data, entry.notes.comments)
         return ConvertedFile(f"{_OF_AN_ENTRY}{entry.header}{text}", warnings, entry.left_out)
     modern = _modern(document, curriculum, sampler, lesson)
-    warnings = _check(modern, (), complete=False, model=_Converted).warnings
+    warnings = _check(modern, (), complete=False, converts=True).warnings
     if modern.unchanged and not modern.document.tagged:
         return ConvertedFile(Path(path).read_text(encoding="utf-8-sig"), warnings)
     return ConvertedFile(f"{_CONVERTED}{as_yaml(modern.data, modern.notes.comments)}", warnings)
@@ -144,15 +144,8 @@ def _modern(
     )
 
 
-class _Converted(RunConfig):
-    """A configuration that is only converted, not run. Mistakes that would only prevent a run become warnings."""
-
-    def _check_run(self) -> list[Finding]:
-        return []
-
-
 def _check(
-    modern: ConvertedDocument, overrides: Sequence[str | Override], complete: bool, model: type[RunConfig] = RunConfig
+    modern: ConvertedDocument, overrides: Sequence[str | Override], complete: bool, converts: bool = False
 ) -> RunConfig:
     parsed, wrong_arguments = parse(overrides)
     data, sets, misplaced = apply(modern.data, parsed)
@@ -164,8 +157,8 @@ def _check(
     places = _Places(modern, sets)
     lacking: list[Finding] = []
     try:
-        config = check(model, completed, places)
-        lacking += [*lacking_programs(config), *(check_run(config) if model is _Converted else ())]
+        config = check(RunConfig, completed, places, ONLY_CONVERTED if converts else MERGED)
+        lacking += [*lacking_programs(config), *(check_run(config) if converts else ())]
         mistakes += [places(each.path, each.message) for each in lacking if complete]
     except ConfigError as error:
         mistakes += error.mistakes
@@ -173,7 +166,7 @@ def _check(
     if mistakes:
         raise ConfigError(sorted(mistakes, key=lambda each: (each.file != name, each.line or 0)))
     notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings)
-    if modern.old and model is not _Converted:
+    if modern.old and not converts:
         notes = (*notes, f'{name}: {_OLD_FORM}: run-pipeline --convert "{name}" > new.yaml')
     findings = (*inherited, *((_RESUME_YIELDS,) if yields else ()), *lacking)
     return config.loaded(Path(name) if name else None, places, notes, findings)

@@ -41,7 +41,9 @@ How it is read:
   suppresses the warning.
 - Files for older versions of ML-Agents are converted while they are read, with a warning for each old key; see
   [migrating.md](migrating.md).
-- A key that is accepted for compatibility with ML-Agents but has no effect causes a warning with its file and line.
+- A valid value that makes the run do something else than it seems to say, such as a buffer that is never filled,
+  causes a warning with its file and line. A key that merely has no effect in a run, such as a key of ML-Agents that
+  Headrace does not need, causes none.
 
 The tables give each key's type, default and range. "required" means that there is no default; null means no
 value. A parameter of `environment_parameters` is a number, a sampler, or a map with a `curriculum`.

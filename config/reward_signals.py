@@ -54,7 +54,7 @@ class ExtrinsicSettings(RewardSignalSettings):
 
     network_settings: NetworkSettings | None = Field(
         None,
-        description="Accepted for compatibility with ML-Agents, but has no effect and logs a warning: the extrinsic "
+        description="Accepted for compatibility with ML-Agents, but has no effect: the extrinsic "
         "reward has no network.",
     )
 
@@ -68,7 +68,7 @@ class LearnedSignalSettings(RewardSignalSettings):
     )
     network_settings: NetworkSettings = Field(
         default_factory=NetworkSettings,
-        description="Settings of the signal's own networks; `memory` has no effect and logs a warning.",
+        description="Settings of the signal's own networks; `memory` has no effect.",
     )
 
     def _derive(self) -> None:

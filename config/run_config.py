@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import PrivateAttr, ValidationError, ValidationInfo, model_validator
 
@@ -12,14 +12,14 @@ from headrace.config.behaviors import BehaviorSettings
 from headrace.config.environment import EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY
 from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
+from headrace.config.fields import report
 from headrace.config.league import UNKNOWN, LeagueSettings
 from headrace.config.league_presets import PRESET_LEARNING
 from headrace.config.learning_defaults import instances_of, with_learning_defaults
 from headrace.config.section_checks import check_run, check_sections
-from headrace.config.section_warnings import section_warnings
 from headrace.config.sections import Sections
 from headrace.config.trainers import DEFAULT_TRAINER, declared_kind
-from headrace.config.validation import MERGED, check
+from headrace.config.validation import MERGED, ONLY_CONVERTED, check
 from headrace.surroundings import absolute
 
 SHARED = "x-"
@@ -31,6 +31,7 @@ class RunConfig(Sections):
 
     _path: Path | None = PrivateAttr(None)
     _warnings: tuple[str, ...] = PrivateAttr(())
+    _deserve_warnings: tuple[Finding, ...] = PrivateAttr(())
     _locate: Locate = PrivateAttr(default_factory=lambda: nowhere)  # a plain function would count as a method
 
     @property
@@ -51,6 +52,11 @@ class RunConfig(Sections):
     def place(self, path: KeyPath) -> str:
         """Return a key's location: `file:line`, or the option that set it; empty for plain data."""
         return self._locate(path, "").place
+
+    def in_place(self, path: KeyPath, message: str) -> str:
+        """Return a message about a key, preceded by the key's location, if known; an empty path has no location."""
+        place = self.place(path) if path else ""
+        return f"{place}: {message}" if place else message
 
     def is_set_by_command(self, path: KeyPath) -> bool:
         """Return True if `--set` set a key's value, in which case the value applies only until the run stops."""
@@ -125,7 +131,7 @@ class RunConfig(Sections):
         """
         self._path = path
         self._locate = locate
-        about_keys = (str(locate(each.path, each.message)) for each in (*findings, *section_warnings(self)))
+        about_keys = (str(locate(each.path, each.message)) for each in (*findings, *self._deserve_warnings))
         self._warnings = (*notes, *about_keys)
         return self
 
@@ -150,7 +156,11 @@ class RunConfig(Sections):
     @model_validator(mode="before")
     @classmethod
     def _merge(cls, data: Any, info: ValidationInfo) -> Any:
-        return data if info.context == MERGED or not isinstance(data, dict) else merge_default_settings(data)[0]
+        return (
+            data
+            if info.context in (MERGED, ONLY_CONVERTED) or not isinstance(data, dict)
+            else merge_default_settings(data)[0]
+        )
 
     def _mistakes(self) -> list[Finding]:
         environment = self.environment
@@ -160,11 +170,15 @@ class RunConfig(Sections):
             self._fill(environment=self._filled(environment))
         if self.environment_kind.learning_defaults:
             self._fill_learning_defaults()
-        return [*check_sections(self), *self._check_run()]
+        found = check_sections(self)
+        self._deserve_warnings = tuple(each for each in found if each.warns)
+        return found
 
-    def _check_run(self) -> list[Finding]:
-        """Find all reasons to refuse a run."""
-        return check_run(self)
+    @model_validator(mode="after")
+    def _check_run(self, info: ValidationInfo) -> Self:
+        if info.context != ONLY_CONVERTED:
+            report([*check_run(self)])
+        return self
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:
         """Move `num_envs` from Unity's `environment` to `env_settings`. Drop the section unless it repeats actions."""

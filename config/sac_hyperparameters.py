@@ -143,8 +143,8 @@ class SACHyperparameters(Hyperparameters):
         if not self._is_set("reward_signal_steps_per_update"):
             self._fill(reward_signal_steps_per_update=self.steps_per_update)
 
-    def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Report a replay buffer too small for a full sequence, and conflicts with hindsight."""
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Report conflicts with a memory or hindsight, and warn about sizes that prevent nearly all learning."""
         memory = block.network_settings.memory
         if self.hindsight is not None and memory is not None:
             message = (
@@ -166,37 +166,19 @@ class SACHyperparameters(Hyperparameters):
             yield Finding(
                 ("hyperparameters", "buffer_size"), message, (("network_settings", "memory", "sequence_length"),)
             )
-
-    def warnings(self, block: Block) -> Iterator[Finding]:
-        """Report sizes that would prevent all or nearly all learning."""
-        if self.reward_signal_steps_per_update != self.steps_per_update and not block.learned_signals:
-            message = "has no effect, because no reward signal learns"
-            yield Finding(("hyperparameters", "reward_signal_steps_per_update"), message)
-        if self.gradient_steps is not None and self.steps_per_update != 1 and not block.learned_signals:
-            message = "has no effect, because gradient_steps sets the number of updates in a round"
-            yield Finding(("hyperparameters", "steps_per_update"), message)
         if self.buffer_init_steps > self.buffer_size:
             message = (
                 f"{self.buffer_init_steps} exceeds buffer_size ({self.buffer_size}): the oldest steps are "
                 "overwritten before the first update"
             )
-            yield Finding(("hyperparameters", "buffer_init_steps"), message)
-        if self.random_steps and block.network_settings.deterministic:
-            message = (
-                "has no effect, because with network_settings.deterministic the actors use the mean action from the "
-                "start"
-            )
-            yield Finding(("hyperparameters", "random_steps"), message)
-        elif self.random_steps >= block.max_steps:
+            yield Finding(("hyperparameters", "buffer_init_steps"), message, warns=True)
+        if self.random_steps >= block.max_steps:
             message = f"{self.random_steps} steps cover all of max_steps ({block.max_steps}), so no policy ever acts"
-            yield Finding(("hyperparameters", "random_steps"), message)
-        if self.target_entropy is not None and self.entropy_coefficient == "fixed":
-            message = "has no effect, because with entropy_coefficient: fixed the coefficient is not learned"
-            yield Finding(("hyperparameters", "target_entropy"), message)
+            yield Finding(("hyperparameters", "random_steps"), message, warns=True)
         first = max(1 if block.network_settings.memory else self.batch_size, self.buffer_init_steps + 1)
         if first > block.max_steps:
             message = (
                 f"{block.max_steps} steps end before the first update, which comes after {first} (buffer_init_steps "
                 "and batch_size): nothing is learned"
             )
-            yield Finding(("max_steps",), message)
+            yield Finding(("max_steps",), message, warns=True)

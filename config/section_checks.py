@@ -1,18 +1,28 @@
-"""Checks across several sections of the YAML. Checks within a single section are in that section's model."""
+"""Checks across several sections of the YAML, and warnings about settings that are probably mistakes.
+
+Checks within a single section are in that section's model. Settings that merely have no effect give no warning.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 from headrace.config.behaviors import BehaviorSettings
 from headrace.config.brains import PLAYER, BrainSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY, load_entry
 from headrace.config.errors import Finding, KeyPath, dotted, suggest
+from headrace.config.fields import changed
+from headrace.config.file_names import why_not_on_windows
 from headrace.config.host_kinds import NODE, HostResources
+from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.league_checks import about_leagues
 from headrace.config.league_placement import placement_key, placement_of
-from headrace.config.listen import LAST_PORT
+from headrace.config.listen import LAST_PORT, reaches_others
+from headrace.config.paths import is_of_windows
 from headrace.config.sections import Sections
+from headrace.config.trainers import declared_kind
 
 _BEHAVIORS: KeyPath = ("behaviors",)
 _DEFAULT: KeyPath = ("default_settings",)
@@ -20,14 +30,17 @@ _MOST_PROGRAMS = 256
 """Maximum number of programs per actor, which is limited by the range of agent ids."""
 
 
-def check_run(config: Sections) -> list[Finding]:
+def check_run(config: Sections) -> Iterator[Finding]:
     """Find mistakes in a run's environments that do not matter if the file is only converted."""
-    return [*_about_environment(config)]
+    if config.environment is not None and config.environment.behavior is not None:
+        yield from _listed(config, ("environment", "behavior"), config.environment.behavior)
+    if config.environment_kind.check is not None:
+        yield from load_entry(config.environment_kind.check)(config)
 
 
 def check_sections(config: Sections) -> list[Finding]:
-    """Find all other conflicts between sections."""
-    return [
+    """Find all other conflicts between sections; if there are none, find the settings that deserve a warning."""
+    mistakes = [
         *_about_behaviors(config),
         *_about_teachers(config),
         *_about_roles(config),
@@ -42,6 +55,20 @@ def check_sections(config: Sections) -> list[Finding]:
         *_about_persons(config),
         *about_leagues(config),
     ]
+    if mistakes:
+        return mistakes
+    warnings = [
+        *_about_checkpoints(config),
+        *_about_listening(config),
+        *_about_misspelt_roles(config),
+        *_about_curricula(config),
+        *_about_demonstrations_alone(config),
+        *_about_other_systems(config),
+    ]
+    for path, settings in config.blocks():
+        if settings.learns:
+            warnings += [each.below(path) for each in _about_learning(config, settings)]
+    return [replace(each, warns=True) for each in warnings]
 
 
 def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
@@ -183,13 +210,6 @@ def _about_teachers(config: Sections) -> Iterator[Finding]:
                 "file and set it as demo_path"
             )
             yield from _listed(config, where, teacher, fix)
-
-
-def _about_environment(config: Sections) -> Iterator[Finding]:
-    if config.environment is not None and config.environment.behavior is not None:
-        yield from _listed(config, ("environment", "behavior"), config.environment.behavior)
-    if config.environment_kind.check is not None:
-        yield from load_entry(config.environment_kind.check)(config)
 
 
 def check_behavior(config: Sections) -> Iterator[Finding]:
@@ -375,3 +395,209 @@ def _about_persons(config: Sections) -> Iterator[Finding]:
             "a player; leave it out, and evaluate the policy in a run against another brain"
         )
         yield Finding(("evaluation",), message, (first,))
+
+
+# Warnings.
+
+
+def _about_other_systems(config: Sections) -> Iterator[Finding]:
+    """Report folder names that this system accepts and others do not."""
+    for key in ("run_id", "initialize_from"):
+        reason = why_not_on_windows(getattr(config.checkpoint_settings, key) or "")
+        if reason:
+            yield Finding(("checkpoint_settings", key), f"this run can't be moved to Windows: {reason}")
+    for section, path in (("checkpoint_settings", "results_dir"), ("env_settings", "env_path")):
+        given = getattr(getattr(config, section), path) or ""
+        if sys.platform != "win32" and is_of_windows(given):
+            yield Finding((section, path), f"'{given}' is a Windows path, which does not exist on this system")
+    by_lower: dict[str, str] = {}
+    for name in config.behaviors:
+        other = by_lower.setdefault(name.lower(), name)
+        if other != name:
+            message = (
+                f"differs from {other} only in upper and lower case, so Windows and macOS would use the same folder "
+                "for both"
+            )
+            yield Finding(("behaviors", name), message)
+
+
+def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
+    """Report behaviours that learn without acting while others act."""
+    if config.replay is not None or config.checkpoint_settings.inference:
+        return
+    alone = [name for name, each in config.behaviors.items() if each.learns and each.demonstrations is not None]
+    others = [name for name in config.behaviors if name not in alone]
+    for name in alone if others else ():
+        message = (
+            f"learns only from demonstrations, and {others[0]} does not, so one run can't train both. This run leaves "
+            f"{name} out, and fails if its environment has agents of that behaviour. Train {name} in a separate run, "
+            "or let it imitate a 'teacher' of this run"
+        )
+        yield Finding(("behaviors", name), message)
+
+
+def _about_checkpoints(config: Sections) -> Iterator[Finding]:
+    settings = config.checkpoint_settings
+    if settings.load_model:
+        yield Finding(("checkpoint_settings", "load_model"), "is deprecated; it is treated as 'resume: true'")
+    if settings.resume and settings.initialize_from is not None:
+        message = "has no effect, because 'resume: true' takes precedence"
+        yield Finding(("checkpoint_settings", "initialize_from"), message)
+
+
+def _about_listening(config: Sections) -> Iterator[Finding]:
+    of_unity = config.environment is None or config.environment.kind == UNITY
+    if of_unity and config.replay is None and reaches_others(config.env_settings.listen):
+        message = (
+            "lets any machine that can reach this one connect in place of Unity, see the actions and end the run; "
+            "'localhost' is enough for a Unity process on this machine"
+        )
+        yield Finding(("env_settings", "listen"), message)
+
+
+def _about_misspelt_roles(config: Sections) -> Iterator[Finding]:
+    roles = config.environment.behaviors if config.environment is not None else {}
+    for pattern, role in roles.items():
+        hint = suggest(role.behavior or "", config.behaviors)
+        if hint and role.behavior not in (*config.behaviors, *config.met_behaviors):
+            message = f"'{role.behavior}' is not listed under behaviors, so it learns with default_settings{hint}"
+            yield Finding(("environment", "behaviors", pattern), message)
+
+
+def _about_curricula(config: Sections) -> Iterator[Finding]:
+    for path, criteria, last in config.completion_criteria():
+        if last:
+            continue
+        if criteria.measure == "reward" and not criteria.min_lesson_length:
+            message = "is 0, so the lesson can end after a single lucky episode; 100 is usual"
+            yield Finding((*path, "min_lesson_length"), message)
+        elif criteria.measure == "Elo" and _never_rated_up_to(config, criteria.behavior, criteria.threshold):
+            message = (
+                f"'Elo' stays constant, because {criteria.behavior} plays only against its newest policy "
+                "(play_against_latest_model_ratio: 1, or learning_teams: all), and games against itself are not "
+                "rated; so the lesson never ends"
+            )
+            yield Finding((*path, "measure"), message)
+
+
+def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> bool:
+    """Return True if a behaviour's rating can never exceed a threshold.
+
+    The rating is constant if the behaviour plays only against its own newest policy.
+    """
+    if config.default_settings is not None and config.default_settings.self_play is not None:
+        return False  # other behaviours may appear later
+    all_settings = {n: s.self_play for n, s in config.behaviors.items() if s.self_play is not None}
+    if len(all_settings) != 1 or behavior not in all_settings:
+        return False
+    settings = all_settings[behavior]
+    newest = settings.learning_teams == "all" or settings.play_against_latest_model_ratio >= 1
+    against_itself = newest and not settings.brains
+    return against_itself and settings.initial_elo <= threshold
+
+
+# Warnings about one behaviour; the findings' paths start at its block.
+
+
+def _about_learning(config: Sections, settings: BehaviorSettings) -> Iterator[Finding]:
+    yield from _about_self_play(settings)
+    yield from _about_old_sizes(settings)
+    yield from _about_sequences(settings)
+    yield from _about_trainer(settings)
+    yield from _about_start(config, settings)
+    if settings.network_settings.deterministic and not _plays_only(config, settings):
+        message = (
+            "the policy does not explore while it learns, which rarely works; this setting is meant for --inference"
+        )
+        yield _about("network_settings.deterministic", message)
+
+
+def _plays_only(config: Sections, settings: BehaviorSettings) -> bool:
+    """Return True if no trainer learns from the agents' actions."""
+    imitates = declared_kind(settings.trainer_type).imitates
+    return config.checkpoint_settings.inference or config.replay is not None or imitates
+
+
+def _about_start(config: Sections, settings: BehaviorSettings) -> Iterator[Finding]:
+    if settings.init_path is None:
+        return
+    source = config.checkpoint_settings.initialize_from
+    if config.checkpoint_settings.resume:
+        yield Finding(("init_path",), "has no effect, because 'resume: true' takes precedence")
+    elif source is not None and any(sign in settings.init_path for sign in "/\\"):
+        message = f"takes precedence over initialize_from, so this behaviour loads nothing from run '{source}'"
+        yield Finding(("init_path",), message)
+
+
+def _about(keys: str, message: str) -> Finding:
+    """Return a finding about a dotted key, which must not contain user-chosen names, because these may contain dots."""
+    return Finding(tuple(keys.split(".")), message)
+
+
+def _about_self_play(settings: BehaviorSettings) -> Iterator[Finding]:
+    if settings.self_play is None:
+        return
+    if settings.self_play.learning_teams == "turns" and settings.self_play.team_change > settings.max_steps:
+        yield _about(
+            "self_play.team_change",
+            f"{settings.self_play.team_change} steps exceed max_steps ({settings.max_steps}), so one team learns for "
+            "the entire run",
+        )
+    if declared_kind(settings.trainer_type).off_policy:
+        yield _about(
+            "self_play",
+            f"opponents change, but {settings.trainer_type} keeps learning from steps against earlier opponents, which "
+            "may mislead it; ppo suits self-play better",
+        )
+
+
+def _about_old_sizes(settings: BehaviorSettings) -> Iterator[Finding]:
+    for name, signal in settings.learned_signals.items():
+        if signal.encoding_size is not None:
+            taken = signal.encoding_size == signal.network_settings.hidden_units
+            instead = "it is read as network_settings.hidden_units" if taken else "network_settings take precedence"
+            yield _about(f"reward_signals.{name}.encoding_size", f"is deprecated; {instead}")
+
+
+def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:
+    memory = settings.network_settings.memory
+    if memory is None or not isinstance(settings.hyperparameters, Hyperparameters):
+        return
+    path, length = "network_settings.memory.sequence_length", memory.sequence_length
+    unroll = settings.hyperparameters.longest_piece
+    imitates = declared_kind(settings.trainer_type).imitates
+    if length > settings.time_horizon and unroll is None and not imitates:
+        yield _about(
+            path,
+            f"{length} is longer than time_horizon ({settings.time_horizon}), at which trajectories are cut, so "
+            f"sequences have at most {settings.time_horizon} steps, and the rest of each is padding",
+        )
+    sizes: dict[str, int] = {}
+    if unroll is not None:
+        if "sequence_length" in changed(memory) and length != unroll and settings.behavioral_cloning is None:
+            yield _about(path, f"has no effect: sequences are unrolls (hyperparameters.unroll_length: {unroll})")
+    elif (batch_size := getattr(settings.hyperparameters, "batch_size", None)) is not None:
+        sizes["hyperparameters.batch_size"] = batch_size
+    if settings.behavioral_cloning is not None and settings.behavioral_cloning.batch_size is not None:
+        sizes["behavioral_cloning.batch_size"] = settings.behavioral_cloning.batch_size
+    for key, size in sizes.items():
+        if size % length:
+            count = max(1, size // length)
+            whole = "1 whole sequence" if count == 1 else f"{count} whole sequences"
+            yield _about(
+                path, f"{length} does not divide {key} ({size}): a batch contains {whole} ({count * length} steps)"
+            )
+
+
+def _about_trainer(settings: BehaviorSettings) -> Iterator[Finding]:
+    if isinstance(settings.hyperparameters, Hyperparameters):
+        yield from (each for each in settings.hyperparameters.check(settings) if each.warns)
+        size = settings.hyperparameters.rows_per_update or 0
+        if size > settings.max_steps:
+            sizes = ("train_freq", "buffer_size", "batch_size")
+            key = next(name for name in sizes if hasattr(settings.hyperparameters, name))
+            yield _about(
+                f"hyperparameters.{key}",
+                f"{size} steps exceed max_steps ({settings.max_steps}): training ends before the first update, "
+                "and nothing is learned",
+            )

@@ -236,7 +236,7 @@ class CheckpointSettings(Settings):
         description="Number of complete checkpoints to keep, newest first, for `resume`, which falls back to an older "
         "one if the newest is damaged. (`keep_checkpoints` of a behaviour counts exported policies.)",
     )
-    train_model: Flag = Field(False, description="Deprecated: has no effect and logs a warning.")
+    train_model: Flag = Field(False, description="Deprecated: has no effect.")
     inference: Flag = Field(False, description="Act without learning, and save nothing.")
     results_dir: PathText = Field("results", min_length=1, description="Folder of all runs.")
 

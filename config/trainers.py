@@ -49,8 +49,6 @@ class TrainerKind:
     """Keys of `network_settings` that have different defaults with this trainer."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that conflict with this trainer, with the reason."""
-    without_effect: Mapping[str, str] = field(default_factory=dict)
-    """Keys of the behaviour's block that this trainer ignores, with the reason."""
 
 
 DEFAULT_TRAINER = "ppo"
@@ -81,17 +79,12 @@ TRAINERS: Table[TrainerKind] = Table(
             "self_play": "it would imitate its opponents",
             "behavioral_cloning": "imitation is all that bc does; its demo_path goes under hyperparameters",
         },
-        without_effect={
-            "reward_signals": "bc imitates and learns from no reward",
-            "time_horizon": "bc learns from demonstrations, or from its teacher's trajectories, as they arrive",
-        },
     ),
     impala=TrainerKind(
         "headrace.stages.trainer.impala:ImpalaTrainer",
         ImpalaHyperparameters,
         without_autograd=_VECTORS,
         network_defaults={"normalize": True, "activation": "tanh"},  # docs/learning.md shows why
-        without_effect={"time_horizon": "trajectories are cut at hyperparameters.unroll_length"},
     ),
 )
 """The built-in trainers, keyed by the value of `trainer_type`."""

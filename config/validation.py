@@ -31,19 +31,22 @@ Model = TypeVar("Model", bound=BaseModel)
 MERGED = {"default_settings": "merged"}
 """Validation context for data into which `default_settings` is already merged; merging again would restore dropped
 keys."""
+ONLY_CONVERTED = {**MERGED, "use": "converted"}
+"""Validation context for a file that is converted, not run: mistakes that would only prevent a run are not reported."""
 
 _TAGS = ("kind", "sampler_type", "trainer_type", "use")
 """Keys that determine the meaning of the map they are in: if one of them is wrong, the map's other keys can't be
 checked."""
 
 
-def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
+def check(model: type[Model], data: dict[str, Any], locate: Locate, context: Mapping[str, str] = MERGED) -> Model:
     """Build the model from plain data.
 
     Args:
         model: the model to build.
         data: the plain data, which is not modified.
         locate: returns a `Mistake` for a path in the data and a message.
+        context: `MERGED` or `ONLY_CONVERTED`.
 
     Raises:
         ConfigError: if anything is wrong; it lists all mistakes.
@@ -52,7 +55,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
     removed: list[KeyPath] = []
     while True:
         try:
-            valid = model.model_validate(data, context=MERGED)
+            valid = model.model_validate(data, context=context)
         except ValidationError as error:
             findings = explain(model, error, data)
         else:
@@ -209,10 +212,7 @@ def _one(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> list[Find
     kind, context, value = item["type"], item.get("ctx", {}), item["input"]
     cause = context.get("error")
     if isinstance(cause, FindingsError):
-        return [
-            Finding((*path, *each.path), each.message, tuple((*path, *other) for other in each.involves))
-            for each in cause.findings
-        ]
+        return [each.below(path) for each in cause.findings]
     if kind == "missing":
         return [Finding(path, _missing(top, path, data))]
     if kind == "extra_forbidden":

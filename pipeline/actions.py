@@ -1,7 +1,7 @@
 """The command's actions: train, validate, convert, export, plot, serve, and play a tournament.
 
 Heavy imports wait until there is something to run, so `--help` and `--validate` answer immediately. `--validate`
-imports the modules that the configuration names, and does a trial run in a separate process.
+imports the modules that the configuration names, and does a small trial run (`trial.py`).
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ def follow(arguments: Sequence[str] | None) -> int:
 def _validate(config: RunConfig, *, tried: bool) -> int:
     """Print the pipeline, or the reasons why the run can't work; return the exit status."""
     from headrace.pipeline.command.description import describe
-    from headrace.pipeline.main import trial
-    from headrace.pipeline.main.preflight import missing_parts
-    from headrace.pipeline.main.references import all_names
+    from headrace.pipeline.main.preflight import all_names, missing_parts
 
     mistakes = all_names(config)
     if tried:
+        from headrace.pipeline.trial import try_run
+
         mistakes = list(dict.fromkeys([*missing_parts(config), *mistakes]))
         if not mistakes:
-            mistakes, warnings = trial.try_run(config)
+            mistakes, warnings = try_run(config)
             _warn(warnings)
     for mistake in mistakes:
         complain(mistake)

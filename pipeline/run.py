@@ -29,8 +29,7 @@ from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.hosts.early_children import started_early
 from headrace.pipeline.main.coordinator import Coordinator
-from headrace.pipeline.main.preflight import check_run
-from headrace.pipeline.main.references import in_place, key_of
+from headrace.pipeline.main.preflight import check_run, key_of
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.run_shape import for_viewers, settled_shape
 from headrace.pipeline.main.self_play import check_players
@@ -401,7 +400,7 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     failure = coordinator.shutdown.failure
     if failure is None:
         return
-    text = in_place(plan.config, key_of(failure, plan.config), failure.message)
+    text = reason = plan.config.in_place(key_of(failure, plan.config), failure.message)
     if failure.of_user and not plan.config.debug:
         text += "\nUse --debug to see the full traceback."
     if plan.folder.rescued_as:
@@ -414,4 +413,4 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:
         run = plan.folder.rescued_as or f"--run-id {plan.folder.run_id}"
         text += f"\nResume from the last checkpoint with: {run} --resume"
-    raise RunFailed(text, failure.stage, failure.traceback)
+    raise RunFailed(text, failure.stage, failure.traceback, reason)

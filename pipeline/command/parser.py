@@ -441,7 +441,7 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
         "--validate",
         action="store_true",
         help="print the pipeline that would be built, or every error in the configuration, without training. Headrace "
-        "also runs a Gymnasium or PettingZoo environment for a few steps in a separate process",
+        "also tries a small version of the run, up to its first updates",
     )
     add(
         "--no-env-check",

@@ -14,8 +14,10 @@ class RunError(Exception):
 class RunFailed(Exception):
     """A run failed; the message says what failed, where, and how to resume."""
 
-    def __init__(self, message: str, stage: str = "", detail: str = "") -> None:
+    def __init__(self, message: str, stage: str = "", detail: str = "", reason: str = "") -> None:
         super().__init__(message)
+        self.reason = reason or message
+        """What failed and where, without how to resume."""
         self.stage = stage
         self.detail = detail
         """Traceback of the cause, for --debug and the log."""

@@ -112,6 +112,7 @@ RUN_PARTS: Table[RunPartKind] = Table(
 _ROLES = {
     "actor": HostRole("headrace.pipeline.roles.actor:ActorHost"),
     "replay": HostRole("headrace.pipeline.roles.replay:ReplayHost"),
+    "probe": HostRole("headrace.pipeline.roles.probe:ProbeHost"),
     "learner": HostRole("headrace.pipeline.roles.learner:LearnerHost", "learners", (TRAINER,), "learners"),
 }
 

@@ -236,6 +236,13 @@ class PictureTaken:
     """JPEG image; empty if `values` contains shapes to draw instead."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeAnswer:
+    """The items that a probe's function has returned."""
+
+    values: tuple[Any, ...]
+
+
 # Down: from main to a host. ------------------------------------------------------------------------------------------
 
 
@@ -360,6 +367,15 @@ class KeysHeld:
     keys: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeRequest:
+    """To a probe: call this async function with the run's configuration and these arguments."""
+
+    function: str
+    """`module:name`."""
+    arguments: tuple[Any, ...]
+
+
 # fmt: off
 ControlMessage = (
     BehaviorSeen | LearnerReady | FollowerReady | FollowerLost | CreditsReturned | CreditRequest | TrainerReport
@@ -367,4 +383,5 @@ ControlMessage = (
     | StatisticsReport | EpochEnded | PolicyEvaluated | LogLine | HostFailed | HostFinished | OpenEdge | DecideFor
     | Assignment | Matches | EnvironmentParameters | Grant | LearnerReplaced | BeginCheckpoint | SaveNow | FolderMoved
     | Stop | Hold | SetHyperparameter | LearnNoMore | BeginAnew | ShowAnnounced | PictureTaken | DirectShow | KeysHeld
+    | ProbeRequest | ProbeAnswer
 )

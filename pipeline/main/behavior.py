@@ -83,7 +83,7 @@ class TrajectoryPath:
 
     def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
         """Create the runners that carry trajectories from the actors' queue to the learner's."""
-        last: Any = _Copies(outlet, self.students) if self.students else outlet
+        last: Any = _CopyingSink(outlet, self.students) if self.students else outlet
         if not self._stages:
             return [carry(inlet, last)]
         return [self._noting(runner) for runner in chain(self._stages, self._main, inlet, last)]
@@ -91,7 +91,7 @@ class TrajectoryPath:
     def policies(self, updates: Inlet[Any]) -> list[Runner]:
         """Create the runners that carry policies from the trainer to the publisher."""
         behavior = self._route.behavior
-        seen, publish = _Seen(updates, self._on_policy), _Into(self._publisher, self._main.timings)
+        seen, publish = _ObservedQueue(updates, self._on_policy), _PublisherSink(self._publisher, self._main.timings)
         if self._shared is None:
             return [carry(seen, publish)]
         name = main_stage_name(f"{self._shared.shared.name}-policies", behavior)
@@ -211,7 +211,7 @@ class BehaviorState:
         self.next_checkpoint = step + interval - step % interval
 
 
-class _Copies:
+class _CopyingSink:
     """Combines several sinks into one: each receives every item, and the slowest sets the pace.
 
     Each imitator receives items under its own behaviour name, so that a replay can route a recording of its input to
@@ -237,7 +237,7 @@ def _under(name: str, item: TrajectoryBatch) -> TrajectoryBatch:
     return replace(item, behavior_id=name + item.behavior_id.removeprefix(item.behavior))
 
 
-class _Seen:
+class _ObservedQueue:
     """A policy queue that also passes each item to an observer."""
 
     def __init__(self, inlet: ItemSource[PolicyUpdate], show: Callable[[PolicyUpdate | None], None]) -> None:
@@ -255,7 +255,7 @@ class _Seen:
         self._show(None)
 
 
-class _Into:
+class _PublisherSink:
     """Makes the publisher a sink: publishing never waits, so no queue is needed."""
 
     def __init__(self, publisher: PolicyPublisher, timings: Timings) -> None:

@@ -18,7 +18,7 @@ class NotNow(Exception):
     """The run can't do what the user requests now, or at all; the message says why."""
 
 
-class Unconfirmed(Exception):
+class NeedsConfirmation(Exception):
     """The action requires confirmation; the message says why."""
 
 
@@ -96,7 +96,7 @@ class RunControls:
         Raises:
             LookupError: if the behaviour does not exist, or the hyperparameter can't change during a run.
             ConfigError: if the value is out of bounds.
-            Unconfirmed: if the value is far from the current one and not confirmed.
+            NeedsConfirmation: if the value is far from the current one and not confirmed.
             NotNow: if the learner can't use the value now.
         """
         self._refuse_at_end()
@@ -118,7 +118,7 @@ class RunControls:
         check(type(configured), {**configured.model_dump(), name: value}, lambda key, text: nowhere((*at, *key), text))
         low, high = sorted((abs(may[name]), abs(value)))
         if high > FAR * low and not confirm:
-            raise Unconfirmed(
+            raise NeedsConfirmation(
                 f"{name} of {behavior} is {may[name]:g}, and {value:g} differs from it by more than a factor of 10"
             )
         if state.learner is None or not state.ready:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.graph import MAIN, actor_names, learner_name
@@ -24,7 +24,6 @@ from headrace.pipeline.common.process import ProcessUsage
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control import messages as control
 from headrace.pipeline.control.messages import (
-    ControlMessage,
     HostFailed,
     HostFinished,
     LearnerReady,
@@ -37,7 +36,7 @@ from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.behavior_start import BehaviorStarter
-from headrace.pipeline.main.checkpointing import Checkpointing, SavedRun
+from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.controls import RunControls
 from headrace.pipeline.main.guarded import GuardedTasks
 from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher
@@ -64,17 +63,6 @@ CAUSE_S = 5.0
 """Seconds to wait for the reason why a host ended normally before the run did. Usually, another host ended first."""
 
 
-class WatchedRun(SavedRun, Protocol):
-    """The run's interface for this module: `SavedRun`, extended with the members needed to watch hosts."""
-
-    shutdown: Shutdown
-    early_end: EarlyEnd
-    controls: RunControls
-
-    async def on_message(self, host: HostHandle, message: ControlMessage) -> None:
-        """Handle a message from a host."""
-
-
 class HostWatch:
     """Listens to each host and handles its end.
 
@@ -86,7 +74,7 @@ class HostWatch:
         silence: detects silent hosts.
     """
 
-    def __init__(self, run: WatchedRun) -> None:
+    def __init__(self, run: Coordinator) -> None:
         self.learners = Learners(run)
         self.silence = SilenceWatch(run, self.may_replace)
         self._actors = Actors(run)
@@ -239,7 +227,7 @@ def _how_it_ended(status: int) -> str:
 class Actors:
     """Starts actors one after another, and sends each actor the messages that earlier ones have already received."""
 
-    def __init__(self, run: WatchedRun) -> None:
+    def __init__(self, run: Coordinator) -> None:
         self._run = run
 
     async def start(self, names: list[str]) -> bool:
@@ -287,7 +275,7 @@ class Learners:
     exception reports it and ends the run, because a replacement would fail too.
     """
 
-    def __init__(self, run: WatchedRun) -> None:
+    def __init__(self, run: Coordinator) -> None:
         self._run = run
         self._lost: dict[str, int] = {}
         """Steps at which the learners that are being replaced were lost, keyed by behaviour name."""
@@ -346,7 +334,7 @@ class SilenceWatch:
         may_replace: returns True if a given host will be replaced when it dies.
     """
 
-    def __init__(self, run: WatchedRun, may_replace: Callable[[HostHandle], bool]) -> None:
+    def __init__(self, run: Coordinator, may_replace: Callable[[HostHandle], bool]) -> None:
         self._run = run
         self._may_replace = may_replace
         run.supervisor.started(MAIN, "main", time.monotonic())
@@ -424,6 +412,7 @@ class Coordinator:
     """
 
     shutdown: Shutdown
+    supervisor: Supervisor
     _hosts: HostWatch
 
     def __init__(self, plan: RunPlan, console: bool, progress: Progress) -> None:

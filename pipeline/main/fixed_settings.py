@@ -14,7 +14,6 @@ from headrace.config import BehaviorSettings, NetworkSettings, RunConfig
 from headrace.config.errors import dotted
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.main.references import in_place
 from headrace.pipeline.policies.model_files import check_spec
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.names import CONFIGURATION
@@ -51,7 +50,7 @@ def check_settings(config: RunConfig, checkpoint: Checkpoint) -> None:
             if key in now and now[key] != was:
                 path = (*block, *key.split("."))
                 text = f"{dotted(path)} is {_text(now[key])}, but the checkpoint was written with {_text(was)}"
-                mistakes.append(in_place(config, path, text))
+                mistakes.append(config.in_place(path, text))
     if mistakes:
         raise RunError("\n".join([*mistakes, _cure(config, checkpoint)]))
 

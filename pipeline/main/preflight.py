@@ -1,35 +1,46 @@
 """Checks before a run starts anything or creates its folder.
 
 The configuration itself was already checked when it was loaded. This module checks what the configuration names:
-recordings, policies, demonstrations, executables, modules.
+recordings, policies, demonstrations, executables, and modules, classes and functions. Finding a name means importing
+its module. `--validate` checks all names. A run checks the names that it uses in the main process; the hosts import the
+others, and report the same mistakes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from headrace.config import RunConfig
+from headrace.config import BehaviorSettings, RunConfig
 from headrace.config.environment_kinds import load_entry
-from headrace.config.errors import dotted
+from headrace.config.errors import KeyPath, dotted
 from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.reward_signals import OwnSignalSettings
 from headrace.config.section_checks import lacking_programs, persons_in
+from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.errors import RunError, RunFolderError
-from headrace.pipeline.common.graph import acts
+from headrace.pipeline.common.graph import ACTOR, acts
+from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.main.fixed_settings import check_settings
-from headrace.pipeline.main.references import in_place, names_of_main
+from headrace.pipeline.main.self_play import check_samplers
+from headrace.pipeline.policies.brains import check_brains
 from headrace.pipeline.policies.export import NEWEST, check_undamaged
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
 from headrace.pipeline.policies.warm_start import initial_policy
+from headrace.pipeline.reporting.writers import check_writers
+from headrace.pipeline.roles.stages import check_stages
 from headrace.pipeline.run_folder.checkpoint import CheckpointError, holds_checkpoint, newest_checkpoint
 from headrace.pipeline.run_folder.folder import check_there_is_a_run, unusable
 from headrace.pipeline.run_folder.names import check_behavior_name
 from headrace.queues.errors import StreamError
 from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.errors import StageError, blaming
+from headrace.stages.evaluation.opponents import check_opponents
 from headrace.surroundings import absolute
 
 
@@ -43,28 +54,36 @@ def check_run(config: RunConfig) -> None:
     if acts(config):
         _check_environment(config)
     _check_resumed(config)
-    mistakes = [*_mistakes(config, _PARTS), *names_of_main(config)]
+    mistakes = [*_missing(config), *names_of_main(config)]
     if mistakes:
         raise RunError("\n".join(mistakes))
 
 
-def missing_parts(config: RunConfig) -> list[str]:
-    """Return the files, runs, packages and people that a run needs but does not have, each with a remedy."""
-    return _mistakes(config, (_check_resumed, *_PARTS))
+def missing_parts(config: RunConfig) -> Iterator[str]:
+    """Yield the files, runs, packages and people that a run needs but does not have, each with a remedy."""
+    try:
+        _check_resumed(config)
+    except (RunError, RunFolderError) as error:
+        yield str(error)
+    yield from _missing(config)
 
 
-def _mistakes(config: RunConfig, checks: Iterable[Callable[[RunConfig], None]]) -> list[str]:
-    found = []
-    for check in checks:
-        try:
-            check(config)
-        except (RunError, RunFolderError) as error:
-            found.append(str(error))
-    return found
+def _missing(config: RunConfig) -> Iterator[str]:
+    """Yield everything that a run lacks, apart from its environment and the run that it resumes."""
+    settings = config.checkpoint_settings
+    if not (settings.resume or settings.inference):
+        yield from _unusable_names(config)
+    yield from _missing_streams(config)
+    if not settings.inference:
+        yield from _missing_demonstrations(config)
+    if not (settings.resume or settings.inference):
+        yield from _missing_starts(config)
+    yield from _missing_packages(config)
+    yield from _missing_persons(config)
 
 
 def _check_environment(config: RunConfig) -> None:
-    lacking = [in_place(config, each.path, f"{dotted(each.path)}: {each.message}") for each in lacking_programs(config)]
+    lacking = [config.in_place(each.path, f"{dotted(each.path)}: {each.message}") for each in lacking_programs(config)]
     if lacking:
         raise RunError("\n".join(lacking))
     check, settings = config.environment_kind.preflight, config.environment
@@ -75,27 +94,7 @@ def _check_environment(config: RunConfig) -> None:
         if check is not None:
             load_entry(check)(config)
     except StageError as error:
-        raise RunError(in_place(config, error.key, str(error))) from error
-
-
-def _check_demonstrations(config: RunConfig) -> None:
-    """Check that the demonstrations to imitate exist, before any engine is started."""
-    if config.checkpoint_settings.inference:
-        return
-    for name, settings in config.behaviors.items():
-        sources = [settings.hyperparameters, settings.behavioral_cloning, *settings.signals.values()]
-        for path in dict.fromkeys(getattr(source, "demo_path", None) for source in sources):
-            if path is not None and settings.learns:
-                _check_demonstration(path, name, config.source_folder)
-
-
-def _check_demonstration(path: str, behavior: str, folder: Path | None) -> None:
-    from headrace.stages.trainer.imitation.loading import check_there
-
-    try:
-        check_there(path, behavior, folder)
-    except (StageError, OSError) as error:
-        raise RunError(str(error)) from error
+        raise RunError(config.in_place(error.key, str(error))) from error
 
 
 def _check_resumed(config: RunConfig) -> None:
@@ -112,57 +111,6 @@ def _check_resumed(config: RunConfig) -> None:
             checkpoint = newest_checkpoint(folder / "checkpoints")
             if checkpoint is not None:
                 check_settings(config, checkpoint)
-
-
-def _check_starts(config: RunConfig) -> None:
-    """Check that the policies that a new run starts from exist and are undamaged."""
-    if config.checkpoint_settings.resume or config.checkpoint_settings.inference:
-        return
-    for name, settings in config.behaviors.items():
-        if settings.learns and (path := initial_policy(config, name)) is not None:
-            try:
-                check_undamaged(path)
-            except (OSError, ValueError) as error:
-                raise RunError(str(error)) from error
-
-
-def _check_names(config: RunConfig) -> None:
-    """Check that a new run can save progress under its behaviours' names."""
-    if config.checkpoint_settings.resume or config.checkpoint_settings.inference:
-        return
-    for name in config.behaviors:
-        try:
-            check_behavior_name(name)
-        except RunFolderError as error:
-            raise RunError(in_place(config, ("behaviors", name), str(error))) from error
-
-
-def _check_host_kinds(config: RunConfig) -> None:
-    """Check that the packages needed by the run's host kinds are installed."""
-    for which, hosts in config.pipeline.hosts:
-        needed = "" if hosts.kind is None else HOST_KINDS[hosts.kind].extra
-        if needed and find_spec(needed) is None:
-            raise RunError(
-                f"pipeline.hosts.{which}.kind: '{hosts.kind}' needs the package {needed}, which is not installed: run "
-                f'`pip install "headrace[{needed}]"`, or use a different kind'
-            )
-
-
-def _check_persons(config: RunConfig) -> None:
-    """Check that people who play can reach the live page and see the game there."""
-    found = persons_in(config)
-    if not found:
-        return
-    from headrace.stages.exhibition.making import why_not_shown
-
-    where = f"{dotted(found[0][0])}.brain: 'player'"
-    if refused := why_not_shown(config):
-        raise RunError(f"{where} needs a game that the live page can show: {refused}")
-    if config.monitor is None or not config.monitor.control:
-        raise RunError(
-            f"{where} stands for a person on the live page: start the run with --monitor-control (or set 'monitor: "
-            f"{{control: true}}'), and play at the address that it prints"
-        )
 
 
 def _check_origin(run_folder: Path) -> None:
@@ -185,8 +133,16 @@ def _check_origin(run_folder: Path) -> None:
     )
 
 
-def _check_streams(config: RunConfig) -> None:
-    """Check that the recordings exist and are readable."""
+def _unusable_names(config: RunConfig) -> Iterator[str]:
+    """Yield the behaviour names under which a new run could not save its progress."""
+    for name in config.behaviors:
+        try:
+            check_behavior_name(name)
+        except RunFolderError as error:
+            yield config.in_place(("behaviors", name), str(error))
+
+
+def _missing_streams(config: RunConfig) -> Iterator[str]:
     if config.replay is None:
         return
     from headrace.stages.replay.source import recorded_edge
@@ -194,11 +150,124 @@ def _check_streams(config: RunConfig) -> None:
     try:
         recorded_edge(config.replay.streams)
     except (StageError, StreamError, OSError) as error:
-        raise RunError(str(error)) from error
+        yield str(error)
 
 
-_PARTS = (
-    *(_check_names, _check_streams, _check_demonstrations, _check_starts),
-    *(_check_host_kinds, _check_persons),
-)
-"""Checks for everything that a run needs apart from its environment and the run that it resumes."""
+def _missing_demonstrations(config: RunConfig) -> Iterator[str]:
+    """Yield the demonstrations to imitate that do not exist, before any engine is started."""
+    for name, settings in config.behaviors.items():
+        sources = [settings.hyperparameters, settings.behavioral_cloning, *settings.signals.values()]
+        for path in dict.fromkeys(getattr(source, "demo_path", None) for source in sources):
+            if path is not None and settings.learns:
+                from headrace.stages.trainer.imitation.loading import check_there
+
+                try:
+                    check_there(path, name, config.source_folder)
+                except (StageError, OSError) as error:
+                    yield str(error)
+
+
+def _missing_starts(config: RunConfig) -> Iterator[str]:
+    """Yield the policies to start from that do not exist or are damaged."""
+    for name, settings in config.behaviors.items():
+        try:
+            if settings.learns and (path := initial_policy(config, name)) is not None:
+                check_undamaged(path)
+        except (RunError, RunFolderError, OSError, ValueError) as error:
+            yield str(error)
+
+
+def _missing_packages(config: RunConfig) -> Iterator[str]:
+    """Yield the host kinds whose packages are not installed."""
+    for which, hosts in config.pipeline.hosts:
+        needed = "" if hosts.kind is None else HOST_KINDS[hosts.kind].extra
+        if needed and find_spec(needed) is None:
+            yield (
+                f"pipeline.hosts.{which}.kind: '{hosts.kind}' needs the package {needed}, which is not installed: run "
+                f'`pip install "headrace[{needed}]"`, or use a different kind'
+            )
+
+
+def _missing_persons(config: RunConfig) -> Iterator[str]:
+    """Yield why people who play can't reach the live page or see the game there."""
+    found = persons_in(config)
+    if not found:
+        return
+    from headrace.stages.exhibition.making import why_not_shown
+
+    where = f"{dotted(found[0][0])}.brain: 'player'"
+    if refused := why_not_shown(config):
+        yield f"{where} needs a game that the live page can show: {refused}"
+    elif config.monitor is None or not config.monitor.control:
+        yield (
+            f"{where} stands for a person on the live page: start the run with --monitor-control (or set 'monitor: "
+            f"{{control: true}}'), and play at the address that it prints"
+        )
+
+
+# The modules, classes and functions that the configuration names.
+
+
+def names_of_main(config: RunConfig) -> list[str]:
+    """Return error messages about the names that a run may use in the main process; each begins with a location."""
+    mistakes: list[StageError] = [*check_writers(config), *check_samplers(config), *check_opponents(config)]
+    if config.replay is None:  # a recording goes straight to the trainers
+        mistakes += [*check_stages(config), *check_brains(config)]
+    return [config.in_place(mistake.key, str(mistake)) for mistake in mistakes]
+
+
+def all_names(config: RunConfig) -> list[str]:
+    """Return error messages about all names of modules, classes and functions; each begins with a location."""
+    found = []
+    for find in (*_of_environment(config), *_of_learners(config)):
+        try:
+            find()
+        except StageError as mistake:
+            found.append(config.in_place(mistake.key, str(mistake)))
+    return list(dict.fromkeys([*found, *names_of_main(config)]))  # several behaviours may inherit one mistake
+
+
+def key_of(failure: HostFailed, config: RunConfig) -> KeyPath:
+    """Return the YAML key or section that a failure concerns; empty if it concerns the file itself or no key."""
+    if failure.key:
+        return failure.key
+    if config.path is not None and failure.message.startswith(str(config.path)):
+        return ()
+    named = (("behaviors", name) for name in config.behaviors if failure.message.startswith((f"{name}:", f"{name}?")))
+    return next(named, ("environment",) if failure.stage == ACTOR else ())
+
+
+def _of_environment(config: RunConfig) -> Iterator[Callable[[], Any]]:
+    if not acts(config):
+        return
+    yield from load_entry(config.environment_kind.references)(config)
+
+
+def _of_learners(config: RunConfig) -> Iterator[Callable[[], Any]]:
+    for path, settings in config.blocks():
+        if settings.trainer_type not in TRAINERS:
+            from headrace.stages.trainer.factory import find_trainer
+
+            yield partial(find_trainer, settings.trainer_type, config.source_folder, path)
+        for name, signal in settings.signals.items():
+            if isinstance(signal, OwnSignalSettings):
+                from headrace.stages.trainer.rewards.signal import (
+                    find_signal,  # imports torch, which a signal needs anyway
+                )
+
+                yield partial(find_signal, signal, config.source_folder, (*path, "reward_signals", name))
+        for key, reference in _networks(settings):
+            from headrace.stages.policy.network.custom import find_network  # imports torch, which it needs anyway
+
+            where: KeyPath = (*path, *key, "network")
+            description = f"{dotted(where)} {reference!r}"
+            yield partial(find_network, reference, config.source_folder, where, description)
+
+
+def _networks(settings: BehaviorSettings) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the custom networks in a behaviour's block, each with the key of its settings."""
+    if settings.network_settings.network is not None:
+        yield ("network_settings",), settings.network_settings.network
+    for name, signal in settings.learned_signals.items():
+        if signal.network_settings.network is not None:
+            yield ("reward_signals", name, "network_settings"), signal.network_settings.network

@@ -19,7 +19,7 @@ from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import acts, decides_centrally, league_seats, placements_after
 from headrace.pipeline.common.process import usable_cores
-from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
+from headrace.pipeline.main.probe import ProbeError, probe
 from headrace.pipeline.roles.sizes import kind_of_trainer
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.environments.factory import no_screen
@@ -160,9 +160,10 @@ def _has_player(config: RunConfig) -> bool:
 def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
     """Return seconds per tick, keyed by number of instances; empty if the measurement failed, which the run reports."""
     function = "headrace.stages.environments.stepping_time:measure_stepping"
-    answer = call_in_subprocess(function, config, config.env_settings.timeout_wait, counts, gain, _BUDGET_S)
-    if isinstance(answer, NoAnswer):
-        log.debug("the environment's step time could not be measured: %s", answer)
+    try:
+        answer = probe(config, function, counts, gain, _BUDGET_S, timeout_s=config.env_settings.timeout_wait)
+    except ProbeError as error:
+        log.debug("the environment's step time could not be measured: %s", error)
         return {}
     return {count: max(0.0, seconds) for count, seconds in answer}  # the environment may have changed the clock
 

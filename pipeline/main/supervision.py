@@ -28,7 +28,7 @@ class Silence:
 
 
 @dataclass
-class _Heard:
+class _SignOfLife:
     """A host's last sign of life."""
 
     role: Role
@@ -51,12 +51,12 @@ class Supervisor:
         self._settings = settings
         self._limits = limits
         self._budgets: dict[str, RestartBudget] = {}
-        self._heard: dict[str, _Heard] = {}
+        self._heard: dict[str, _SignOfLife] = {}
         self._looked: float | None = None
 
     def started(self, host: str, role: Role, now_s: float, share: float = 1.0) -> None:
         """Add a started host; `share` scales its role's limits."""
-        self._heard[host] = _Heard(role, now_s, role != "main", share)
+        self._heard[host] = _SignOfLife(role, now_s, role != "main", share)
 
     def alive(self, host: str, now_s: float, silent_s: float = 0.0) -> None:
         """Record a host's sign of life; its most silent stage last made progress `silent_s` seconds ago."""
@@ -96,7 +96,7 @@ class Supervisor:
                 del self._heard[host]
         return found
 
-    def _judge(self, host: str, heard: _Heard, seconds: float) -> Silence | None:
+    def _judge(self, host: str, heard: _SignOfLife, seconds: float) -> Silence | None:
         limits = getattr(self._limits, heard.role)
         key = f"pipeline.supervision.{heard.role}"
         end_s, end_key = limits.end_s, f"{key}.end_s"

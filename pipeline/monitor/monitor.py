@@ -25,7 +25,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.output import tell_user
 from headrace.pipeline.common.process import usage_lacks
 from headrace.pipeline.common.run_parts import wanted_sides
-from headrace.pipeline.main.controls import NotNow, RunControls, Unconfirmed
+from headrace.pipeline.main.controls import NeedsConfirmation, NotNow, RunControls
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, StateFeed, answer, health_routes, page_routes, run_routes
@@ -121,7 +121,7 @@ class Control:
                 await asyncio.wrap_future(done)
         except NotNow as error:
             raise web.HTTPConflict(text=str(error)) from None
-        except Unconfirmed as error:
+        except NeedsConfirmation as error:
             raise web.HTTPPreconditionRequired(text=f"{error}; to set it anyway, also send 'confirm: true'") from None
         except LookupError as error:
             raise web.HTTPNotFound(text=str(error.args[0])) from None

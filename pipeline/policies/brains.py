@@ -124,7 +124,7 @@ class ModelBrain(Unchanging):
         deterministic: bool = False,
         recall: Recall | None = None,
     ) -> Decision:
-        """See `ActingPolicy.act`."""
+        """Choose actions with the model; `deterministic` also applies if the brain is deterministic."""
         return self._policy.act(observations, masks, random, deterministic or self._deterministic, recall)
 
 

@@ -216,7 +216,7 @@ class StandIn(Unchanging):
         deterministic: bool = False,
         recall: Recall | None = None,
     ) -> Decision:
-        """See `ActingPolicy.act`."""
+        """Choose actions with the policy; record the actions that the environment receives."""
         decision = self._policy.act(observations, masks, random, deterministic, recall)
         actions, count = decision.actions, len(observations[0])
         known: dict[str, Array] = {"discrete_actions": np.asarray(actions.discrete, np.int32)}

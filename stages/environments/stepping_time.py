@@ -1,11 +1,10 @@
 """Measures how long steps take with different numbers of instances, to choose the number before a run.
 
-`pipeline/main/run_shape.py` runs the measurement in a separate process, because it makes and steps environments.
+`pipeline/main/run_shape.py` runs the measurement in a probe, because it makes and steps environments.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from statistics import median
@@ -25,7 +24,9 @@ _COUNT_S = 0.15
 """Minimum seconds for which each number of instances is measured."""
 
 
-def measure_stepping(config: RunConfig, counts: list[int], gain: float, budget_s: float) -> list[tuple[int, float]]:
+async def measure_stepping(
+    config: RunConfig, counts: list[int], gain: float, budget_s: float
+) -> list[tuple[int, float]]:
     """Step each number of instances with random actions; return each number with its median seconds per tick.
 
     Args:
@@ -36,7 +37,7 @@ def measure_stepping(config: RunConfig, counts: list[int], gain: float, budget_s
     """
     began, found = time.perf_counter(), list[tuple[int, float]]()
     for count in counts:
-        tick_s = asyncio.run(_measure(config, count))
+        tick_s = await _measure(config, count)
         found.append((count, tick_s))
         if time.perf_counter() - began > budget_s:
             break

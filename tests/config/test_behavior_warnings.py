@@ -14,47 +14,11 @@ MEMORY = "network_settings: {memory: {sequence_length: %d}}"
 LENGTH = "network_settings.memory.sequence_length: "
 
 WARNINGS = [
-    ("threaded: true", "threaded: has no effect here"),
     (
         "self_play: {team_change: 500001}",
         "self_play.team_change: 500001 steps exceed max_steps (500000), so one team",
     ),
     (f"{SAC}, self_play: {{}}", "self_play: opponents change, but sac keeps learning from steps against earlier"),
-    (
-        "reward_signals: {extrinsic: {network_settings: {}}}",
-        "reward_signals.extrinsic.network_settings: has no effect",
-    ),
-    (
-        "reward_signals: {gail: {demo_path: a, network_settings: {memory: {}}}}",
-        "reward_signals.gail.network_settings.memory: has no effect; the signal's network sees single steps",
-    ),
-    (
-        "trainer_type: bc, hyperparameters: {demo_path: a}, reward_signals: {rnd: {}}",
-        "reward_signals: has no effect, because bc imitates",
-    ),
-    ("network_settings: {network: 'a:B', num_layers: 1}", "network_settings.num_layers: is only passed to a:B"),
-    ("network_settings: {network: 'a:B', vis_encode_type: resnet}", "network_settings.vis_encode_type: is only passed"),
-    (
-        "network_settings: {network: 'a:B', goal_conditioning_type: none}",
-        "network_settings.goal_conditioning_type: is only passed",
-    ),
-    (
-        f"{SAC}, network_settings: {{initial_weights: orthogonal}}",
-        "network_settings.initial_weights: has no effect with sac",
-    ),
-    (
-        f"{SAC}, network_settings: {{initial_log_std: -1}}",
-        "network_settings.initial_log_std: has no effect with sac",
-    ),
-    ("network_settings: {gsde: {clip_mean: 1}}", "network_settings.gsde.clip_mean: has no effect without squash"),
-    (
-        "reward_signals: {rnd: {network_settings: {gsde: {}}}}",
-        "reward_signals.rnd.network_settings.gsde: has no effect; the signal's network chooses no actions",
-    ),
-    (
-        "trainer_type: ppo, hyperparameters: {shared_critic: true}, network_settings: {critic_hidden_units: 64}",
-        "network_settings.critic_hidden_units: has no effect, because the critic shares the actor's body",
-    ),
     (
         "trainer_type: ppo, hyperparameters: {buffer_size: 1000}",
         "hyperparameters.buffer_size: 1000 is smaller than batch_size (1024), so each minibatch is the whole buffer",
@@ -81,29 +45,8 @@ WARNINGS = [
         f"{LENGTH}64 does not divide behavioral_cloning.batch_size (100): a batch contains 1 whole sequence (64 steps)",
     ),
     (
-        f"{SAC}, time_horizon: 1000",
-        "time_horizon: has no effect, because sac learns from single steps; it receives trajectories",
-    ),
-    (
-        f"{SAC}, time_horizon: 1000, {MEMORY % 64}",
-        "time_horizon: has no effect, because sac learns from sequences; it receives tra",
-    ),
-    (
-        f"{SAC}, hyperparameters: {{reward_signal_steps_per_update: 4}}",
-        "hyperparameters.reward_signal_steps_per_update: has no effect, because no reward signal learns",
-    ),
-    (
         f"{SAC}, hyperparameters: {{buffer_init_steps: 9000, buffer_size: 8000}}",
         "hyperparameters.buffer_init_steps: 9000 exceeds buffer_size (8000): the oldest steps are overwritten",
-    ),
-    (
-        f"{SAC}, hyperparameters: {{train_freq: 64, gradient_steps: 8, steps_per_update: 4}}",
-        "hyperparameters.steps_per_update: has no effect, because gradient_steps sets the number of updates in a round",
-    ),
-    (
-        f"{SAC}, hyperparameters: {{target_entropy: -2, entropy_coefficient: fixed}}",
-        "hyperparameters.target_entropy: has no effect, because with entropy_coefficient: fixed the coefficient is "
-        "not learned",
     ),
     (
         f"{SAC}, hyperparameters: {{train_freq: 1000}}, max_steps: 999",
@@ -115,16 +58,8 @@ WARNINGS = [
         "max_steps: 1000 steps end before the first update, which comes after 1001",
     ),
     (
-        "trainer_type: impala, time_horizon: 9",
-        "time_horizon: has no effect, because trajectories are cut at hyperparameters.unroll_length",
-    ),
-    (
         f"trainer_type: impala, {MEMORY % 32}",
         f"{LENGTH}has no effect: sequences are unrolls (hyperparameters.unroll_length: 20)",
-    ),
-    (
-        "trainer_type: impala, hyperparameters: {batch_size_from_replay: 0, replay_sampling: reservoir}",
-        "hyperparameters.replay_sampling: has no effect, because no unrolls are replayed (batch_size_from_replay is 0)",
     ),
     (
         "trainer_type: impala, max_steps: 2000, hyperparameters: {critic_pretrain_steps: 2000}",
@@ -135,21 +70,12 @@ WARNINGS = [
         "hyperparameters.batch_size: 80 steps exceed max_steps (79): training ends before the first update",
     ),
     (
-        "trainer_type: bc, hyperparameters: {demo_path: a}, time_horizon: 9",
-        "time_horizon: has no effect, because bc learns from demonstrations, or from its teacher's trajectories, as "
-        "they arrive",
-    ),
-    (
         "trainer_type: poca, max_steps: 10239",
         "hyperparameters.buffer_size: 10240 steps exceed max_steps (10239): training ends",
     ),
     (
         "trainer_type: poca, reward_signals: {extrinsic: {}, curiosity: {}}",
         "reward_signals.curiosity: rewards each agent separately, while poca's critic values the whole group",
-    ),
-    (
-        "trainer_type: ppo, hyperparameters: {shared_grad_norm: true}",
-        "hyperparameters.shared_grad_norm: has no effect without max_grad_norm",
     ),
     ("max_steps: 10239", "hyperparameters.buffer_size: 10240 steps exceed max_steps (10239): training ends"),
     (
@@ -169,7 +95,6 @@ def test_what_hardly_does_what_was_meant_gives_a_warning(load, body: str, expect
 
 
 OLD_IN_PLAIN_DATA: list[tuple[dict[str, Any], str]] = [  # in files these are converted, see legacy/
-    ({"framework": "tensorflow"}, "framework: has no effect"),
     (
         {"reward_signals": {"curiosity": {"encoding_size": 64}}},
         "reward_signals.curiosity.encoding_size: is deprecated; it is read as network_settings.hidden_units",
@@ -181,7 +106,7 @@ OLD_IN_PLAIN_DATA: list[tuple[dict[str, Any], str]] = [  # in files these are co
 ]
 
 
-@pytest.mark.parametrize(("body", "expected"), OLD_IN_PLAIN_DATA, ids=["framework", "encoding_size", "both sizes"])
+@pytest.mark.parametrize(("body", "expected"), OLD_IN_PLAIN_DATA, ids=["encoding_size", "both sizes"])
 def test_old_keys_of_plain_data_give_a_warning(body: dict[str, Any], expected: str):
     (warning,) = RunConfig.from_plain({"behaviors": {"B": body}}).warnings
     assert warning.startswith(f"behaviors.B.{expected}")

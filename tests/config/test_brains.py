@@ -168,16 +168,6 @@ def test_a_person_plays_all_games_and_only_as_the_brain_of_a_behaviour():
         config({"use": "player", "with": {"keys": "wasd"}})
 
 
-def test_what_only_a_trainer_would_use_is_named_but_not_what_is_inherited():
-    block = {"trainer_type": "sac", "hyperparameters": {"batch_size": 64}, "max_steps": 10}
-    assert [w.partition(" has")[0] for w in config("random", **block).warnings] == [
-        "behaviors.Ball.trainer_type:",
-        "behaviors.Ball.hyperparameters:",
-    ]
-    inherited = {"default_settings": block, "behaviors": {"Ball": {"brain": "random"}, "Goal": {}}}
-    assert not [w for w in RunConfig.from_plain(inherited).warnings if "Ball" in w]
-
-
 def test_a_teacher_that_does_not_learn_has_to_broadcast():
     student = {"trainer_type": "bc", "hyperparameters": {"teacher": "Ball"}}
     plain: dict[str, Any] = {"behaviors": {"Ball": {"brain": "random"}, "Student": student}}

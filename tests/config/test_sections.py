@@ -127,15 +127,6 @@ def test_side_channels_are_classes(load):
     assert config.env_settings.side_channels == ("mine:Channel",)
 
 
-def test_what_the_editor_can_not_be_told_is_warned_of(load):
-    config = load(ONE + "env_settings: {base_port: 6000}\nengine_settings: {no_graphics: true}\n")
-    assert [warning.split(":")[0] for warning in without_places(config.warnings)] == [
-        "env_settings.base_port",
-        "engine_settings.no_graphics",
-    ]
-    assert ["5004" in warning for warning in config.warnings] == [True, False]  # no reason for having a window
-
-
 def test_the_behavior_of_an_environment_is_the_only_one_unless_given(load):
     environment = "environment: {kind: gymnasium, id: CartPole-v1%s}\n"
     assert load(ONE + environment % "").environment.behavior == "B"

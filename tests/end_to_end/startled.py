@@ -1,6 +1,6 @@
 """What hangs or raises at one point of a run's start; tests lay this file beside their configurations.
 
-`STARTLED` in the environment says where and what: `process|point|what`. The process is `main`, `trial`, `actor` or
+`STARTLED` in the environment says where and what: `process|point|what`. The process is `main`, `probe`, `actor` or
 `learner`; what happens is `hang` or `SystemExit`. A file named `reached` is there once it happens.
 """
 
@@ -25,8 +25,6 @@ WHERE, POINT, WHAT = os.environ.get("STARTLED", "nowhere|never|nothing").split("
 def process() -> str:
     """Which of a run's processes this is."""
     words = sys.orig_argv
-    if "headrace.pipeline.main.subprocess_entry" in words:
-        return "trial"
     child = "headrace.pipeline.hosts.child"
     return words[words.index(child) + 1].partition("-")[0] if child in words else "main"
 

@@ -6,9 +6,8 @@ from run_configs import INLINE, changed
 from run_folders import streams, weights_digest
 from runs import run_here
 
-from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunFailed
 from headrace.pipeline.run import run
-from headrace.pipeline.trial_run import try_run
 
 BITS = {
     "environment": {"kind": "gymnasium", "factory": FACTORY, "num_envs": 2, "options": {"bits": 3}},
@@ -52,11 +51,9 @@ def test_an_object_of_the_callers_is_asked_itself(tmp_path):
 
 
 @pytest.mark.lengthy
-def test_the_trial_of_a_run_names_what_hindsight_lacks(tmp_path):
-    config = RunConfig.from_plain(bits(environment__options={"broken": "missing"}))
-    (remark,) = try_run(config, own_folder=str(tmp_path))
-    assert remark["serious"]
-    assert "has no method compute_reward(achieved_goal, desired_goal, info)" in remark["text"]
+def test_a_run_names_what_hindsight_lacks(tmp_path):
+    with pytest.raises(RunFailed, match=r"has no method compute_reward\(achieved_goal, desired_goal, info\)"):
+        run_here(bits(environment__options={"broken": "missing"}), tmp_path, "lacking")
 
 
 @pytest.mark.slow

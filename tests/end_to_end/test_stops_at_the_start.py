@@ -48,11 +48,11 @@ def phase(where, point, status, number=signal.SIGTERM, *, slow=False, **changes)
 
 PHASES = [
     phase("main", "import", 130, signal.SIGINT, environment__kind="added"),  # a plugin, as the YAML is read
-    phase("trial", "import", 130, slow=True, **MEASURED),
-    phase("trial", "environment", 130, **MEASURED),
-    phase("trial", "spaces", 130, slow=True, **MEASURED),
-    phase("trial", "reset", 130, slow=True, **MEASURED),
-    phase("trial", "step", 130, signal.SIGINT, slow=True, **MEASURED),
+    phase("probe", "import", 130, slow=True, **MEASURED),
+    phase("probe", "environment", 130, **MEASURED),
+    phase("probe", "spaces", 130, slow=True, **MEASURED),
+    phase("probe", "reset", 130, slow=True, **MEASURED),
+    phase("probe", "step", 130, signal.SIGINT, slow=True, **MEASURED),
     phase("main", "import", 130, **MEASURED, **ONLY_NAMED),  # in a thread
     phase("main", "import", 130, signal.SIGINT, slow=True, **STAGE),
     phase("main", "writer", 130, **WRITER),
@@ -95,13 +95,13 @@ def offer_a_plugin(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["trial|step", "actor|reset", "learner|network"])
+@pytest.mark.parametrize("phase", ["probe|step", "actor|reset", "learner|network"])
 def test_a_second_ctrl_c_ends_it_at_once(start, tmp_path, phase):
-    plain = startled(**NETWORK, **(MEASURED if phase.startswith("trial") else {}))
+    plain = startled(**NETWORK, **(MEASURED if phase.startswith("probe") else {}))
     command = start(plain, beside=BESIDE, environment={"STARTLED": f"{phase}|hang"})
     command.until((tmp_path / "reached").exists, "something that hangs")
     command.interrupt()
-    if not phase.startswith("trial"):
+    if not phase.startswith("probe"):
         command.until(lambda: "Learning was interrupted." in command.output, "the first signal's answer")
         command.interrupt_again()
     assert command.wait() == 130, command.output

@@ -12,10 +12,11 @@ from headrace.config.legacy.old_values import Notes, integral
 from headrace.config.legacy.rl_zoo import keys
 from headrace.config.legacy.rl_zoo.entries import Entry, EntryRequest, NoEntryError, find_entry, is_atari
 from headrace.config.legacy.rl_zoo.keys import OF_ITSELF
-from headrace.config.legacy.rl_zoo.writing import Given, Writing, in_words
-from headrace.config.section_warnings import FEW_STEPS
+from headrace.config.legacy.rl_zoo.writing import EntryValue, Writing, in_words
 from headrace.config.yaml_reader import Document
 
+_FEW_STEPS = 8
+"""Highest number of steps between two rounds of updates for which single updates after every few steps are the same."""
 _ATARI: Mapping[str, tuple[str, ...]] = {
     "noop_max": ("noop_max",),
     "frame_skip": ("frameskip",),
@@ -29,7 +30,7 @@ games."""
 _GREY = "GrayscaleObservation"
 
 
-def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Given]) -> None:
+def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, EntryValue]) -> None:
     """Write the section `environment`, and the keys that replace the entry's wrappers and callbacks.
 
     Args:
@@ -39,7 +40,7 @@ def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Give
     """
     wrappers = list(_classes(given.get("env_wrapper"), writing))
     options = writing.expression(given["env_kwargs"]) if "env_kwargs" in given else {}
-    id_ = Given("--id", entry.env_id, entry.whole)
+    id_ = EntryValue("--id", entry.env_id, entry.whole)
     writing.top.put("environment.kind", "gymnasium", entry.whole)
     if [name.rpartition(".")[2] for name, _, _ in wrappers] == ["AtariWrapper"] and is_atari(entry.env_id):
         _convert_atari(id_, writing, given, wrappers[0], options)
@@ -61,11 +62,11 @@ def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Give
 
 
 def _convert_atari(
-    id_: Given,
+    id_: EntryValue,
     writing: Writing,
-    given: Mapping[str, Given],
-    wrapper: tuple[str, dict[str, Any], Given],
-    options: Mapping[str, Given],
+    given: Mapping[str, EntryValue],
+    wrapper: tuple[str, dict[str, Any], EntryValue],
+    options: Mapping[str, EntryValue],
 ) -> None:
     game = re.sub(r"NoFrameskip-v\d+$", "-v5", id_.value)
     ours = game if game.startswith("ALE/") else f"ALE/{game}"
@@ -76,13 +77,15 @@ def _convert_atari(
     for key, value in {"terminal_on_life_loss": True, "action_repeat_probability": 0.0, **arguments}.items():
         values |= dict.fromkeys(_ATARI.get(key, ()), integral(value))
         if key not in _ATARI:
-            writing.leave_out(Given(f"AtariWrapper.{key}", value, found.old), "it is an unknown key")
+            writing.leave_out(EntryValue(f"AtariWrapper.{key}", value, found.old), "it is an unknown key")
     values |= {key: each.value for key, each in options.items()}
     comment = "AtariWrapper and frame_stack; each life is an episode, unless episodic_life is false"
     writing.put("environment.options", values, found, comment, top=True)
 
 
-def _wrap(writing: Writing, given: Mapping[str, Given], wrappers: list[tuple[str, dict[str, Any], Given]]) -> None:
+def _wrap(
+    writing: Writing, given: Mapping[str, EntryValue], wrappers: list[tuple[str, dict[str, Any], EntryValue]]
+) -> None:
     stack = given.get("frame_stack")
     pictures = "policy" in given and given["policy"].value == "CnnPolicy"
     ours: list[dict[str, Any]] = []
@@ -109,16 +112,16 @@ def _wrap(writing: Writing, given: Mapping[str, Given], wrappers: list[tuple[str
         writing.put("environment.wrappers", ours, source, f"the innermost first: {', '.join(origins)}", top=True)
 
 
-def _leave_out_classes(writing: Writing, given: Given | None, why: str) -> None:
+def _leave_out_classes(writing: Writing, given: EntryValue | None, why: str) -> None:
     """Report the classes that a key lists, except those whose effect is built into Headrace."""
     for name, arguments, found in _classes(given, writing):
         if name.rpartition(".")[2] in OF_ITSELF:
             writing.idle.append(f"{found.key} {in_words(name)}")
         else:
-            writing.leave_out(Given(found.key, {name: arguments} if arguments else name, found.old), why)
+            writing.leave_out(EntryValue(found.key, {name: arguments} if arguments else name, found.old), why)
 
 
-def _classes(given: Given | None, writing: Writing) -> Iterator[tuple[str, dict[str, Any], Given]]:
+def _classes(given: EntryValue | None, writing: Writing) -> Iterator[tuple[str, dict[str, Any], EntryValue]]:
     """Yield each class that a key lists, as its dotted name, its arguments and the value that names it."""
     if given is None or given.value is None:
         return
@@ -172,7 +175,7 @@ def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
     notes = Notes()
     behavior = re.sub(r"-v\d+$", "", re.split("[:/]", entry.env_id)[-1]) or entry.env_id
     writing = Writing(notes, behavior, entry.whole)
-    given = {key: Given(key, old.value, old) for key, old in entry.values.items()}
+    given = {key: EntryValue(key, old.value, old) for key, old in entry.values.items()}
     convert_environment(entry, writing, given)
     writing.own.put("trainer_type", entry.algorithm, entry.whole)
     (_convert_ppo if entry.algorithm == "ppo" else _convert_sac)(writing, given)
@@ -204,7 +207,7 @@ def _header(entry: Entry, writing: Writing) -> str:
     return "".join(f"# {line}\n" for line in lines)
 
 
-def _convert_ppo(writing: Writing, given: Mapping[str, Given]) -> None:
+def _convert_ppo(writing: Writing, given: Mapping[str, EntryValue]) -> None:
     envs = _number(writing, given, "n_envs", 1)
     steps, batch = _number(writing, given, "n_steps", 2048), _number(writing, given, "batch_size", 64)
     rollout = steps.value * envs.value
@@ -219,7 +222,7 @@ def _convert_ppo(writing: Writing, given: Mapping[str, Given]) -> None:
     writing.put("time_horizon", steps.value, steps)
 
 
-def _convert_sac(writing: Writing, given: Mapping[str, Given]) -> None:
+def _convert_sac(writing: Writing, given: Mapping[str, EntryValue]) -> None:
     _convert_frequencies(writing, given)
     buffer = given.get("replay_buffer_class")
     if buffer is not None and keys.is_hindsight(buffer.value):
@@ -236,7 +239,7 @@ def _convert_sac(writing: Writing, given: Mapping[str, Given]) -> None:
     _convert_normalize(writing, given)
 
 
-def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
+def _convert_frequencies(writing: Writing, given: Mapping[str, EntryValue]) -> None:
     """Convert gradient_steps and train_freq, which counts either episodes or steps in all environments at once."""
     freq = given.get("train_freq") or writing.default("train_freq", 1)
     updates = given.get("gradient_steps") or writing.default("gradient_steps", 1)
@@ -262,7 +265,7 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
         return
     envs = _number(writing, given, "n_envs", 1)
     steps = every * envs.value
-    if steps > max(FEW_STEPS, envs.value):
+    if steps > max(_FEW_STEPS, envs.value):
         writing.put("hyperparameters.train_freq", steps, freq, f"{freq} × {envs}")
         writing.put("hyperparameters.gradient_steps", steps if each == -1 else each, updates)
         writing.top.put("pipeline.max_policy_lag", 0, freq.old, _IN_TURN)
@@ -271,7 +274,7 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
         writing.put("hyperparameters.steps_per_update", integral(steps / each) if each > 0 else 1, updates, comment)
 
 
-def _convert_noise(writing: Writing, given: Mapping[str, Given], rollout: int | None) -> None:
+def _convert_noise(writing: Writing, given: Mapping[str, EntryValue], rollout: int | None) -> None:
     """Convert sde_sample_freq, taking into account that Stable-Baselines3 also begins each rollout with new noise."""
     freq = given.get("sde_sample_freq") or writing.default("sde_sample_freq", -1)
     if "use_sde" not in given or not given["use_sde"].value:
@@ -287,7 +290,7 @@ def _convert_noise(writing: Writing, given: Mapping[str, Given], rollout: int | 
     writing.put("network_settings.gsde.sample_freq", drawn, freq, comment)
 
 
-def _convert_policy(writing: Writing, given: Mapping[str, Given], table: Mapping[str, keys.Key]) -> None:
+def _convert_policy(writing: Writing, given: Mapping[str, EntryValue], table: Mapping[str, keys.Key]) -> None:
     policy = given.get("policy") or writing.default("policy", "MlpPolicy")
     arguments = writing.expression(given["policy_kwargs"]) if "policy_kwargs" in given else {}
     if policy.value not in _POLICIES:
@@ -302,8 +305,8 @@ def _convert_policy(writing: Writing, given: Mapping[str, Given], table: Mapping
 
 
 def _convert_pictures(
-    writing: Writing, arguments: Mapping[str, Given], policy: Given, *, on_policy: bool
-) -> dict[str, Given]:
+    writing: Writing, arguments: Mapping[str, EntryValue], policy: EntryValue, *, on_policy: bool
+) -> dict[str, EntryValue]:
     """Write CnnPolicy's network, and return the arguments that are still to be converted."""
     writing.put("network_settings.vis_encode_type", "nature_cnn", policy)
     layers = arguments.get("net_arch") or writing.default("net_arch", None)
@@ -329,26 +332,27 @@ def _convert_pictures(
     return _without(arguments, ("net_arch", "activation_fn"))
 
 
-def _convert_normalize(writing: Writing, given: Mapping[str, Given]) -> None:
+def _convert_normalize(writing: Writing, given: Mapping[str, EntryValue]) -> None:
     whole = given.get("normalize")
     if whole is None:
         return
     normalizes = whole.value is not False and whole.value is not None
     arguments = writing.expression(whole) if normalizes and whole.value is not True else {}
     both = {
-        name: Given(f"normalize.{name}", normalizes, whole.old, whole.written) for name in ("norm_obs", "norm_reward")
+        name: EntryValue(f"normalize.{name}", normalizes, whole.old, whole.written)
+        for name in ("norm_obs", "norm_reward")
     }
     writing.settle(keys.NORMALIZE, {**both, **arguments}, {})
 
 
-def _convert_ends(writing: Writing, given: Mapping[str, Given]) -> None:
+def _convert_ends(writing: Writing, given: Mapping[str, EntryValue]) -> None:
     steps = _number(writing, given, "n_timesteps", _DEFAULT_STEPS)
     writing.put("max_steps", steps.value, steps)
-    summaries = Given("n_timesteps", max(1, int(steps.value) // _SUMMARIES), steps.old)
+    summaries = EntryValue("n_timesteps", max(1, int(steps.value) // _SUMMARIES), steps.old)
     writing.put("summary_freq", summaries.value, summaries, f"{_SUMMARIES} summaries")
 
 
-def _number(writing: Writing, given: Mapping[str, Given], key: str, default: int) -> Given:
+def _number(writing: Writing, given: Mapping[str, EntryValue], key: str, default: int) -> EntryValue:
     """Return a positive integer; report any other value as a mistake."""
     found = given.get(key) or writing.default(key, default)
     value = integral(found.value)
@@ -362,5 +366,5 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _without(given: Mapping[str, Given], names: tuple[str, ...]) -> dict[str, Given]:
+def _without(given: Mapping[str, EntryValue], names: tuple[str, ...]) -> dict[str, EntryValue]:
     return {name: each for name, each in given.items() if name not in names}

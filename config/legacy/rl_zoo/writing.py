@@ -15,7 +15,7 @@ _LONGEST = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class EntryValue:
     """The value of a Stable-Baselines3 key, either from the entry or by default."""
 
     key: str
@@ -50,26 +50,28 @@ class Writing:
         self.idle: list[str] = []
         """Keys that have no effect on learning."""
 
-    def default(self, key: str, value: Any) -> Given:
+    def default(self, key: str, value: Any) -> EntryValue:
         """Return one of Stable-Baselines3's defaults."""
-        return Given(key, value, self._whole, written=False)
+        return EntryValue(key, value, self._whole, written=False)
 
-    def put(self, to: str, value: Any, given: Given, comment: str = "", *, top: bool = False, note: str = "") -> None:
+    def put(
+        self, to: str, value: Any, given: EntryValue, comment: str = "", *, top: bool = False, note: str = ""
+    ) -> None:
         """Write a value. Its comment states its origin unless another comment is given, followed by the note."""
         origin = in_words(given.key) if given.value == value else str(given)
         origin = origin if given.written else f"their default for {given.key}"
         (self.top if top else self.own).put(to, value, given.old, f"{comment or origin}{note and f'; {note}'}")
 
-    def leave_out(self, given: Given, why: str) -> None:
+    def leave_out(self, given: EntryValue, why: str) -> None:
         """Report a setting without a counterpart."""
         self.left_out.append(f"{given}: {why}")
         self._notes.warn(given.old, str(given), f"has no equivalent: {why}")
 
-    def wrong(self, given: Given, why: str) -> None:
+    def wrong(self, given: EntryValue, why: str) -> None:
         """Report a value that can't be read."""
         self._notes.wrong(given.old, why if given.old.path[-1:] == (given.key,) else f"{given.key}: {why}")
 
-    def expression(self, given: Given) -> dict[str, Given]:
+    def expression(self, given: EntryValue) -> dict[str, EntryValue]:
         """Read a map, which may be a Python expression; return its values, keyed by name."""
         value = given.value
         try:
@@ -82,9 +84,11 @@ class Writing:
         if not isinstance(value, dict):
             self.wrong(given, f"{in_words(value)} is not valid; expected a map, or dict(…) in quotes")
             return {}
-        return {key: Given(f"{given.key}.{key}", inner, given.old) for key, inner in value.items()}
+        return {key: EntryValue(f"{given.key}.{key}", inner, given.old) for key, inner in value.items()}
 
-    def settle(self, table: Mapping[str, Key], given: Mapping[str, Given], beside: Mapping[str, Given]) -> None:
+    def settle(
+        self, table: Mapping[str, Key], given: Mapping[str, EntryValue], beside: Mapping[str, EntryValue]
+    ) -> None:
         """Write all keys in a table; `beside` contains other values that keys may depend on."""
         around = {**beside, **given}
         for name, key in table.items():
@@ -97,7 +101,7 @@ class Writing:
             if name not in table:
                 self.leave_out(found, f"it is an unknown key{suggest(name, table)}")
 
-    def _settle(self, key: Key, given: Given) -> None:
+    def _settle(self, key: Key, given: EntryValue) -> None:
         value = given.value
         if key.to is None:
             if value == (key.default if key.here is None else key.here):

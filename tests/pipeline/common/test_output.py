@@ -18,7 +18,6 @@ from headrace.pipeline import cli
 from headrace.pipeline.common.output import EveryRecord, complain, prepare_output, speaking
 from headrace.pipeline.gdrl import command as gdrl
 from headrace.pipeline.hosts import child
-from headrace.pipeline.main import subprocess_entry
 
 pytestmark = pytest.mark.windows_too
 
@@ -192,15 +191,14 @@ class PreparedError(Exception):
     """Ends a process's function where its output is prepared."""
 
 
-@pytest.mark.parametrize(("entry", "arguments"), [(child, ("", "")), (subprocess_entry, ("", ""))])
-def test_a_process_that_runs_the_user_s_code_prepares_its_output_first(monkeypatch, entry, arguments):
+def test_a_process_that_runs_the_user_s_code_prepares_its_output_first(monkeypatch):
     def prepare():
         raise PreparedError
 
-    monkeypatch.setattr(entry, "hold_lifeline", lambda _: None)
-    monkeypatch.setattr(entry, "prepare_output", prepare)
+    monkeypatch.setattr(child, "hold_lifeline", lambda _: None)
+    monkeypatch.setattr(child, "prepare_output", prepare)
     with pytest.raises(PreparedError):
-        entry.main(*arguments)
+        child.main("", "")
 
 
 CHANGED = """

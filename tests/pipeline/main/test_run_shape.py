@@ -12,8 +12,8 @@ from properties import examples
 
 from headrace.config import RunConfig
 from headrace.pipeline.main import run_shape
+from headrace.pipeline.main.probe import ProbeError
 from headrace.pipeline.main.run_shape import TICK_S, settled_shape
-from headrace.pipeline.main.subprocess_call import NoAnswer
 from headrace.pipeline.run_folder.names import CONFIGURATION
 
 GYM = {"kind": "gymnasium", "id": "CartPole-v1"}
@@ -26,13 +26,14 @@ def machine(monkeypatch):
     def there_is(cores, fixed_s=0.0, each_s=0.0, answers=True):
         asked = []
 
-        def call(function, config, timeout_s, counts, gain, budget_s):
+        def probe(config, function, counts, gain, budget_s, timeout_s):
             asked.append(counts)
-            found = [(count, fixed_s + each_s * count) for count in counts]
-            return found if answers else NoAnswer(None, "")
+            if not answers:
+                raise ProbeError("it hangs")
+            return [(count, fixed_s + each_s * count) for count in counts]
 
         monkeypatch.setattr(run_shape, "usable_cores", lambda: cores)
-        monkeypatch.setattr(run_shape, "call_in_subprocess", call)
+        monkeypatch.setattr(run_shape, "probe", probe)
         return asked
 
     return there_is
@@ -108,7 +109,7 @@ TIMES = st.one_of(st.floats(1e-6, 1.0), st.sampled_from([0.0, -1.0, 1e-300, 1e30
 def test_whatever_was_measured_every_core_gets_at_most_one_actor_and_no_environment_is_lost(cores, num_envs, times):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_shape, "usable_cores", lambda: cores)
-        patch.setattr(run_shape, "call_in_subprocess", lambda *asked: [*zip(asked[3], times, strict=False)])
+        patch.setattr(run_shape, "probe", lambda *asked, **limits: [*zip(asked[2], times, strict=False)])
         found = settled(num_envs=num_envs)
     actors, each = found.pipeline.hosts.actors.replicas, found.environment.num_envs
     assert 1 <= actors <= cores
@@ -118,7 +119,7 @@ def test_whatever_was_measured_every_core_gets_at_most_one_actor_and_no_environm
 @pytest.mark.parametrize(("half_s", "actors"), [(0.015, 8), (0.010, 8), (0.0, 8), (0.029, 1), (0.1, 1)])
 def test_instances_that_slow_each_other_down_count_as_much_as_their_mean(half_s, actors, monkeypatch):
     monkeypatch.setattr(run_shape, "usable_cores", lambda: 16)
-    monkeypatch.setattr(run_shape, "call_in_subprocess", lambda *asked: [(8, half_s), (16, 0.030)])
+    monkeypatch.setattr(run_shape, "probe", lambda *asked, **limits: [(8, half_s), (16, 0.030)])
     found, said = settled_and_said(num_envs=16)
     assert found.pipeline.hosts.actors.replicas == actors
     assert f"{actors} actor" in said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from headrace.config import RunConfig
@@ -24,12 +26,12 @@ def briefly(monkeypatch):
 @pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda each: each["id"])
 def test_each_number_is_measured(environment):
     config = RunConfig.from_plain({"behaviors": {"Volley": {}}, "environment": environment})
-    found = measure_stepping(config, [1, 4], 0.0, 60.0)
+    found = asyncio.run(measure_stepping(config, [1, 4], 0.0, 60.0))
     assert [count for count, _ in found] == [1, 4]
     assert all(seconds > 0 for _, seconds in found)
 
 
 def test_it_ends_where_more_instances_do_not_pay_or_time_is_over():
     config = RunConfig.from_plain({"behaviors": {"B": {}}, "environment": ENVIRONMENTS[0]})
-    assert len(measure_stepping(config, [1, 2, 4], 1e9, 60.0)) == 2
-    assert len(measure_stepping(config, [1, 2, 4], 0.0, 0.0)) == 1
+    assert len(asyncio.run(measure_stepping(config, [1, 2, 4], 1e9, 60.0))) == 2
+    assert len(asyncio.run(measure_stepping(config, [1, 2, 4], 0.0, 0.0))) == 1

@@ -1,0 +1,53 @@
+"""The host of a probe: it calls one function with the run's configuration and sends the result to main.
+
+Before a run, some answers require an environment: how long its steps take, and what its checkers say. The functions
+run here, so that main imports no environment and does not hang or crash with one.
+"""
+
+from __future__ import annotations
+
+from headrace.config import RunConfig
+from headrace.config.environment_kinds import load_entry
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import ProbeAnswer, ProbeRequest
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.protocol import settled
+from headrace.stages.errors import StageError
+from headrace.stages.loading import load_attribute
+
+
+class ProbeHost:
+    """Answers one request; an error that the function raises ends the process, and main receives the traceback."""
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+        self._plan = plan
+        self._control = control
+
+    async def run(self) -> bool:
+        """Call the requested function and send its result; return True for success."""
+        async for message in self._control.receive():
+            if isinstance(message, ProbeRequest):
+                call = load_attribute(message.function, None, "probe")
+                self._control.send(ProbeAnswer(tuple(await call(self._plan.load_config(), *message.arguments))))
+                return True
+        return False
+
+
+async def advice_on(config: RunConfig) -> list[str]:
+    """Return what the run itself does not report: findings of the environment checkers, and why no game is shown."""
+    kind, request = config.environment_kind, EnvironmentRequest(config)
+    advice = [] if kind.advice is None else [*load_entry(kind.advice)(request)]
+    if config.monitor is not None:
+        from headrace.stages.exhibition.making import make_shown_group, why_not_shown
+
+        if not why_not_shown(config):
+            try:
+                group, _ = make_shown_group(request)
+                try:
+                    await settled(group.reset(0))
+                finally:
+                    await settled(group.close())
+            except StageError as error:
+                advice.append(f"monitor: the live page can't show the game: {error}")
+    return advice

@@ -1,0 +1,283 @@
+"""`--validate`'s trial: the run itself, on a small scale, with its files in a temporary folder.
+
+Only sizes differ, and nothing that users can see (writers, pages, recordings) is started. A fault therefore has the
+same message as in the run, and the run's own supervision ends an environment that hangs or crashes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.config import BehaviorSettings, ConfigError, RunConfig
+from headrace.config.brains import PLAYER
+from headrace.config.environment_kinds import load_entry
+from headrace.config.errors import dotted
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.hyperparameters import Hyperparameters
+from headrace.config.section_checks import persons_in
+from headrace.ending import cleaned_up_by
+from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
+from headrace.pipeline.common.graph import acts
+from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end
+from headrace.pipeline.main.probe import ProbeError, probe
+from headrace.pipeline.main.run_shape import for_viewers
+from headrace.pipeline.policies.warm_start import initial_policy
+from headrace.pipeline.reporting.console import configure_logging
+from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
+from headrace.pipeline.run import RunResult, run
+from headrace.pipeline.run_folder.checkpoint import CheckpointError
+from headrace.pipeline.run_folder.names import CONFIGURATION
+from headrace.pipeline.run_handle import StopRequest
+from headrace.stages.environments.factory import HUMAN, check_window, no_screen
+from headrace.stages.errors import StageError
+from headrace.stages.ghost import swap_balance
+from headrace.stages.trainer.pacing import rows_per_update
+from headrace.surroundings import absolute
+
+TICKS = 200
+"""Number of steps that each instance makes, if time allows; when an episode ends, the next one begins."""
+ROWS = 128
+"""Number of steps per update of Headrace's trainers; more if there are many instances."""
+UPDATES = 16
+"""Maximum number of updates that a trainer makes in these steps."""
+ENOUGH_S = 8.0
+"""Seconds after which a slow trial ends, provided that all trainers have made an update."""
+_NEVER = 10**12
+
+
+def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
+    """Try a run, whose warnings appear on standard error.
+
+    Returns:
+        The reasons why the run can't work, each with its location, and further warnings, which also list what was not
+        tried.
+    """
+    try:
+        config = for_viewers(config)
+        if config.environment is not None:
+            check_window(config.environment.options, config.environment.num_envs)
+        if config.environment_kind.preflight is not None and acts(config):
+            load_entry(config.environment_kind.preflight)(config)
+        why_not = _untried_environment(config)
+    except (RunError, StageError) as error:
+        return [str(error)], []
+    if why_not:
+        return [], [f"not tried: {why_not}; so the network and the update were not tried either"]
+    console = configure_logging(config.debug, sys.stderr)
+    if not config.debug:
+        console.setLevel(logging.WARNING)
+    console.addFilter(lambda record: record.name != swap_balance.__name__)  # its numbers differ from the run's
+    with _folder() as folder:
+        small, rows = smaller(config, folder)
+        try:
+            result = _run(small, rows)
+        except RunFailed as error:
+            return [error.reason], []
+        except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
+            return [str(error)], []
+    return [], [*_without_update(config, result, rows), *_advice(small, config), *left_out(config)]
+
+
+def _run(small: RunConfig, rows: int) -> RunResult:
+    """Run the small configuration until it ends, or has shown enough, or its time is over."""
+    stop, limit_s, steps = StopRequest(), small.env_settings.timeout_wait, 0
+    playing = small.checkpoint_settings.inference
+
+    def watch(snapshot: ProgressSnapshot) -> None:
+        nonlocal steps
+        learned = [each.updates > 0 and each.steps >= rows for each in snapshot.behaviors if _learns(small, each.name)]
+        before, steps = steps, sum(each.steps for each in snapshot.behaviors)
+        # A trial without progress continues: either it recovers, or the run's supervision ends it and names the cause.
+        enough = steps > before and snapshot.elapsed > (ENOUGH_S if all(learned) else limit_s)
+        # Playing agents count as steps only once per `time_horizon`, and their episode may never end.
+        endless = bool(snapshot.behaviors) and playing and snapshot.elapsed > 2 * limit_s
+        if enough or endless:
+            stop.set()
+
+    return run(small, stop=stop, on_progress=watch, console=False, progress=Progress(enabled=False))
+
+
+def _learns(config: RunConfig, behavior: str) -> bool:
+    return config.behavior_settings(behavior).learns and not config.checkpoint_settings.inference
+
+
+def _without_update(config: RunConfig, result: RunResult, rows: int) -> Iterator[str]:
+    for name, behavior in result.behaviors.items():
+        if _learns(config, name) and (behavior.version == 0 or behavior.step < rows):
+            yield (
+                f"not tried: the first update of {name}, because the trial ended with only {behavior.step} steps "
+                "collected (raise env_settings.timeout_wait for a longer trial)"
+            )
+
+
+def _advice(small: RunConfig, config: RunConfig) -> Iterator[str]:
+    """Yield advice that the run would not give (`advice_on`)."""
+    if acts(config) and (config.environment_kind.advice is not None or config.monitor is not None):
+        asked = small.model_copy(update={"monitor": config.monitor})
+        try:
+            yield from probe(
+                asked, "headrace.pipeline.roles.probe:advice_on", timeout_s=config.env_settings.timeout_wait
+            )
+        except ProbeError as error:
+            yield f"not tried: checks of the environment beyond those of the run: {error}"
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    """Create a folder that is removed when the context or this process ends, whatever the reason."""
+    folder = os.path.join(tempfile.gettempdir(), f"headrace-trial-{os.urandom(8).hex()}")
+    remove = partial(shutil.rmtree, folder, ignore_errors=True)
+    with cleaned_up_by(remove):  # before the folder exists, because a signal may arrive between any two lines
+        remove_folder_at_end(folder)
+        os.mkdir(folder, 0o700)
+        try:
+            yield folder
+        finally:
+            remove()
+
+
+def _untried_environment(config: RunConfig) -> str:
+    """Return why the run's environment can't be tried; empty if it can."""
+    kind, settings = config.environment_kind, config.env_settings
+    if not (kind.apart and acts(config)):
+        return ""
+    if settings.env_path is None:
+        return f"the environment, which waits for {kind.editor}"
+    if kind.opens_window and not config.engine_settings.no_graphics and (reason := no_screen()):
+        why, _, _ = reason.partition(". ")
+        return (
+            f"the game {settings.env_path}, which opens a window, because {why} (--no-graphics tries the game without "
+            "one)"
+        )
+    return ""
+
+
+def left_out(config: RunConfig) -> Iterator[str]:
+    """Yield a line with the features of a run that its trial leaves out, if there are any."""
+    hosts, settings, names = config.pipeline.hosts, config.checkpoint_settings, []
+    if settings.resume:
+        names.append("the checkpoint that the run resumes from (checkpoint_settings.resume)")
+    if settings.initialize_from is not None and config.default_settings is not None:
+        names.append("starting unlisted behaviours from another run (checkpoint_settings.initialize_from)")
+    if hosts.learners.replicas > 1 and not settings.inference:
+        names.append(
+            f"running {hosts.learners.replicas} replicas of a learner together (pipeline.hosts.learners.replicas)"
+        )
+    if any(each.kind is not None and HOST_KINDS[each.kind].on_ray for _, each in hosts):
+        names.append("hosts on Ray (pipeline.hosts)")
+    if config.pipeline.statistics_writers:
+        names.append("statistics writers (pipeline.statistics_writers)")
+    if config.evaluation is not None and not settings.inference:
+        names.append("evaluation")
+    if config.record is not None:
+        names.append("recording (record)")
+    for path, _ in persons_in(config):
+        names.append(f"the person who plays ({dotted(path)}.brain), replaced by random actions")
+    if names:
+        yield f"not tried: {', '.join(names)}"
+
+
+# The run's configuration with smaller sizes.
+
+
+def smaller(config: RunConfig, folder: str) -> tuple[RunConfig, int]:
+    """Return the trial's configuration, and the number of steps per update."""
+    plain = config.to_plain()
+    steps = TICKS * _with_few_instances(plain, config)
+    rows = max(ROWS, steps // UPDATES)
+    hosts, settings = plain["pipeline"]["hosts"], plain["checkpoint_settings"]
+    used = {"replay": hosts["replay"]["kind"] is not None, "inference": config.pipeline.inference == "central"}
+    chosen = ("actors", "learners", *(each for each in used if used[each]))
+    processes: dict[str, dict[str, Any]] = {which: {"kind": "process"} for which in chosen}
+    if used["replay"]:
+        processes["replay"] |= {"replicas": hosts["replay"]["replicas"]}
+    leagues = [each["league"] for each in plain["behaviors"].values() if each["league"]]
+    for learner in (each for league in leagues for each in league["learners"].values()):
+        learner["actors"] = 1
+    if leagues and not config.checkpoint_settings.inference:
+        processes["actors"] |= {"replicas": len(leagues)}
+    plain["pipeline"] |= {
+        "hosts": processes,
+        "statistics_writers": [],
+        "max_wall_time_s": None,
+        "deterministic": False,
+    }
+    plain |= {"record": None, "evaluation": None, "monitor": None}
+    if config.checkpoint_settings.inference:
+        _lend(absolute(settings["results_dir"]) / settings["run_id"], Path(folder) / settings["run_id"])
+    settings |= {"results_dir": folder, "initialize_from": None, "resume": False, "load_model": False, "force": False}
+    plain["env_settings"] |= {"max_lifetime_restarts": 0}
+    plain["inference"] |= {"episodes": 1, "watch": False, "video": config.inference.video and folder}
+    if plain["replay"] is not None:
+        plain["replay"]["speed"] = "max"
+    for name, behavior in config.behaviors.items():
+        _shrink(plain["behaviors"][name], behavior, steps, rows)
+        if _learns(config, name) and not config.checkpoint_settings.resume and (start := initial_policy(config, name)):
+            plain["behaviors"][name]["init_path"] = str(start)
+    if config.default_settings is not None:
+        _shrink(plain["default_settings"], config.default_settings, steps, rows)
+    return config.rewritten(plain), rows
+
+
+def _lend(played: Path, folder: Path) -> None:
+    """Create a run's folder from which the policies of another run can be played, without changing that run's files."""
+    if not played.is_dir():  # models play, or the run reports that there is nothing to play
+        return
+    folder.mkdir()
+    for path in (each for each in played.iterdir() if each.is_dir() and each.name != "run_logs"):
+        try:
+            (folder / path.name).symlink_to(path, target_is_directory=True)
+        except OSError:  # Windows allows links only to some users
+            shutil.copytree(path, folder / path.name)
+    for path in (played / CONFIGURATION, *played.glob("*.onnx")):
+        if path.is_file():
+            shutil.copy(path, folder)
+
+
+def _with_few_instances(plain: dict[str, Any], config: RunConfig) -> int:
+    """Set the number of instances to one for programs, and to two for `auto`; disable windows; return the number."""
+    settings, section = plain["env_settings"], plain["environment"]
+    if config.environment_kind.apart:
+        settings |= {"num_envs": 1, "base_port": 0}
+        if section is not None:
+            section["num_envs"] = 1
+    if section is None:
+        return 1
+    if section["num_envs"] == "auto":
+        section["num_envs"] = 2
+    if section["options"].get("render_mode") == HUMAN:
+        del section["options"]["render_mode"]
+    return int(section["num_envs"])
+
+
+def _shrink(block: dict[str, Any], settings: BehaviorSettings, steps: int, rows: int) -> None:
+    """Make a behaviour learn soon and end soon afterwards."""
+    hyperparameters = settings.hyperparameters
+    if isinstance(hyperparameters, Hyperparameters):
+        block["hyperparameters"] = hyperparameters.small(rows).model_dump(mode="json", by_alias=True)
+    else:  # a custom trainer, whose sizes stay unchanged
+        rows = rows_per_update(settings, 1, off_policy=False)
+    block |= {
+        "max_steps": max(steps, 2 * rows),
+        "checkpoint_interval": _NEVER,
+        "summary_freq": _NEVER,
+        "even_checkpoints": False,
+        "stop_when": None,
+    }
+    if memory := block.get("network_settings", {}).get("memory"):
+        memory["sequence_length"] = min(memory.get("sequence_length", rows), rows // 4)
+    if block.get("self_play"):
+        each = block["self_play"]
+        each |= {key: min(each.get(key, rows), rows) for key in ("save_steps", "team_change", "swap_steps")}
+    for brain in block.get("brain", ()):
+        if brain["use"] == PLAYER:
+            brain["use"] = "random"
