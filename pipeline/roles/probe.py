@@ -12,7 +12,7 @@ from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import ProbeAnswer, ProbeRequest
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.environments.protocol import settled
+from headrace.stages.environments.protocol import maybe_await
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
 
@@ -45,9 +45,9 @@ async def advice_on(config: RunConfig) -> list[str]:
             try:
                 group, _ = make_shown_group(request)
                 try:
-                    await settled(group.reset(0))
+                    await maybe_await(group.reset(0))
                 finally:
-                    await settled(group.close())
+                    await maybe_await(group.close())
             except StageError as error:
                 advice.append(f"monitor: the live page can't show the game: {error}")
     return advice
