@@ -8,7 +8,7 @@ import pytest
 import yaml
 from runs import run_here
 
-from headrace import evaluate
+from headrace import evaluate, load_policy, nash_conv
 
 BARS = {
     "CartPole-v1": ("ppo", 100_000, 475.0),
@@ -51,3 +51,25 @@ def test_an_environment_and_a_trainer_are_enough_to_learn(tmp_path, task, seed):
     trainer, steps, bar = BARS[task]
     result = run_here(bare(environment_id, trainer, steps, seed), tmp_path, "bare")
     assert evaluate(result, environment_id, 30, seed=10_000 + seed).mean >= bar
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_preset_of_leagues_is_enough_to_come_near_an_equilibrium(tmp_path, seed):
+    pytest.importorskip("pyspiel", reason="needs the extra `openspiel`")
+    plain = {
+        "environment": {"kind": "open_spiel", "game": "kuhn_poker", "num_envs": 64},
+        "behaviors": {
+            "Kuhn": {
+                "trainer_type": "ppo",
+                "network_settings": {"hidden_units": 64, "num_layers": 2},
+                "max_steps": 1_000_000,
+                "league": "alphastar",
+            }
+        },
+        "env_settings": {"seed": seed},
+    }
+    folder = run_here(plain, tmp_path, "kuhn").folder
+    assert nash_conv(folder, "kuhn_poker") <= 0.15
+    assert nash_conv(load_policy(folder, mixture=True), "kuhn_poker") <= 0.10
