@@ -62,6 +62,7 @@ def tiny(trainer_type: str) -> Plain:
     return sac(
         behaviors__Pendulum__trainer_type=trainer_type,
         behaviors__Pendulum__max_steps=150,
+        behaviors__Pendulum__hyperparameters__learning_rate=3e-4,
         behaviors__Pendulum__hyperparameters__random_steps=0,  # those of all trainers, which a class of one's own has
         behaviors__Pendulum__network_settings__activation="swish",
         pipeline__deterministic=True,
