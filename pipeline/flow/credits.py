@@ -448,7 +448,7 @@ class CreditLedger:
                 grants.append(grant)
                 continue
             # Requests with equal wants depend on the same windows. Closing them together keeps their order: none can be
-            # overtaken for ever by later requests that need less.
+            # overtaken forever by later requests that need less.
             closed[request.wants] = None
             if len(closed) == len(self._wanted):
                 break  # all remaining requests want what is closed; with many actors, most calls end here

@@ -21,7 +21,17 @@ PART = logging.getLogger("headrace.stages.loop")
 
 
 def disable_loggers():
-    logging.config.dictConfig({"version": 1})  # which disables those that are there
+    """Disable all loggers that are there, as a user's `dictConfig` does.
+
+    It also closes all handlers; absl's, which TensorBoard imports, would close the stream that pytest captures.
+    """
+    alive = vars(logging)["_handlerList"]
+    handlers = [*alive]
+    alive.clear()
+    try:
+        logging.config.dictConfig({"version": 1})
+    finally:
+        alive.extend(handlers)
 
 
 @contextmanager
