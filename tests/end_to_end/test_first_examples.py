@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from page_code import ROOT, blocks
@@ -63,4 +64,4 @@ def test_predators_of_the_page_of_pettingzoo(tmp_path):
             returns.append(summary.values["Environment/Cumulative Reward"])
 
     train(first_yaml("pettingzoo.md"), tmp_path, RunOptions(on_summary=keep))
-    assert returns[-1] > 2 * max(returns[0], 1.0)
+    assert np.mean(returns[-3:]) > 8.5  # 5.7 in 100 episodes of random agents; the prey learns to flee meanwhile
