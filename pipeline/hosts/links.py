@@ -110,6 +110,8 @@ class HostLinks:
     """Main's ends that are not yet in use, keyed by ticket name."""
     taken_over: set[str] = field(default_factory=set)
     """Ticket names of the links taken over from a dead predecessor."""
+    closed: bool = False
+    """True once main has closed its ends, because the host is gone."""
 
     @classmethod
     def make(cls, outgoing: LinkSpec, outgoing_count: int, incoming: LinkSpec, incoming_count: int) -> HostLinks:
@@ -129,13 +131,21 @@ class HostLinks:
     def take(self, direction: str) -> tuple[str, LinkEnd]:
         """Return an unused link: its ticket name in the host, and main's end.
 
+        If the host is gone, nobody holds the other end, so the queue ends immediately: a host can end while main still
+        handles its last messages.
+
         Raises:
             LookupError: if all links are in use.
         """
         name = next((n for n in self.peers if n.startswith(direction)), None)
         if name is None:
             raise LookupError("the environment has more behaviours than expected: list them all under `behaviors`")
-        return name, self.peers.pop(name)
+        end = self.peers.pop(name)
+        if self.closed:
+            sender, receiver = make_link(end.spec)
+            end, other = (sender, receiver) if direction == "in" else (receiver, sender)
+            other.close()
+        return name, end
 
     def take_over(self, dead: HostLinks, which: str = "") -> None:
         """Take over a dead host's used and unused links. `which` can restrict this to links in one direction."""
@@ -151,6 +161,7 @@ class HostLinks:
         self.given_at_start.clear()
 
     def close(self) -> None:
-        """Close all ends that main holds."""
+        """Close all ends that main holds, because the host is gone."""
+        self.closed = True
         for end in (*self.given_at_start.values(), *self.peers.values()):
             end.close()

@@ -89,6 +89,18 @@ async def test_what_a_host_has_put_arrives_though_it_closes_at_once():
     host.close()
 
 
+async def test_queues_of_a_host_that_is_gone_end():
+    host = links()
+    host.settle()
+    host.close()
+    inlet = await SharedReceiver.open("trajectories/Ball", [host.take("out")[1]])
+    outlet = await SharedSender.open("policies/Ball", host.take("in")[1])
+    assert [batch async for batch in inlet] == []
+    outlet.close()
+    await outlet.wait_closed()
+    await inlet.wait_closed()
+
+
 def test_each_link_is_given_away_once_and_the_last_one_says_what_to_do():
     host = links(outgoing=2, incoming=1)
     taken = dict(host.take(direction) for direction in ("out", "out", "in"))
