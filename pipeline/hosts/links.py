@@ -131,8 +131,8 @@ class HostLinks:
     def take(self, direction: str) -> tuple[str, LinkEnd]:
         """Return an unused link: its ticket name in the host, and main's end.
 
-        If the host is gone, no process holds the other end, so the queue ends immediately: a host can end while main still
-        handles its last messages.
+        If the host is gone, no process holds the other end, so the queue ends immediately: a host can end while main
+        still handles its last messages.
 
         Raises:
             LookupError: if all links are in use.
