@@ -154,7 +154,7 @@ def _check(
     if yields:
         data = {**data, "checkpoint_settings": {**data["checkpoint_settings"], "resume": False}}
     completed, inherited = merge_default_settings(data)
-    places = _Places(modern, sets)
+    places = _LocationLookup(modern, sets)
     lacking: list[Finding] = []
     try:
         config = check(RunConfig, completed, places, ONLY_CONVERTED if converts else MERGED)
@@ -175,7 +175,7 @@ def _check(
 def _places_in(data: dict[str, Any], sets: Sequence[Override]) -> Locate:
     from headrace.config.legacy import ConvertedDocument, Notes  # as in `_read`
 
-    return _Places(ConvertedDocument(read_text("", ""), Notes(), data), sets)
+    return _LocationLookup(ConvertedDocument(read_text("", ""), Notes(), data), sets)
 
 
 def _expect_map(document: Document) -> None:
@@ -199,7 +199,7 @@ def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bo
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _LocationLookup:
     """The locations of all keys. Comparisons between configurations ignore them."""
 
     modern: ConvertedDocument = field(compare=False)

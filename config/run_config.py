@@ -20,7 +20,7 @@ from headrace.config.section_checks import check_run, check_sections
 from headrace.config.sections import Sections
 from headrace.config.trainers import DEFAULT_TRAINER, declared_kind
 from headrace.config.validation import MERGED, ONLY_CONVERTED, check
-from headrace.surroundings import absolute
+from headrace.startup_context import absolute
 
 SHARED = "x-"
 """Prefix of top-level keys that only define YAML anchors."""

@@ -1,6 +1,6 @@
 """Programs that end together with everything they started, using sessions on POSIX and jobs on Windows.
 
-Only Linux can also end processes that have left their session (`pipeline/hosts/sweeper.py`). Like `place`, this module
+Only Linux can also end processes that have left their session (`pipeline/hosts/sweeper.py`). Like `paths`, this module
 imports nothing from `config`, `queues`, `stages` or `pipeline`.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from headrace.surroundings import surroundings
+from headrace.startup_context import startup_context
 
 if sys.platform == "win32":
     from headrace.win32 import CREATE_SUSPENDED, Job, resume
@@ -35,7 +35,7 @@ class ProcessTree(subprocess.Popen[bytes]):
     """
 
     def __init__(self, command: Sequence[str], *, shows: bool, **options: Any) -> None:
-        began = surroundings()
+        began = startup_context()
         options = {"cwd": began.folder if os.path.isdir(began.folder) else None, "env": began.variables, **options}
         if sys.platform == "win32":
             self._job = Job()

@@ -25,7 +25,7 @@ from headrace.pipeline.command import ML_AGENTS, Request, contradictions, parse,
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.output import close_output, complain, own_stream, say
 from headrace.pipeline.common.process import use_one_thread
-from headrace.surroundings import absolute, shown
+from headrace.startup_context import absolute, shown
 
 if TYPE_CHECKING:
     from headrace.pipeline.policies.tournament import TournamentTable

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.ending import end_in_time, ended_at_once
+from headrace.stop_requests import end_in_time, ended_at_once
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

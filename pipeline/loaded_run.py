@@ -13,7 +13,7 @@ from headrace.pipeline.run_folder.carrying import unpack
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.resuming import kept_configuration
-from headrace.surroundings import absolute
+from headrace.startup_context import absolute
 
 
 def load(

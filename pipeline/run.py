@@ -20,10 +20,9 @@ import yaml
 
 from headrace.config import RunConfig, load_config
 from headrace.config.learning_defaults import describe_learning_defaults
-from headrace.ending import cleaned_up_by
 from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.common.kept_state import kept_state, put_back
+from headrace.pipeline.common.global_state_guard import global_state_guard, put_back
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
@@ -55,7 +54,8 @@ from headrace.pipeline.run_handle import RunOptions as RunOptions
 from headrace.pipeline.run_handle import StopRequest, guarded, join_callbacks
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
-from headrace.surroundings import absolute, kept_surroundings, shown
+from headrace.startup_context import absolute, kept_startup_context, shown
+from headrace.stop_requests import cleaned_up_by
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
     if unknown := parts.keys() - known:
         raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}; expected only {', '.join(sorted(known))}")
     try:
-        with kept_surroundings(), kept_state():
+        with kept_startup_context(), global_state_guard():
             options = replace(options or RunOptions(), **parts)
             stop = options.stop.event() if isinstance(options.stop, StopRequest) else options.stop or asyncio.Event()
             with _loaded(config, options.environment) as loaded:

@@ -24,7 +24,6 @@ from headrace.config.errors import dotted
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.section_checks import persons_in
-from headrace.ending import cleaned_up_by
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.graph import acts
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end
@@ -41,7 +40,8 @@ from headrace.stages.environments.factory import HUMAN, check_window, no_screen
 from headrace.stages.errors import StageError
 from headrace.stages.ghost import swap_balance
 from headrace.stages.trainer.pacing import rows_per_update
-from headrace.surroundings import absolute
+from headrace.startup_context import absolute
+from headrace.stop_requests import cleaned_up_by
 
 TICKS = 200
 """Number of steps that each instance makes, if time allows; when an episode ends, the next one begins."""

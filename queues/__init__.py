@@ -2,7 +2,7 @@
 
 from headrace.queues.agent_manager_queue import AgentManagerQueue, Overflow, Producer, QueueStatistics
 from headrace.queues.columns import Column
-from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed, QueueEmpty, QueueError, QueueFull, ShapeError, SpecError, StreamError
 from headrace.queues.messages import Assignment, Barrier, Matchup, PolicyUpdate, StepBatch, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -14,10 +14,8 @@ __all__ = [
     "Barrier",
     "BehaviorSpec",
     "Column",
-    "Inlet",
     "Matchup",
     "ObservationSpec",
-    "Outlet",
     "Overflow",
     "PolicyUpdate",
     "Producer",
@@ -26,6 +24,8 @@ __all__ = [
     "QueueError",
     "QueueFull",
     "QueueStatistics",
+    "Receiver",
+    "Sender",
     "ShapeError",
     "SpecError",
     "StepBatch",

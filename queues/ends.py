@@ -1,11 +1,11 @@
 """The two ends of a queue as stages see them, and base classes for the ends of queues between processes.
 
-Stages are typed against `Outlet` and `Inlet`. A stage therefore does not know whether a queue stays within one event
+Stages are typed against `Sender` and `Receiver`. A stage therefore does not know whether a queue stays within one event
 loop (`agent_manager_queue`), crosses to another process through shared memory (`shared_sender`, `shared_receiver`), or
 is carried by calls to whichever end can be called (`pull`, `push`).
 
-Those calls may arrive in another thread's event loop, so they can be answered while a stage computes; `post` passes
-work from one loop to the other.
+Those calls may arrive in another thread's event loop, so they can be answered while a stage computes; `call_in_loop`
+passes work from one loop to the other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ItemSource(Protocol[T_co]):
         """Refuse more items: waiting and later puts raise `QueueClosed`."""
 
 
-class Outlet(ItemSink[T_contra], Protocol[T_contra]):
+class Sender(ItemSink[T_contra], Protocol[T_contra]):
     """The producer's end of a queue."""
 
     @property
@@ -61,7 +61,7 @@ class Outlet(ItemSink[T_contra], Protocol[T_contra]):
         """Return a snapshot of the statistics."""
 
 
-class Inlet(ItemSource[T_co], Protocol[T_co]):
+class Receiver(ItemSource[T_co], Protocol[T_co]):
     """The consumer's end of a queue."""
 
     @property
@@ -87,7 +87,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-class RoomOutlet(ABC, Generic[T]):
+class BoundedSender(ABC, Generic[T]):
     """The producer's end of a queue whose items are sent by calls between processes.
 
     At most `maxlen` items can be put but not yet taken, including items in transit.
@@ -129,7 +129,7 @@ class RoomOutlet(ABC, Generic[T]):
         """Send an item to the consumer. Called only when there is room for it."""
 
 
-class ArrivalsInlet(ABC, Generic[A, T]):
+class BufferedReceiver(ABC, Generic[A, T]):
     """The consumer's end of a queue from another process, which returns items in the order of arrival.
 
     Args:
@@ -175,7 +175,7 @@ class ArrivalsInlet(ABC, Generic[A, T]):
         """Report to the producer that an item has been taken, and return the item."""
 
 
-def post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:
+def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:
     """Schedule a call in an event loop, from any thread; return False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(call, *arguments)

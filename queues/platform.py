@@ -22,8 +22,8 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from headrace.place import on_linux
-from headrace.surroundings import socket_pair
+from headrace.paths import on_linux
+from headrace.startup_context import socket_pair
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """A queue whose producer can't reach its consumer, but can be called by it: the consumer fetches the items.
 
-The producer's end, `PullOutlet`, keeps items until the consumer has taken them, and answers calls. The consumer's end,
-`PullInlet`, calls one or several producers, each a `FetchSource`. The transport of the calls is independent of both
+The producer's end, `PullSender`, keeps items until the consumer has taken them, and answers calls. The consumer's end,
+`PullReceiver`, calls one or several producers, each a `FetchSource`. The transport of the calls is independent of both
 ends. `push` works in the other direction.
 
 A call may cost a millisecond, so there is only one kind: it reports how many earlier items were taken, waits for items,
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.queues.agent_manager_queue import AgentManagerQueue, Overflow, Producer
-from headrace.queues.ends import ArrivalsInlet, RoomOutlet, post
+from headrace.queues.ends import BoundedSender, BufferedReceiver, call_in_loop
 from headrace.queues.errors import PeerLost, QueueClosed
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class FetchSource(Protocol):
 
 # Ray processes inherit no sockets, so items wait with their producer until the consumer fetches them
 # (docs/decisions/014).
-class PullOutlet(RoomOutlet[T]):
+class PullSender(BoundedSender[T]):
     """The producer's end. A put waits while `maxlen` items, including those in transit, are put but not yet taken.
 
     With `overflow="replace_oldest"`, a newer item replaces one that is not yet fetched.
@@ -98,7 +98,7 @@ class PullOutlet(RoomOutlet[T]):
         self._calls = asyncio.get_running_loop()
         consumer = self._consumers
         if taken:
-            post(self._home, self._make_room, taken)
+            call_in_loop(self._home, self._make_room, taken)
         while True:
             self._changed.clear()  # before the check, so that a later item sets it again
             ended = self._room.closed
@@ -106,7 +106,7 @@ class PullOutlet(RoomOutlet[T]):
                 items, self._unfetched = list(self._unfetched), deque()
             if items:
                 if self._room.overflow == "replace_oldest":
-                    post(self._home, self._forget_fetched)
+                    call_in_loop(self._home, self._forget_fetched)
                 return items
             if ended:
                 return None
@@ -119,7 +119,7 @@ class PullOutlet(RoomOutlet[T]):
 
         Items not yet fetched are dropped, and further puts raise `QueueClosed`.
         """
-        post(self._home, self._finish)
+        call_in_loop(self._home, self._finish)
 
     def _finish(self) -> None:
         self._room.close()
@@ -147,10 +147,10 @@ class PullOutlet(RoomOutlet[T]):
 
     def _tell_calls(self) -> None:
         if self._calls is not None:
-            post(self._calls, self._changed.set)
+            call_in_loop(self._calls, self._changed.set)
 
 
-class _Tally:
+class _ConsumedCounter:
     """Counts one producer's items: those not taken as far as the producer knows, and those taken but not yet reported.
 
     Args:
@@ -189,14 +189,14 @@ class _Tally:
 
 
 @dataclass(slots=True)
-class _Fetched(Generic[T]):
+class _FetchedItem(Generic[T]):
     """An item that has been fetched but not taken yet."""
 
     item: T
-    tally: _Tally
+    tally: _ConsumedCounter
 
 
-class _Place:
+class _ProducerSlot:
     """One producer's slot in a queue: the current producer, and its successor if known."""
 
     def __init__(self, source: FetchSource) -> None:
@@ -221,7 +221,7 @@ class _Place:
         return True
 
 
-class PullInlet(ArrivalsInlet[_Fetched[T], T]):
+class PullReceiver(BufferedReceiver[_FetchedItem[T], T]):
     """The consumer's end, which returns items in the order of arrival.
 
     The stream ends when the last producer has ended its own stream. `replace` sets the successor of a producer that
@@ -238,45 +238,45 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
         bound = maxlen if overflow == "replace_oldest" else maxlen * len(sources)
         super().__init__(name, AgentManagerQueue(name, bound, overflow))
         self._maxlen = maxlen
-        self._places = {key: _Place(source) for key, source in sources.items()}
+        self._slots = {key: _ProducerSlot(source) for key, source in sources.items()}
         ends = [self._arrivals.add_producer() for _ in sources]  # add all ends before the first one can close
         self._tasks = [
-            asyncio.create_task(self._pull(place, end), name=f"fetching {name}")
-            for place, end in zip(self._places.values(), ends, strict=True)
+            asyncio.create_task(self._pull(slot, end), name=f"fetching {name}")
+            for slot, end in zip(self._slots.values(), ends, strict=True)
         ]
 
     def replace(self, key: str, source: FetchSource) -> None:
         """Let another producer replace a dead one."""
-        self._places[key].succeed(source)
+        self._slots[key].succeed(source)
 
     def settle(self, key: str) -> None:
         """Declare that a producer has no successor, so its death ends its stream."""
-        self._places[key].succeed(None)
+        self._slots[key].succeed(None)
 
     def close(self) -> None:
         """Refuse more items: producers' puts raise `QueueClosed`. Items that have arrived remain available."""
         self._arrivals.close()
-        for place, task in zip(self._places.values(), self._tasks, strict=True):
+        for slot, task in zip(self._slots.values(), self._tasks, strict=True):
             if not task.done():
                 task.cancel()
-                place.source.finish(self.name)
+                slot.source.finish(self.name)
 
-    def _take(self, arrival: _Fetched[T]) -> T:
+    def _take(self, arrival: _FetchedItem[T]) -> T:
         arrival.tally.take()
         return arrival.item
 
-    async def _pull(self, place: _Place, end: Producer[_Fetched[T]]) -> None:
+    async def _pull(self, slot: _ProducerSlot, end: Producer[_FetchedItem[T]]) -> None:
         try:
             with suppress(QueueClosed):
-                while not await self._pull_all(place.source, end):
-                    if not await place.next():
+                while not await self._pull_all(slot.source, end):
+                    if not await slot.next():
                         break
         finally:
             end.close()
 
-    async def _pull_all(self, source: FetchSource, end: Producer[_Fetched[T]]) -> bool:
+    async def _pull_all(self, source: FetchSource, end: Producer[_FetchedItem[T]]) -> bool:
         """Fetch until the stream ends; return False if the producer died before that."""
-        tally = _Tally(self._maxlen)
+        tally = _ConsumedCounter(self._maxlen)
         call = asyncio.ensure_future(source.fetch(self.name, 0))
         try:
             while (items := await call) is not None:
@@ -287,7 +287,7 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
                     for _ in range(CALL_TURNS):
                         await asyncio.sleep(0)
                 for item in items:
-                    await end.put(_Fetched(item, tally))
+                    await end.put(_FetchedItem(item, tally))
                 items.clear()
                 if not early:
                     await tally.wait_for_room()

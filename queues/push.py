@@ -1,7 +1,7 @@
 """A queue whose consumer can be called by its producer, but not the other way round: the producer delivers the items.
 
-The producer's end, `PushOutlet`, makes one call for each item. The call returns when the item is taken or, for a queue
-that keeps only the newest item, when the item arrives. The consumer's end, `PushInlet`, receives the items. The
+The producer's end, `PushSender`, makes one call for each item. The call returns when the item is taken or, for a queue
+that keeps only the newest item, when the item arrives. The consumer's end, `PushReceiver`, receives the items. The
 transport of the calls is independent of both ends, and need not preserve their order. `pull` works in the other
 direction.
 """
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from headrace.queues.agent_manager_queue import AgentManagerQueue, Overflow
-from headrace.queues.ends import ArrivalsInlet, RoomOutlet, post
+from headrace.queues.ends import BoundedSender, BufferedReceiver, call_in_loop
 from headrace.queues.errors import PeerLost
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ Raises `PeerLost` if the consumer has died.
 """
 
 
-class PushOutlet(RoomOutlet[T]):
+class PushSender(BoundedSender[T]):
     """The producer's end. A put waits while `maxlen` items, including those in transit, are put but not yet taken.
 
     With `overflow="replace_oldest"`, one item is in flight at a time, and a newer item replaces the one waiting behind
@@ -111,7 +111,7 @@ class PushOutlet(RoomOutlet[T]):
             self._room.get_nowait()
 
 
-class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
+class PushReceiver(BufferedReceiver[tuple[T, "asyncio.Future[bool]"], T]):
     """The consumer's end. Calls may arrive in the event loop of another thread."""
 
     def __init__(self, name: str, maxlen: int, overflow: Overflow = "wait") -> None:
@@ -135,7 +135,7 @@ class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
     async def deliver(self, number: int, item: T | None) -> bool:
         """Receive a call from the producer; see `Deliver`."""
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        return post(self._home, self._receive, number, item, answer) and await answer
+        return call_in_loop(self._home, self._receive, number, item, answer) and await answer
 
     def _receive(self, number: int, item: T | None, answer: asyncio.Future[bool]) -> None:
         self._unanswered.add(answer)
@@ -165,7 +165,7 @@ class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
     def _answer(self, answer: asyncio.Future[bool], accepted: bool) -> None:
         if answer in self._unanswered:
             self._unanswered.discard(answer)
-            post(answer.get_loop(), _set, answer, accepted)
+            call_in_loop(answer.get_loop(), _set, answer, accepted)
 
 
 def _set(answer: asyncio.Future[bool], accepted: bool) -> None:

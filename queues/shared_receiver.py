@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from headrace.queues import codec, links
 from headrace.queues.agent_manager_queue import AgentManagerQueue, Producer
-from headrace.queues.ends import ArrivalsInlet
+from headrace.queues.ends import BufferedReceiver
 from headrace.queues.links import NO_SLAB, BackKind, Channel, ForwardKind, ForwardReader, LinkEnd, LinkError
 from headrace.queues.messages import Message
 from headrace.queues.platform import poison_returned_slabs
@@ -37,7 +37,7 @@ class _Arrival:
     header: dict[str, Any]
 
 
-class SharedReceiver(ArrivalsInlet[_Arrival, T]):
+class SharedReceiver(BufferedReceiver[_Arrival, T]):
     """The consumer's end of a shared queue; open it with `await SharedReceiver.open(name, ends)`.
 
     The receiver has one link to each producer, and returns items in the order of arrival. Each producer is limited by

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from traceback import FrameSummary
 from typing import TYPE_CHECKING, TypeGuard
 
-from headrace.place import CODE
+from headrace.paths import CODE
 
 if TYPE_CHECKING:  # at run time this would import all of `config`
     from headrace.config.errors import KeyPath

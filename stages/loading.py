@@ -28,9 +28,9 @@ from types import ModuleType
 from typing import Any
 
 from headrace.config.errors import suggest
-from headrace.place import ROOT
+from headrace.paths import ROOT
 from headrace.stages.errors import LoadError, StageError, describe_error, error_summary, frames, is_failure, user_frame
-from headrace.surroundings import surroundings
+from headrace.startup_context import startup_context
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
 _OWN_MARK = "__headrace_own__"
@@ -130,7 +130,7 @@ def users_folders(folder: Path | None) -> list[Path]:
     """Return the folders that hold a user's modules, in search order: the YAML's, then the working directory."""
     if folder is None:
         return []
-    began = surroundings().folder  # empty if the folder was removed
+    began = startup_context().folder  # empty if the folder was removed
     return list(dict.fromkeys([folder.resolve(), *([Path(began)] if began else [])]))
 
 

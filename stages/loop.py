@@ -1,7 +1,8 @@
 """The loop that runs a stage: it handles all waiting, closing, credits and checkpoint barriers for the stage.
 
-A stage has an input queue (inlet) and an output queue (outlet), but has no reference to either. `StageRunner` passes
-items from the inlet to `process` and puts the results into the outlet. Backpressure is the wait in `await outlet.put`.
+A stage has an input queue (receiver) and an output queue (sender), but has no reference to either. `StageRunner`
+passes items from the receiver to `process` and puts the results into the sender. Backpressure is the wait in
+`await sender.put`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BLOCKING_S = 0.25
 """Seconds for which a stage may block its event loop before a warning is logged."""
 
 
-class NoOutlet:
+class NoSender:
     """The output queue of a stage whose results have no consumer."""
 
     async def put(self, item: Any) -> None:
@@ -72,8 +73,8 @@ class StageRunner(Generic[In, Out]):
 
     Args:
         stage: the stage, which runs once.
-        inlet: the input queue.
-        outlet: the output queue, which the runner closes at the end, even after a failure.
+        receiver: the input queue.
+        sender: the output queue, which the runner closes at the end, even after a failure.
         context: passed to the stage when it starts.
         hooks: called for returned credits and checkpoint parts.
         behaviors: names of the behaviours that the stage handles; items of other behaviours bypass it. None for all.
@@ -84,8 +85,8 @@ class StageRunner(Generic[In, Out]):
     def __init__(
         self,
         stage: Stage[In, Out],
-        inlet: ItemSource[In | Barrier],
-        outlet: ItemSink[Out | In | Barrier],
+        receiver: ItemSource[In | Barrier],
+        sender: ItemSink[Out | In | Barrier],
         context: StageContext,
         hooks: StageHooks | None = None,
         behaviors: frozenset[str] | None = None,
@@ -94,8 +95,8 @@ class StageRunner(Generic[In, Out]):
     ) -> None:
         self.stage = stage
         self.context = context
-        self._inlet = inlet
-        self._outlet = outlet
+        self._receiver = receiver
+        self._sender = sender
         self._hooks = hooks or StageHooks()
         self._behaviors = behaviors
         self._state = state
@@ -120,14 +121,14 @@ class StageRunner(Generic[In, Out]):
         except QueueClosed:
             log.debug("stage %s ends early, because its results no longer have a consumer", self.context.name)
         finally:
-            self._inlet.close()
-            self._outlet.close()
+            self._receiver.close()
+            self._sender.close()
 
     async def _run(self) -> None:
         try:
             with _naming(self.context, "while starting"):
                 await start_stage(self.stage, self.context, self._state)
-            async for item in self._inlet:
+            async for item in self._receiver:
                 await self._handle(item)
                 del item  # the last reference to a batch keeps its slab in use, so release it before waiting
             with _naming(self.context, "while finishing"):
@@ -141,7 +142,7 @@ class StageRunner(Generic[In, Out]):
             await self._pass_barrier(item)
             return
         if self._behaviors is not None and _behavior(item) not in self._behaviors:
-            await self._outlet.put(item)
+            await self._sender.put(item)
             return
         self._items += 1
         _count_steps(self.context, item)
@@ -159,19 +160,19 @@ class StageRunner(Generic[In, Out]):
         passed = 0
         if results is None:
             return passed
-        activity, outlet = self.context.activity, self._outlet
+        activity, sender = self.context.activity, self._sender
         if isinstance(results, AsyncIterable):
             activity.results = iterator = aiter(results)
-            while (result := await _Timed(anext(iterator, _END), self._check_blocking)) is not _END:
+            while (result := await _TimedAwaitable(anext(iterator, _END), self._check_blocking)) is not _END:
                 passed += _credits(result)
-                await _put(outlet, result, self.context)
+                await _put(sender, result, self.context)
             activity.results = None
             return passed
         if not isinstance(results, Iterable):
             raise TypeError(_not_yielded(results))
         for result in self._timed(results):
             passed += _credits(result)
-            await _put(outlet, result, self.context)
+            await _put(sender, result, self.context)
         return passed
 
     def _timed(self, results: Iterable[Out]) -> Iterable[Out]:
@@ -206,10 +207,10 @@ class StageRunner(Generic[In, Out]):
             with _naming(self.context, f"{SAVING} {barrier.number}"):
                 self._hooks.save_part(self.context.name, barrier.number, self.stage.state_dict())
             if not self._ends_barriers:
-                await self._outlet.put(barrier)
+                await self._sender.put(barrier)
 
 
-async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageContext) -> None:
+async def run_source(source: Source[Out], sender: ItemSink[Out], context: StageContext) -> None:
     """Run a source until it is exhausted, is requested to stop, or its output queue is closed; then close that queue.
 
     Raises:
@@ -217,14 +218,14 @@ async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageC
     """
     try:
         with context.activity.running(context.name, source.progress):
-            await _produce(source, outlet, context)
+            await _produce(source, sender, context)
     except QueueClosed:
         log.debug("source %s ends early, because its items no longer have a consumer", context.name)
     finally:
-        outlet.close()
+        sender.close()
 
 
-async def _produce(source: Source[Out], outlet: ItemSink[Out], context: StageContext) -> None:
+async def _produce(source: Source[Out], sender: ItemSink[Out], context: StageContext) -> None:
     activity = context.activity
     try:
         with _naming(context, "while starting"):
@@ -234,7 +235,7 @@ async def _produce(source: Source[Out], outlet: ItemSink[Out], context: StageCon
                 activity.results = items
                 async for item in items:
                     _count_steps(context, item)
-                    await _put(outlet, item, context)
+                    await _put(sender, item, context)
                     del item
     finally:
         activity.results = None
@@ -242,12 +243,12 @@ async def _produce(source: Source[Out], outlet: ItemSink[Out], context: StageCon
             await _settle(source.stop())
 
 
-async def _put(outlet: ItemSink[Out], item: Out, context: StageContext) -> None:
+async def _put(sender: ItemSink[Out], item: Out, context: StageContext) -> None:
     activity = context.activity
     activity.waiting = True
     try:
         with context.timings.lasting(f"{BLOCKED}/{context.name}"):
-            await outlet.put(item)
+            await sender.put(item)
     finally:
         activity.waiting = False
     activity.passed += 1
@@ -311,7 +312,7 @@ def _not_yielded(results: object) -> str:
     return f"process() returned {type_of(results)}: use `yield` for each result, or return None for no results"
 
 
-class _Timed:
+class _TimedAwaitable:
     """Awaits a coroutine and reports the duration of each uninterrupted stretch."""
 
     def __init__(self, awaitable: Awaitable[Any], report: Callable[[float], None]) -> None:

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import settings
 from virtual_time import VirtualTimeLoop
 
-from headrace import surroundings
-from headrace.pipeline.common import kept_state
+from headrace import startup_context
+from headrace.pipeline.common import global_state_guard
 
 TESTS = Path(__file__).parent
 WHOLE_RUNS = ("end_to_end", "chaos")
@@ -129,7 +129,7 @@ def a_process_of_its_own() -> Iterator[None]:
     ours = logging.getLogger("headrace")
     level, propagate, handlers = ours.level, ours.propagate, [*ours.handlers]
     yield
-    kept_state._kept = surroundings._kept = None
+    global_state_guard._kept = startup_context._kept = None
     ours.setLevel(level)
     ours.propagate, ours.handlers = propagate, handlers
     logging.lastResort.setFormatter(None)

@@ -81,21 +81,21 @@ class Network:
         self.queues.append(made)
         return made
 
-    async def carry(self, inlet: Any, outlet: Any, closes: bool = True) -> None:
+    async def carry(self, receiver: Any, sender: Any, closes: bool = True) -> None:
         """Carry items from one queue to another, each with a delay."""
         delay_s = self.delays()
         try:
-            async for item in inlet:
+            async for item in receiver:
                 await asyncio.sleep(delay_s())
                 if isinstance(item, TrajectoryBatch):
-                    self.delivered.setdefault(inlet.name, []).append(item.copy())
-                await outlet.put(item)
+                    self.delivered.setdefault(receiver.name, []).append(item.copy())
+                await sender.put(item)
         except QueueClosed:
             pass
         finally:
-            inlet.close()
+            receiver.close()
             if closes:
-                outlet.close()
+                sender.close()
 
     async def convey(self, inbox: LocalControl, outbox: LocalControl, down: bool) -> None:
         """Carry control messages; the end of the channel takes its time too."""
@@ -169,12 +169,12 @@ class DelayedHost(InlineHost):
         super().hand(name, self.kept.setdefault(name, Kept(end, self)))
         return end
 
-    async def inlet(self, name: str, newest: bool = True) -> Any:
+    async def receiver(self, name: str, newest: bool = True) -> Any:
         near, far = (self.network.queue(name, 1, newest=newest) for _ in range(2))
         self._spawn(self.network.carry(self.hand(name, far), near))
         return near
 
-    async def outlet(self, name: str, newest: bool = False) -> Any:
+    async def sender(self, name: str, newest: bool = False) -> Any:
         near, far = (self.network.queue(name, 1 if newest else self._maxlen, newest) for _ in range(2))
         self._spawn(self.network.carry(near, self.hand(name, far)))
         return near
@@ -205,7 +205,7 @@ class DelayedHosts(InlineHosts):
 
     async def start(self, plan: Any, feed: Any = None, replaces: Any = None) -> DelayedHost:
         network = Network.current
-        inlet = await feed.open() if feed is not None else None
+        receiver = await feed.open() if feed is not None else None
         control, main_side = local_pair(plan.name)
         host_side, theirs = local_pair(plan.name)
         edges = LocalEdges()
@@ -217,8 +217,8 @@ class DelayedHosts(InlineHosts):
             self._tasks.create_task(network.convey(main_side, host_side, down=True)),
             self._tasks.create_task(network.convey(host_side, main_side, down=False)),
         ]
-        if inlet is not None:
-            host.hand(inlet.name, inlet)
+        if receiver is not None:
+            host.hand(receiver.name, receiver)
         for way in replaces.ways if replaces is not None else ():
             host.add_way(way)
         if plan.role == "learner" and replaces is not None:

@@ -24,7 +24,7 @@ from virtual_time import VirtualTimeLoop
 
 from headrace.config import RunConfig, SelfPlaySettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind
-from headrace.pipeline.common import kept_state
+from headrace.pipeline.common import global_state_guard
 from headrace.pipeline.hosts.run_host import build_host
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
@@ -34,7 +34,7 @@ from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.queues.messages import Assignment, TrajectoryBatch
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.stage import Stage, StageContext
-from headrace.stages.trainer.inlet import VARIABLE
+from headrace.stages.trainer.input_tracking import VARIABLE
 from headrace.stages.trainer.protocol import TrainerContext
 
 PATIENCE_TICKS = 20_000
@@ -75,7 +75,7 @@ class Scenario:
     slow_stage_s: float = 0.0
     """How long a custom stage in main takes for a batch; 0: there is none."""
     recording_s: float = 0.0
-    """How long the recorder at the trainer's inlet takes for a batch; 0: there is none."""
+    """How long the recorder at the trainer's receiver takes for a batch; 0: there is none."""
     deciding_s: float = 0.0
     """How long one host that decides for all actors takes for a decision; 0: actors decide themselves."""
     publishing_s: float = 0.0
@@ -274,7 +274,7 @@ def run_flow(
 
     Where no stage drops or doubles what comes along, trainers refuse trajectories that come twice or are missing.
     """
-    kept_state._kept = None  # of an earlier example
+    global_state_guard._kept = None  # of an earlier example
     flow = Flow(scenario)
     deliveries = "" if scenario.meddling else "once" if scenario.self_play or scenario.apart else "all"
     with (

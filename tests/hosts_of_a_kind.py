@@ -102,7 +102,7 @@ class Peer:
                 answer.set_result(GONE)
 
 
-class FarOutlet:
+class FarSender:
     """The producing end of a queue, in a scripted host."""
 
     def __init__(self, peer: Peer, name: str) -> None:
@@ -115,7 +115,7 @@ class FarOutlet:
         self._peer.order("close", self.name)
 
 
-class FarInlet:
+class FarReceiver:
     """The consuming end of a queue, in a scripted host."""
 
     def __init__(self, peer: Peer, name: str) -> None:
@@ -127,7 +127,7 @@ class FarInlet:
     def close(self) -> None:
         self._peer.order("close", self.name)
 
-    def __aiter__(self) -> FarInlet:
+    def __aiter__(self) -> FarReceiver:
         return self
 
     async def __anext__(self) -> Message:

@@ -56,15 +56,15 @@ def child(does: str, ends: list[LinkEnd], **orders: Any) -> Iterator[subprocess.
 
 
 async def _produce(ends: list[LinkEnd], first: int, count: int) -> None:
-    outlet: SharedSender[Message] = await SharedSender.open("from child", ends[0])
+    sender: SharedSender[Message] = await SharedSender.open("from child", ends[0])
     for number in range(first, first + count):
-        await outlet.put(numbered(number))
+        await sender.put(numbered(number))
     await asyncio.Event().wait()
 
 
 async def _keep(ends: list[LinkEnd]) -> None:
-    inlet: SharedReceiver[Message] = await SharedReceiver.open("to child", [ends[0]])
-    kept = await inlet.get()
+    receiver: SharedReceiver[Message] = await SharedReceiver.open("to child", [ends[0]])
+    kept = await receiver.get()
     await asyncio.Event().wait()
     del kept
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from virtual_time import until_blocked
 
-from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
 from headrace.queues.messages import Barrier, Message, TrajectoryBatch
 
-Ends = tuple[Outlet[Message], Inlet[Message]]
+Ends = tuple[Sender[Message], Receiver[Message]]
 Make = Callable[[int], AbstractAsyncContextManager[Ends]]
 
 
@@ -52,37 +52,37 @@ async def check_queue(make: Make, *, one_loop: bool = True) -> None:
 
 
 async def items_come_out_as_they_went_in(make: Make) -> None:
-    async with make(2) as (outlet, inlet):
+    async with make(2) as (sender, receiver):
         for number in range(6):
-            await outlet.put(numbered(number))
-            item = await inlet.get()
+            await sender.put(numbered(number))
+            item = await receiver.get()
             assert isinstance(item, TrajectoryBatch)
             assert_equal_batches(item, numbered(number))
             del item
-        await outlet.put(Barrier(7, source=3))
-        assert await inlet.get() == Barrier(7, source=3)
+        await sender.put(Barrier(7, source=3))
+        assert await receiver.get() == Barrier(7, source=3)
 
 
 async def the_order_is_kept_while_both_ends_run(make: Make) -> None:
-    async with make(2) as (outlet, inlet), asyncio.TaskGroup() as tasks:
+    async with make(2) as (sender, receiver), asyncio.TaskGroup() as tasks:
 
         async def produce() -> None:
             for number in range(40):
-                await outlet.put(Barrier(number) if number % 5 == 4 else numbered(number))
-            outlet.close()
+                await sender.put(Barrier(number) if number % 5 == 4 else numbered(number))
+            sender.close()
 
         tasks.create_task(produce())
-        assert [number_of(item) async for item in inlet] == list(range(40))
+        assert [number_of(item) async for item in receiver] == list(range(40))
 
 
 async def as_many_puts_as_the_bound_need_no_taker_and_no_more(make: Make) -> None:
-    async with make(2) as (outlet, inlet), asyncio.TaskGroup() as tasks:
+    async with make(2) as (sender, receiver), asyncio.TaskGroup() as tasks:
         puts, changed = 0, asyncio.Condition()
 
         async def produce() -> None:
             nonlocal puts
             for number in range(20):
-                await outlet.put(numbered(number))
+                await sender.put(numbered(number))
                 async with changed:
                     puts += 1
                     changed.notify_all()
@@ -95,178 +95,178 @@ async def as_many_puts_as_the_bound_need_no_taker_and_no_more(make: Make) -> Non
             for _ in range(20):  # time for a put that should not be
                 await asyncio.sleep(0)
             assert puts <= taken + 2
-            assert number_of(await inlet.get()) == taken
+            assert number_of(await receiver.get()) == taken
 
 
 async def a_closed_queue_drains_and_then_ends(make: Make) -> None:
-    async with make(2) as (outlet, inlet):
-        await outlet.put(numbered(0))
-        await outlet.put(numbered(1))
-        outlet.close()
-        outlet.close()
+    async with make(2) as (sender, receiver):
+        await sender.put(numbered(0))
+        await sender.put(numbered(1))
+        sender.close()
+        sender.close()
         with pytest.raises(QueueClosed):
-            await outlet.put(numbered(2))
-        assert [number_of(item) async for item in inlet] == [0, 1]
+            await sender.put(numbered(2))
+        assert [number_of(item) async for item in receiver] == [0, 1]
         with pytest.raises(QueueClosed):
-            await inlet.get()
+            await receiver.get()
 
 
 async def a_closed_queue_says_so_at_once(make: Make) -> None:
-    async with make(1) as (outlet, inlet):
-        outlet.close()
+    async with make(1) as (sender, receiver):
+        sender.close()
         with pytest.raises(QueueClosed):
-            outlet.put_nowait(numbered(2))
+            sender.put_nowait(numbered(2))
         await until_blocked()
         with pytest.raises(QueueClosed):
-            inlet.get_nowait()
+            receiver.get_nowait()
 
 
 async def a_waiting_get_ends_when_the_queue_closes(make: Make) -> None:
-    async with make(2) as (outlet, inlet):
-        getter = asyncio.create_task(inlet.get())
+    async with make(2) as (sender, receiver):
+        getter = asyncio.create_task(receiver.get())
         await asyncio.sleep(0)
-        outlet.close()
+        sender.close()
         with pytest.raises(QueueClosed):
             await getter
 
 
 async def a_producer_learns_that_nobody_takes_any_more(make: Make) -> None:
-    async with make(2) as (outlet, inlet):
-        inlet.close()
-        inlet.close()
+    async with make(2) as (sender, receiver):
+        receiver.close()
+        receiver.close()
         with pytest.raises(QueueClosed):
-            await _put_for_ever(outlet)
+            await _put_for_ever(sender)
 
 
-async def _put_for_ever(outlet: Outlet[Message]) -> None:
+async def _put_for_ever(sender: Sender[Message]) -> None:
     for number in itertools.count():
-        await outlet.put(Barrier(number))
+        await sender.put(Barrier(number))
 
 
 async def a_cancelled_get_loses_nothing(make: Make) -> None:
-    async with make(2) as (outlet, inlet):
-        getter = asyncio.create_task(inlet.get())
+    async with make(2) as (sender, receiver):
+        getter = asyncio.create_task(receiver.get())
         await asyncio.sleep(0)
         getter.cancel()
         await asyncio.wait([getter])
-        await outlet.put(numbered(0))
-        await outlet.put(numbered(1))
-        assert [number_of(await inlet.get()) for _ in range(2)] == [0, 1]
+        await sender.put(numbered(0))
+        await sender.put(numbered(1))
+        assert [number_of(await receiver.get()) for _ in range(2)] == [0, 1]
 
 
 async def a_cancelled_put_delivers_nothing(make: Make) -> None:
-    async with make(2) as (outlet, inlet):
-        await outlet.put(numbered(0))
-        await outlet.put(numbered(1))
-        cancelled = asyncio.create_task(outlet.put(numbered(2)))
+    async with make(2) as (sender, receiver):
+        await sender.put(numbered(0))
+        await sender.put(numbered(1))
+        cancelled = asyncio.create_task(sender.put(numbered(2)))
         await asyncio.sleep(0)
         cancelled.cancel()
         await asyncio.wait([cancelled])
-        assert number_of(await inlet.get()) == 0
-        await outlet.put(numbered(3))
-        assert [number_of(await inlet.get()) for _ in range(2)] == [1, 3]
+        assert number_of(await receiver.get()) == 0
+        await sender.put(numbered(3))
+        assert [number_of(await receiver.get()) for _ in range(2)] == [1, 3]
 
 
 async def a_waiting_put_ends_when_the_queue_closes(make: Make) -> None:
-    async with make(2) as (outlet, inlet):
-        await outlet.put(numbered(0))
-        await outlet.put(numbered(1))
-        putter = asyncio.create_task(outlet.put(numbered(2)))
+    async with make(2) as (sender, receiver):
+        await sender.put(numbered(0))
+        await sender.put(numbered(1))
+        putter = asyncio.create_task(sender.put(numbered(2)))
         await asyncio.sleep(0)
-        outlet.close()
+        sender.close()
         with pytest.raises(QueueClosed):
             await putter
-        assert [number_of(item) async for item in inlet] == [0, 1]
+        assert [number_of(item) async for item in receiver] == [0, 1]
 
 
 async def a_get_cancelled_with_its_item_at_hand_loses_nothing(make: Make) -> None:
-    async with make(2) as (outlet, inlet):
-        first, second = asyncio.create_task(inlet.get()), asyncio.create_task(inlet.get())
+    async with make(2) as (sender, receiver):
+        first, second = asyncio.create_task(receiver.get()), asyncio.create_task(receiver.get())
         await until_blocked()
-        outlet.put_nowait(Barrier(0))
+        sender.put_nowait(Barrier(0))
         first.cancel()
         await asyncio.wait([first])
         assert number_of(await second) == 0
 
 
 async def nowait_says_full_and_empty(make: Make) -> None:
-    async with make(2) as (outlet, inlet):
+    async with make(2) as (sender, receiver):
         with pytest.raises(QueueEmpty):
-            inlet.get_nowait()
-        outlet.put_nowait(numbered(0))
-        outlet.put_nowait(numbered(1))
+            receiver.get_nowait()
+        sender.put_nowait(numbered(0))
+        sender.put_nowait(numbered(1))
         with pytest.raises(QueueFull):
-            outlet.put_nowait(numbered(2))
-        assert outlet.qsize() == 2
-        assert number_of(await inlet.get()) == 0
-        assert number_of(await inlet.get()) == 1
+            sender.put_nowait(numbered(2))
+        assert sender.qsize() == 2
+        assert number_of(await receiver.get()) == 0
+        assert number_of(await receiver.get()) == 1
 
 
 async def waiting_puts_are_served_in_order(make: Make) -> None:
-    async with make(1) as (outlet, inlet):
-        outlet.put_nowait(Barrier(0))
-        putters = [asyncio.create_task(outlet.put(Barrier(number))) for number in (1, 2, 3)]
+    async with make(1) as (sender, receiver):
+        sender.put_nowait(Barrier(0))
+        putters = [asyncio.create_task(sender.put(Barrier(number))) for number in (1, 2, 3)]
         await until_blocked()
         with pytest.raises(QueueFull):
-            outlet.put_nowait(Barrier(9))
-        assert [number_of(await inlet.get()) for _ in range(4)] == [0, 1, 2, 3]
+            sender.put_nowait(Barrier(9))
+        assert [number_of(await receiver.get()) for _ in range(4)] == [0, 1, 2, 3]
         await asyncio.gather(*putters)
 
 
 async def waiting_gets_are_served_in_order(make: Make) -> None:
-    async with make(1) as (outlet, inlet):
-        getters = [asyncio.create_task(inlet.get()) for _ in range(3)]
+    async with make(1) as (sender, receiver):
+        getters = [asyncio.create_task(receiver.get()) for _ in range(3)]
         await until_blocked()
         for number in range(3):
-            await outlet.put(Barrier(number))
+            await sender.put(Barrier(number))
         assert [number_of(item) for item in await asyncio.gather(*getters)] == [0, 1, 2]
 
 
 async def a_put_cancelled_among_others_leaves_their_order(make: Make) -> None:
-    async with make(1) as (outlet, inlet):
-        outlet.put_nowait(Barrier(0))
-        cancelled = asyncio.create_task(outlet.put(Barrier(1)))
-        patient = asyncio.create_task(outlet.put(Barrier(2)))
+    async with make(1) as (sender, receiver):
+        sender.put_nowait(Barrier(0))
+        cancelled = asyncio.create_task(sender.put(Barrier(1)))
+        patient = asyncio.create_task(sender.put(Barrier(2)))
         await until_blocked()
         cancelled.cancel()
         await asyncio.wait([cancelled])
-        assert number_of(await inlet.get()) == 0
-        assert number_of(await inlet.get()) == 2
+        assert number_of(await receiver.get()) == 0
+        assert number_of(await receiver.get()) == 2
         await patient
 
 
 async def what_has_arrived_can_be_taken_after_the_consumer_closed(make: Make) -> None:
-    async with make(2) as (outlet, inlet):
-        outlet.put_nowait(numbered(0))
-        outlet.put_nowait(numbered(1))
-        assert number_of(await inlet.get()) == 0
+    async with make(2) as (sender, receiver):
+        sender.put_nowait(numbered(0))
+        sender.put_nowait(numbered(1))
+        assert number_of(await receiver.get()) == 0
         await until_blocked()
-        inlet.close()
-        assert number_of(inlet.get_nowait()) == 1
+        receiver.close()
+        assert number_of(receiver.get_nowait()) == 1
         with pytest.raises(QueueClosed):
-            inlet.get_nowait()
+            receiver.get_nowait()
 
 
 async def the_counts_add_up(make: Make) -> None:
-    async with make(2) as (outlet, inlet):
-        before_in, before_out = outlet.statistics().items_in, inlet.statistics().items_out
-        getter = asyncio.create_task(inlet.get())
+    async with make(2) as (sender, receiver):
+        before_in, before_out = sender.statistics().items_in, receiver.statistics().items_out
+        getter = asyncio.create_task(receiver.get())
         await until_blocked()
-        assert inlet.statistics().waiting_getters == 1
-        await outlet.put(numbered(0))
+        assert receiver.statistics().waiting_getters == 1
+        await sender.put(numbered(0))
         await getter
         del getter
-        await outlet.put(numbered(1))
-        await outlet.put(numbered(2))
-        putter = asyncio.create_task(outlet.put(numbered(3)))
+        await sender.put(numbered(1))
+        await sender.put(numbered(2))
+        putter = asyncio.create_task(sender.put(numbered(3)))
         await until_blocked()
-        seen = outlet.statistics()
+        seen = sender.statistics()
         assert (seen.items_in - before_in, seen.size, seen.waiting_putters) == (3, 2, 1)
         assert (seen.maxlen, seen.high_water, seen.replaced) == (2, 2, 0)
         for _ in range(3):
-            await inlet.get()
+            await receiver.get()
         await putter
-        taken = inlet.statistics()
+        taken = receiver.statistics()
         assert taken.items_out - before_out == 4
         assert taken.size == taken.waiting_getters == 0
 

@@ -21,10 +21,10 @@ from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole
 from run_folders import streams
 
 from headrace.config import RunConfig
+from headrace.paths import on_linux
 from headrace.pipeline.common.signals import SAME_S
 from headrace.pipeline.run import RunOptions, RunResult, run
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint
-from headrace.place import on_linux
 
 COMMAND = Path(__file__).parents[1] / "bin" / "run-pipeline"
 MARK = "HEADRACE_TEST_RUN"

@@ -46,9 +46,9 @@ class ScriptedHost(Host):
                 elif message.name == "order":
                     self._obey(**message.address)
                 elif message.name.startswith("out") or (message.name == "feed" and self.plan.role == "actor"):
-                    self._queues[message.name] = await self.open_outlet(message)
+                    self._queues[message.name] = await self.open_sender(message)
                 else:
-                    self._queues[message.name] = await self.open_inlet(message)
+                    self._queues[message.name] = await self.open_receiver(message)
         finally:
             for task in self._tasks.values():
                 task.cancel()

@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.place import PARTS
+from headrace.paths import PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (*PARTS, "headrace")
 """Folders, each of which may import those before it; all but the last are packages below `headrace`."""
 
-LOWEST = {"ending", "forks", "place", "process_tree", "surroundings", "win32"}
+LOWEST = {"paths", "process_tree", "startup_context", "stop_requests", "win32"}
 """Modules below all layers, which import none of them: processes that have imported nothing else yet need them."""
 
 KEPT = (ast.Import, ast.ImportFrom, ast.Call, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

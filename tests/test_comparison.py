@@ -74,7 +74,7 @@ def test_a_ratio_is_the_median_of_those_within_rounds_beside_its_bar(module):
     Bar = import_module("compare_workloads").Bar
 
     def took(cpu_us: float) -> object:
-        return module.Measured(1e6 / cpu_us, cpu_us, cpu_us)
+        return module.StatisticValues(1e6 / cpu_us, cpu_us, cpu_us)
 
     found = {"ours": [took(1.0), took(10.0), took(2.0)], "peer": [took(3.0), took(20.0), took(8.0)]}
     bars = [Bar("ours", "peer", cpu=2.0, clock=4.0), Bar("ours", "a peer that was skipped", cpu=1.0)]
@@ -97,7 +97,7 @@ def test_only_the_marked_section_of_the_page_is_written(module, tmp_path):
 @pytest.mark.parametrize("module", ["compare_growth"], indirect=True)
 def test_what_grows_faster_than_it_may_is_told(module):
     def runs(power: float) -> dict[int, list[object]]:
-        return {n: [module.Measured(1.0, 1.0, 3.0 * n**power, memory_mb=50.0 + n)] for n in (16, 64, 256)}
+        return {n: [module.StatisticValues(1.0, 1.0, 3.0 * n**power, memory_mb=50.0 + n)] for n in (16, 64, 256)}
 
     assert module.exponent({1: 5.0, 2: 20.0, 4: 80.0}) == pytest.approx(2.0)
     assert not [row for row in module.table("environments", runs(0.1)) if "missed" in row]

@@ -20,7 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from headrace.place import PARTS
+from headrace.paths import PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = (

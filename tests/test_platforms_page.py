@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headrace.place import PARTS
+from headrace.paths import PARTS
 
 ROOT = Path(__file__).parents[1]
 BRANCH = r"sys\.platform|os\.name\b|on_linux\(\)"

@@ -10,7 +10,7 @@ from headrace.config.errors import KeyPath, Mistake
 from headrace.config.legacy import outdated_keys
 from headrace.config.legacy.flat_block import DISTINCTIVE, convert_block
 from headrace.config.legacy.flat_file import DEFAULT, convert_sections, in_order
-from headrace.config.legacy.old_values import Notes, OldValue, Place, Target
+from headrace.config.legacy.old_values import Notes, OldValue, SourceLocation, Target
 from headrace.config.legacy.parameters import (
     convert_curriculum,
     convert_samplers,
@@ -59,15 +59,15 @@ class ConvertedDocument:
         """Return True if there is a value at a path in the converted data."""
         return is_inside(path, self.data)
 
-    def place(self, path: KeyPath) -> Place:
+    def place(self, path: KeyPath) -> SourceLocation:
         """Return the line in the file from which the value at a path, or its nearest enclosing value, was converted."""
         for length in range(len(path), 0, -1):
             part = path[:length]
             if part in self.notes.origins:
                 return self.notes.origins[part]
             if self.document.has(part):
-                return Place(self.document.name, self.document.line_of(part))
-        return Place(self.document.name, self.document.line_of(()))
+                return SourceLocation(self.document.name, self.document.line_of(part))
+        return SourceLocation(self.document.name, self.document.line_of(()))
 
 
 def convert_document(
@@ -91,9 +91,8 @@ def convert_document(
     if kind != "today's":
         document = document.last_of_repeated()
         for each in document.repeated:
-            notes.warn(
-                Place(each.file, each.line), each.path, f"{each.message}; the last one applies, as in old versions"
-            )
+            where = SourceLocation(each.file, each.line)
+            notes.warn(where, each.path, f"{each.message}; the last one applies, as in old versions")
     conversion = _Conversion(OldValue(document.data, document), notes)
     conversion.convert(kind)
     if curriculum is not None:

@@ -11,7 +11,7 @@ from headrace.config.yaml_reader import Document
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLocation:
     """A line in a file."""
 
     file: str
@@ -30,9 +30,9 @@ class OldValue:
     path: KeyPath = ()
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SourceLocation:
         """The value's location."""
-        return Place(self.document.name, self.document.line_of(self.path))
+        return SourceLocation(self.document.name, self.document.line_of(self.path))
 
     def at(self, key: str | int) -> OldValue:
         """Return the value under a key or an index, which must exist."""
@@ -52,7 +52,7 @@ class Notes:
         self.mistakes: list[Mistake] = []
         self.comments: dict[KeyPath, str] = {}
         """Comments for the converted file, keyed by the new path of the key that they explain."""
-        self.origins: dict[KeyPath, Place] = {}
+        self.origins: dict[KeyPath, SourceLocation] = {}
         """Locations of the old values, keyed by the new path of the converted value."""
         self._warnings: dict[tuple[str, str, str], set[int]] = {}
         self._idle: set[tuple[str, str, str]] = set()
@@ -74,7 +74,7 @@ class Notes:
             for each in sorted(first, key=lambda each: (each[0], first[each], *each[1:]))
         )
 
-    def warn(self, old: OldValue | Place, key: str, message: str, *, idle: bool = False) -> None:
+    def warn(self, old: OldValue | SourceLocation, key: str, message: str, *, idle: bool = False) -> None:
         """Warn about an old key. If a warning about the same key exists, only add a line number to that warning.
 
         Args:
@@ -100,7 +100,7 @@ class Notes:
 
 
 def _write(file: str, key: str, message: str, lines: list[int]) -> str:
-    place = Place(file, lines[0] if lines else None)
+    place = SourceLocation(file, lines[0] if lines else None)
     return f"{place}: {key}: {message}{_also(lines[1:])}"
 
 
@@ -120,12 +120,12 @@ class Target:
         self.path = path
         self.data: dict[str, Any] = {}
 
-    def put(self, keys: str, value: Any, source: OldValue | Place | None = None, comment: str = "") -> None:
+    def put(self, keys: str, value: Any, source: OldValue | SourceLocation | None = None, comment: str = "") -> None:
         """Write a value at a dotted key, which must not contain names that users choose."""
         self.put_at(tuple(keys.split(".")), value, source, comment)
 
     def put_at(
-        self, keys: tuple[str, ...], value: Any, source: OldValue | Place | None = None, comment: str = ""
+        self, keys: tuple[str, ...], value: Any, source: OldValue | SourceLocation | None = None, comment: str = ""
     ) -> None:
         """Write a value.
 

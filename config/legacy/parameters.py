@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.config.errors import ConfigError, KeyPath, Mistake, suggest
-from headrace.config.legacy.old_values import Notes, OldValue, Place, Target, integral, truth
+from headrace.config.legacy.old_values import Notes, OldValue, SourceLocation, Target, integral, truth
 from headrace.config.yaml_reader import read_file
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ def _trace(name: str, old: OldValue, values: OldValue, target: Target) -> None:
         notes.comments[first] = "environments were reset at each lesson"
 
 
-def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[KeyPath], Place]) -> Any:
+def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[KeyPath], SourceLocation]) -> Any:
     """Drop the lessons before a given one (`--lesson`) from all curricula.
 
     Args:
@@ -177,7 +177,7 @@ def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[Key
     return begun
 
 
-def _renumber(where: tuple[str, str, str], left_out: int, notes: Notes, places: dict[KeyPath, Place]) -> None:
+def _renumber(where: tuple[str, str, str], left_out: int, notes: Notes, places: dict[KeyPath, SourceLocation]) -> None:
     """Move notes about lessons to the lessons' new numbers."""
     comments = {path: notes.comments.pop(path) for path in [*notes.comments] if path[:3] == where and len(path) > 3}
     for path in [path for path in notes.origins if path[:3] == where and len(path) > 3]:

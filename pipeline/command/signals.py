@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from headrace.config.pipeline import MainSilence
-from headrace.ending import AT_ONCE, clean_up
 from headrace.pipeline.command.parser import program
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.output import complain, own_stream
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.hosts.process_cleanup import mark_of
 from headrace.process_tree import end_children
+from headrace.stop_requests import AT_ONCE, clean_up
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeVar
 
-from headrace.ending import clean_up
+from headrace.stop_requests import clean_up
 
 P = ParamSpec("P")
 T = TypeVar("T")

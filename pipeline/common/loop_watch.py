@@ -20,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, MainSilence
-from headrace.pipeline.common.kept_state import put_back
+from headrace.pipeline.common.global_state_guard import put_back
 from headrace.stages.activity import activities, activity_in, most_silent
 from headrace.stages.errors import innermost_of_user
 

@@ -18,7 +18,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TextIO
 
 from headrace.pipeline.common.process import describe_limit
-from headrace.surroundings import kept_surroundings
+from headrace.startup_context import kept_startup_context
 
 P = ParamSpec("P")
 
@@ -84,7 +84,7 @@ def speaking(main: Callable[P, int]) -> Callable[P, int]:
 def _spoken(main: Callable[[], int]) -> int:
     status, failed = 0, None
     try:
-        with kept_surroundings():
+        with kept_startup_context():
             status = main()
     except OSError as error:
         failed = error

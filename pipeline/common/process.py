@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.place import ROOT, on_linux
+from headrace.paths import ROOT, on_linux
 from headrace.process_tree import ProcessTree
 
 if sys.platform != "win32":

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
-from headrace.ending import taken_requests
 from headrace.pipeline.common.process import default_in_forks
-from headrace.surroundings import socket_pair
+from headrace.startup_context import socket_pair
+from headrace.stop_requests import taken_requests
 
 if sys.platform == "win32":
     from headrace.win32 import on_console_end, requests_heard

@@ -18,7 +18,7 @@ import msgpack
 
 from headrace.pipeline.control.messages import ControlMessage
 from headrace.queues.agent_manager_queue import AgentManagerQueue
-from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.packing import pack, unpack
 
@@ -77,8 +77,8 @@ class ControlEnd(Protocol):
 class LocalControl:
     """A channel end within one event loop, backed by two queues, one per direction."""
 
-    _outbox: Outlet[ControlMessage]
-    _inbox: Inlet[ControlMessage]
+    _outbox: Sender[ControlMessage]
+    _inbox: Receiver[ControlMessage]
 
     def send(self, message: ControlMessage) -> None:
         """Send a message without waiting."""

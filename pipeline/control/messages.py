@@ -126,7 +126,7 @@ class PolicyKept:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class PolicyExported:
     """A learner has exported a policy."""
 
     behavior: str
@@ -379,7 +379,7 @@ class ProbeRequest:
 # fmt: off
 ControlMessage = (
     BehaviorSeen | LearnerReady | FollowerReady | FollowerLost | CreditsReturned | CreditRequest | TrainerReport
-    | PartSaved | PartFailed | EpisodesScored | SourceEnded | PolicyKept | Exported | ExportFailed | Preparing
+    | PartSaved | PartFailed | EpisodesScored | SourceEnded | PolicyKept | PolicyExported | ExportFailed | Preparing
     | StatisticsReport | EpochEnded | PolicyEvaluated | LogLine | HostFailed | HostFinished | OpenEdge | DecideFor
     | Assignment | Matches | EnvironmentParameters | Grant | LearnerReplaced | BeginCheckpoint | SaveNow | FolderMoved
     | Stop | Hold | SetHyperparameter | LearnNoMore | BeginAnew | ShowAnnounced | PictureTaken | DirectShow | KeysHeld

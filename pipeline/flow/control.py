@@ -110,7 +110,7 @@ PATIENCE_UPDATES = 8
 
 
 @dataclass
-class _Watched:
+class _TrainerProgress:
     rows_per_update: int
     step: int = -1
     kept: Counter[str] = field(default_factory=Counter)
@@ -121,11 +121,11 @@ class StarvationWatch:
     """Compares the steps that stages hold back with those that trainers receive. Warns once per behaviour."""
 
     def __init__(self) -> None:
-        self._trainers: dict[str, _Watched] = {}
+        self._trainers: dict[str, _TrainerProgress] = {}
 
     def add_trainer(self, behavior: str, rows_per_update: int) -> None:
         """Start watching a trainer."""
-        self._trainers[behavior] = _Watched(rows_per_update)
+        self._trainers[behavior] = _TrainerProgress(rows_per_update)
 
     def fed(self, behavior: str, step: int, done: bool) -> None:
         """Record the step that a trainer has reported. No warning follows for a trainer that is done."""
@@ -170,7 +170,7 @@ AHEAD = 1
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _UpdateTimes:
     rows: int
     collecting_s: list[float] = field(default_factory=list)
     learning_s: list[float] = field(default_factory=list)
@@ -184,7 +184,7 @@ class PolicyLags:
         self._max_policy_lag = settings.max_policy_lag
         hosts = settings.hosts
         self._takes_turns = HOST_KINDS[hosts.actors.kind].in_main and HOST_KINDS[hosts.learners.kind].in_main
-        self._measured: dict[str, _Measured] = {}
+        self._measured: dict[str, _UpdateTimes] = {}
 
     def first(self, behavior: str, rows_per_update: int, any_age: bool, corrects_age: bool) -> int:
         """Return a behaviour's initial lag, in updates.
@@ -203,7 +203,7 @@ class PolicyLags:
             return self._say(behavior, AHEAD, "its trainer learns from steps of any age")
         if not corrects_age:
             return self._say(behavior, 0, "its trainer does not correct for steps from older policies")
-        self._measured[behavior] = _Measured(rows_per_update)
+        self._measured[behavior] = _UpdateTimes(rows_per_update)
         return 0
 
     def measured(self, behavior: str, collecting_s: Sequence[float], learning_s: Sequence[float]) -> int | None:

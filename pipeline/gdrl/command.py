@@ -28,8 +28,8 @@ from headrace.pipeline.run_folder.atomic_files import free_name
 from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.lock import LOCK
 from headrace.pipeline.run_folder.names import CONFIGURATION
-from headrace.queues.held_files import once_released
-from headrace.surroundings import absolute, shown
+from headrace.queues.windows_files import once_released
+from headrace.startup_context import absolute, shown
 
 # The flags of `gdrl` and of Godot RL Agents' Stable-Baselines3 example, with the same names and meanings.
 

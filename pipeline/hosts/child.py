@@ -6,9 +6,9 @@ import signal
 import sys
 from functools import partial
 
-from headrace.ending import taken_requests
 from headrace.pipeline.common.output import prepare_output
 from headrace.pipeline.hosts.parent_death import hold_lifeline
+from headrace.stop_requests import taken_requests
 
 if sys.platform == "win32":
     from headrace.win32 import on_console_end, request
@@ -45,7 +45,7 @@ def main(line: str, crash_file: str, *modules: str) -> int:
     try:
         with uncollected():
             from headrace.pipeline.hosts.run_host import run_host_process
-            from headrace.queues.held_files import let_loops_wait
+            from headrace.queues.windows_files import let_loops_wait
 
             import_early(modules)
         let_loops_wait()

@@ -14,7 +14,7 @@ from headrace.pipeline.control.channel import ControlEnd, local_pair
 from headrace.pipeline.control.messages import OpenEdge
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
 from headrace.queues.agent_manager_queue import AgentManagerQueue
-from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.ends import Receiver, Sender
 
 
 class LocalEdges:
@@ -23,15 +23,15 @@ class LocalEdges:
     def __init__(self) -> None:
         self.ends: dict[str, Any] = {}
 
-    async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
+    async def open_sender(self, name: str, address: Mapping[str, Any]) -> Sender[Any]:
         """Return the producing end that main has stored under this name."""
-        outlet: Outlet[Any] = self.ends.pop(name)
-        return outlet
+        sender: Sender[Any] = self.ends.pop(name)
+        return sender
 
-    async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
+    async def open_receiver(self, name: str, address: Mapping[str, Any]) -> Receiver[Any]:
         """Return the consuming end that main has stored under this name."""
-        inlet: Inlet[Any] = self.ends.pop(name)
-        return inlet
+        receiver: Receiver[Any] = self.ends.pop(name)
+        return receiver
 
     def renew(self, name: str) -> None:
         """Do nothing: consumers in main are not replaced."""
@@ -59,11 +59,11 @@ class InlineHost:
         self._edges = edges
         self._task = task
 
-    async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
+    async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
         """Create a queue from this host to main."""
         return self._newest(name) if newest else self.hand(name, AgentManagerQueue(name, self._maxlen))
 
-    async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
+    async def sender(self, name: str, newest: bool = False) -> Sender[Any]:
         """Create a queue from main to this host."""
         return self._newest(name) if newest else self.hand(name, AgentManagerQueue(name, self._maxlen))
 
@@ -104,7 +104,7 @@ class LocalFeed:
 
     queue: AgentManagerQueue[Any]
 
-    async def open(self) -> Inlet[Any]:
+    async def open(self) -> Receiver[Any]:
         """Return the queue's consuming end."""
         return self.queue
 
@@ -120,13 +120,13 @@ class InlineHosts:
         """Start a host. Its feed may come from hosts of any kind."""
         from headrace.pipeline.hosts.run_host import serve
 
-        inlet = await feed.open() if feed is not None else None
+        receiver = await feed.open() if feed is not None else None
         control, theirs = local_pair(plan.name)
         edges = LocalEdges()
         task = self._tasks.create_task(serve(plan, theirs, edges), name=plan.name)
         host = InlineHost(plan, self._maxlen, control, edges, task)
-        if inlet is not None:
-            host.hand(inlet.name, inlet)
+        if receiver is not None:
+            host.hand(receiver.name, receiver)
         return host
 
     def gather(self, name: str, hosts: Sequence[InlineHost]) -> LocalFeed:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.place import on_linux
-from headrace.queues.ends import Inlet, Outlet
+from headrace.paths import on_linux
+from headrace.queues.ends import Receiver, Sender
 from headrace.queues.links import LinkEnd, make_link
 from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import SharedSender
@@ -62,14 +62,14 @@ class ProcessEdges:
         self._senders: list[SharedSender[Any]] = []
         self._receivers: list[SharedReceiver[Any]] = []
 
-    async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
+    async def open_sender(self, name: str, address: Mapping[str, Any]) -> Sender[Any]:
         """Open the producing end of a queue, over one link."""
         (link,) = address["links"]
         sender: SharedSender[Any] = await SharedSender.open(name, self._ends.pop(link))
         self._senders.append(sender)
         return sender
 
-    async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
+    async def open_receiver(self, name: str, address: Mapping[str, Any]) -> Receiver[Any]:
         """Open the consuming end of a queue, over one link per producer."""
         ends = [self._ends.pop(link) for link in address["links"]]
         receiver: SharedReceiver[Any] = await SharedReceiver.open(name, ends, address.get("succeeds", False))

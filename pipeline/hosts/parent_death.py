@@ -19,7 +19,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from headrace.place import has_process_handles
+from headrace.paths import has_process_handles
 
 if TYPE_CHECKING:
     import asyncio

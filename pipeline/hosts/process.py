@@ -29,7 +29,7 @@ from headrace.pipeline.hosts.links import HostLinks, policy_link, trajectory_lin
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
 from headrace.pipeline.hosts.run_host import NOTICE
 from headrace.pipeline.hosts.spawn import ChildProcess
-from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.ends import Receiver, Sender
 from headrace.queues.links import LinkEnd
 from headrace.queues.platform import Segment, connected_pair, write_ticket
 from headrace.queues.shared_receiver import SharedReceiver
@@ -218,7 +218,7 @@ class ProcessHost:
         self.links = links
         self.edges: dict[str, dict[str, Any]] = {}
         """Addresses of the queues' links, keyed by queue name."""
-        self.outlets: dict[str, SharedSender[Any]] = {}
+        self.senders: dict[str, SharedSender[Any]] = {}
         """Main's ends of the queues to the host, keyed by queue name."""
         self._process = process
 
@@ -227,17 +227,17 @@ class ProcessHost:
         """Id of the host's process."""
         return self._process.pid
 
-    async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
+    async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
         """Open main's end of a queue from the host, on one of the host's links."""
         return await SharedReceiver.open(name, [self.take("out" if newest else "line", name)])
 
-    async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
+    async def sender(self, name: str, newest: bool = False) -> Sender[Any]:
         """Open main's end of a queue to the host, on one of the host's links.
 
         The host's role, not `newest`, determines whether the queue keeps only its newest item.
         """
-        self.outlets[name] = await SharedSender.open(name, self.take("in", name))
-        return self.outlets[name]
+        self.senders[name] = await SharedSender.open(name, self.take("in", name))
+        return self.senders[name]
 
     def take(self, direction: str, name: str) -> LinkEnd:
         """Assign an unused link to a queue; return main's end of the link."""
@@ -255,9 +255,9 @@ class ProcessHost:
         for name, address in dead.edges.items():
             if self.links.taken_over.issuperset(address["links"]):
                 self.open_edge(name, {**address, "succeeds": True})
-                if name in dead.outlets:
-                    self.outlets[name] = dead.outlets[name]
-                    self.outlets[name].renew()
+                if name in dead.senders:
+                    self.senders[name] = dead.senders[name]
+                    self.senders[name].renew()
 
     def settle(self) -> None:
         """Close main's copies of the host's ends."""
@@ -289,7 +289,7 @@ class LinkFeed:
     name: str
     ends: Sequence[LinkEnd]
 
-    async def open(self) -> Inlet[Any]:
+    async def open(self) -> Receiver[Any]:
         """Open the queue's consuming end in main."""
         return await SharedReceiver.open(self.name, self.ends)
 

@@ -14,11 +14,11 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.paths import has_process_handles
 from headrace.pipeline.common.process import start_python
 from headrace.pipeline.hosts import sweeper
-from headrace.place import has_process_handles
 from headrace.process_tree import ProcessTree, end_children_with_this_process
-from headrace.surroundings import keep_variable, surroundings
+from headrace.startup_context import keep_variable, startup_context
 
 
 class _Sweeper(ProcessTree):
@@ -65,7 +65,7 @@ def sweep_after_this_process() -> None:
             return
         _running = start_python(
             ["-I", "-S", str(Path(sweeper.__file__)), str(os.getpid()), mark_of(os.getpid())],
-            {name: value for name, value in surroundings().variables.items() if name != sweeper.VARIABLE},
+            {name: value for name, value in startup_context().variables.items() if name != sweeper.VARIABLE},
             _Sweeper,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from headrace.config import RunConfig
 from headrace.config.tables import import_plugins, plugin_modules
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.channel import ControlEnd
-from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.ends import Receiver, Sender
 from headrace.stages.environments.given import carried, take_over
 
 
@@ -36,7 +36,7 @@ class HostHandle(Protocol):
     def may_hang(self) -> bool:
         """True if the host can hang while main continues; if so, main kills the host when it falls silent."""
 
-    async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
+    async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
         """Open main's end of a queue from this host, and let the host open the other end.
 
         Args:
@@ -48,7 +48,7 @@ class HostHandle(Protocol):
             LookupError: if the host can open no more queues.
         """
 
-    async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
+    async def sender(self, name: str, newest: bool = False) -> Sender[Any]:
         """Open main's end of a queue to this host, and let the host open the other end.
 
         Args:
@@ -79,7 +79,7 @@ class HostHandle(Protocol):
 class Feed(Protocol):
     """The consuming end of a queue that hosts of one kind fill. Main or a host opens it once."""
 
-    async def open(self) -> Inlet[Any]:
+    async def open(self) -> Receiver[Any]:
         """Open the queue's consuming end in main."""
 
 
@@ -116,10 +116,10 @@ class HostWork(Protocol):
 class HostEdges(Protocol):
     """Opens, in the host, the queue ends that main names. The address format depends on the kind of host."""
 
-    async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
+    async def open_sender(self, name: str, address: Mapping[str, Any]) -> Sender[Any]:
         """Open the producing end of a queue."""
 
-    async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
+    async def open_receiver(self, name: str, address: Mapping[str, Any]) -> Receiver[Any]:
         """Open the consuming end of a queue."""
 
     def renew(self, name: str) -> None:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
+from headrace.paths import on_linux
 from headrace.pipeline.common.output import EveryRecord, complain
 from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.common.run_parts import host_role
@@ -30,12 +31,11 @@ from headrace.pipeline.hosts.failures import describe_failure
 from headrace.pipeline.hosts.links import ProcessEdges
 from headrace.pipeline.hosts.parent_death import HostLifeline
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork
-from headrace.place import on_linux
 from headrace.queues.packing import unpack
 from headrace.queues.platform import open_socket, take_over
 from headrace.stages.errors import is_failure
 from headrace.stages.loading import load_attribute
-from headrace.surroundings import keep_surroundings
+from headrace.startup_context import keep_startup_context
 
 NOTICE = struct.Struct("<IB")
 """Format of the notice that a host has ended: the host's number and exit status."""
@@ -94,7 +94,7 @@ def run_host_process(lifeline: HostLifeline) -> int:
         return 1
     lifeline.let_users_code_run()
     follow_path_of_main(start_message["path"])
-    keep_surroundings()
+    keep_startup_context()
     if start_message["plan"]["role"] in ("learner", "follower"):
         import torch
 

@@ -30,7 +30,7 @@ from headrace.pipeline.hosts.sweeper import VARIABLE
 from headrace.process_tree import ProcessTree
 from headrace.queues.packing import pack
 from headrace.queues.platform import Segment, hand_over
-from headrace.surroundings import socket_pair, surroundings
+from headrace.startup_context import socket_pair, startup_context
 
 log = logging.getLogger(__name__)
 
@@ -286,7 +286,7 @@ def start_child(
 
 def child_environment() -> dict[str, str]:
     """Return a child's environment variables. They give it the same packages, and one thread for numeric libraries."""
-    environment = dict(surroundings().variables)
+    environment = dict(startup_context().variables)
     let_child_find_us(environment)
     use_one_thread(environment)
     return environment

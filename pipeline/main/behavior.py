@@ -14,7 +14,7 @@ from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.shared_stage import SharedPlay
 from headrace.pipeline.roles.stages import PlacedStage, Runner, StageHost, build_stage, chain
 from headrace.pipeline.run_folder.training_status import ExportEntry
-from headrace.queues.ends import Inlet, ItemSource, Outlet
+from headrace.queues.ends import ItemSource, Receiver, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
@@ -56,7 +56,7 @@ class TrajectoryPath:
         self._on_policy = on_policy
         if shared is not None:
             shared.add(route.behavior)
-        self.students: dict[str, Outlet[Any]] = {}
+        self.students: dict[str, Sender[Any]] = {}
         """Queues to the trainers that imitate this behaviour, keyed by the imitators' behaviour names; each receives
         everything that this behaviour's trainer receives.
         """
@@ -81,14 +81,14 @@ class TrajectoryPath:
         if self._shared is not None:
             self._shared.on_report(report)
 
-    def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
+    def trajectories(self, receiver: Receiver[Any], sender: Sender[Any]) -> list[Runner]:
         """Create the runners that carry trajectories from the actors' queue to the learner's."""
-        last: Any = _CopyingSink(outlet, self.students) if self.students else outlet
+        last: Any = _CopyingSink(sender, self.students) if self.students else sender
         if not self._stages:
-            return [carry(inlet, last)]
-        return [self._noting(runner) for runner in chain(self._stages, self._main, inlet, last)]
+            return [carry(receiver, last)]
+        return [self._noting(runner) for runner in chain(self._stages, self._main, receiver, last)]
 
-    def policies(self, updates: Inlet[Any]) -> list[Runner]:
+    def policies(self, updates: Receiver[Any]) -> list[Runner]:
         """Create the runners that carry policies from the trainer to the publisher."""
         behavior = self._route.behavior
         seen, publish = _ObservedQueue(updates, self._on_policy), _PublisherSink(self._publisher, self._main.timings)
@@ -218,7 +218,7 @@ class _CopyingSink:
     it. The team number is unchanged, because each team numbers its own trajectories.
     """
 
-    def __init__(self, trainer: Outlet[Any], students: Mapping[str, Outlet[Any]]) -> None:
+    def __init__(self, trainer: Sender[Any], students: Mapping[str, Sender[Any]]) -> None:
         self._trainer = trainer
         self._students = students
 
@@ -240,18 +240,18 @@ def _under(name: str, item: TrajectoryBatch) -> TrajectoryBatch:
 class _ObservedQueue:
     """A policy queue that also passes each item to an observer."""
 
-    def __init__(self, inlet: ItemSource[PolicyUpdate], show: Callable[[PolicyUpdate | None], None]) -> None:
-        self._inlet = inlet
+    def __init__(self, receiver: ItemSource[PolicyUpdate], show: Callable[[PolicyUpdate | None], None]) -> None:
+        self._receiver = receiver
         self._show = show
 
     async def __aiter__(self) -> AsyncIterator[PolicyUpdate]:
-        async for policy in self._inlet:
+        async for policy in self._receiver:
             self._show(policy)
             yield policy
             del policy
 
     def close(self) -> None:
-        self._inlet.close()
+        self._receiver.close()
         self._show(None)
 
 
@@ -276,23 +276,23 @@ class _PublisherSink:
         """Do nothing, because policies for other behaviours will follow."""
 
 
-async def drain(inlet: Any) -> None:
+async def drain(receiver: Any) -> None:
     """Discard trajectories that no trainer learns from."""
     try:
-        async for item in inlet:
+        async for item in receiver:
             del item
     finally:
-        inlet.close()
+        receiver.close()
 
 
-async def carry(inlet: Any, outlet: Any) -> None:
+async def carry(receiver: Any, sender: Any) -> None:
     """Move items from one queue to another until either ends."""
     try:
-        async for item in inlet:
-            await outlet.put(item)
+        async for item in receiver:
+            await sender.put(item)
             del item
     except QueueClosed:
         pass  # the consumer is gone; main detects that elsewhere
     finally:
-        inlet.close()
-        outlet.close()
+        receiver.close()
+        sender.close()

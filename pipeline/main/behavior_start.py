@@ -32,9 +32,9 @@ from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.ghost import BrainLeague
-from headrace.stages.loop import NoOutlet, StageRunner
+from headrace.stages.loop import NoSender, StageRunner
 from headrace.stages.trainer.report import TrainerReport
-from headrace.surroundings import shown
+from headrace.startup_context import shown
 
 log = logging.getLogger(__name__)
 
@@ -233,10 +233,10 @@ class BehaviorStarter:
         policy = read_policy_update(path, state.behavior)
         log.info("%s is played by %s.", state.behavior, shown(path))
         stage = CountingStage(state.behavior, self._count_play)
-        nowhere: Any = NoOutlet()
-        inlet = await self._launcher.gather(state.behavior)
+        nowhere: Any = NoSender()
+        receiver = await self._launcher.gather(state.behavior)
         context = self._stages.context(f"inference-{state.behavior}")
-        self._start(StageRunner(stage, inlet, nowhere, context).run())
+        self._start(StageRunner(stage, receiver, nowhere, context).run())
         self._start(self._publish_later(policy))
 
     async def _count(self, state: BehaviorState) -> None:
@@ -244,14 +244,14 @@ class BehaviorStarter:
         name, settings = state.behavior, state.settings
         end = math.inf if self._plan.playing else settings.max_steps
         counting = CountingStage(name, self._report, state.step, end, self.brain_league.rate)
-        inlet = await self._launcher.gather(name)
-        outlet: Any = NoOutlet()
+        receiver = await self._launcher.gather(name)
+        sender: Any = NoSender()
         if settings.broadcast:
             counted: Any = AgentManagerQueue(f"counted {name}", LOCAL_BOUND)
-            self._run_all(state.path.trajectories(counted, outlet))
-            outlet = counted
+            self._run_all(state.path.trajectories(counted, sender))
+            sender = counted
         context = self._stages.context(f"counting-{name}")
-        self._start(StageRunner(counting, inlet, outlet, context).run())
+        self._start(StageRunner(counting, receiver, sender, context).run())
 
     def _count_play(self, report: TrainerReport) -> None:
         self.behaviors[report.behavior].receive_report(report)

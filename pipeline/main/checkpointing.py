@@ -12,16 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import MAIN, TRAINER, learner_name, part_name, saved_shards
-from headrace.pipeline.common.kept_state import put_back
 from headrace.pipeline.control.messages import (
     BeginCheckpoint,
-    Exported,
     ExportFailed,
     FolderMoved,
     HostFailed,
     PartFailed,
     PartSaved,
+    PolicyExported,
     SaveNow,
     Stop,
 )
@@ -37,7 +37,7 @@ from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
-from headrace.surroundings import shown
+from headrace.startup_context import shown
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ class Checkpointing:
             lacking = f"never delivered {', '.join(missing)}" if missing else "another program has its files open"
             self._failed(number, f"its hosts have ended, and {lacking}")
 
-    def exported(self, message: Exported | ExportFailed) -> None:
+    def exported(self, message: PolicyExported | ExportFailed) -> None:
         """Handle a policy that a trainer has exported or failed to export."""
         if isinstance(message, ExportFailed):
             self._behaviors[message.behavior].not_exported = message.reason

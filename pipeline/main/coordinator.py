@@ -509,7 +509,7 @@ class Coordinator:
                 self._hosts.learners.ready(host, message)
                 self.parts.tell(lambda part: part.learner_ready(message.behavior))
                 self._go_on()
-            case control.Exported() | control.ExportFailed():
+            case control.PolicyExported() | control.ExportFailed():
                 self.checkpointing.exported(message)
             case control.LogLine():
                 self._on_log_line(host, message)

@@ -20,7 +20,7 @@ from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.spaces.own_space import from_plain
 from headrace.stages.errors import StageError
-from headrace.surroundings import shown
+from headrace.startup_context import shown
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.roles.stages import Runner
-from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
@@ -35,7 +35,7 @@ class ActorSlot:
     source: int
     former: list[int] = field(default_factory=list)
     """The actor's earlier source ids; the actor receives a new id whenever a learner is replaced."""
-    policies: dict[str, Outlet[Any]] = field(default_factory=dict)
+    policies: dict[str, Sender[Any]] = field(default_factory=dict)
     """Main's ends of the actor's policy queues, keyed by behaviour id."""
 
 
@@ -69,7 +69,7 @@ class Launcher:
         """
         self.actors: dict[int, ActorSlot] = {}
         """Actor slots, keyed by replica number."""
-        self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
+        self.ends: dict[str, Receiver[Any] | Sender[Any]] = {}
         """Main's ends of queues, keyed by queue name."""
 
     def slot_of(self, host: HostHandle) -> ActorSlot | None:
@@ -87,8 +87,8 @@ class Launcher:
             self._hosts.actors.kind, plan, replaces=old.handle if old is not None else None
         )
         if old is not None:
-            for outlet in old.policies.values():
-                outlet.close()
+            for sender in old.policies.values():
+                sender.close()
         slot = self.actors[replica] = ActorSlot(replica, host, source)
         return slot
 
@@ -100,8 +100,8 @@ class Launcher:
                 _, runners = await self._start_trainer(state, self._gather(behavior))
                 return runners
             host, runners = await self._start_trainer(state)
-            outlet = self.ends[f"learn/{behavior}"] = await host.outlet(f"learn/{behavior}")
-            return [*runners, *state.path.trajectories(await self.gather(behavior), outlet)]
+            sender = self.ends[f"learn/{behavior}"] = await host.sender(f"learn/{behavior}")
+            return [*runners, *state.path.trajectories(await self.gather(behavior), sender)]
 
     async def replace_learner(self, state: BehaviorState, resume: bool) -> None:
         """Start a learner that replaces a lost one; the queues and main's runners remain in use."""
@@ -122,22 +122,22 @@ class Launcher:
         """Start a learner that imitates another behaviour; main, not the actors, feeds this learner."""
         async with self._starting:
             host, runners = await self._start_trainer(state)
-            self.ends[f"learn/{state.behavior}"] = await host.outlet(f"learn/{state.behavior}")
+            self.ends[f"learn/{state.behavior}"] = await host.sender(f"learn/{state.behavior}")
             return runners
 
-    def feed_of(self, behavior: str) -> Outlet[Any]:
+    def feed_of(self, behavior: str) -> Sender[Any]:
         """Return main's end of the queue that feeds a behaviour's learner."""
         return self.ends[f"learn/{behavior}"]  # type: ignore[return-value]
 
-    async def gather(self, behavior: str) -> Inlet[Any]:
+    async def gather(self, behavior: str) -> Receiver[Any]:
         """Open main's end of the queue that receives a behaviour's trajectories from all actors."""
-        inlet = self.ends[f"trajectories/{behavior}"] = await self._gather(behavior).open()
-        return inlet
+        receiver = self.ends[f"trajectories/{behavior}"] = await self._gather(behavior).open()
+        return receiver
 
     async def open_policies(self, slot: ActorSlot, behavior_id: str) -> None:
         """Open an actor's policy queue for a behaviour id."""
-        outlet = await slot.handle.outlet(f"policies/{behavior_id}", newest=True)
-        slot.policies[behavior_id] = self.ends[f"policies/{behavior_id} {slot.handle.plan.name}"] = outlet
+        sender = await slot.handle.sender(f"policies/{behavior_id}", newest=True)
+        slot.policies[behavior_id] = self.ends[f"policies/{behavior_id} {slot.handle.plan.name}"] = sender
 
     async def start(self, role: str, name: str, replaces: HostHandle | None = None, **fields: Any) -> HostHandle:
         """Start a host that belongs to a part of the run.
@@ -172,7 +172,7 @@ class Launcher:
             explicit=self._run.set_by_command(behavior),
         )
         state.learner = host = await self._running.start(self._hosts.learners.kind, plan, feed)
-        updates = self.ends[f"updates/{behavior}"] = await host.inlet(f"updates/{behavior}")
+        updates = self.ends[f"updates/{behavior}"] = await host.receiver(f"updates/{behavior}")
         return host, [*state.path.policies(updates), *await self._beside_learner(state, host)]
 
 
@@ -237,7 +237,7 @@ class Broadcaster:
     def send_to_actors(self, update: PolicyUpdate) -> None:
         """Send a policy, or its announcement, to all actors with agents of its behaviour id."""
         for slot in self._launcher.actors.values():
-            outlet = slot.policies.get(update.behavior_id)
-            if outlet is not None:
+            sender = slot.policies.get(update.behavior_id)
+            if sender is not None:
                 with suppress(QueueClosed):  # the actor has ended
-                    outlet.put_nowait(update)
+                    sender.put_nowait(update)

@@ -41,7 +41,7 @@ from headrace.queues.errors import StreamError
 from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.errors import StageError, blaming
 from headrace.stages.evaluation.opponents import check_opponents
-from headrace.surroundings import absolute
+from headrace.startup_context import absolute
 
 
 def check_run(config: RunConfig) -> None:

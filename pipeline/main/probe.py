@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 from headrace.config import RunConfig
-from headrace.ending import cleaned_up_by
 from headrace.pipeline.control.messages import HostFailed, ProbeAnswer, ProbeRequest
 from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.links import HostLinks
 from headrace.pipeline.hosts.process import ProcessHost, start_process
 from headrace.pipeline.hosts.protocol import HostPlan
+from headrace.stop_requests import cleaned_up_by
 
 _START_S = 60.0
 """Seconds that the process may take to start and to import its modules."""

@@ -25,7 +25,7 @@ from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.environments.factory import no_screen
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.pacing import rows_per_update
-from headrace.surroundings import absolute
+from headrace.startup_context import absolute
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import actor_names, learner_name
-from headrace.pipeline.common.kept_state import put_back
 from headrace.pipeline.control.messages import HostFailed, LearnNoMore, Stop
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.checkpointing import SavedRun

@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from headrace.paths import ROOT
 from headrace.pipeline.monitor.live_run import LiveRun
 from headrace.pipeline.web.site import file_routes, refusal
-from headrace.place import ROOT
 
 PATIENCE_S = 30.0
 """Seconds after which a viewer that does not read is disconnected."""

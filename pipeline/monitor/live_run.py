@@ -13,7 +13,7 @@ import yaml
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
-from headrace.pipeline.common.kept_state import OURS
+from headrace.pipeline.common.global_state_guard import OURS
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
 from headrace.pipeline.reporting.history import History
 from headrace.stages.ghost.league_chart import chart_of
@@ -208,8 +208,9 @@ MOST_CELLS = 40
 def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a league report with its results as a matrix. For a league of several learners, return its chart instead.
 
-    The report is a `headrace.stages.ghost.league.report`. Rows are ranges of the learner's snapshots, or brains if no
-    behaviour learns. Columns are brains and ranges of an opponent's snapshots. A cell is [won, drawn, lost] or None.
+    The report is a `headrace.stages.ghost.snapshot_ratings.report`. Rows are ranges of the learner's snapshots, or
+    brains if no behaviour learns. Columns are brains and ranges of an opponent's snapshots. A cell is
+    [won, drawn, lost] or None.
     """
     if "players" in report:
         return chart_of(report, MOST_CELLS)

@@ -31,7 +31,7 @@ from headrace.pipeline.policies.inference import acting_design, make_inference_p
 from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.device import choose_device
 from headrace.pipeline.roles.runtime import Host
-from headrace.queues.ends import Inlet, ItemSource, Outlet
+from headrace.queues.ends import ItemSource, Receiver, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
@@ -76,8 +76,8 @@ class InferenceHost(Host):
         random = np.random.default_rng(derive_seed(plan.seed, INFERENCE))
         self._decider = CentralDecider(policy_maker(self.config, plan.folder, device), random, actors)
         self._actors = actors
-        self._following = asyncio.Queue[tuple[str, Inlet[Any]]](maxsize=64)  # queue ends to read; a handful per run
-        self._answers: dict[str, Outlet[Any]] = {}
+        self._following = asyncio.Queue[tuple[str, Receiver[Any]]](maxsize=64)  # queue ends to read; a handful per run
+        self._answers: dict[str, Sender[Any]] = {}
         self._requested = asyncio.Event()
         self._batches = 0
         self._stopped = asyncio.Event()
@@ -95,28 +95,28 @@ class InferenceHost(Host):
                 case DecideFor():
                     self._decider.add_behavior(BehaviorSpec.from_plain(dict(message.spec)))
                 case OpenEdge() if message.name.startswith("answered/"):
-                    self._answers[message.name.partition("/")[2]] = await self.open_outlet(message)
+                    self._answers[message.name.partition("/")[2]] = await self.open_sender(message)
                 case OpenEdge():
-                    await self._following.put((message.name, await self.open_inlet(message)))
+                    await self._following.put((message.name, await self.open_receiver(message)))
                 case Stop():
                     self._stopped.set()
 
     async def _follow(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             while True:
-                name, inlet = await self._following.get()
+                name, receiver = await self._following.get()
                 kind, _, what = name.partition("/")
-                follow = self._take_policies(inlet) if kind == "policies" else self._take_requests(what, inlet)
+                follow = self._take_policies(receiver) if kind == "policies" else self._take_requests(what, receiver)
                 tasks.create_task(contained(self.plan.name, follow))
 
-    async def _take_policies(self, inlet: Inlet[PolicyUpdate]) -> None:
-        async for update in inlet:
+    async def _take_policies(self, receiver: Receiver[PolicyUpdate]) -> None:
+        async for update in receiver:
             self._decider.load(update)
             self.control.send(PolicyKept(update.behavior_id, update.version, update.step, update.snapshot))
             del update
 
-    async def _take_requests(self, actor: str, inlet: Inlet[DecisionRequest]) -> None:
-        async for request in inlet:
+    async def _take_requests(self, actor: str, receiver: Receiver[DecisionRequest]) -> None:
+        async for request in receiver:
             self._decider.receive(actor, request)
             self._requested.set()
             del request
@@ -162,20 +162,20 @@ request.
 class CentralActor(ActorPart):
     """Lets the inference host decide for this actor."""
 
-    outlets, inlets = ("requests",), ("answers",)
+    senders, receivers = ("requests",), ("answers",)
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
         self.oracle = self._decisions = CentralDecisions(host.plan.source)
         self.make_policy = _remote_policies(host.config, host.plan.folder)
 
-    def open_outlet(self, outlet: Outlet[Any]) -> None:
+    def open_sender(self, sender: Sender[Any]) -> None:
         """Send requests through this queue."""
-        self._decisions.open(outlet)
+        self._decisions.open(sender)
 
-    def follow(self, inlet: Inlet[Any]) -> Coroutine[Any, Any, None]:
+    def follow(self, receiver: Receiver[Any]) -> Coroutine[Any, Any, None]:
         """Receive answers from this queue."""
-        return self._decisions.follow(inlet)
+        return self._decisions.follow(receiver)
 
 
 class CentralDecisions:
@@ -187,17 +187,17 @@ class CentralDecisions:
 
     def __init__(self, source: int) -> None:
         self._number = source * _NUMBERS_OF_ONE
-        self._outlet: Outlet[DecisionRequest] | None = None
+        self._sender: Sender[DecisionRequest] | None = None
         self._waiting: asyncio.Future[tuple[PolicyAnswer, ...]] | None = None
         self._lost = False
 
-    def open(self, outlet: Outlet[Any]) -> None:
+    def open(self, sender: Sender[Any]) -> None:
         """Send requests through this queue, which main opens before the first policy arrives."""
-        self._outlet = outlet
+        self._sender = sender
 
-    async def follow(self, inlet: ItemSource[DecisionAnswer]) -> None:
+    async def follow(self, receiver: ItemSource[DecisionAnswer]) -> None:
         """Receive answers until their queue ends; no more answers come after that."""
-        async for answer in inlet:
+        async for answer in receiver:
             if answer.number == self._number and self._waiting is not None and not self._waiting.done():
                 self._waiting.set_result(answer.answers)
             del answer
@@ -206,12 +206,12 @@ class CentralDecisions:
 
     async def ask(self, questions: tuple[PolicyQuestion, ...]) -> tuple[PolicyAnswer, ...]:
         """Request decisions; see `DecisionClient`."""
-        if self._lost or self._outlet is None:
+        if self._lost or self._sender is None:
             raise NoDecisionError
         self._number += 1
         self._waiting = asyncio.get_running_loop().create_future()
         try:
-            await self._outlet.put(DecisionRequest(self._number, questions))
+            await self._sender.put(DecisionRequest(self._number, questions))
             return await self._waiting
         except QueueClosed:
             self._lost = True
@@ -249,9 +249,9 @@ class CentralInference(RunPart):
         super().__init__(run)
         self._host: HostHandle | None = None
         self._added: set[str] = set()
-        self._policies: dict[str, Outlet[Any]] = {}
-        self._requests: dict[int, Outlet[Any]] = {}
-        self._answers: dict[int, Outlet[Any]] = {}
+        self._policies: dict[str, Sender[Any]] = {}
+        self._requests: dict[int, Sender[Any]] = {}
+        self._answers: dict[int, Sender[Any]] = {}
         """Main's ends of the answer queues to the current actors, keyed by replica number."""
         self._kept: dict[str, PolicyUpdate] = {}
         """Announcements of the newest policies that the host holds, keyed by behaviour id."""
@@ -269,12 +269,12 @@ class CentralInference(RunPart):
             f"{kind}/{actor}" for kind in ("requests", "answers", "asked", "answered")
         )
         if slot.replica not in self._requests:
-            self._requests[slot.replica] = ends[asked] = await self._host.outlet(asked)
-            inlet = ends[answered] = await self._host.inlet(answered, newest=False)
-            self.run.tasks.run(self._carry_answers(slot.replica, inlet))
-        inlet = ends[requests] = await slot.handle.inlet(requests, newest=False)
-        self._answers[slot.replica] = ends[answers] = await slot.handle.outlet(answers)
-        self.run.tasks.run(_carry_requests(inlet, self._requests[slot.replica]))
+            self._requests[slot.replica] = ends[asked] = await self._host.sender(asked)
+            receiver = ends[answered] = await self._host.receiver(answered, newest=False)
+            self.run.tasks.run(self._carry_answers(slot.replica, receiver))
+        receiver = ends[requests] = await slot.handle.receiver(requests, newest=False)
+        self._answers[slot.replica] = ends[answers] = await slot.handle.sender(answers)
+        self.run.tasks.run(_carry_requests(receiver, self._requests[slot.replica]))
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
         """Handle an actor's first agents with a behaviour id; if the id is new, send it and its policy to the host.
@@ -291,17 +291,17 @@ class CentralInference(RunPart):
         self._added.add(behavior_id)
         self._host.control.send(DecideFor(spec.to_plain()))
         name = f"policies/{behavior_id}"
-        outlet = self.run.launcher.ends[f"{name} inference"] = await self._host.outlet(name, newest=True)
-        self._policies[behavior_id] = outlet
+        sender = self.run.launcher.ends[f"{name} inference"] = await self._host.sender(name, newest=True)
+        self._policies[behavior_id] = sender
         for update in newest_for(behavior_id):
             self.send(update)
 
     def send(self, update: PolicyUpdate) -> None:
         """Send a policy to the host, if any actor has agents with its behaviour id."""
-        outlet = self._policies.get(update.behavior_id)
-        if outlet is not None:
+        sender = self._policies.get(update.behavior_id)
+        if sender is not None:
             with suppress(QueueClosed):  # the host has ended
-                outlet.put_nowait(update)
+                sender.put_nowait(update)
 
     def receive(self, host: HostHandle, message: PolicyKept) -> None:
         """Announce the host's policy to the actors, as an update without weights."""
@@ -322,7 +322,7 @@ class CentralInference(RunPart):
         if not self.run.running.unended.intersection(actor_names(self.run.plan.config)):
             self._host.control.send(Stop())
 
-    async def _carry_answers(self, replica: int, answers: Inlet[Any]) -> None:
+    async def _carry_answers(self, replica: int, answers: Receiver[Any]) -> None:
         async for answer in answers:
             with suppress(QueueClosed):  # the actor has died, and the next one sends its own requests
                 await self._answers[replica].put(answer)
@@ -331,14 +331,14 @@ class CentralInference(RunPart):
         self._requests[replica].close()
 
 
-async def _carry_requests(requests: Inlet[Any], outlet: Outlet[Any]) -> None:
+async def _carry_requests(requests: Receiver[Any], sender: Sender[Any]) -> None:
     """Forward an actor's requests until the actor ends.
 
     Leave the output queue open, because a replacement may follow.
     """
     try:
         async for request in requests:
-            await outlet.put(request)
+            await sender.put(request)
             del request
     except QueueClosed:
         pass  # the inference host is gone; main detects that elsewhere

@@ -33,7 +33,7 @@ from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import checksum_of
 from headrace.pipeline.run_folder.names import behavior_folder
-from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
@@ -45,7 +45,7 @@ from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import EnvironmentEnded, StageError, describe_error
 from headrace.stages.evaluation import EvaluationResult, EvaluationStage
 from headrace.stages.evaluation.opponents import make_opponents
-from headrace.stages.loop import NoOutlet, StageFailure, StageRunner
+from headrace.stages.loop import NoSender, StageFailure, StageRunner
 from headrace.stages.policy.design import PolicyDesign, design_of
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class EvaluationHost(Host):
             before_reset=parameters.reseed,
             brain_of=partial(lone_brain, config, self.plan.seed),
         )
-        sink: Any = NoOutlet()
+        sink: Any = NoSender()
         runner = StageRunner(stage, self._policies, sink, self.stages.context(NAME), self.stages.hooks(NAME))
         try:
             async with self._limit:
@@ -107,7 +107,7 @@ class EvaluationHost(Host):
                 if isinstance(message, Stop):
                     break
                 if isinstance(message, OpenEdge):
-                    following.append(tasks.create_task(self._policies.follow(await self.open_inlet(message))))
+                    following.append(tasks.create_task(self._policies.follow(await self.open_receiver(message))))
             for task in following:
                 task.cancel()
 
@@ -230,16 +230,16 @@ class WaitingPolicies:
         self._open = 0
         self._ended = False
 
-    async def follow(self, inlet: Inlet[PolicyUpdate]) -> None:
+    async def follow(self, receiver: Receiver[PolicyUpdate]) -> None:
         """Take policies from one queue until it ends."""
         self._open += 1
         try:
-            async for policy in inlet:
+            async for policy in receiver:
                 self._waiting[policy.behavior_id] = policy.copy()  # replaces a policy that is still waiting
                 del policy  # its slab is released with the last reference
                 self._changed.set()
         finally:
-            inlet.close()
+            receiver.close()
             self._open -= 1
             if not self._open:
                 self._ended = True
@@ -339,7 +339,7 @@ class Evaluation(RunPart):
         super().__init__(run)
         self._environment = environment_checksum(run.plan.config)
         self._host: HostHandle | None = None
-        self._outlets: dict[str, Outlet[Any]] = {}
+        self._senders: dict[str, Sender[Any]] = {}
         self._newest: dict[str, PolicyUpdate] = {}
         self._done: set[str] = set()
         """Behaviours whose trainers will send no more policies."""
@@ -360,7 +360,7 @@ class Evaluation(RunPart):
     async def learns(self, behavior: str, slot: ActorSlot | None) -> None:
         """Start evaluating a behaviour; do nothing if this has already started."""
         async with self._joining:
-            if self._ended or self._lost or behavior in self._outlets:
+            if self._ended or self._lost or behavior in self._senders:
                 return
             try:
                 if self._host is None:
@@ -373,16 +373,16 @@ class Evaluation(RunPart):
         """Send the host a trainer's new policy, which replaces one that is still waiting; None closes the queue."""
         if self._lost:
             return
-        outlet = self._outlets.get(behavior)
+        sender = self._senders.get(behavior)
         if policy is None:
             self._done.add(behavior)
-            if outlet is not None:
-                outlet.close()
+            if sender is not None:
+                sender.close()
             return
         kept = self._newest[behavior] = policy.copy()
-        if outlet is not None:
+        if sender is not None:
             with suppress(QueueClosed):  # the host has ended
-                outlet.put_nowait(kept)
+                sender.put_nowait(kept)
 
     def receive(self, host: HostHandle, message: PolicyEvaluated) -> None:
         """Record a score from the host."""
@@ -407,8 +407,8 @@ class Evaluation(RunPart):
         async with self._joining:
             try:
                 self._host = await self._start(replaces=host)
-                for behavior in [*self._outlets]:
-                    self._outlets.pop(behavior).close()
+                for behavior in [*self._senders]:
+                    self._senders.pop(behavior).close()
                     await self._open(behavior, self._host)
             except Exception as error:
                 self._give_up(describe_error(error))
@@ -423,7 +423,7 @@ class Evaluation(RunPart):
         if not self.run.shutdown.learners_ended:
             return
         self._ended, self._at_once = True, at_once
-        if self._host is not None and (at_once or not self._outlets):
+        if self._host is not None and (at_once or not self._senders):
             self._host.control.send(Stop())
 
     def close(self) -> None:
@@ -435,15 +435,15 @@ class Evaluation(RunPart):
         return await self.run.launcher.start(NAME, NAME, replaces=replaces, environment_checksum=self._environment)
 
     async def _open(self, behavior: str, host: HostHandle) -> None:
-        outlet = self._outlets[behavior] = await host.outlet(f"policies/{behavior}", newest=True)
+        sender = self._senders[behavior] = await host.sender(f"policies/{behavior}", newest=True)
         if behavior in self._newest:
-            outlet.put_nowait(self._newest[behavior])
+            sender.put_nowait(self._newest[behavior])
         if behavior in self._done:
-            outlet.close()
+            sender.close()
 
     def _give_up(self, reason: str) -> None:
         self._lost = reason
         self._newest.clear()
         log.error("Evaluation has failed: %s\nTraining continues without it.", reason)
-        for outlet in self._outlets.values():
-            outlet.close()
+        for sender in self._senders.values():
+            sender.close()

@@ -26,13 +26,13 @@ from headrace.pipeline.hosts.protocol import HostFactory, HostHandle, HostPlan
 from headrace.pipeline.main.run_part import RunPart
 from headrace.pipeline.roles.device import device_of
 from headrace.pipeline.roles.training import TrainerHost
-from headrace.queues.ends import ItemSink, ItemSource, Outlet
+from headrace.queues.ends import ItemSink, ItemSource, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.slabs import pieces
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
-from headrace.stages.loop import NoOutlet, StageFailure, StageRunner
+from headrace.stages.loop import NoSender, StageFailure, StageRunner
 from headrace.stages.stage import NoStatistics
 from headrace.stages.trainer.protocol import ReplicaLostError, Replicas, Trainer
 from headrace.stages.trainer.stage import TrainerStage
@@ -98,10 +98,10 @@ class Followers:
         self._watches: list[asyncio.Task[_End]] = []
         behavior = plan.behavior
         shards = range(len(shard_names(config, behavior)))
-        self._outlets: dict[str, list[Outlet[Any]]] = {f"learn/{behavior}": []}
-        self._outlets |= {f"samples/{behavior}/{shard}": [] for shard in shards}
+        self._senders: dict[str, list[Sender[Any]]] = {f"learn/{behavior}": []}
+        self._senders |= {f"samples/{behavior}/{shard}": [] for shard in shards}
         self._stage: TrainerStage | None = None
-        self._inlet: ItemSource[Any] | None = None
+        self._receiver: ItemSource[Any] | None = None
 
     async def beside(self, train: Callable[[Replicas, str, Followers], Awaitable[None]]) -> str:
         """Train as the first replica, and end together with the followers.
@@ -120,8 +120,8 @@ class Followers:
                 patience_s = 0.0 if lost else END_S
             finally:
                 await self._end(patience_s)
-                if self._inlet is not None and not lost:
-                    self._inlet.close()
+                if self._receiver is not None and not lost:
+                    self._receiver.close()
         return lost
 
     async def _beside(
@@ -178,8 +178,8 @@ class Followers:
             ready = asyncio.Event()
             all_ready.append(ready)
             self._watches.append(asyncio.create_task(_watch(host, ready)))
-            for queue, outlets in self._outlets.items():
-                outlets.append(await host.outlet(queue))
+            for queue, senders in self._senders.items():
+                senders.append(await host.sender(queue))
         return all_ready
 
     async def _name_lost(self, loss: BaseException | None) -> str:
@@ -205,18 +205,18 @@ class Followers:
         return f"{_cause(loss)} ({', '.join(host.plan.name for host in self._hosts)})"
 
     def join(
-        self, stage: TrainerStage, inlet: ItemSource[Any], outlet: ItemSink[Any]
+        self, stage: TrainerStage, receiver: ItemSource[Any], sender: ItemSink[Any]
     ) -> tuple[ItemSource[Any], ItemSink[Any]]:
         """Wrap the learner's queues: each input item goes to the followers first, and the stage can't close the queues.
 
         However the stage ends, both queues stay open; `beside` and the host close them if no follower is lost.
         """
-        self._stage, self._inlet = stage, inlet
-        return self._share(f"learn/{self._plan.behavior}", inlet), _LeftOpen(outlet)
+        self._stage, self._receiver = stage, receiver
+        return self._share(f"learn/{self._plan.behavior}", receiver), _LeftOpen(sender)
 
-    def share_samples(self, shard: int, inlet: ItemSource[Any]) -> ItemSource[Any]:
+    def share_samples(self, shard: int, receiver: ItemSource[Any]) -> ItemSource[Any]:
         """Wrap the learner's input queue from a replay shard, so that the followers learn from the same batches."""
-        return self._share(f"samples/{self._plan.behavior}/{shard}", inlet)
+        return self._share(f"samples/{self._plan.behavior}/{shard}", receiver)
 
     @staticmethod
     def check_agreement(replicas: Replicas, trainer: Trainer) -> None:
@@ -237,8 +237,8 @@ class Followers:
                 "sure that all of them see the same run folder and the same files that the YAML names"
             )
 
-    def _share(self, queue: str, inlet: ItemSource[Any]) -> ItemSource[Any]:
-        return _SharedInlet(inlet, self._outlets[queue], self._slab_bytes(), self._patience_s, self._learns)
+    def _share(self, queue: str, receiver: ItemSource[Any]) -> ItemSource[Any]:
+        return _SharedReceiver(receiver, self._senders[queue], self._slab_bytes(), self._patience_s, self._learns)
 
     def _learns(self) -> bool:
         """Return True until the trainer is done."""
@@ -260,8 +260,8 @@ class Followers:
 
     async def _end(self, patience_s: float) -> None:
         """Wait for the followers to end, and kill those that take too long."""
-        for outlet in itertools.chain(*self._outlets.values()):
-            outlet.close()
+        for sender in itertools.chain(*self._senders.values()):
+            sender.close()
         if self._watches:
             ended, _ = await asyncio.wait(self._watches, timeout=patience_s)
             for end in (watch.result() for watch in ended if patience_s):
@@ -276,21 +276,21 @@ class Followers:
 
 
 @dataclass(frozen=True)
-class _SharedInlet:
+class _SharedReceiver:
     """An input queue whose items go to the followers before the learner takes them.
 
     A batch too large for the queue to the followers is split for the learner too, so that the learner and the followers
     make the same updates.
     """
 
-    inlet: ItemSource[Any]
-    followers: list[Outlet[Any]]
+    receiver: ItemSource[Any]
+    followers: list[Sender[Any]]
     slab_bytes: int
     patience_s: float | None
     learns: Callable[[], bool]
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        async for item in self.inlet:
+        async for item in self.receiver:
             if isinstance(item, Barrier):  # only the learner saves checkpoints
                 yield item
                 continue
@@ -317,8 +317,8 @@ class _SharedInlet:
 class _LeftOpen:
     """An output queue that the stage can't close."""
 
-    def __init__(self, outlet: ItemSink[Any]) -> None:
-        self.put = outlet.put
+    def __init__(self, sender: ItemSink[Any]) -> None:
+        self.put = sender.put
 
     def close(self) -> None:
         """Do nothing, so that the queue stays open."""
@@ -394,18 +394,18 @@ class FollowerHost(TrainerHost):
         replicas = await in_thread(
             "joining", lambda: JoinedReplicas(rank, size, connect(address, port, size), own, here)
         )
-        nowhere: Any = NoOutlet()
+        nowhere: Any = NoSender()
         if self._shards is not None:
             for _ in range(self._shards.count):  # only the learner sends rows to shards and requests batches
-                self._shards.outlets.put_nowait(nowhere)
+                self._shards.senders.put_nowait(nowhere)
         async with self._make_stage(replicas, device, NoStatistics()) as stage:
             Followers.check_agreement(replicas, stage.trainer)
             stage.policy()
-            await StageRunner(stage, await self._inlet, nowhere, self.stages.context(TRAINER)).run()
+            await StageRunner(stage, await self._receiver, nowhere, self.stages.context(TRAINER)).run()
 
     async def _listen(self) -> None:
         async for message in self.control.receive():
             if isinstance(message, OpenEdge) and message.name.startswith("samples/"):
-                self._shards.inlets.put_nowait(await self.open_inlet(message))
+                self._shards.receivers.put_nowait(await self.open_receiver(message))
             elif isinstance(message, OpenEdge):
-                self._inlet.set_result(await self.open_inlet(message))
+                self._receiver.set_result(await self.open_receiver(message))

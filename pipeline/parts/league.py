@@ -48,7 +48,7 @@ from headrace.stages.policy.design import design_of
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
-from headrace.surroundings import shown
+from headrace.startup_context import shown
 
 log = logging.getLogger(__name__)
 

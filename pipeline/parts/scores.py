@@ -21,7 +21,7 @@ from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.queues.specs import behavior_name, behavior_team
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.evaluation.scores import EpisodeResults, Score, ScoreKeeper, ScoreSums, score_table
-from headrace.surroundings import shown
+from headrace.startup_context import shown
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
-from headrace.surroundings import absolute, shown
+from headrace.startup_context import absolute, shown
 
 
 class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):

@@ -44,7 +44,7 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
-from headrace.surroundings import absolute, shown
+from headrace.startup_context import absolute, shown
 
 BEST, LAST = "best", "last"
 _SUFFIXES = (".pt", SUFFIX)

@@ -20,7 +20,7 @@ from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
-from headrace.surroundings import shown
+from headrace.startup_context import shown
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from headrace.stages.evaluation.scores import aligned
 from headrace.stages.evaluation.tournament import PairResult, check_teams, matrix, play_pairs, single_games
 from headrace.stages.ghost.policy_history import Record
 from headrace.stages.ghost.rating import SkillRating, fitted_ratings, skill
-from headrace.surroundings import absolute
+from headrace.startup_context import absolute
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import design_of
 from headrace.stages.trainer.protocol import Trainer
-from headrace.surroundings import absolute, shown
+from headrace.startup_context import absolute, shown
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from headrace.pipeline.policies.model_files import (
     is_onnx,
     read_model,
 )
-from headrace.pipeline.prediction.policy_spaces import OwnTerms, own_terms
+from headrace.pipeline.prediction.policy_spaces import PolicySpaces, policy_spaces
 from headrace.queues.messages import Array, Floats
 from headrace.queues.specs import STEP_MUL, BehaviorSpec, behavior_name
 from headrace.stages.environments.spaces.masks import MASK, MaskError, MaskReader
@@ -181,7 +181,7 @@ class ObservationReader:
         terms: the policy's spaces.
     """
 
-    def __init__(self, terms: OwnTerms) -> None:
+    def __init__(self, terms: PolicySpaces) -> None:
         self._space = terms.observation_space
         self._extract = [part.extract for part in terms.parts]
         self._alone = self._space if isinstance(self._space, BoxSpace | ChoiceSpace) else None
@@ -468,7 +468,7 @@ class LoadedPolicy:
     def __init__(self, model: Model, seed: int | None) -> None:
         spec, policy, file, step = model.spec, model.make_policy(), model.path, model.update.step
         check_decides(file, policy, spec)
-        terms = own_terms(spec, str(file))
+        terms = policy_spaces(spec, str(file))
         self._model = model
         self.behavior = spec.name
         self.step = max(0, step)

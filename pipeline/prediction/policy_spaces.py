@@ -33,7 +33,7 @@ CONTINUOUS, DISCRETE = "continuous", "discrete"
 
 
 @dataclass(frozen=True)
-class OwnTerms:
+class PolicySpaces:
     """A behaviour's spaces, and how its observations and actions are converted to and from columns."""
 
     observation_space: OwnSpace
@@ -74,7 +74,7 @@ class OwnTerms:
         return ActionBatch(np.concatenate(numbers, axis=1, dtype=np.float64), actions.discrete)
 
 
-def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
+def policy_spaces(spec: BehaviorSpec, where: str) -> PolicySpaces:
     """Return a policy's spaces.
 
     Args:
@@ -107,7 +107,7 @@ def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
             f"{where}: the policy's description of the environment's spaces, {seen} and {done}, does not match its "
             "network"
         )
-    return OwnTerms(seen, done, parts, held, chooses)
+    return PolicySpaces(seen, done, parts, held, chooses)
 
 
 def _held(spec: BehaviorSpec, stated: Mapping[str, Any]) -> int | None:
@@ -116,7 +116,7 @@ def _held(spec: BehaviorSpec, stated: Mapping[str, Any]) -> int | None:
     return int(stated["action_repeat"]) if "action_repeat" in stated else None  # a group may not state it
 
 
-def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses: bool) -> OwnTerms:
+def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses: bool) -> PolicySpaces:
     """Return named columns for a policy without spaces: observations are keyed by name, and actions by kind."""
     boxes = [_any_numbers(each) for each in spec.observations]
     names = [each.name for each in spec.observations]
@@ -138,7 +138,7 @@ def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses:
     if decided.discrete_branches:
         sizes = np.array(decided.discrete_branches, np.int64)
         kinds[DISCRETE] = ChoiceSpace("MultiDiscrete", sizes, np.zeros_like(sizes), np.dtype(np.int32))
-    return OwnTerms(seen, ComposedSpace("Dict", kinds), tuple(parts), held, chooses)
+    return PolicySpaces(seen, ComposedSpace("Dict", kinds), tuple(parts), held, chooses)
 
 
 def _below(keys: tuple[Any, ...], part: ObservationPart) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.common.kept_state import OURS, keeping_handler
+from headrace.pipeline.common.global_state_guard import OURS, keeping_handler
 from headrace.pipeline.common.output import EveryRecord, own_stream
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, Summary
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
-from headrace.queues.held_files import once_released
+from headrace.queues.windows_files import once_released
 
 FILE = "statistics.csv"
 _FIRST = ("step", "time")

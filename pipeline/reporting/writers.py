@@ -25,7 +25,7 @@ from headrace.pipeline.reporting.history import MARKS
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
 from headrace.pipeline.run_folder.atomic_files import FileGuard, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
-from headrace.queues.held_files import once_released
+from headrace.queues.windows_files import once_released
 from headrace.stages.errors import LoadError, blaming, describe_error, is_failure
 from headrace.stages.loading import check_arguments, construct, find_class
 

@@ -29,19 +29,19 @@ from headrace.pipeline.hosts.failures import contained
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.brains import brain_maker
 from headrace.pipeline.policies.inference import policy_maker
-from headrace.pipeline.roles.outlets import (
+from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.roles.senders import (
     AGENT_PROCESSOR,
     BrainSteps,
     LearnedStepsOnly,
-    OutletTap,
     Router,
+    SenderTap,
     recorded_here,
 )
-from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer, rows_per_batch
 from headrace.pipeline.roles.stages import LOCAL_BOUND, build_stages, chain
 from headrace.queues.agent_manager_queue import AgentManagerQueue
-from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.ends import Receiver, Sender
 from headrace.queues.messages import Assignment, Matches, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.actor.actor import Actor, ActorPort
@@ -57,7 +57,7 @@ from headrace.stages.loop import run_source
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.restarts import RestartBudget
 from headrace.stages.trainer.pacing import longest_piece
-from headrace.surroundings import absolute
+from headrace.startup_context import absolute
 
 BRAINS = "brains"
 """Name from which the brains' seed is derived."""
@@ -82,9 +82,9 @@ class ActorPart:
         person: creates the brain for a person who plays; None if the part has none.
     """
 
-    outlets: ClassVar[tuple[str, ...]] = ()
+    senders: ClassVar[tuple[str, ...]] = ()
     """Kinds of the part's output queues; a queue's kind is its name before the first slash."""
-    inlets: ClassVar[tuple[str, ...]] = ()
+    receivers: ClassVar[tuple[str, ...]] = ()
     """Kinds of the part's input queues."""
     oracle: DecisionClient | None = None
     audience: Audience | None = None
@@ -100,11 +100,11 @@ class ActorPart:
     def receive(self, message: ControlMessage) -> None:
         """Handle a message from main, after the actor has handled it."""
 
-    def open_outlet(self, outlet: Outlet[Any]) -> None:
-        """Use the producing end of a queue whose kind is in `outlets`."""
+    def open_sender(self, sender: Sender[Any]) -> None:
+        """Use the producing end of a queue whose kind is in `senders`."""
 
-    def follow(self, inlet: Inlet[Any]) -> Coroutine[Any, Any, None]:
-        """Listen to a queue whose kind is in `inlets` until the queue ends."""
+    def follow(self, receiver: Receiver[Any]) -> Coroutine[Any, Any, None]:
+        """Listen to a queue whose kind is in `receivers` until the queue ends."""
         raise NotImplementedError
 
     def before_report(self) -> None:
@@ -130,7 +130,7 @@ class ActorHost(Host):
         super().__init__(plan, control, edges)
         config = self.config
         self._router = Router()
-        self._tap = OutletTap(plan, config, self.stages.timings) if recorded_here(config, AGENT_PROCESSOR) else None
+        self._tap = SenderTap(plan, config, self.stages.timings) if recorded_here(config, AGENT_PROCESSOR) else None
         # Functions that create the readers of queue ends, a handful per run; an ending host may never call them.
         self._followed = asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]](maxsize=64)
         self._parameters_set = asyncio.Event()
@@ -191,18 +191,18 @@ class ActorHost(Host):
     async def _work(self) -> None:
         stages = build_stages(placements_after(self.config, AGENT_PROCESSOR, in_main=False), self.config)
         last: Any = LearnedStepsOnly(self._router, self.config)
-        outlet = last
+        sender = last
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(self._follow())
             runners = []
             if stages:
-                outlet = AgentManagerQueue("agent_processor out", LOCAL_BOUND)
-                runners = [tasks.create_task(runner) for runner in chain(stages, self.stages, outlet, last)]
+                sender = AgentManagerQueue("agent_processor out", LOCAL_BOUND)
+                runners = [tasks.create_task(runner) for runner in chain(stages, self.stages, sender, last)]
             if self._tap is not None:
-                outlet = self._tap.before(outlet)
-            outlet = BrainSteps(outlet, self._router, self.config)
+                sender = self._tap.before(sender)
+            sender = BrainSteps(sender, self._router, self.config)
             await self._parameters_set.wait()  # the first episodes need their parameters
-            await run_source(self._actor, outlet, self.stages.context(ACTOR))
+            await run_source(self._actor, sender, self.stages.context(ACTOR))
             if runners:
                 await asyncio.wait(runners)
             following.cancel()
@@ -237,15 +237,15 @@ class ActorHost(Host):
         kind, _, what = message.name.partition("/")
         match kind:
             case "trajectories":
-                self._router.open(what, await self.open_outlet(message))
+                self._router.open(what, await self.open_sender(message))
             case "policies":
-                await self._followed.put(partial(self._follow_policies, await self.open_inlet(message)))
+                await self._followed.put(partial(self._follow_policies, await self.open_receiver(message)))
             case _:
-                part = next(each for each in self._parts if kind in each.outlets + each.inlets)
-                if kind in part.outlets:
-                    part.open_outlet(await self.open_outlet(message))
+                part = next(each for each in self._parts if kind in each.senders + each.receivers)
+                if kind in part.senders:
+                    part.open_sender(await self.open_sender(message))
                 else:
-                    await self._followed.put(partial(part.follow, await self.open_inlet(message)))
+                    await self._followed.put(partial(part.follow, await self.open_receiver(message)))
 
     async def _follow(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -253,8 +253,8 @@ class ActorHost(Host):
                 follow = await self._followed.get()
                 tasks.create_task(contained(self.plan.name, follow()))
 
-    async def _follow_policies(self, inlet: Inlet[PolicyUpdate]) -> None:
-        async for update in inlet:
+    async def _follow_policies(self, receiver: Receiver[PolicyUpdate]) -> None:
+        async for update in receiver:
             self._actor.receive_policy(update)
 
     def _announce(self, spec: BehaviorSpec) -> None:

@@ -17,7 +17,6 @@ from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import (
     BeginAnew,
     EpochEnded,
-    Exported,
     ExportFailed,
     FolderMoved,
     FollowerLost,
@@ -25,6 +24,7 @@ from headrace.pipeline.control.messages import (
     LearnNoMore,
     OpenEdge,
     PartFailed,
+    PolicyExported,
     SaveNow,
     SetHyperparameter,
     Stop,
@@ -34,12 +34,12 @@ from headrace.pipeline.policies.export import export_policy
 from headrace.pipeline.policies.onnx_export import OnnxExporter
 from headrace.pipeline.reporting.episode_table import EpisodeTable
 from headrace.pipeline.roles.device import choose_rounding, device_of
-from headrace.pipeline.roles.outlets import InletTap, recorded_here
+from headrace.pipeline.roles.senders import ReceiverTap, recorded_here
 from headrace.pipeline.roles.training import TrainerHost
 from headrace.pipeline.run_folder.atomic_files import FileGuard
 from headrace.pipeline.run_folder.checkpoint import pack_state, unfinished_folder, unpack_state
 from headrace.pipeline.run_folder.names import behavior_folder
-from headrace.queues.ends import ItemSink, ItemSource, Outlet
+from headrace.queues.ends import ItemSink, ItemSource, Sender
 from headrace.stages.errors import StageError
 from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.stage import Statistics
@@ -56,7 +56,7 @@ class LearnerHost(TrainerHost):
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
-        self._outlet: asyncio.Future[Outlet[Any]] = asyncio.get_running_loop().create_future()
+        self._sender: asyncio.Future[Sender[Any]] = asyncio.get_running_loop().create_future()
         self._stage: TrainerStage | None = None
         self._reported_step = 0
         self._exported: tuple[int, int] | None = None
@@ -142,19 +142,19 @@ class LearnerHost(TrainerHost):
         )
         if self._asked_to_save is not None:
             self._save(TRAINER, self._asked_to_save, stage.state_dict())
-        inlet: ItemSource[Any] = await self._inlet
-        outlet: ItemSink[Any] = await self._outlet
+        receiver: ItemSource[Any] = await self._receiver
+        sender: ItemSink[Any] = await self._sender
         if followers is not None:
-            inlet, outlet = followers.join(stage, inlet, outlet)
-        await outlet.put(policy)
+            receiver, sender = followers.join(stage, receiver, sender)
+        await sender.put(policy)
         stage.report_now()
         recorded = recorded_here(self.config, TRAINER, plan.behavior)
-        tap = InletTap(inlet, plan, self.config, self._spec, self.stages.timings) if recorded else None
+        tap = ReceiverTap(receiver, plan, self.config, self._spec, self.stages.timings) if recorded else None
         hooks = StageHooks(save_part=self._save)
         context = self.stages.context(TRAINER)
         if self._epochs is not None:
             context = replace(context, statistics=self._epochs)
-        runner = StageRunner(stage, tap or inlet, outlet, context, hooks, ends_barriers=True)
+        runner = StageRunner(stage, tap or receiver, sender, context, hooks, ends_barriers=True)
         try:
             await runner.run()
         finally:
@@ -169,13 +169,13 @@ class LearnerHost(TrainerHost):
         async for message in self.control.receive():
             match message:
                 case OpenEdge() if self._shards is not None and message.name.startswith("rows/"):
-                    self._shards.outlets.put_nowait(await self.open_outlet(message))
+                    self._shards.senders.put_nowait(await self.open_sender(message))
                 case OpenEdge() if self._shards is not None and message.name.startswith("samples/"):
-                    self._shards.inlets.put_nowait(await self.open_inlet(message))
+                    self._shards.receivers.put_nowait(await self.open_receiver(message))
                 case OpenEdge() if message.name.startswith("updates/"):
-                    self._outlet.set_result(await self.open_outlet(message))
+                    self._sender.set_result(await self.open_sender(message))
                 case OpenEdge():
-                    self._inlet.set_result(await self.open_inlet(message))
+                    self._receiver.set_result(await self.open_receiver(message))
                 case FolderMoved():
                     self.stages.folder.move(Path(message.run_folder))
                     self._exported = None
@@ -250,7 +250,7 @@ class LearnerHost(TrainerHost):
         self._exported = newest
         onnx = self._onnx.write(path, self._design(), policy)
         self.control.send(
-            Exported(
+            PolicyExported(
                 plan.behavior, newest[0], str(path), self._stage.recent_return, None if onnx is None else str(onnx)
             )
         )
@@ -286,7 +286,7 @@ _RETURNS = "Environment/Cumulative Reward"
 
 
 @dataclass(slots=True)
-class _Spread:
+class _ValueRange:
     lowest: float = np.inf
     total: float = 0.0
     count: int = 0
@@ -307,7 +307,7 @@ class EpochStatistics:
         self._every = every
         self._ended = ended
         self._epoch: int | None = None
-        self._spreads: dict[str, _Spread] = {}
+        self._spreads: dict[str, _ValueRange] = {}
 
     def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
         """Forward a value, and include it in the epoch."""
@@ -338,7 +338,7 @@ class EpochStatistics:
         self._epoch = epoch
 
     def _keep(self, name: str, kind: str, value: float) -> None:
-        spread = self._spreads.setdefault(name, _Spread())
+        spread = self._spreads.setdefault(name, _ValueRange())
         if kind == "Min":
             spread.lowest = min(spread.lowest, value)
         elif kind == "Max":

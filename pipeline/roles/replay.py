@@ -15,8 +15,8 @@ from headrace.pipeline.common.graph import TRAINER, learner_name, offline_demons
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, OpenEdge, SourceEnded, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
-from headrace.pipeline.roles.outlets import AGENT_PROCESSOR, LearnedStepsOnly, Router
 from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.roles.senders import AGENT_PROCESSOR, LearnedStepsOnly, Router
 from headrace.pipeline.roles.sizes import rows_per_batch
 from headrace.pipeline.roles.stages import LOCAL_BOUND, build_stages, chain
 from headrace.queues.agent_manager_queue import AgentManagerQueue
@@ -54,22 +54,22 @@ class ReplayHost(Host):
         for spec in self._source.behavior_specs.values():
             self._announce(spec)
         queue: AgentManagerQueue[Any] = AgentManagerQueue("replay", LOCAL_BOUND)
-        outlet = LearnedStepsOnly(self._router, self.config)
+        sender = LearnedStepsOnly(self._router, self.config)
         barriers, batches = queue.add_producer(), queue.add_producer()
         async with asyncio.TaskGroup() as tasks:
             if stages:
-                for runner in chain(stages, self.stages, queue, outlet):
+                for runner in chain(stages, self.stages, queue, sender):
                     tasks.create_task(runner)
             else:
-                tasks.create_task(_carry(queue, outlet))
+                tasks.create_task(_carry(queue, sender))
             tasks.create_task(self._obey(barriers))
-            await run_source(self._source, _Held(batches, self._flowing), context)
+            await run_source(self._source, _PausableSender(batches, self._flowing), context)
             self.control.send(SourceEnded())
-        for behavior, rows in outlet.left_out.items():
+        for behavior, rows in sender.left_out.items():
             if rows:
                 context.log.warning(
                     "%s: skipped %d of %d recorded steps, because they come from self-play opponents.",
-                    *(behavior, rows, outlet.rows[behavior]),
+                    *(behavior, rows, sender.rows[behavior]),
                 )
 
     def _announce(self, spec: BehaviorSpec) -> None:
@@ -87,7 +87,7 @@ class ReplayHost(Host):
         async for message in self.control.receive():
             match message:
                 case OpenEdge():
-                    self._router.open(message.name.partition("/")[2], await self.open_outlet(message))
+                    self._router.open(message.name.partition("/")[2], await self.open_sender(message))
                 case BeginCheckpoint():
                     self._commands.put_nowait(message.number)
                 case Hold(held=True):
@@ -100,29 +100,29 @@ class ReplayHost(Host):
                     self._commands.put_nowait(None)
 
 
-async def _carry(queue: AgentManagerQueue[Any], outlet: ItemSink[Any]) -> None:
+async def _carry(queue: AgentManagerQueue[Any], sender: ItemSink[Any]) -> None:
     try:
         async for item in queue:
-            await outlet.put(item)
+            await sender.put(item)
             del item
     finally:
         queue.close()
-        outlet.close()
+        sender.close()
 
 
-class _Held:
+class _PausableSender:
     """An output queue that blocks while the run is paused."""
 
-    def __init__(self, outlet: ItemSink[Any], flowing: asyncio.Event) -> None:
-        self._outlet = outlet
+    def __init__(self, sender: ItemSink[Any], flowing: asyncio.Event) -> None:
+        self._sender = sender
         self._flowing = flowing
 
     async def put(self, item: Any) -> None:
         await self._flowing.wait()
-        await self._outlet.put(item)
+        await self._sender.put(item)
 
     def close(self) -> None:
-        self._outlet.close()
+        self._sender.close()
 
 
 def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> ReplaySource | DemonstrationSource:

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from headrace.pipeline.common.kept_state import keep_state, put_back
+from headrace.pipeline.common.global_state_guard import guard_global_state, put_back
 from headrace.pipeline.common.process import read_usage
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, Preparing, StatisticsReport
@@ -22,7 +22,7 @@ from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint
 from headrace.queues.agent_manager_queue import QueueStatistics
-from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.stages.activity import PREPARES
 
@@ -65,19 +65,19 @@ class Host(ABC):
             plan.incarnation,
         )
         self._edges = edges
-        self._ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
-        self._outlets: list[Outlet[Any]] = []
+        self._ends: dict[str, Receiver[Any] | Sender[Any]] = {}
+        self._senders: list[Sender[Any]] = []
 
-    async def open_outlet(self, message: OpenEdge) -> Outlet[Any]:
+    async def open_sender(self, message: OpenEdge) -> Sender[Any]:
         """Open the producing end of a queue."""
-        outlet = self._ends[message.name] = await self._edges.open_outlet(message.name, message.address)
-        self._outlets.append(outlet)
-        return outlet
+        sender = self._ends[message.name] = await self._edges.open_sender(message.name, message.address)
+        self._senders.append(sender)
+        return sender
 
-    async def open_inlet(self, message: OpenEdge) -> Inlet[Any]:
+    async def open_receiver(self, message: OpenEdge) -> Receiver[Any]:
         """Open the consuming end of a queue."""
-        inlet = self._ends[message.name] = await self._edges.open_inlet(message.name, message.address)
-        return inlet
+        receiver = self._ends[message.name] = await self._edges.open_receiver(message.name, message.address)
+        return receiver
 
     @abstractmethod
     async def _work(self) -> None:
@@ -89,7 +89,7 @@ class Host(ABC):
 
     async def run(self) -> bool:
         """Run to completion and report the outcome to main; return True for success."""
-        keep_state()
+        guard_global_state()
         PREPARES.set(self._tell_of_preparing)
         try:
             await _beside(self.plan.name, self._work(), self._listen(), self._report_periodically())
@@ -103,8 +103,8 @@ class Host(ABC):
             self.report()
         finally:
             # Only after the failure is reported: a host that dies after its streams have ended can't be replaced.
-            for outlet in self._outlets:
-                outlet.close()
+            for sender in self._senders:
+                sender.close()
         self.control.send(HostFinished())
         return True
 

@@ -166,13 +166,13 @@ class _Messages:
 
 
 def chain(
-    stages: Sequence[PlacedStage], host: StageHost, inlet: ItemSource[Any], outlet: ItemSink[Any]
+    stages: Sequence[PlacedStage], host: StageHost, receiver: ItemSource[Any], sender: ItemSink[Any]
 ) -> list[Runner]:
     """Create runners for one or more stages, in order, connected by bounded queues."""
     runners = []
-    source = inlet
+    source = receiver
     for placed in stages:
-        sink: Any = outlet if placed is stages[-1] else AgentManagerQueue(f"{placed.name} out", LOCAL_BOUND)
+        sink: Any = sender if placed is stages[-1] else AgentManagerQueue(f"{placed.name} out", LOCAL_BOUND)
         hooks, state = placed.hooks, None
         if hooks is None:
             hooks, state = host.hooks(placed.name), host.saved_state(placed.name)

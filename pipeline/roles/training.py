@@ -33,12 +33,12 @@ from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.replay.source import recorded_agents
 from headrace.stages.stage import Statistics
 from headrace.stages.trainer.factory import make_trainer
-from headrace.stages.trainer.inlet import Deliveries
+from headrace.stages.trainer.input_tracking import Deliveries
 from headrace.stages.trainer.protocol import Replicas, Trainer, TrainerContext
 from headrace.stages.trainer.report import TrainerPort
 from headrace.stages.trainer.stage import TrainerStage
 from headrace.stages.trainer.thread_choice import ThreadChoice, candidates_for
-from headrace.surroundings import shown
+from headrace.startup_context import shown
 
 if TYPE_CHECKING:
     from headrace.stages.environments.protocol import GoalRewards
@@ -59,7 +59,7 @@ class TrainerHost(Host):
         shards = len(shard_names(self.config, plan.behavior))
         self._shards: Any = learner_side("replay_shards")(shards) if shards else None
         loop = asyncio.get_running_loop()
-        self._inlet: asyncio.Future[ItemSource[TrajectoryBatch | Barrier]] = loop.create_future()
+        self._receiver: asyncio.Future[ItemSource[TrajectoryBatch | Barrier]] = loop.create_future()
 
     @asynccontextmanager
     async def _make_stage(

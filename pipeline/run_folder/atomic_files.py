@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from headrace.queues.held_files import once_released
+from headrace.queues.windows_files import once_released
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,7 +38,7 @@ class FileOperations:
 
     The methods up to `listdir` are primitives: each does one thing to the disk, through `perform`. The later methods
     combine primitives. A test only needs to override `perform` to see every primitive's name, in order. If another
-    program has the file open, the operation is retried for a few seconds (`queues.held_files`).
+    program has the file open, the operation is retried for a few seconds (`queues.windows_files`).
     """
 
     pause: Callable[[float], object] = staticmethod(time.sleep)

@@ -21,7 +21,7 @@ from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL
 from headrace.pipeline.run_folder.checkpoint import MANIFEST, CheckpointError, checksum_of, newest_checkpoint
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder, check_length, check_run_id
-from headrace.surroundings import absolute
+from headrace.startup_context import absolute
 
 SUFFIX = ".zip"
 LISTING = "headrace.json"

@@ -28,8 +28,8 @@ import numpy as np
 from headrace.config.file_names import portable
 from headrace.pipeline.control.messages import PartSaved
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
-from headrace.queues.held_files import once_released
 from headrace.queues.packing import pack, unpack
+from headrace.queues.windows_files import once_released
 from headrace.stages.errors import StageError, type_of
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from headrace.pipeline.run_folder.checkpoint import (
     unfinished_folder,
     write_manifest,
 )
-from headrace.queues.held_files import is_held
+from headrace.queues.windows_files import is_held
 
 log = logging.getLogger(__name__)
 

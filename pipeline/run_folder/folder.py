@@ -46,8 +46,8 @@ from headrace.pipeline.run_folder.names import (
     check_run_id,
 )
 from headrace.pipeline.run_folder.training_status import TrainingStatus
-from headrace.queues.held_files import is_held, once_released
-from headrace.surroundings import absolute, shown
+from headrace.queues.windows_files import is_held, once_released
+from headrace.startup_context import absolute, shown
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import FileOperations
-from headrace.surroundings import shown
+from headrace.startup_context import shown
 
 LOCK = ".lock"
 GUARD = ".lock.guard"

@@ -12,7 +12,7 @@ from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
 from headrace.pipeline.run_folder.checkpoint import part_file
 from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST
-from headrace.queues.held_files import takes_long_paths
+from headrace.queues.windows_files import takes_long_paths
 
 CONFIGURATION = "configuration.yaml"
 FOLDERS = ("run_logs", "checkpoints", "streams", "demonstrations", "Pipeline")

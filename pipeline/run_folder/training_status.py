@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from headrace.pipeline.common.process import version_of
 from headrace.pipeline.run_folder.checkpoint import checksum_of
-from headrace.surroundings import shown
+from headrace.startup_context import shown
 
 STATUS_FORMAT_VERSION = "0.3.0"
 _CHECKSUM = "checksum"

@@ -20,14 +20,14 @@ from headrace.pipeline.policies.model_files import (
     find_models,
     read_model,
 )
-from headrace.pipeline.prediction.policy_spaces import OwnTerms, own_terms
+from headrace.pipeline.prediction.policy_spaces import PolicySpaces, policy_spaces
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.action_units import action_units
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.numpy_policy import NumpyPolicy
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
-from headrace.surroundings import shown
+from headrace.startup_context import shown
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class LoadedModel:
     path: Path
     signature: Signature
     spec: BehaviorSpec
-    terms: OwnTerms
+    terms: PolicySpaces
     policy: ActingPolicy
     version: int
     """Number of the served policy: 1 for the first one, 2 for the next, …"""
@@ -191,7 +191,7 @@ def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
     policy, spec, settings = model.make_policy(), model.spec, model.design.settings
     check_decides(file.path, policy, spec)
     step, weights = max(0, model.update.step), model.update.weights.size
-    terms = own_terms(spec, str(file.path))
+    terms = policy_spaces(spec, str(file.path))
     return LoadedModel(file.path, signature, spec, terms, policy, version, step, weights, settings.deterministic)
 
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.config.listen import LAST_PORT, endpoint_of, reaches_others
-from headrace.ending import AT_ONCE
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.process import uncollected
 from headrace.pipeline.common.signals import requests_received
@@ -20,6 +19,7 @@ from headrace.pipeline.serving.service import REFUSED_S, PolicyService
 from headrace.pipeline.web.connections import allow_open_files
 from headrace.pipeline.web.guards import make_token
 from headrace.pipeline.web.site import TRIED_PORTS, Site, SiteOptions
+from headrace.stop_requests import AT_ONCE
 
 USUAL_PORT = 8480
 MOST_BODY_BYTES = 8 * 1024 * 1024

@@ -244,7 +244,7 @@ from answering other requests."""
 
 
 @dataclass(frozen=True)
-class _Desk:
+class _ModelHandler:
     """A model with its batcher and sessions."""
 
     model: ServedModel
@@ -275,14 +275,14 @@ class PolicyService:
     ) -> None:
         seeds = np.random.SeedSequence(seed).spawn(len(models))
         self._clock = clock
-        self._desks: dict[str, _Desk] = {}
+        self._desks: dict[str, _ModelHandler] = {}
         for model, each in zip(models, seeds, strict=True):
-            self._desks[model.name] = _Desk(
+            self._desks[model.name] = _ModelHandler(
                 model,
                 Sessions(model.nothing_recalled, clock, sessions),
                 Batcher(model, deterministic or model.newest.deterministic, np.random.default_rng(each), batches),
             )
-        self.tally = Tally(self._desks)
+        self.tally = ServingMetrics(self._desks)
         self._admission = Admission(MOST_REQUESTS, clock, self.aim_s)
         self._none_under_way = asyncio.Event()
         self._none_under_way.set()
@@ -388,7 +388,7 @@ class PolicyService:
         """Return the target response time in seconds: at least three decisions of the slowest model."""
         return max(AIM_S, 3 * max(desk.batcher.decision_s for desk in self._desks.values()))
 
-    def _desk(self, name: str) -> _Desk:
+    def _desk(self, name: str) -> _ModelHandler:
         found = self._desks.get(name)
         if found is None:
             raise RequestRefused(
@@ -413,14 +413,14 @@ def _alone(model: ServedModel) -> Turn:
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 
-class Tally:
+class ServingMetrics:
     """Counts requests and provides the counts to Prometheus.
 
     Args:
         models: the models by name.
     """
 
-    def __init__(self, models: Mapping[str, _Desk]) -> None:
+    def __init__(self, models: Mapping[str, _ModelHandler]) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "headrace_serving_requests", "Requests for actions", ["model", "outcome"], registry=self._registry
@@ -467,7 +467,7 @@ class Tally:
         return generate_latest(self._registry)
 
 
-_GAUGES: dict[str, tuple[str, Callable[[_Desk], float]]] = {
+_GAUGES: dict[str, tuple[str, Callable[[_ModelHandler], float]]] = {
     "waiting": ("Waiting requests", lambda desk: len(desk.batcher)),
     "sessions": ("Open sessions", lambda desk: len(desk.sessions)),
     "model_step": ("Steps that the model was trained for", lambda desk: desk.model.newest.step),
@@ -478,7 +478,7 @@ _GAUGES: dict[str, tuple[str, Callable[[_Desk], float]]] = {
 class _Models:
     """Reads the models' current numbers when Prometheus collects them."""
 
-    def __init__(self, desks: Mapping[str, _Desk]) -> None:
+    def __init__(self, desks: Mapping[str, _ModelHandler]) -> None:
         self._desks = desks
 
     def collect(self) -> Iterator[Metric]:

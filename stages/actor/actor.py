@@ -102,7 +102,7 @@ class Resets:
         """Record that the next stretch of the run begins at this checkpoint."""
         self._stretch = (number,)
 
-    async def begin_stretch(self) -> None:
+    async def begin_segment(self) -> None:
         """Reset the environments as at the start of the run, or as at the last checkpoint."""
         await self._begin_anew(self._stretch)
 
@@ -196,7 +196,7 @@ class Action(Enum):
     CLOSE = auto()  # close and emit all trajectories, return all credits, wait for the host
 
 
-class Work(NamedTuple):
+class Effects(NamedTuple):
     """The two halves of an action: `emit` may return items to emit; `wait` is awaited after the host has taken them."""
 
     emit: Callable[[], Iterable[Item] | None] | None
@@ -405,7 +405,7 @@ class Actor(Source[Item]):
         self._environment.start(context)
         self._processor.start(context)
         try:
-            await self._resets.begin_stretch()
+            await self._resets.begin_segment()
             self._announce()
         except EnvironmentEnded as end:
             self._announce()
@@ -439,7 +439,7 @@ class Actor(Source[Item]):
             self._state = then
         self._port.stopped()
 
-    def _bind(self) -> dict[State, list[tuple[Callable[[], bool], Work, State]]]:
+    def _bind(self) -> dict[State, list[tuple[Callable[[], bool], Effects, State]]]:
         """Bind the transition table to this actor's methods."""
         guards: dict[Guard, Callable[[], bool]] = {
             Guard.CHECKPOINT_DUE: lambda: self._checkpoint is not None and self._obeys(),
@@ -452,18 +452,18 @@ class Actor(Source[Item]):
         }
         consult = None if self._environment.oracle is None else self._consult
         actions = {
-            Action.BARRIER: Work(self._barrier, None),
-            Action.RENEWAL: Work(self._close_at_checkpoint, None),
-            Action.FLUSH: Work(self._processor.flush, None),
-            Action.SLEEP: Work(None, self._sleep),
-            Action.DECIDE: Work(self._decide, None, consult),
-            Action.RESET: Work(self._processor.close_all, self._reset),
-            Action.STEP: Work(self._before_step, self._advance),
-            Action.STAND_STILL: Work(self._stand_still, self._await_credits),
-            Action.ASK: Work(self._account.ask, self._await_credits),
-            Action.RESUME: Work(self._decide_again, self._advance, consult),
-            Action.RENEW: Work(None, self._renew),
-            Action.CLOSE: Work(self._close, self._sleep),
+            Action.BARRIER: Effects(self._barrier, None),
+            Action.RENEWAL: Effects(self._close_at_checkpoint, None),
+            Action.FLUSH: Effects(self._processor.flush, None),
+            Action.SLEEP: Effects(None, self._sleep),
+            Action.DECIDE: Effects(self._decide, None, consult),
+            Action.RESET: Effects(self._processor.close_all, self._reset),
+            Action.STEP: Effects(self._before_step, self._advance),
+            Action.STAND_STILL: Effects(self._stand_still, self._await_credits),
+            Action.ASK: Effects(self._account.ask, self._await_credits),
+            Action.RESUME: Effects(self._decide_again, self._advance, consult),
+            Action.RENEW: Effects(None, self._renew),
+            Action.CLOSE: Effects(self._close, self._sleep),
         }
         if not self._resets_at_checkpoints:
             del guards[Guard.RENEWAL_DUE]
@@ -620,7 +620,7 @@ class Actor(Source[Item]):
 
     async def _renew(self) -> None:
         self._resets.adopt_parameters()
-        await self._resets.begin_stretch()
+        await self._resets.begin_segment()
         self._announce()
 
     async def _reset(self) -> None:

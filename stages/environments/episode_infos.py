@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.stages.environments.protocol import Measured
+from headrace.stages.environments.protocol import StatisticValues
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class EpisodeInfos:
         self._found: set[str] = set()
         self._warned = not keys
 
-    def of_vector(self, infos: Any, ended: NDArray[np.intp]) -> dict[str, Measured]:
+    def of_vector(self, infos: Any, ended: NDArray[np.intp]) -> dict[str, StatisticValues]:
         """Extract the numbers for the instances in `ended` from a vector environment's infos.
 
         Args:
@@ -58,22 +58,22 @@ class EpisodeInfos:
                 columns[key] = [infos[key][i] for i in which] if isinstance(infos[key], list) else infos[key][which]
         return self._measured(columns, len(ended), infos)
 
-    def of_episodes(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, Measured]:
+    def of_episodes(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, StatisticValues]:
         """Extract the numbers from individual infos, one for each episode."""
         keys = (*SUCCESS, *self._keys)
         columns = {key: found for key in keys if (found := [info[key] for info in infos if key in info])}
         return self._measured(columns, len(infos), {key for info in infos for key in info})
 
-    def _measured(self, columns: Mapping[str, Any], episodes: int, keys: Iterable[str]) -> dict[str, Measured]:
+    def _measured(self, columns: Mapping[str, Any], episodes: int, keys: Iterable[str]) -> dict[str, StatisticValues]:
         found = {}
         numbers = {key: values for key, each in columns.items() if (values := _numbers(each))}
         for key in self._keys:
             if key in numbers:
-                found[f"Environment/{key}"] = Measured(numbers[key])
+                found[f"Environment/{key}"] = StatisticValues(numbers[key])
                 self._found.add(key)
         for key in SUCCESS:
             if key in numbers:
-                found[SUCCESS_RATE] = Measured(numbers[key])
+                found[SUCCESS_RATE] = StatisticValues(numbers[key])
                 break
         self._ended += episodes
         if not self._warned and self._ended >= _PATIENCE:

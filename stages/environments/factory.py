@@ -27,7 +27,7 @@ from headrace.queues.messages import ActionBatch, Array, Floats
 from headrace.queues.specs import STEP_MUL, ActionSpec, BehaviorSpec
 from headrace.stages.activity import preparing
 from headrace.stages.environments.given import find_given, is_given
-from headrace.stages.environments.parameters import EpisodeParameters, Parameterised
+from headrace.stages.environments.parameters import EpisodeParameters, SupportsParameters
 from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, WrappedGroup, maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_fault, type_of
 from headrace.stages.loading import load_callable
@@ -59,7 +59,7 @@ class RepeatingGroup(WrappedGroup):
         self._holds: dict[str, HeldActions] = {}
         self._acting_ids: tuple[str, ...] = ()
         """Ids of the behaviours that had rows in the last environment step."""
-        if isinstance(group, Parameterised):
+        if isinstance(group, SupportsParameters):
             self.set_parameters = group.set_parameters
         self._learn_specs()
 
@@ -315,7 +315,7 @@ _CUTS = 2**20
 
 
 @runtime_checkable
-class Limited(Protocol):
+class SupportsEpisodeLimit(Protocol):
     """An environment group that can limit episodes itself."""
 
     limits_episodes: bool
@@ -335,7 +335,7 @@ class LimitedGroup(WrappedGroup):
         self._limit = steps
         self._ages: dict[str, _Ages] = {}
         self._parameters = EpisodeParameters()
-        if isinstance(group, Parameterised):
+        if isinstance(group, SupportsParameters):
             self.set_parameters = self._pass_on
 
     @property
@@ -353,7 +353,7 @@ class LimitedGroup(WrappedGroup):
         return self._limited(await maybe_await(self._group.step(actions)))
 
     def _pass_on(self, parameters: EpisodeParameters) -> None:
-        assert isinstance(self._group, Parameterised), "it is, or this is not called"
+        assert isinstance(self._group, SupportsParameters), "it is, or this is not called"
         self._parameters = parameters
         self._group.set_parameters(parameters)
 
@@ -546,7 +546,7 @@ def make_group(
     settings = request.config.environment
     if settings is None:
         return group
-    limited = isinstance(group, Limited) and group.limits_episodes
+    limited = isinstance(group, SupportsEpisodeLimit) and group.limits_episodes
     if settings.max_episode_steps is not None and not limited:
         group = LimitedGroup(group, settings.max_episode_steps)
     if settings.action_repeat is not None and not request.config.environment_kind.holds_actions:

@@ -4,7 +4,7 @@ Main decides which value or sampler each parameter has (`pipeline/parts/curricul
 actors (`EnvironmentParameters`). This module draws from the samplers in each actor, so values differ between instances
 and episodes.
 
-A `Parameterised` environment group receives an `EpisodeParameters` once, and gets values from it whenever episodes
+A `SupportsParameters` environment group receives an `EpisodeParameters` once, and gets values from it whenever episodes
 begin. An adapter for single environments (Gymnasium, PettingZoo) calls `options`, and passes the result to the
 environment's `reset`. A group whose instances draw values themselves (Unity, over its side channel) sends `values`
 whenever `generation` has changed, and reports the generation at each ended episode's start (`AgentSteps.parameters`).
@@ -122,7 +122,7 @@ class EpisodeParameters:
 
 
 @runtime_checkable
-class Parameterised(Protocol):
+class SupportsParameters(Protocol):
     """An environment group that uses environment parameters."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
@@ -146,7 +146,7 @@ def connect_parameters(
     parameters.set_instances(group.num_envs)
     if not parameters:
         return
-    if isinstance(group, Parameterised):
+    if isinstance(group, SupportsParameters):
         group.set_parameters(parameters)
     elif log is not None:
         log.warning(

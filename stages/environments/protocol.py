@@ -77,7 +77,7 @@ class GameResults:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class StatisticValues:
     """Values of one of the environment's own statistics at one tick."""
 
     values: tuple[float, ...]
@@ -98,9 +98,9 @@ class StepResult:
     """The games that ended; None if no game has ended. An environment whose agents may leave a game before its end
     returns an empty `GameResults` from `reset`, to announce that it declares its games' results; otherwise results are
     inferred from the agents' episodes."""
-    statistics: Mapping[str, float | Measured] = field(default_factory=dict)
+    statistics: Mapping[str, float | StatisticValues] = field(default_factory=dict)
     """The environment's own statistics, for TensorBoard."""
-    behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    behavior_statistics: Mapping[str, Mapping[str, StatisticValues]] = field(default_factory=dict)
     """Statistics of individual behaviours, keyed by behaviour name; those in `statistics` apply to all behaviours."""
     lost: NDArray[np.int32] | None = None
     """Instances that broke and that the group itself restarts. The running episodes of their agents get no endings. New

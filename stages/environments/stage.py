@@ -23,8 +23,8 @@ from headrace.stages.environments.policy_mapping import MappedPlayer, PolicyMapp
 from headrace.stages.environments.protocol import (
     AgentSteps,
     EnvironmentGroup,
-    Measured,
     Punctual,
+    StatisticValues,
     StepResult,
     Stoppable,
     maybe_await,
@@ -448,7 +448,7 @@ class EnvironmentStage(Source[StepBatch]):
             return
         for behavior in dict.fromkeys(map(behavior_name, self.specs)):
             for name, value in (*common.items(), *own.get(behavior, {}).items()):
-                if isinstance(value, Measured):
+                if isinstance(value, StatisticValues):
                     report.extend(behavior, name, value.values, value.how)
                 else:
                     report.add(behavior, name, value)

@@ -15,7 +15,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, WrappedGroup
 from headrace.stages.errors import StageError
-from headrace.stages.games.scene import Display, Drawn
+from headrace.stages.games.scene import Display, SupportsScenes
 
 USUAL_FPS = 30.0
 """The default frame rate, for environments that state none."""
@@ -85,7 +85,7 @@ class FilmedGroup(WatchedGroup):
     """A group that captures a frame of each environment step, even if a wrapper holds an action for several steps.
 
     Args:
-        group: a `Drawn` or `Rendering` group, which is closed together with this one.
+        group: a `SupportsScenes` or `Rendering` group, which is closed together with this one.
         raw: whether images stay uncompressed instead of being encoded as JPEG.
     """
 
@@ -94,7 +94,7 @@ class FilmedGroup(WatchedGroup):
         self._raw = raw
         self.display: Display | None = None
         self._waiting: list[Picture] = []
-        if isinstance(group, Drawn):
+        if isinstance(group, SupportsScenes):
             self.display = group.display
             group.on_tick = self._expose
 

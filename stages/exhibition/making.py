@@ -24,8 +24,8 @@ from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.environments.rendering import PICTURES
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.film import FilmedGroup, ObservationPictures, Rendering
-from headrace.stages.games.scene import Drawn
-from headrace.surroundings import absolute
+from headrace.stages.games.scene import SupportsScenes
+from headrace.startup_context import absolute
 
 
 def why_not_shown(config: RunConfig) -> str:
@@ -49,7 +49,7 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
     filmed: list[FilmedGroup] = []
 
     def film(group: EnvironmentGroup) -> EnvironmentGroup:
-        if not isinstance(group, Drawn | Rendering):
+        if not isinstance(group, SupportsScenes | Rendering):
             group.close()
             raise StageError(
                 f"{type(group).__name__} can't be shown: expected a method render(env_id) that returns an RGB image"

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from headrace.queues.held_files import once_released
 from headrace.queues.messages import ActionBatch
+from headrace.queues.windows_files import once_released
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
 from headrace.stages.errors import StageError

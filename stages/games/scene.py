@@ -71,7 +71,7 @@ class Display:
 
 
 @runtime_checkable
-class Drawn(Protocol):
+class SupportsScenes(Protocol):
     """A group that draws itself as scenes."""
 
     on_tick: Any

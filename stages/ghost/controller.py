@@ -6,8 +6,8 @@ decisions.
 
 A team is identified by its team id. A team may have several behaviours, and a behaviour may be on several teams, so
 games may be symmetric (one behaviour on all teams), asymmetric (a different behaviour on each), or something in
-between. `PolicyHistory` keeps a behaviour's snapshots, `Assignments` the current policies, and `League` past matches
-and ratings. This module keeps track of turns.
+between. `PolicyHistory` keeps a behaviour's snapshots, `Assignments` the current policies, and `SnapshotRatings` past
+matches and ratings. This module keeps track of turns.
 
 The semantics are those of ML-Agents: trainer steps drive snapshots and team changes, and ghost steps drive opponent
 swaps. Known defects of ML-Agents are fixed: a match is rated once; K is explicit; a policy is never rated against
@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from headrace.config import SelfPlaySettings
 from headrace.queues.messages import Assignment, Columns, Matchup, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import behavior_name, behavior_team
-from headrace.stages.ghost.league import League, Match, report
 from headrace.stages.ghost.opponents import OpponentSampler, UniformOpponents
 from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory, all_teams_learn
+from headrace.stages.ghost.snapshot_ratings import Match, SnapshotRatings, report
 from headrace.stages.ghost.swap_balance import SwapBalance
 from headrace.stages.plain_state import generator_state, policy_from_state, policy_state, restore_generator
 
@@ -213,7 +213,7 @@ class GhostController:
         """The team whose trajectories trainers learn from; -1 until a team is known."""
         self._valid_from = 0
         self._assignments = Assignments(self.histories, random)
-        self._league = League(self.histories)
+        self._league = SnapshotRatings(self.histories)
         self._swap_balance = SwapBalance()
         self._saved: dict[str, Any] = {}
         self._resumed = False
@@ -386,7 +386,7 @@ class GhostController:
         return self._assign(ghosts)
 
     def rate_games(self, games: Columns) -> list[tuple[str, str, float]]:
-        """Rate finished games as `League` does; return (behaviour name, statistic, value) for each newest policy."""
+        """Rate finished games; return (behaviour name, statistic, value) for each newest policy."""
         return [] if self._replayed else self._league.rate(games)
 
     def state_dict(self) -> dict[str, Any]:

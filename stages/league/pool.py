@@ -14,8 +14,8 @@ import msgpack
 import numpy as np
 
 from headrace.config.brains import MemberSettings
-from headrace.queues.held_files import once_released, write_all, write_whole
 from headrace.queues.messages import PolicyUpdate
+from headrace.queues.windows_files import once_released, write_all, write_whole
 from headrace.stages.errors import StageError
 
 FOLDER = "league"

@@ -23,7 +23,7 @@ from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
 from headrace.queues.stream_reader import Frame, StreamReader
 from headrace.stages.errors import StageError
 from headrace.stages.stage import Source, StageContext
-from headrace.surroundings import absolute
+from headrace.startup_context import absolute
 
 TRAINER_EDGE = "trainer"
 """The edge into a trainer; its messages have already passed through all other stages."""

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.columns import Column
-from headrace.queues.held_files import write_all, write_whole
 from headrace.queues.messages import Array
+from headrace.queues.windows_files import write_all, write_whole
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 
 Index = NDArray[np.int64]

@@ -22,7 +22,13 @@ from headrace.queues.specs import ActionSpec
 from headrace.stages.activity import LEARNING
 from headrace.stages.policy.design import require_columns
 from headrace.stages.stage import Stage, StageContext
-from headrace.stages.trainer.inlet import ActionHistograms, Deliveries, FinishedEpisodes, StopCriterion, Waiting
+from headrace.stages.trainer.input_tracking import (
+    ActionHistograms,
+    Deliveries,
+    FinishedEpisodes,
+    StopCriterion,
+    Waiting,
+)
 from headrace.stages.trainer.protocol import Trainer
 from headrace.stages.trainer.report import TrainerPort, TrainerReport
 from headrace.stages.trainer.takeover import Takeover

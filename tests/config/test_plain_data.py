@@ -16,7 +16,7 @@ import pytest
 
 from headrace.config import load_config
 from headrace.config.errors import ConfigError
-from headrace.place import ROOT
+from headrace.paths import ROOT
 
 ONE = {"behaviors": {"Ball": {"trainer_type": "ppo"}}}
 

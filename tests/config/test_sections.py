@@ -162,7 +162,7 @@ def test_statistics_writers_have_arguments(load):
     assert (writer.use, writer.with_) == ("my.writers:Json", {"file": "a.json"})
 
 
-def test_streams_of_the_trainers_inlet_of_all_behaviors_are_recorded_by_default():
+def test_streams_of_the_trainers_receiver_of_all_behaviors_are_recorded_by_default():
     assert (RecordSettings().edges, RecordSettings().behaviors) == (("trainer",), "all")
 
 

@@ -14,7 +14,7 @@ from run_folders import read_whole_checkpoint
 from runs import run_here
 
 from headrace.pipeline.run import RunOptions
-from headrace.stages.trainer.inlet import VARIABLE
+from headrace.stages.trainer.input_tracking import VARIABLE
 
 
 def central(plain: Plain, **changes: object) -> Plain:

@@ -24,7 +24,7 @@ IMPALA = {
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory):
-    """A run of PPO, recorded at the trainer's inlet."""
+    """A run of PPO, recorded at the trainer's receiver."""
     folder = tmp_path_factory.mktemp("teacher")
     plain = cartpole(behaviors__CartPole__max_steps=1500, record={"edges": ["trainer"]}, **INLINE)
     plain["behaviors"]["CartPole"]["network_settings"]["normalize"] = False

@@ -26,7 +26,7 @@ from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.stream_reader import StreamReader
 from headrace.stages import StageContext
 from headrace.stages.loading import load_attribute
-from headrace.stages.trainer.inlet import VARIABLE
+from headrace.stages.trainer.input_tracking import VARIABLE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
 MISBEHAVING = Path(__file__).with_name("misbehaving_stages.py")

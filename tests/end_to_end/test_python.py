@@ -244,18 +244,18 @@ def test_a_run_of_the_same_name_is_not_overwritten(finished, tmp_path):
 
 
 def test_nothing_of_the_callers_is_changed(tmp_path):
-    def surroundings():
+    def startup_context():
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
         root = logging.getLogger()
         return [signal.getsignal(n) for n in numbers], list(root.handlers), root.level, sys.excepthook, list(sys.path)
 
     run_here(PLAIN, tmp_path, "first")  # the folders of modules stay on sys.path
-    before = surroundings()
+    before = startup_context()
     run_here(PLAIN, tmp_path, "run")
     run_here(changed(troubled(), {**INLINE, "behaviors__CartPole__max_steps": 600}), tmp_path, "other")
     with pytest.raises(RunFailed):
         run_here(changed(troubled(trouble="raise", after=0), INLINE), tmp_path, "third")
-    assert surroundings() == before
+    assert startup_context() == before
 
 
 def test_a_file_is_run_as_it_is_loaded(tmp_path):

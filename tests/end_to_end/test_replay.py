@@ -1,4 +1,4 @@
-"""A recording at the trainer's inlet, replayed, gives the run's final weights again, bit for bit."""
+"""A recording at the trainer's receiver, replayed, gives the run's final weights again, bit for bit."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_inline_host_replays_a_run_by_the_seed_of_its_recording(recorded, tmp
 
 @pytest.mark.parametrize("recorded", ["teacher and student"], indirect=True)
 def test_a_student_that_was_not_recorded_learns_from_its_teachers_recording(recorded, tmp_path):
-    """Its own inlet had the same."""
+    """Its own receiver had the same."""
     behavior, plain, run_folder = recorded
     teachers = [path for path in streams(run_folder) if "Student" not in path]
     assert len(teachers) == len(streams(run_folder)) - 1

@@ -56,7 +56,7 @@ def test_a_behavior_that_is_born_late_is_replayed_from_behind_the_agent_processo
     assert replayed(tmp_path, behind_processor).behaviors["Late"].step >= 2000
 
 
-def test_a_behavior_that_is_born_late_is_replayed_from_the_trainers_inlets(recorded, tmp_path):
+def test_a_behavior_that_is_born_late_is_replayed_from_the_trainers_receivers(recorded, tmp_path):
     replayed(tmp_path, *[path for path in streams(recorded) if "agent_processor" not in path])
     for name in ("Early", "Late"):
         assert weights_digest(tmp_path / "replay", name) == weights_digest(recorded, name)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.place import ROOT
+from headrace.paths import ROOT
 
 SCRIPT = '''
 import asyncio, atexit, os, sys, threading
-from headrace.queues.held_files import once_released
-from headrace.surroundings import keep_surroundings
+from headrace.queues.windows_files import once_released
+from headrace.startup_context import keep_startup_context
 
-keep_surroundings()
+keep_startup_context()
 atexit.register(lambda: print("atexit", os.getpid() == PARENT, flush=True))
 PARENT = os.getpid()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.place import PARTS
+from headrace.paths import PARTS
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("headrace", *(f"headrace.{name}" for name in ("games", "godot", "testing", "training", "unity")))

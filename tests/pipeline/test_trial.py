@@ -17,10 +17,10 @@ import pytest
 from open_runs import GAME
 
 from headrace.config import RunConfig
-from headrace.ending import REQUESTS
 from headrace.pipeline.cli import main
 from headrace.pipeline.run import run
 from headrace.pipeline.trial import ROWS, left_out, smaller, try_run
+from headrace.stop_requests import REQUESTS
 
 ENVIRONMENTS = """
 import ctypes, os, subprocess, threading

@@ -10,45 +10,45 @@ from queue_conformance import number_of
 
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier, Message
-from headrace.queues.pull import PullOutlet
-from headrace.queues.push import PushInlet
+from headrace.queues.pull import PullSender
+from headrace.queues.push import PushReceiver
 
 
 async def test_calls_are_answered_while_the_producer_computes():
     calls, computed = asyncio.get_running_loop(), threading.Event()
-    made: asyncio.Future[PullOutlet[Message]] = calls.create_future()
+    made: asyncio.Future[PullSender[Message]] = calls.create_future()
 
     async def produce() -> None:
-        outlet: PullOutlet[Message] = PullOutlet("updates", 1)
-        calls.call_soon_threadsafe(made.set_result, outlet)
+        sender: PullSender[Message] = PullSender("updates", 1)
+        calls.call_soon_threadsafe(made.set_result, sender)
         for number in range(2):
-            await outlet.put(Barrier(number))
+            await sender.put(Barrier(number))
         computed.wait()
         with pytest.raises(QueueClosed):
-            await outlet.put(Barrier(2))
+            await sender.put(Barrier(2))
 
     producing = asyncio.create_task(asyncio.to_thread(asyncio.run, produce()))
-    outlet = await made
-    assert [await outlet.fetch(0), await outlet.fetch(1)] == [[Barrier(0)], [Barrier(1)]]
-    outlet.finish()
+    sender = await made
+    assert [await sender.fetch(0), await sender.fetch(1)] == [[Barrier(0)], [Barrier(1)]]
+    sender.finish()
     computed.set()
     await producing
 
 
 async def test_what_calls_bring_is_taken_in_the_consumer_s_own_event_loop():
     calls = asyncio.get_running_loop()
-    made: asyncio.Future[PushInlet[Message]] = calls.create_future()
+    made: asyncio.Future[PushReceiver[Message]] = calls.create_future()
 
     async def consume() -> list[int]:
-        inlet: PushInlet[Message] = PushInlet("learn", 4)
-        calls.call_soon_threadsafe(made.set_result, inlet)
-        return [number_of(item) async for item in inlet]
+        receiver: PushReceiver[Message] = PushReceiver("learn", 4)
+        calls.call_soon_threadsafe(made.set_result, receiver)
+        return [number_of(item) async for item in receiver]
 
     consuming = asyncio.create_task(asyncio.to_thread(asyncio.run, consume()))
-    inlet = await made
+    receiver = await made
     answers = await asyncio.gather(
-        *(inlet.deliver(number, Barrier(number)) for number in (1, 0)), inlet.deliver(2, None)
+        *(receiver.deliver(number, Barrier(number)) for number in (1, 0)), receiver.deliver(2, None)
     )
     assert answers == [True, True, True]
     assert await consuming == [0, 1]
-    assert await inlet.deliver(3, Barrier(3)) is False  # nobody is there any more
+    assert await receiver.deliver(3, Barrier(3)) is False  # nobody is there any more

@@ -16,7 +16,7 @@ from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier
 from headrace.stages.errors import StageError
-from headrace.stages.loop import NoOutlet, StageFailure, StageHooks, StageRunner, describe_item, run_source
+from headrace.stages.loop import NoSender, StageFailure, StageHooks, StageRunner, describe_item, run_source
 from headrace.stages.stage import Source, Stage, StageContext
 
 pytestmark = pytest.mark.virtual_time
@@ -85,9 +85,9 @@ def drained(queue):
 
 async def run(stage, *items, maxlen=100, **options):
     """What a stage makes of items."""
-    inlet, outlet = filled(*items), AgentManagerQueue("out", maxlen)
-    await StageRunner(stage, inlet, outlet, StageContext("clip"), **options).run()
-    return drained(outlet)
+    receiver, sender = filled(*items), AgentManagerQueue("out", maxlen)
+    await StageRunner(stage, receiver, sender, StageContext("clip"), **options).run()
+    return drained(sender)
 
 
 # What a stage may yield. --------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ async def test_start_and_stop_may_be_async():
     assert stage.calls == ["started", "process", "finish", "stopped"]
 
 
-async def test_a_full_outlet_makes_the_stage_wait_and_its_inlet_fill():
+async def test_a_full_sender_makes_the_stage_wait_and_its_receiver_fill():
     taken = []
 
     def process(item):
@@ -206,15 +206,15 @@ async def test_a_full_outlet_makes_the_stage_wait_and_its_inlet_fill():
         return [item]
 
     stage = Lifecycle(process)
-    inlet, outlet = AgentManagerQueue("in", 2), AgentManagerQueue("out", 1)
+    receiver, sender = AgentManagerQueue("in", 2), AgentManagerQueue("out", 1)
     async with asyncio.TaskGroup() as tasks:
-        runner = tasks.create_task(StageRunner(stage, inlet, outlet, StageContext("clip")).run())
-        producer = tasks.create_task(produce(inlet, range(10)))
+        runner = tasks.create_task(StageRunner(stage, receiver, sender, StageContext("clip")).run())
+        producer = tasks.create_task(produce(receiver, range(10)))
         await until_blocked()
-        assert taken == [0, 1], "one lies in the outlet, one waits for its place"
-        assert (inlet.qsize(), outlet.qsize()) == (2, 1)
+        assert taken == [0, 1], "one lies in the sender, one waits for its place"
+        assert (receiver.qsize(), sender.qsize()) == (2, 1)
         assert not producer.done()
-        assert [item async for item in outlet] == list(range(10))
+        assert [item async for item in sender] == list(range(10))
         await runner
 
 
@@ -229,35 +229,35 @@ async def test_a_batch_is_let_go_before_the_next_one_is_waited_for():
     class Batch:
         pass
 
-    inlet, seen = AgentManagerQueue("in", 2), []
+    receiver, seen = AgentManagerQueue("in", 2), []
 
     def process(item):
         seen.append(weakref.ref(item))
         yield from ()
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(StageRunner(Lifecycle(process), inlet, NoOutlet(), StageContext("clip")).run())
-        inlet.put_nowait(Batch())
+        tasks.create_task(StageRunner(Lifecycle(process), receiver, NoSender(), StageContext("clip")).run())
+        receiver.put_nowait(Batch())
         await until_blocked()
         assert seen[0]() is None, "its slab could not go back"
-        inlet.close()
+        receiver.close()
 
 
-async def test_the_outlet_is_closed_when_the_inlet_has_ended():
-    outlet = AgentManagerQueue("out", 1)
-    await StageRunner(Lifecycle(), filled(), outlet, StageContext("clip")).run()
-    assert outlet.closed
+async def test_the_sender_is_closed_when_the_receiver_has_ended():
+    sender = AgentManagerQueue("out", 1)
+    await StageRunner(Lifecycle(), filled(), sender, StageContext("clip")).run()
+    assert sender.closed
 
 
-async def test_a_closed_outlet_ends_the_stage_quietly_and_closes_its_inlet():
+async def test_a_closed_sender_ends_the_stage_quietly_and_closes_its_receiver():
     stage = Lifecycle()
-    inlet, outlet = AgentManagerQueue("in", 2), AgentManagerQueue("out", 1)
-    inlet.put_nowait(1)
-    outlet.close()
-    await StageRunner(stage, inlet, outlet, StageContext("clip")).run()
+    receiver, sender = AgentManagerQueue("in", 2), AgentManagerQueue("out", 1)
+    receiver.put_nowait(1)
+    sender.close()
+    await StageRunner(stage, receiver, sender, StageContext("clip")).run()
     assert stage.calls == ["start clip", "process", "stop"]
     with pytest.raises(QueueClosed):
-        inlet.put_nowait(2)
+        receiver.put_nowait(2)
 
 
 # Failure. -----------------------------------------------------------------------------------------------------------
@@ -269,13 +269,13 @@ async def test_a_stage_that_raises_is_stopped_and_both_its_ends_are_closed():
         raise ValueError("negative reward")
 
     stage = Lifecycle(process)
-    inlet, outlet = AgentManagerQueue("in", 5), AgentManagerQueue("out", 5)
-    inlet.put_nowait(1)
+    receiver, sender = AgentManagerQueue("in", 5), AgentManagerQueue("out", 5)
+    receiver.put_nowait(1)
     with pytest.raises(StageFailure):
-        await StageRunner(stage, inlet, outlet, StageContext("clip")).run()
+        await StageRunner(stage, receiver, sender, StageContext("clip")).run()
     assert stage.calls == ["start clip", "process", "stop"]
-    assert inlet.closed
-    assert outlet.closed
+    assert receiver.closed
+    assert sender.closed
 
 
 async def test_the_failure_names_stage_and_item_and_chains_the_cause():
@@ -342,14 +342,14 @@ async def test_a_stage_that_fails_to_start_is_stopped_all_the_same():
 
 async def test_cancelling_stops_the_stage_and_is_no_failure():
     stage = Lifecycle()
-    inlet, outlet = AgentManagerQueue("in", 1), AgentManagerQueue("out", 1)
-    task = asyncio.create_task(StageRunner(stage, inlet, outlet, StageContext("clip")).run())
+    receiver, sender = AgentManagerQueue("in", 1), AgentManagerQueue("out", 1)
+    task = asyncio.create_task(StageRunner(stage, receiver, sender, StageContext("clip")).run())
     await until_blocked()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert stage.calls == ["start clip", "stop"]
-    assert outlet.closed
+    assert sender.closed
 
 
 # Blocking. ----------------------------------------------------------------------------------------------------------
@@ -462,12 +462,12 @@ async def test_only_the_learning_team_s_steps_carry_credits():
 
 async def test_credits_come_back_only_when_the_last_result_has_its_place():
     told = Recorded()
-    inlet, outlet = filled(trajectories([3, 4])), AgentManagerQueue("out", 1)
+    receiver, sender = filled(trajectories([3, 4])), AgentManagerQueue("out", 1)
     stage = Lifecycle(lambda item: item.select(item.lengths == 3).split(0))  # an empty batch, and half of it
-    task = asyncio.create_task(StageRunner(stage, inlet, outlet, StageContext("clip"), told.hooks()).run())
+    task = asyncio.create_task(StageRunner(stage, receiver, sender, StageContext("clip"), told.hooks()).run())
     await until_blocked()
     assert told.credits == []
-    outlet.get_nowait()
+    sender.get_nowait()
     await task
     assert told.credits == [("Walker", 0, 4)]
 
@@ -547,34 +547,34 @@ class Numbers(Source):
         self.calls.append("stop")
 
 
-async def test_a_source_fills_its_outlet_and_closes_it():
-    source, outlet = Numbers(1, 2), AgentManagerQueue("out", 5)
-    await run_source(source, outlet, StageContext("numbers"))
-    assert drained(outlet) == [1, 2]
+async def test_a_source_fills_its_sender_and_closes_it():
+    source, sender = Numbers(1, 2), AgentManagerQueue("out", 5)
+    await run_source(source, sender, StageContext("numbers"))
+    assert drained(sender) == [1, 2]
     assert source.calls == ["start", "produced", "stop"]
 
 
-async def test_a_source_waits_while_its_outlet_is_full():
-    outlet = AgentManagerQueue("out", 1)
-    task = asyncio.create_task(run_source(Numbers(1, 2, 3), outlet, StageContext("numbers")))
+async def test_a_source_waits_while_its_sender_is_full():
+    sender = AgentManagerQueue("out", 1)
+    task = asyncio.create_task(run_source(Numbers(1, 2, 3), sender, StageContext("numbers")))
     await until_blocked()
     assert not task.done()
-    assert [item async for item in outlet] == [1, 2, 3]
+    assert [item async for item in sender] == [1, 2, 3]
     await task
 
 
-async def test_a_source_that_raises_is_named_stopped_and_closes_its_outlet():
-    source, outlet = Numbers(1, error=OSError("unplugged")), AgentManagerQueue("out", 5)
+async def test_a_source_that_raises_is_named_stopped_and_closes_its_sender():
+    source, sender = Numbers(1, error=OSError("unplugged")), AgentManagerQueue("out", 5)
     with pytest.raises(StageFailure, match="stage numbers failed while producing: OSError: unplugged"):
-        await run_source(source, outlet, StageContext("numbers"))
-    assert drained(outlet) == [1]
+        await run_source(source, sender, StageContext("numbers"))
+    assert drained(sender) == [1]
     assert source.calls[-1] == "stop"
 
 
-async def test_a_source_whose_outlet_is_closed_ends_quietly():
-    source, outlet = Numbers(1, 2), AgentManagerQueue("out", 5)
-    outlet.close()
-    await run_source(source, outlet, StageContext("numbers"))
+async def test_a_source_whose_sender_is_closed_ends_quietly():
+    source, sender = Numbers(1, 2), AgentManagerQueue("out", 5)
+    sender.close()
+    await run_source(source, sender, StageContext("numbers"))
     assert source.calls == ["start", "produced", "stop"]
 
 

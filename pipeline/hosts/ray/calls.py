@@ -108,7 +108,7 @@ class RayDeliveries:
         stored: the items in the object store that several hosts share.
     """
 
-    def __init__(self, actor: Any, stored: Stored) -> None:
+    def __init__(self, actor: Any, stored: PolicyObjectStore) -> None:
         self._actor = actor
         self._stored = stored
         self._keys: list[tuple[str, int]] = []
@@ -143,7 +143,7 @@ class RayDeliveries:
             return await self._actor.deliver.remote(keys, *map(self._stored.shared, items))  # type: ignore[no-any-return]
 
 
-class Stored:
+class PolicyObjectStore:
     """The newest large policy, stored once in Ray's object store for all receivers."""
 
     def __init__(self) -> None:

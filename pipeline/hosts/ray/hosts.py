@@ -29,6 +29,7 @@ from headrace.config import RunConfig
 from headrace.config.errors import dotted
 from headrace.config.host_kinds import HOST_KINDS, HostResources
 from headrace.config.league_placement import placement_key, placement_of, resources_of
+from headrace.paths import FOLDERS, ROOT
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import decides_centrally, league_seats
 from headrace.pipeline.common.run_parts import host_role
@@ -36,16 +37,15 @@ from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
 from headrace.pipeline.control.messages import OpenEdge
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
-from headrace.pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored
+from headrace.pipeline.hosts.ray.calls import PolicyObjectStore, RayDeliveries, RaySource
 from headrace.pipeline.hosts.ray.worker import DOWN, UP, RayWorker
 from headrace.pipeline.hosts.spawn import ANSWER_S, child_environment
 from headrace.pipeline.run_folder.lock import refuse_writes
-from headrace.place import FOLDERS, ROOT
 from headrace.queues.agent_manager_queue import Overflow
-from headrace.queues.ends import Inlet, Outlet
-from headrace.queues.pull import PullInlet
-from headrace.queues.push import PushOutlet
-from headrace.surroundings import surroundings
+from headrace.queues.ends import Receiver, Sender
+from headrace.queues.pull import PullReceiver
+from headrace.queues.push import PushSender
+from headrace.startup_context import startup_context
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ def runtime_environment(config: RunConfig) -> dict[str, Any]:
 
 def _modules_in(config: RunConfig) -> list[str]:
     """Return the paths of imported modules and packages next to the YAML and in the working directory."""
-    folders = [str(folder) for folder in {config.source_folder, surroundings().folder} if folder is not None]
+    folders = [str(folder) for folder in {config.source_folder, startup_context().folder} if folder is not None]
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -383,7 +383,7 @@ class RayHost:
         plan: HostPlan,
         actor: Any,
         session: RaySession,
-        stored: Stored,
+        stored: PolicyObjectStore,
         maxlen: int,
         resources: str,
     ) -> None:
@@ -397,41 +397,41 @@ class RayHost:
         self.feed_name = ""
         self.served: dict[str, dict[str, Any]] = {}
         """Arguments of `serve` for this host's outgoing queues, keyed by queue name."""
-        self.outlets: dict[str, PushOutlet[Any]] = {}
+        self.senders: dict[str, PushSender[Any]] = {}
         """Main's ends of the queues to this host that a successor may take over, keyed by queue name."""
         self._session = session
         self._deliveries = RayDeliveries(actor, stored)
         self._maxlen = maxlen
         self._resources = resources
         self._settled = self._closed = False
-        self._up: PullInlet[Any] = PullInlet(UP, CONTROL_BOUND, {plan.name: self.source})
+        self._up: PullReceiver[Any] = PullReceiver(UP, CONTROL_BOUND, {plan.name: self.source})
         self._up.settle(plan.name)
-        self.control = LocalControl(PushOutlet(DOWN, CONTROL_BOUND, self._deliveries.deliver), self._up)
+        self.control = LocalControl(PushSender(DOWN, CONTROL_BOUND, self._deliveries.deliver), self._up)
         self._end = asyncio.ensure_future(self._run())
 
-    async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
+    async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
         """Open main's end of a queue from this host."""
         if newest:
             return self.fetched_by_main(name, 1, "replace_oldest")
         return self.fetched_by_main(name, self._maxlen, "wait")
 
-    async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
+    async def sender(self, name: str, newest: bool = False) -> Sender[Any]:
         """Open main's end of a queue to this host."""
         maxlen, overflow = (1, "replace_oldest") if newest else (self._maxlen, "wait")
         self.control.send(OpenEdge(name, {"maxlen": maxlen, "overflow": overflow, "sources": {}}))
         deliver = self._deliveries.deliver if newest else self._deliveries.deliver_alone
         if self.plan.role != "learner":
-            return PushOutlet(name, maxlen, deliver, overflow)  # type: ignore[arg-type]
-        outlet: PushOutlet[Any] = PushOutlet(name, maxlen, deliver, renewable=not self._settled)
-        self.outlets[name] = outlet
-        return outlet
+            return PushSender(name, maxlen, deliver, overflow)  # type: ignore[arg-type]
+        sender: PushSender[Any] = PushSender(name, maxlen, deliver, renewable=not self._settled)
+        self.senders[name] = sender
+        return sender
 
-    def fetched_by_main(self, name: str, maxlen: int, overflow: Overflow) -> PullInlet[Any]:
+    def fetched_by_main(self, name: str, maxlen: int, overflow: Overflow) -> PullReceiver[Any]:
         """Open both ends of a queue from this host to main; return main's end."""
         self.serve(name, maxlen, overflow)
-        inlet: PullInlet[Any] = PullInlet(name, maxlen, {self.plan.name: self.source}, overflow)
-        self.add_consumer(name, MainConsumer(inlet))
-        return inlet
+        receiver: PullReceiver[Any] = PullReceiver(name, maxlen, {self.plan.name: self.source}, overflow)
+        self.add_consumer(name, MainConsumer(receiver))
+        return receiver
 
     def serve(self, name: str, maxlen: int, overflow: Overflow) -> None:
         """Let the host open its end of an outgoing queue."""
@@ -450,10 +450,10 @@ class RayHost:
         for name, consumer in self.consumers.items():
             self.serve(name, **dead.served[name])
             consumer.replace(self.plan.name, self.actor)
-        self.outlets, dead.outlets = dead.outlets, {}
-        for name, outlet in self.outlets.items():
+        self.senders, dead.senders = dead.senders, {}
+        for name, sender in self.senders.items():
             self.control.send(OpenEdge(name, {"maxlen": self._maxlen, "overflow": "wait", "sources": {}}))
-            outlet.renew(self._deliveries.deliver_alone)
+            sender.renew(self._deliveries.deliver_alone)
 
     def admit(self, plan: HostPlan) -> None:
         """Make this host refuse all older incarnations of a host that is about to start."""
@@ -466,8 +466,8 @@ class RayHost:
             self._settled = True
             for consumer in self.consumers.values():
                 consumer.replace(self.plan.name, None)
-            for outlet in self.outlets.values():
-                outlet.settle()
+            for sender in self.senders.values():
+                sender.settle()
 
     async def wait(self) -> int:
         """Wait for the host to end; return its exit status, or -9 if it was lost."""
@@ -545,14 +545,14 @@ class RayHost:
 class MainConsumer:
     """Represents main as the reader of a host's queue."""
 
-    inlet: PullInlet[Any]
+    receiver: PullReceiver[Any]
 
     def replace(self, key: str, actor: Any) -> None:
         """Handle a replacement; see `Consumer.replace`."""
         if actor is None:
-            self.inlet.settle(key)
+            self.receiver.settle(key)
         else:
-            self.inlet.replace(key, RaySource(actor))
+            self.receiver.replace(key, RaySource(actor))
 
 
 @dataclass(frozen=True)
@@ -575,12 +575,13 @@ class RayFeed:
     maxlen: int
     hosts: Sequence[RayHost]
 
-    async def open(self) -> Inlet[Any]:
+    async def open(self) -> Receiver[Any]:
         """Open the queue's consuming end in main."""
-        inlet: PullInlet[Any] = PullInlet(self.name, self.maxlen, {host.plan.name: host.source for host in self.hosts})
+        sources = {host.plan.name: host.source for host in self.hosts}
+        receiver: PullReceiver[Any] = PullReceiver(self.name, self.maxlen, sources)
         for host in self.hosts:
-            host.add_consumer(self.name, MainConsumer(inlet))
-        return inlet
+            host.add_consumer(self.name, MainConsumer(receiver))
+        return receiver
 
     def hand_to(self, host: RayHost) -> None:
         """Let another host on Ray open the queue's consuming end."""
@@ -600,7 +601,7 @@ class RayHosts:
         self._session: RaySession | None = None
         self._watch: asyncio.Task[None] | None = None
         self._hosts: dict[str, RayHost] = {}
-        self._stored = Stored()
+        self._stored = PolicyObjectStore()
         self._seats = league_seats(config)
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> RayHost:

@@ -27,10 +27,10 @@ from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.hosts.ray.calls import Caller, RaySource
 from headrace.pipeline.hosts.run_host import keep_freed_memory, log_to_main, serve
-from headrace.queues.ends import Inlet, Outlet, post
-from headrace.queues.pull import PullInlet, PullOutlet
-from headrace.queues.push import PushInlet
-from headrace.surroundings import keep_surroundings
+from headrace.queues.ends import Receiver, Sender, call_in_loop
+from headrace.queues.pull import PullReceiver, PullSender
+from headrace.queues.push import PushReceiver
+from headrace.startup_context import keep_startup_context
 
 log = logging.getLogger(__name__)
 
@@ -60,31 +60,31 @@ class RayEdges:
         self._loop = loop
         self._source = source
         self._ends: dict[str, asyncio.Future[Any]] = {}
-        self._served: list[PullOutlet[Any]] = []
+        self._served: list[PullSender[Any]] = []
         self._readers: dict[ReaderId, Reader] = {}
         self._newest: dict[str, int] = {}
         """The newest known incarnation of each host that calls, keyed by host name."""
 
-    async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
+    async def open_sender(self, name: str, address: Mapping[str, Any]) -> Sender[Any]:
         """Create the producing end of a queue, from which other processes fetch items."""
-        outlet: PullOutlet[Any] = PullOutlet(name, address["maxlen"], address["overflow"])
-        self._served.append(outlet)
-        post(self._loop, self._open, name, outlet)
-        return outlet
+        sender: PullSender[Any] = PullSender(name, address["maxlen"], address["overflow"])
+        self._served.append(sender)
+        call_in_loop(self._loop, self._open, name, sender)
+        return sender
 
-    async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
+    async def open_receiver(self, name: str, address: Mapping[str, Any]) -> Receiver[Any]:
         """Create the consuming end of a queue; main delivers its items, or this host fetches them from other hosts."""
         bounds = address["maxlen"], address["overflow"]
         sources = {key: self._source(actor) for key, actor in address["sources"].items()}
-        inlet: Any = PullInlet(name, bounds[0], sources, bounds[1]) if sources else PushInlet(name, *bounds)
-        post(self._loop, self._open, name, inlet)
-        return inlet  # type: ignore[no-any-return]
+        receiver: Any = PullReceiver(name, bounds[0], sources, bounds[1]) if sources else PushReceiver(name, *bounds)
+        call_in_loop(self._loop, self._open, name, receiver)
+        return receiver  # type: ignore[no-any-return]
 
     def renew(self, name: str) -> None:
         """Restart the queue with this name for the consumer that replaces a dead one."""
-        for outlet in self._served:
-            if outlet.name == name:
-                outlet.renew()
+        for sender in self._served:
+            if sender.name == name:
+                sender.renew()
 
     async def end(self, name: str) -> Any:
         """Return a queue end, after waiting until the host has opened it."""
@@ -113,20 +113,20 @@ class RayEdges:
         return await self._readers[reader].fetch(counts)
 
     async def finish(self, reader: ReaderId, name: str) -> None:
-        """End a queue (see `PullOutlet.finish`), unless the reader's host was replaced."""
+        """End a queue (see `PullSender.finish`), unless the reader's host was replaced."""
         if self.admit(reader[0]):
             (await self.end(name)).finish()
 
     async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
-        """Deliver items to several queues, like `PushInlet.deliver`; each key is an item's queue name and number."""
+        """Deliver items to several queues, like `PushReceiver.deliver`; each key is an item's queue name and number."""
         return await asyncio.gather(*(self._deliver(*key, item) for key, item in zip(keys, items, strict=True)))
 
     async def close(self) -> None:
         """Wait until the readers have fetched all items or are gone."""
-        for outlet in self._served:
-            outlet.close()
-        for outlet in self._served:
-            await outlet.wait_closed()
+        for sender in self._served:
+            sender.close()
+        for sender in self._served:
+            await sender.wait_closed()
 
     async def _deliver(self, name: str, number: int, item: Any) -> bool:
         return await (await self.end(name)).deliver(number, item)  # type: ignore[no-any-return]
@@ -190,7 +190,7 @@ class RayWorker:
         prepare_output()  # for the output of the user's code
         if path:
             follow_path_of_main(path)
-        keep_surroundings()
+        keep_startup_context()
         self._plan = HostPlan(**plan)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -223,8 +223,8 @@ class RayWorker:
             torch.set_num_threads(1)
             keep_freed_memory()
         bounds = {"maxlen": CONTROL_BOUND, "overflow": "wait", "sources": {}}
-        up = await edges.open_outlet(UP, bounds)
-        control = LocalControl(up, await edges.open_inlet(DOWN, bounds))
+        up = await edges.open_sender(UP, bounds)
+        control = LocalControl(up, await edges.open_receiver(DOWN, bounds))
         log_to_main(self._plan, control)
         log.info("%s runs in process %d of %s.", self._plan.name, os.getpid(), ray.util.get_node_ip_address())
         ended_well = await serve(self._plan, control, edges)
@@ -273,13 +273,13 @@ class RayWorker:
         await self._edges.finish(reader, name)
 
     async def replace(self, name: str, key: str, actor: Any) -> None:
-        """Replace a queue's source (see `PullInlet.replace`), or settle the queue if there is no new actor."""
-        inlet = await self._edges.end(name)
+        """Replace a queue's source (see `PullReceiver.replace`), or settle the queue if there is no new actor."""
+        receiver = await self._edges.end(name)
         assert self._loop is not None, "the host has opened this end"
         if actor is None:
-            post(self._loop, inlet.settle, key)
+            call_in_loop(self._loop, receiver.settle, key)
         else:
-            post(self._loop, inlet.replace, key, self._source(actor))
+            call_in_loop(self._loop, receiver.replace, key, self._source(actor))
 
     @ray.method(concurrency_group="watch")  # type: ignore[untyped-decorator]
     async def describe(self) -> str:

@@ -29,7 +29,7 @@ from headrace.pipeline.policies.inference import policy_file, policy_maker
 from headrace.pipeline.policies.model_files import read_policy_update
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.names import behavior_folder
-from headrace.queues.ends import Inlet
+from headrace.queues.ends import Receiver
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
@@ -188,7 +188,7 @@ class ExhibitionHost(Host):
                 if isinstance(message, Stop):
                     break
                 if isinstance(message, OpenEdge):
-                    following.append(tasks.create_task(self._follow(await self.open_inlet(message))))
+                    following.append(tasks.create_task(self._follow(await self.open_receiver(message))))
                     continue
                 begun = self._game.receive(message)
                 if isinstance(message, DirectShow):
@@ -196,8 +196,8 @@ class ExhibitionHost(Host):
             for task in following:
                 task.cancel()
 
-    async def _follow(self, inlet: Inlet[PolicyUpdate]) -> None:
-        async for policy in inlet:
+    async def _follow(self, receiver: Receiver[PolicyUpdate]) -> None:
+        async for policy in receiver:
             self._sent[policy.behavior_id] = policy.copy()
             del policy  # its slab is released with the last reference
 

@@ -31,7 +31,7 @@ from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.monitor.shown_game import ShownGame
-from headrace.queues.ends import Outlet
+from headrace.queues.ends import Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import describe_error
@@ -66,7 +66,7 @@ class Exhibition(ShownGame):
         self._newest = newest
         self._host: ProcessHost | None = None
         self._life: asyncio.Task[None] | None = None
-        self._outlets: dict[str, Outlet[Any]] = {}
+        self._senders: dict[str, Sender[Any]] = {}
         self._sent: dict[str, PolicyUpdate] = {}
         self._heard = 0.0
         self._ending = False
@@ -107,7 +107,7 @@ class Exhibition(ShownGame):
             failure = describe_error(error)
         finally:
             self._host = None
-            self._outlets, self._sent = {}, {}
+            self._senders, self._sent = {}, {}
             self.order.persons, self.order.recorded = {}, ""
         self.status, self.trouble = ("failed", failure) if failure else ("off", "")
         if failure:
@@ -170,11 +170,11 @@ class Exhibition(ShownGame):
         for behavior, policy in [*self._newest().items()]:
             if self._sent.get(behavior) is policy:
                 continue
-            if behavior not in self._outlets:
-                self._outlets[behavior] = await host.outlet(f"policies/{behavior}", newest=True)
+            if behavior not in self._senders:
+                self._senders[behavior] = await host.sender(f"policies/{behavior}", newest=True)
             self._sent[behavior] = policy
             with suppress(QueueClosed):  # the process has ended
-                self._outlets[behavior].put_nowait(policy)
+                self._senders[behavior].put_nowait(policy)
 
 
 class RunGame(ShownGame):

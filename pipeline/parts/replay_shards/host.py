@@ -15,7 +15,7 @@ from headrace.pipeline.control.messages import FolderMoved, OpenEdge, PartFailed
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder
-from headrace.queues.ends import ItemSource, Outlet
+from headrace.queues.ends import ItemSource, Sender
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.policy.observations import ObservationLayout
@@ -32,8 +32,8 @@ class ReplayShardHost(Host):
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
         loop = asyncio.get_running_loop()
-        self._inlet: asyncio.Future[ItemSource[Any]] = loop.create_future()
-        self._outlet: asyncio.Future[Outlet[Any]] = loop.create_future()
+        self._receiver: asyncio.Future[ItemSource[Any]] = loop.create_future()
+        self._sender: asyncio.Future[Sender[Any]] = loop.create_future()
         assert plan.spec is not None, "a shard's plan has its behaviour's spec"
         settings = self.config.behavior_settings(plan.behavior)
         self._hyperparameters = SACHyperparameters.model_validate(settings.hyperparameters)
@@ -45,10 +45,10 @@ class ReplayShardHost(Host):
 
     async def _work(self) -> None:
         self._restore()
-        inlet, outlet = await self._inlet, await self._outlet
+        receiver, sender = await self._receiver, await self._sender
         context = self.stages.context(REPLAY_SHARD)
         hooks = StageHooks(save_part=self._save)
-        await StageRunner(self._shard, inlet, outlet, context, hooks, ends_barriers=True).run()
+        await StageRunner(self._shard, receiver, sender, context, hooks, ends_barriers=True).run()
 
     async def _listen(self) -> None:
         async for message in self.control.receive():
@@ -56,9 +56,9 @@ class ReplayShardHost(Host):
                 self.stages.folder.move(Path(message.run_folder))
             elif isinstance(message, OpenEdge):
                 if message.name.startswith("samples/"):
-                    self._outlet.set_result(await self.open_outlet(message))
+                    self._sender.set_result(await self.open_sender(message))
                 else:
-                    self._inlet.set_result(await self.open_inlet(message))
+                    self._receiver.set_result(await self.open_receiver(message))
 
     def _restore(self) -> None:
         """Restore this shard's rows from a checkpoint, or its portion of all rows if the number of shards differs."""

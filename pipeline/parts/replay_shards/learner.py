@@ -23,8 +23,8 @@ class ShardEdges:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.outlets = asyncio.Queue[ItemSink[Any]](count)
-        self.inlets = asyncio.Queue[ItemSource[Any]](count)
+        self.senders = asyncio.Queue[ItemSink[Any]](count)
+        self.receivers = asyncio.Queue[ItemSource[Any]](count)
         self._replay: ShardedReplay | None = None
 
     def save(self, number: int) -> None:
@@ -44,12 +44,13 @@ class ShardEdges:
         """
         self._replay = replay
         async with asyncio.TaskGroup() as tasks:
-            outlets = [await self.outlets.get() for _ in range(self.count)]
-            inlets = [await self.inlets.get() for _ in range(self.count)]
+            senders = [await self.senders.get() for _ in range(self.count)]
+            receivers = [await self.receivers.get() for _ in range(self.count)]
             if share is not None:
-                inlets = [share(shard, inlet) for shard, inlet in enumerate(inlets)]
-            carrying = [tasks.create_task(_send(replay, shard, outlet)) for shard, outlet in enumerate(outlets)]
-            carrying += [tasks.create_task(_receive(replay, shard, inlet)) for shard, inlet in enumerate(inlets)]
+                receivers = [share(shard, receiver) for shard, receiver in enumerate(receivers)]
+            sending = [_send(replay, shard, sender) for shard, sender in enumerate(senders)]
+            receiving = [_receive(replay, shard, receiver) for shard, receiver in enumerate(receivers)]
+            carrying = [tasks.create_task(carry) for carry in (*sending, *receiving)]
             try:
                 yield
                 await replay.drained()
@@ -58,13 +59,13 @@ class ShardEdges:
                     task.cancel()
 
 
-async def _send(replay: ShardedReplay, shard: int, outlet: ItemSink[Any]) -> None:
+async def _send(replay: ShardedReplay, shard: int, sender: ItemSink[Any]) -> None:
     queue, open_ = replay.outgoing[shard], True
     while True:
         item = await queue.get()
         try:
             if open_:
-                await outlet.put(item)
+                await sender.put(item)
         except QueueClosed:
             open_ = False  # the trainer notices the missing answers
         finally:
@@ -72,8 +73,8 @@ async def _send(replay: ShardedReplay, shard: int, outlet: ItemSink[Any]) -> Non
         del item
 
 
-async def _receive(replay: ShardedReplay, shard: int, inlet: ItemSource[Any]) -> None:
-    async for answer in inlet:
+async def _receive(replay: ShardedReplay, shard: int, receiver: ItemSource[Any]) -> None:
+    async for answer in receiver:
         replay.receive(shard, answer)
         del answer
     replay.lose(shard)

@@ -21,7 +21,7 @@ class ReplayShards(RunPart):
             )
             rows, samples = f"rows/{behavior}/{shard}", f"samples/{behavior}/{shard}"
             for queue, giver, taker in ((rows, learner, host), (samples, host, learner)):
-                inlet = launcher.ends[f"{queue} in"] = await giver.inlet(queue, newest=False)
-                outlet = launcher.ends[f"{queue} out"] = await taker.outlet(queue)
-                runners.append(carry(inlet, outlet))
+                receiver = launcher.ends[f"{queue} in"] = await giver.receiver(queue, newest=False)
+                sender = launcher.ends[f"{queue} out"] = await taker.sender(queue)
+                runners.append(carry(receiver, sender))
         return runners

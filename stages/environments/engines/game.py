@@ -30,7 +30,7 @@ from headrace.stages.environments.engines.errors import (
 from headrace.stages.environments.engines.process import Build, GameProcess, describe_exit, tail
 from headrace.stages.environments.engines.rows import GameEpisodes, TrackedRows
 from headrace.stages.environments.engines.transport import ConnectionClosed, TooLarge, Transport
-from headrace.stages.environments.protocol import Measured
+from headrace.stages.environments.protocol import StatisticValues
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +100,9 @@ class GameAnswer:
 
     rows: Mapping[str, TrackedRows]
     """The rows, keyed by behaviour id."""
-    statistics: Mapping[str, Measured] = field(default_factory=dict)
+    statistics: Mapping[str, StatisticValues] = field(default_factory=dict)
     """Statistics of all behaviours."""
-    behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    behavior_statistics: Mapping[str, Mapping[str, StatisticValues]] = field(default_factory=dict)
     """Statistics of individual behaviours, keyed by behaviour name."""
 
     @property
@@ -472,13 +472,13 @@ class Game(ABC):
             await transport.close()
 
 
-def merged_statistics(statistics: Iterable[Mapping[str, Measured]]) -> dict[str, Measured]:
+def merged_statistics(statistics: Iterable[Mapping[str, StatisticValues]]) -> dict[str, StatisticValues]:
     """Merge several games' statistics for one tick."""
-    merged: dict[str, Measured] = {}
+    merged: dict[str, StatisticValues] = {}
     for one in statistics:
         for name, measured in one.items():
             before = merged.get(name)
-            merged[name] = measured if before is None else Measured(before.values + measured.values, before.how)
+            merged[name] = measured if before is None else StatisticValues(before.values + measured.values, before.how)
     return merged
 
 

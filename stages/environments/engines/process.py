@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.process_tree import ProcessTree, describe_status
 from headrace.stages.environments.engines.errors import GameRefused
-from headrace.surroundings import absolute, surroundings
+from headrace.startup_context import absolute, startup_context
 
 _STDERR = 2
 _PASSES = 3
@@ -192,7 +192,7 @@ def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Pa
     why = _built_for_another(path, platform) or _is_a_folder(path, platform) or _has_backslashes(path, platform)
     raise GameRefused(
         f"no {engine} executable at {path}: none of {looked} is a file.{why} The path is relative to "
-        f"{surroundings().folder}; set it with --env or env_settings.env_path"
+        f"{startup_context().folder}; set it with --env or env_settings.env_path"
     )
 
 

@@ -44,7 +44,7 @@ from headrace.stages.environments.pettingzoo.teams import (
     check_scores,
     game_outcomes,
 )
-from headrace.stages.environments.protocol import AgentSteps, GameResults, Measured, StepResult
+from headrace.stages.environments.protocol import AgentSteps, GameResults, StatisticValues, StepResult
 from headrace.stages.environments.rendering import picture_of
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
@@ -382,7 +382,7 @@ class PettingZooGroup:
                 steps[behavior_id] = rows.columns(self._spaces[spec.name], spec.grouped)
         return StepResult(steps, self._game_results(tick), behavior_statistics=self._statistics(tick))
 
-    def _statistics(self, tick: _Tick) -> dict[str, Mapping[str, Measured]]:
+    def _statistics(self, tick: _Tick) -> dict[str, Mapping[str, StatisticValues]]:
         """Return the statistics from the infos of ended episodes, keyed by behaviour name."""
         infos: dict[str, list[Mapping[str, Any]]] = {}
         for behavior_id, rows in tick.rows.items():

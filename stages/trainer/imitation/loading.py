@@ -17,7 +17,7 @@ from headrace.stages.trainer.imitation.demonstrations import Demonstrations, che
 from headrace.stages.trainer.imitation.godot_demos import looks_recorded, read_godot_demos
 from headrace.stages.trainer.imitation.minari_sets import PREFIX, read_minari
 from headrace.stages.trainer.imitation.streams import read_stream, without_doubles
-from headrace.surroundings import absolute
+from headrace.startup_context import absolute
 
 log = logging.getLogger(__name__)
 

@@ -76,7 +76,7 @@ def without_doubles(files: Sequence[Path]) -> list[Path]:
     doubles = {
         file for file, header in headers.items() if header.run_id in at_trainers and _TRAINER_EDGE not in header.edges
     }
-    inlets = {
+    receivers = {
         (header.run_id, spec.name)
         for header in headers.values()
         if _TRAINER_EDGE in header.edges
@@ -86,7 +86,7 @@ def without_doubles(files: Sequence[Path]) -> list[Path]:
         file
         for file, header in headers.items()
         if _TRAINER_EDGE in header.edges
-        and all((header.run_id, _teacher(header.config, spec.name)) in inlets for spec in header.specs)
+        and all((header.run_id, _teacher(header.config, spec.name)) in receivers for spec in header.specs)
     }
     doubles |= {file.with_suffix(".demo") for file in headers}
     return [file for file in files if file not in doubles]

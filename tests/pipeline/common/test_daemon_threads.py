@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from headrace.ending import cleaned_up_by
 from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.stages.errors import describe_error
+from headrace.stop_requests import cleaned_up_by
 
 
 class Odd(BaseException):

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.config.pipeline import MainSilence
 from headrace.pipeline.common.loop_watch import Interrupted, LoopWatch
-from headrace.stages.loop import NoOutlet, StageFailure, run_source
+from headrace.stages.loop import NoSender, StageFailure, run_source
 from headrace.stages.stage import Source, StageContext
 
 
@@ -57,7 +57,7 @@ def limits(warn_s=0.3, end_s=None):
 def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own(caplog, hold):
     async def run():
         with LoopWatch(limits(end_s=0.8)):
-            await run_source(Holds(hold), NoOutlet(), StageContext("greedy"))
+            await run_source(Holds(hold), NoSender(), StageContext("greedy"))
 
     with pytest.raises(
         StageFailure, match=r"stage greedy failed while producing: Interrupted: The main process has been silent"

@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from headrace.ending import REQUESTS
 from headrace.pipeline.common import signals
 from headrace.pipeline.common.signals import requests_received
+from headrace.stop_requests import REQUESTS
 
 CONSOLE = """
 import ctypes, queue, sys, threading

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hosts_of_a_kind import FarInlet, FarOutlet, Hosts, Peer, configuration, hosts_of, without_torch
+from hosts_of_a_kind import FarReceiver, FarSender, Hosts, Peer, configuration, hosts_of, without_torch
 from queue_conformance import Ends, check_queue, number_of, numbered
 from scripted_host import words_of
 
@@ -98,13 +98,13 @@ def beside_main(kind: str) -> None:
 
 async def from_host(hosts: Hosts, peer: Peer, name: str) -> Ends:
     """A queue from a host to main."""
-    inlet = await hosts.factory.gather(name, [peer.handle]).open()
-    return FarOutlet(peer, name), inlet  # type: ignore[return-value]
+    receiver = await hosts.factory.gather(name, [peer.handle]).open()
+    return FarSender(peer, name), receiver  # type: ignore[return-value]
 
 
 async def to_host(peer: Peer, name: str) -> Ends:
     """A queue from main to a learner."""
-    return await peer.handle.outlet(name), FarInlet(peer, name)  # type: ignore[return-value]
+    return await peer.handle.sender(name), FarReceiver(peer, name)  # type: ignore[return-value]
 
 
 # Queues. A process takes a second to start, so each test asks as much of its hosts as it can. --------------------------
@@ -116,45 +116,45 @@ async def test_queues_from_an_actor_are_queues_and_its_replacement_goes_on_in_th
 
         @asynccontextmanager
         async def make(maxlen: int) -> AsyncIterator[Ends]:
-            outlet, inlet = await from_host(hosts, peer, f"out/{next(numbers)}")
-            async with hosts.closing(outlet, inlet):
-                yield outlet, inlet
+            sender, receiver = await from_host(hosts, peer, f"out/{next(numbers)}")
+            async with hosts.closing(sender, receiver):
+                yield sender, receiver
 
         await check_queue(make, one_loop=False)
-        await the_newest_policy_comes(hosts, await peer.handle.outlet("in", newest=True), FarInlet(peer, "in"))
-        outlet, inlet = await from_host(hosts, peer, "out")
-        async with hosts.closing(inlet):
-            await outlet.put(numbered(0))
-            assert number_of(await inlet.get()) == 0
+        await the_newest_policy_comes(hosts, await peer.handle.sender("in", newest=True), FarReceiver(peer, "in"))
+        sender, receiver = await from_host(hosts, peer, "out")
+        async with hosts.closing(receiver):
+            await sender.put(numbered(0))
+            assert number_of(await receiver.get()) == 0
             if not HOST_KINDS[kind].in_main:
                 peer.handle.kill()
                 await peer.end()
                 first, peer = peer, await hosts.start("actor-0", replaces=peer.handle)
                 first.handle.close()
-                later = FarOutlet(peer, "out")
+                later = FarSender(peer, "out")
                 for number in (1, 2):
                     await later.put(numbered(number))
-                    assert number_of(await inlet.get()) == number
-            await what_a_killed_host_had_put_arrives_once(peer, FarOutlet(peer, "out"), inlet)
+                    assert number_of(await receiver.get()) == number
+            await what_a_killed_host_had_put_arrives_once(peer, FarSender(peer, "out"), receiver)
 
 
-async def what_a_killed_host_had_put_arrives_once(peer: Peer, outlet: Any, inlet: Any) -> None:
+async def what_a_killed_host_had_put_arrives_once(peer: Peer, sender: Any, receiver: Any) -> None:
     """Then the stream ends; what was on its way may be lost with the host."""
-    await outlet.put(numbered(7))
+    await sender.put(numbered(7))
     peer.handle.kill()
     assert await peer.end() != 0
     peer.handle.settle()
-    assert [number_of(item) async for item in inlet] in ([7], [])
+    assert [number_of(item) async for item in receiver] in ([7], [])
 
 
-async def the_newest_policy_comes(hosts: Hosts, outlet: Any, inlet: Any) -> None:
+async def the_newest_policy_comes(hosts: Hosts, sender: Any, receiver: Any) -> None:
     """A queue of policies never lets its producer wait."""
-    async with hosts.closing(outlet, inlet):
+    async with hosts.closing(sender, receiver):
         for number in range(20):
-            await outlet.put(numbered(number))
-        taken = [number_of(await inlet.get())]
+            await sender.put(numbered(number))
+        taken = [number_of(await receiver.get())]
         while taken[-1] != 19:
-            taken.append(number_of(await inlet.get()))
+            taken.append(number_of(await receiver.get()))
         assert taken == sorted(taken)
 
 
@@ -164,22 +164,22 @@ async def test_queues_to_a_learner_are_queues_and_their_producer_learns_of_its_d
 
         @asynccontextmanager
         async def make(maxlen: int) -> AsyncIterator[Ends]:
-            outlet, inlet = await to_host(peer, f"in/{next(numbers)}")
-            async with hosts.closing(outlet, inlet):
-                yield outlet, inlet
+            sender, receiver = await to_host(peer, f"in/{next(numbers)}")
+            async with hosts.closing(sender, receiver):
+                yield sender, receiver
 
         await check_queue(make, one_loop=False)
-        await the_newest_policy_comes(hosts, FarOutlet(peer, "out"), await peer.handle.inlet("out"))
-        outlet, inlet = await to_host(peer, "in")
-        async with hosts.closing(outlet):
-            await outlet.put(Barrier(0))
-            assert await inlet.get() == Barrier(0)
+        await the_newest_policy_comes(hosts, FarSender(peer, "out"), await peer.handle.receiver("out"))
+        sender, receiver = await to_host(peer, "in")
+        async with hosts.closing(sender):
+            await sender.put(Barrier(0))
+            assert await receiver.get() == Barrier(0)
             peer.handle.kill()
             await peer.end()
             peer.handle.settle()
             with pytest.raises(QueueClosed):
                 for number in range(10):
-                    await outlet.put(Barrier(number))
+                    await sender.put(Barrier(number))
 
 
 async def test_actors_put_straight_into_a_learner_s_queue_which_ends_with_the_last_of_them(opened: OpenHosts):
@@ -189,15 +189,15 @@ async def test_actors_put_straight_into_a_learner_s_queue_which_ends_with_the_la
         learner = await hosts.start("learner-Ball", "learner", feed)
 
         async def produce(actor: Peer, first: int) -> None:
-            outlet = FarOutlet(actor, "feed")
+            sender = FarSender(actor, "feed")
             for number in range(first, first + 10):
-                await outlet.put(numbered(number))
-            outlet.close()
+                await sender.put(numbered(number))
+            sender.close()
 
         async with asyncio.TaskGroup() as tasks:
             for i, actor in enumerate(actors):
                 tasks.create_task(produce(actor, 100 * i))
-            taken = [number_of(item) async for item in FarInlet(learner, "feed")]
+            taken = [number_of(item) async for item in FarReceiver(learner, "feed")]
         for first in (0, 100):
             assert [number for number in taken if first <= number < first + 100] == [*range(first, first + 10)]
         assert len(taken) == 20
@@ -229,8 +229,8 @@ async def test_it_answers_in_order_logs_prepares_itself_and_says_that_it_has_end
 async def test_it_gives_signs_of_life_says_how_its_queues_are_and_ends_when_main_says_no_more(opened: OpenHosts):
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
-        _, inlet = await from_host(hosts, peer, "out")
-        async with hosts.closing(inlet):
+        _, receiver = await from_host(hosts, peer, "out")
+        async with hosts.closing(receiver):
             for _ in range(2):
                 report = await peer.until(StatisticsReport)
                 peer.heard.clear()
@@ -292,12 +292,12 @@ async def test_what_one_has_put_arrives_while_it_computes_and_if_it_hangs_it_say
 ):
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
-        outlet, inlet = await from_host(hosts, peer, "out")
-        async with hosts.closing(inlet):
-            await outlet.put(numbered(0))
-            assert number_of(await inlet.get()) == 0
+        sender, receiver = await from_host(hosts, peer, "out")
+        async with hosts.closing(receiver):
+            await sender.put(numbered(0))
+            assert number_of(await receiver.get()) == 0
             peer.order("put and hang", "out", words_of(numbered(1)))
-            assert number_of(await inlet.get()) == 1
+            assert number_of(await receiver.get()) == 1
             while "hang_in_a_loop" not in await peer.handle.describe():
                 pass
             peer.handle.kill()
@@ -342,10 +342,10 @@ async def test_hosts_that_have_come_and_gone_leave_no_descriptor_and_no_task(ope
     async def come_and_go() -> None:
         async with opened() as hosts:
             peer = await hosts.start("actor-0")
-            outlet, inlet = await from_host(hosts, peer, "out")
-            async with hosts.closing(inlet):
-                await outlet.put(numbered(0))
-                assert number_of(await inlet.get()) == 0
+            sender, receiver = await from_host(hosts, peer, "out")
+            async with hosts.closing(receiver):
+                await sender.put(numbered(0))
+                assert number_of(await receiver.get()) == 0
         gc.collect()  # what was taken is memory that is shared with the host
         await asyncio.sleep(0)  # a transport that was closed gives its socket back in the loop's next turn
 

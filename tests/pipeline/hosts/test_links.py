@@ -49,15 +49,15 @@ async def test_batches_go_from_a_host_to_main_and_policies_back():
     host = links()
     child = as_child(host)
     ticket, end = host.take("out")
-    inlet = await SharedReceiver.open("trajectories/Ball", [end])
-    outlet = await child.open_outlet("trajectories/Ball", {"links": [ticket]})
+    receiver = await SharedReceiver.open("trajectories/Ball", [end])
+    sender = await child.open_sender("trajectories/Ball", {"links": [ticket]})
     ticket, end = host.take("in")
-    policies_in = await child.open_inlet("policies/Ball", {"links": [ticket]})
+    policies_in = await child.open_receiver("policies/Ball", {"links": [ticket]})
     policies_out = await SharedSender.open("policies/Ball", end)
     host.settle()
     try:
-        await outlet.put(trajectories(4))
-        batch = await inlet.get()
+        await sender.put(trajectories(4))
+        batch = await receiver.get()
         np.testing.assert_array_equal(batch.rows["obs_0"], trajectories(4).rows["obs_0"])
         del batch
         await policies_out.put(policy())
@@ -65,11 +65,11 @@ async def test_batches_go_from_a_host_to_main_and_policies_back():
         np.testing.assert_array_equal(update.weights, policy().weights)
         del update
     finally:
-        for side in (policies_out, inlet, policies_in):
+        for side in (policies_out, receiver, policies_in):
             side.close()
         await child.close()
         await policies_out.wait_closed()
-        await inlet.wait_closed()
+        await receiver.wait_closed()
         await policies_in.wait_closed()
         host.close()
 
@@ -78,14 +78,14 @@ async def test_what_a_host_has_put_arrives_though_it_closes_at_once():
     host = links(incoming=0)
     child = as_child(host)
     ticket, end = host.take("out")
-    inlet = await SharedReceiver.open("trajectories/Ball", [end])
-    outlet = await child.open_outlet("trajectories/Ball", {"links": [ticket]})
+    receiver = await SharedReceiver.open("trajectories/Ball", [end])
+    sender = await child.open_sender("trajectories/Ball", {"links": [ticket]})
     host.settle()
     for number in range(2):
-        await outlet.put(trajectories(number))
+        await sender.put(trajectories(number))
     await child.close()
-    assert [batch.source async for batch in inlet] == [0, 1]
-    await inlet.wait_closed()
+    assert [batch.source async for batch in receiver] == [0, 1]
+    await receiver.wait_closed()
     host.close()
 
 
@@ -93,12 +93,12 @@ async def test_queues_of_a_host_that_is_gone_end():
     host = links()
     host.settle()
     host.close()
-    inlet = await SharedReceiver.open("trajectories/Ball", [host.take("out")[1]])
-    outlet = await SharedSender.open("policies/Ball", host.take("in")[1])
-    assert [batch async for batch in inlet] == []
-    outlet.close()
-    await outlet.wait_closed()
-    await inlet.wait_closed()
+    receiver = await SharedReceiver.open("trajectories/Ball", [host.take("out")[1]])
+    sender = await SharedSender.open("policies/Ball", host.take("in")[1])
+    assert [batch async for batch in receiver] == []
+    sender.close()
+    await sender.wait_closed()
+    await receiver.wait_closed()
 
 
 def test_each_link_is_given_away_once_and_the_last_one_says_what_to_do():

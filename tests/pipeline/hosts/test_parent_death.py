@@ -126,13 +126,14 @@ def test_a_host_and_its_game_in_a_session_of_its_own_end_with_main(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="there is a sweeper on Linux alone")
 def test_a_sweeper_that_was_killed_is_started_again_with_the_next_host():
     sweep_after_this_process()
+    until(sweepers, "the sweeper")  # a process has no arguments until its program is loaded, and none once it ends
     (first,) = sweepers()
     sweep_after_this_process()
     assert sweepers() == [first]
     first.kill()
-    # A process that ends loses its arguments before it can be waited for.
     until(lambda: first.status() == psutil.STATUS_ZOMBIE, "the end of the sweeper")
     sweep_after_this_process()
+    until(sweepers, "the next sweeper")
     assert len(sweepers()) == 1
 
 

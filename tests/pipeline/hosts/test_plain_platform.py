@@ -7,9 +7,9 @@ import os
 
 import pytest
 
+from headrace.paths import has_process_handles
 from headrace.pipeline.hosts.parent_death import die_with
 from headrace.pipeline.hosts.run_host import keep_freed_memory
-from headrace.place import has_process_handles
 from headrace.queues.platform import create_segment
 
 

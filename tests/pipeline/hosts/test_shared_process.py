@@ -8,7 +8,7 @@ from collections import Counter
 
 import psutil
 import pytest
-from hosts_of_a_kind import FarInlet, hosts_of, without_torch
+from hosts_of_a_kind import FarReceiver, hosts_of, without_torch
 from queue_conformance import numbered
 from run_configs import cartpole
 
@@ -43,7 +43,7 @@ async def test_each_has_its_own_channel_and_queues_and_ends_alone_and_the_proces
         process = psutil.Process(first.handle.pid)
         await channels_are_apart(first, second)
         await none_waits_for_the_others_consumer(opened, first, second)
-        queue = await first.handle.outlet("in/of the failed")
+        queue = await first.handle.sender("in/of the failed")
         first.order("raise")
         assert await first.end() == 1
         assert "the motor is on fire" in (await first.until(HostFailed)).message
@@ -72,18 +72,18 @@ async def channels_are_apart(first, second):
 
 
 async def none_waits_for_the_others_consumer(opened, first, second):
-    full = await first.handle.outlet("in/full")
+    full = await first.handle.sender("in/full")
     async with opened.closing(full):
         for number in range(2):
             await full.put(numbered(number))
         waiting = asyncio.ensure_future(full.put(numbered(2)))  # nobody takes it
-        free = await second.handle.outlet("in/free")
+        free = await second.handle.sender("in/free")
         async with opened.closing(free):
             for number in range(9):
                 await free.put(numbered(number))
-                await FarInlet(second, "in/free").get()
+                await FarReceiver(second, "in/free").get()
         assert not waiting.done()
-        await FarInlet(first, "in/full").get()
+        await FarReceiver(first, "in/full").get()
         await waiting
 
 

@@ -45,11 +45,11 @@ def path_in(folder: Path, sent: list[Any], publisher: PolicyPublisher | None = N
 
 
 def fed(*items: Any) -> Queue:
-    inlet = Queue("inlet", 4)
+    receiver = Queue("receiver", 4)
     for item in items:
-        inlet.put_nowait(item)
-    inlet.close()
-    return inlet
+        receiver.put_nowait(item)
+    receiver.close()
+    return receiver
 
 
 async def test_students_get_copies_under_their_own_names(tmp_path):
@@ -61,10 +61,10 @@ async def test_students_get_copies_under_their_own_names(tmp_path):
 
 
 async def test_a_learner_that_is_gone_ends_the_way(tmp_path):
-    learner, inlet = Queue("learn/Ball", 4), fed(trajectories())
+    learner, receiver = Queue("learn/Ball", 4), fed(trajectories())
     learner.close()
-    await asyncio.gather(*path_in(tmp_path, []).trajectories(inlet, learner))
-    assert inlet.closed
+    await asyncio.gather(*path_in(tmp_path, []).trajectories(receiver, learner))
+    assert receiver.closed
 
 
 @pytest.mark.parametrize("saved", [False, True], ids=["in the stream", "at a failure"])
@@ -118,6 +118,6 @@ async def test_a_publisher_that_fails_is_named(tmp_path):
 
 
 async def test_draining_takes_everything():
-    inlet = fed(trajectories(0), trajectories(1))
-    await drain(inlet)
-    assert inlet.empty()
+    receiver = fed(trajectories(0), trajectories(1))
+    await drain(receiver)
+    assert receiver.empty()

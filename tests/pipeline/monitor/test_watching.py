@@ -36,7 +36,7 @@ class Process:
         while (message := await self.said.get()) is not None:
             yield message
 
-    async def outlet(self, name, newest):
+    async def sender(self, name, newest):
         assert newest
         self.queues[name] = []
         return self

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from run_configs import INLINE, cartpole
 
+from headrace.paths import PARTS
 from headrace.pipeline.common.run_parts import RUN_PARTS
-from headrace.place import PARTS
 
 ROOT = Path(__file__).parents[3]
 TABLE = Path("pipeline", "common", "run_parts.py")

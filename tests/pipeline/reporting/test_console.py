@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from headrace.pipeline.common.kept_state import OURS
+from headrace.pipeline.common.global_state_guard import OURS
 from headrace.pipeline.reporting.console import ConsoleWriter, configure_logging, summary_line
 from headrace.pipeline.reporting.statistics import StatisticsCollector, Summary
 

@@ -9,7 +9,7 @@ import pytest
 from stream_samples import trajectories
 from virtual_time import until_blocked
 
-from headrace.pipeline.roles.outlets import Router
+from headrace.pipeline.roles.senders import Router
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import Barrier
 

@@ -25,7 +25,7 @@ class Short(Host):
         self._error = error
 
     async def _work(self) -> None:
-        await self.open_outlet(OpenEdge("trajectories/Ball", {}))
+        await self.open_sender(OpenEdge("trajectories/Ball", {}))
         if self._error is not None:
             raise self._error
 

@@ -73,14 +73,14 @@ def test_seeds_differ_between_replicas_and_stages_and_not_between_runs(tmp_path)
 async def test_a_chain_runs_its_stages_in_order_and_saves_each_at_a_barrier(tmp_path):
     order: list[str] = []
     sent: list[Any] = []
-    inlet, outlet = AgentManagerQueue[Any]("in", 4), AgentManagerQueue[Any]("out", 4)
+    receiver, sender = AgentManagerQueue[Any]("in", 4), AgentManagerQueue[Any]("out", 4)
     placed = [PlacedStage(name, Named(name, order)) for name in ("first", "second")]
     for item in (trajectories(), Barrier(0)):
-        inlet.put_nowait(item)
-    inlet.close()
-    await asyncio.gather(*chain(placed, host_in(tmp_path, sent), inlet, outlet))
+        receiver.put_nowait(item)
+    receiver.close()
+    await asyncio.gather(*chain(placed, host_in(tmp_path, sent), receiver, sender))
     assert order == ["first", "second"]
-    assert [type(item).__name__ async for item in outlet] == ["TrajectoryBatch", "Barrier"]
+    assert [type(item).__name__ async for item in sender] == ["TrajectoryBatch", "Barrier"]
     assert [part.name for part in sent if isinstance(part, PartSaved)] == ["first@actor-2", "second@actor-2"]
 
 
@@ -92,9 +92,9 @@ class YieldsText(Stage):
 
 
 async def test_a_stage_that_yields_no_message_is_named_whatever_takes_it_next(tmp_path):
-    inlet, outlet = AgentManagerQueue[Any]("in", 4), AgentManagerQueue[Any]("out", 4)
-    inlet.put_nowait(trajectories())
-    (runner,) = chain([PlacedStage("YieldsText", YieldsText())], host_in(tmp_path, []), inlet, outlet)
+    receiver, sender = AgentManagerQueue[Any]("in", 4), AgentManagerQueue[Any]("out", 4)
+    receiver.put_nowait(trajectories())
+    (runner,) = chain([PlacedStage("YieldsText", YieldsText())], host_in(tmp_path, []), receiver, sender)
     with pytest.raises(StageFailure, match="stage YieldsText failed on item 1: .*not a pipeline message: str"):
         await runner
 

@@ -15,6 +15,7 @@ from fakes_files import Held
 from run_configs import INLINE, cartpole
 from runs import run_here
 
+from headrace.paths import ROOT
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import FileOperations, write_atomic
 from headrace.pipeline.run_folder.checkpoint import write_manifest, write_part
@@ -22,7 +23,6 @@ from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.lock import GUARD, LOCK
 from headrace.pipeline.run_folder.names import behavior_folder, check_length
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
-from headrace.place import ROOT
 
 pytestmark = pytest.mark.windows_too
 

@@ -51,7 +51,7 @@ class Rig:
         self.requests = []
         self.seen = []
         self.ends = []
-        self.outlet = AgentManagerQueue("out", maxlen)
+        self.sender = AgentManagerQueue("out", maxlen)
         counters = Counters()
 
         def make_group():
@@ -73,7 +73,7 @@ class Rig:
         )
 
     async def __aenter__(self):
-        self.task = asyncio.create_task(run_source(self.actor, self.outlet, StageContext("actor", seed=5)))
+        self.task = asyncio.create_task(run_source(self.actor, self.sender, StageContext("actor", seed=5)))
         await until_blocked()
         return self
 
@@ -96,7 +96,7 @@ class Rig:
 
     def take(self):
         """Everything emitted so far."""
-        items = [self.outlet.get_nowait() for _ in range(self.outlet.qsize())]
+        items = [self.sender.get_nowait() for _ in range(self.sender.qsize())]
         for item in items:
             if isinstance(item, TrajectoryBatch):
                 check_trajectories(item)
@@ -184,7 +184,7 @@ async def test_as_another_source_it_waits_for_credits_of_its_own_and_loses_no_st
     assert rig.ticks == 3
     number, used, wants, _ = rig.asked
     assert (used, wants) == ({"Walker": 6}, ["Walker"])
-    (batch,) = (rig.outlet.get_nowait() for _ in range(rig.outlet.qsize()))
+    (batch,) = (rig.sender.get_nowait() for _ in range(rig.sender.qsize()))
     assert (batch.source, batch.num_rows) == (8, 6)
     rig.actor.receive_grant(number, {"Walker": 12}, {"Walker": 0})
     await asyncio.sleep(100)
@@ -281,15 +281,15 @@ async def test_decisions_from_before_it_stood_still_are_taken_anew_by_a_newer_po
 async def test_decisions_are_taken_anew_also_if_the_policy_came_while_a_batch_waited_for_its_place():
     """Strictly on-policy: what is decided under a grant is decided by the policy that it was made for."""
     rig = await walking(maxlen=1)
-    rig.outlet.put_nowait("in the way")
+    rig.sender.put_nowait("in the way")
     rig.grant(Walker=2)
     await asyncio.sleep(10)
     rig.actor.receive_policy(policy_update("Walker", 1))  # the flushed batch has no place yet
     await until_blocked()
-    assert rig.outlet.get_nowait() == "in the way"
+    assert rig.sender.get_nowait() == "in the way"
     await until_blocked()
     rig.grant({"Walker": 1}, Walker=4)
-    emitted = [await rig.outlet.get(), await rig.outlet.get()]
+    emitted = [await rig.sender.get(), await rig.sender.get()]
     assert versions(emitted) == [0, 0, 1, 1]
     await rig.__aexit__()
 
@@ -326,10 +326,10 @@ async def test_a_policy_that_comes_while_a_batch_waits_ends_what_was_decided_bef
         rig.actor.receive_policy(policy_update(name, 0))
     await until_blocked()
     rig.grant(Walker=100, Swimmer=100)
-    await asyncio.sleep(10)  # one of Walker's episodes lies in the outlet, the next waits for its place
+    await asyncio.sleep(10)  # one of Walker's episodes lies in the sender, the next waits for its place
     for name in ("Swimmer", "Walker"):  # neither may disturb the tick that is being told
         rig.actor.receive_policy(policy_update(name, 1))
-    taken = [await rig.outlet.get() for _ in range(8)]
+    taken = [await rig.sender.get() for _ in range(8)]
     for batch in taken:
         check_trajectories(batch)
         assert len(set(versions([batch]))) == 1, "no trajectory is of two policies"
@@ -350,13 +350,13 @@ async def test_a_behaviour_whose_agents_are_all_gone_does_not_hold_up_the_others
         assert given_back == [["Swimmer"]], "others may need its credits"
 
 
-async def test_it_waits_when_its_outlet_is_full():
+async def test_it_waits_when_its_sender_is_full():
     async with Rig(Cast("Walker", longest=1), maxlen=2) as rig:
         rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.grant(Walker=1000)
         await asyncio.sleep(100)
-        assert rig.ticks == 3, "two in the outlet, one waits for its place"
+        assert rig.ticks == 3, "two in the sender, one waits for its place"
 
 
 # Self-play. ----------------------------------------------------------------------------------------------------------
@@ -558,7 +558,7 @@ async def test_at_its_stop_it_emits_what_it_holds_and_ends():
     await asyncio.sleep(3.5)
     rig.actor.request_stop()
     assert rows(await rig.ended()) == 6
-    assert rig.outlet.closed
+    assert rig.sender.closed
     assert rig.groups[0].closed == 1
 
 
@@ -694,7 +694,7 @@ async def test_an_environment_that_breaks_too_often_ends_the_actor_with_both_rea
     message = r"the simulator crashed at tick 3 \(at .*\). It is not restarted again: it was restarted once"
     with pytest.raises(StageFailure, match=message):
         await rig.task
-    assert rig.outlet.closed
+    assert rig.sender.closed
 
 
 async def test_an_environment_that_breaks_again_while_it_restarts_is_tried_as_often_as_allowed():

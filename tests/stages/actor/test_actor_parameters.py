@@ -31,7 +31,7 @@ class Rig:
 
     def __init__(self, length=FOREVER, resets=False, resumed_at=-1, horizon=1000, generation=0, **options):
         self.groups, self.requests = [], []
-        self.outlet = AgentManagerQueue("out", 1000)
+        self.sender = AgentManagerQueue("out", 1000)
         counters = Counters()
 
         def make_group():
@@ -55,7 +55,7 @@ class Rig:
         self.batches = []
 
     async def __aenter__(self):
-        self.task = asyncio.create_task(run_source(self.actor, self.outlet, StageContext("actor", seed=5)))
+        self.task = asyncio.create_task(run_source(self.actor, self.sender, StageContext("actor", seed=5)))
         await until_blocked()
         self.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
@@ -72,7 +72,7 @@ class Rig:
         await asyncio.sleep(ticks + 0.5)
 
     def take(self):
-        items = [self.outlet.get_nowait() for _ in range(self.outlet.qsize())]
+        items = [self.sender.get_nowait() for _ in range(self.sender.qsize())]
         for item in items:
             if not isinstance(item, Barrier):
                 check_trajectories(item)

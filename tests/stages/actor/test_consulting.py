@@ -30,7 +30,7 @@ class Rig:
 
     def __init__(self, *casts, self_play=False, **options):
         self.requests = []
-        self.outlet = AgentManagerQueue("out", 1000)
+        self.sender = AgentManagerQueue("out", 1000)
         self.oracle = NearOracle(EchoPolicy)
         self.groups = []
 
@@ -48,7 +48,7 @@ class Rig:
         )
 
     async def __aenter__(self):
-        self.task = asyncio.create_task(run_source(self.actor, self.outlet, StageContext("actor", seed=5)))
+        self.task = asyncio.create_task(run_source(self.actor, self.sender, StageContext("actor", seed=5)))
         await until_blocked()
         return self
 
@@ -70,7 +70,7 @@ class Rig:
         self.actor.receive_grant(self.requests[-1][0], caps, versions or dict.fromkeys(caps, 0))
 
     def take(self):
-        items = [self.outlet.get_nowait() for _ in range(self.outlet.qsize())]
+        items = [self.sender.get_nowait() for _ in range(self.sender.qsize())]
         for item in items:
             if isinstance(item, TrajectoryBatch):
                 check_trajectories(item)

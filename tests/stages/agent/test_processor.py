@@ -578,11 +578,11 @@ def test_memory_stays_flat_however_many_agents_come_and_go() -> None:
 
 
 async def test_it_runs_between_two_queues() -> None:
-    inlet: AgentManagerQueue[StepBatch] = AgentManagerQueue("steps", 20)
-    outlet: AgentManagerQueue[Any] = AgentManagerQueue("Ball", 20)
+    receiver: AgentManagerQueue[StepBatch] = AgentManagerQueue("steps", 20)
+    sender: AgentManagerQueue[Any] = AgentManagerQueue("Ball", 20)
     for i in range(7):
-        inlet.put_nowait(step(Row(1, obs=i), Row(2, obs=i)))
-    inlet.close()
-    await StageRunner(make(3), inlet, outlet, StageContext("agent_processor")).run()
-    batches = [batch async for batch in outlet]
+        receiver.put_nowait(step(Row(1, obs=i), Row(2, obs=i)))
+    receiver.close()
+    await StageRunner(make(3), receiver, sender, StageContext("agent_processor")).run()
+    batches = [batch async for batch in sender]
     assert [batch.lengths.tolist() for batch in batches] == [[3, 3], [3, 3]]

@@ -17,7 +17,7 @@ from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import instance_of
-from headrace.stages.environments.protocol import Measured
+from headrace.stages.environments.protocol import StatisticValues
 
 BOTH = np.array([0, 1])
 RATE = "Environment/Success Rate"
@@ -62,8 +62,8 @@ def test_gymnasium_s_final_infos_are_told_in_each_autoreset_mode_for_ended_episo
     group = GymnasiumGroup(envs, "B", "Walk", info_keys=("distance",))
     found = statistics_of(group, 3)
     assert found == [
-        {"Environment/distance": Measured((2.0,)), RATE: Measured((0.0,))},
-        {"Environment/distance": Measured((3.0,)), RATE: Measured((1.0,))},
+        {"Environment/distance": StatisticValues((2.0,)), RATE: StatisticValues((0.0,))},
+        {"Environment/distance": StatisticValues((3.0,)), RATE: StatisticValues((1.0,))},
     ]
 
 
@@ -73,8 +73,8 @@ def test_pettingzoo_s_infos_at_an_agents_end_are_told_by_behavior():
     env = Crowd(script, infos={"hits": np.int64(4), "success": True})
     group = PettingZooGroup([instance_of(env, "Zoo")], "B", "Zoo", roles, info_keys=("hits",))
     assert statistics_of(group, 2) == [
-        {"Red": {"Environment/hits": Measured((4.0,)), RATE: Measured((1.0,))}},
-        {"Blue": {"Environment/hits": Measured((4.0, 4.0)), RATE: Measured((1.0, 1.0))}},
+        {"Red": {"Environment/hits": StatisticValues((4.0,)), RATE: StatisticValues((1.0,))}},
+        {"Blue": {"Environment/hits": StatisticValues((4.0, 4.0)), RATE: StatisticValues((1.0, 1.0))}},
     ]
 
 
@@ -85,12 +85,12 @@ def test_an_environment_without_such_infos_tells_nothing():
 
 def test_instances_that_lack_a_key_are_left_out_by_its_mask():
     infos = {"score": np.array([3.0, 0.0]), "_score": np.array([True, False])}
-    assert EpisodeInfos(("score",), "E").of_vector(infos, BOTH) == {"Environment/score": Measured((3.0,))}
+    assert EpisodeInfos(("score",), "E").of_vector(infos, BOTH) == {"Environment/score": StatisticValues((3.0,))}
 
 
 def test_infos_of_an_older_kind_one_for_each_instance_are_read_too():
     infos = np.array([{"score": 3}, None], object)
-    assert EpisodeInfos(("score",), "E").of_vector(infos, BOTH) == {"Environment/score": Measured((3.0,))}
+    assert EpisodeInfos(("score",), "E").of_vector(infos, BOTH) == {"Environment/score": StatisticValues((3.0,))}
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_infos_of_an_older_kind_one_for_each_instance_are_read_too():
 )
 def test_numbers_count_and_all_else_is_ignored(values, expected):
     found = EpisodeInfos(("x",), "E").of_vector({"x": values}, BOTH)
-    assert found == ({} if expected is None else {"Environment/x": Measured(expected)})
+    assert found == ({} if expected is None else {"Environment/x": StatisticValues(expected)})
 
 
 def test_of_two_words_for_success_the_first_counts():
     found = EpisodeInfos((), "E").of_episodes([{"success": False, "is_success": True}])
-    assert found == {RATE: Measured((1.0,))}
+    assert found == {RATE: StatisticValues((1.0,))}
 
 
 def test_a_key_that_no_episode_had_is_named_once(caplog):

@@ -15,7 +15,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.parameters import (
     EnvironmentParameters,
     EpisodeParameters,
-    Parameterised,
+    SupportsParameters,
     connect_parameters,
 )
 from headrace.stages.environments.protocol import StepResult
@@ -189,7 +189,7 @@ class Hearing(Deaf):
 def test_a_group_with_the_setter_gets_them(caplog):
     parameters, group = made({"p": 1.0}, num_envs=9), Hearing()
     connect_parameters(group, parameters, logging.getLogger())
-    assert isinstance(group, Parameterised)
+    assert isinstance(group, SupportsParameters)
     assert group.parameters is parameters
     assert len(parameters.begun) == 2
     assert not caplog.records

@@ -21,7 +21,7 @@ from fakes import (
 
 from headrace.queues.messages import Assignment
 from headrace.stages.environments.policy_mapping import PolicyMappings, no_behavior
-from headrace.stages.environments.protocol import Measured, StepResult
+from headrace.stages.environments.protocol import StatisticValues, StepResult
 from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from headrace.stages.policy.protocol import Decision, Recall
@@ -239,9 +239,9 @@ async def test_numbers_are_reported_under_each_behaviour_s_name_and_summarised_a
     class Talkative(CountingGroup):
         def step(self, actions):
             result = at_once(super().step(actions))
-            own = {"Ball": {"Hits": Measured((4.0,), "sum")}}
+            own = {"Ball": {"Hits": StatisticValues((4.0,), "sum")}}
             return StepResult(
-                result.steps, result.games, {"Goals": Measured((1.0, 2.0), "sum")}, behavior_statistics=own
+                result.steps, result.games, {"Goals": StatisticValues((1.0, 2.0), "sum")}, behavior_statistics=own
             )
 
     statistics = RecordedStatistics()

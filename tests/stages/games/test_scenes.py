@@ -10,7 +10,7 @@ from headrace.stages.exhibition.keys import action_of, check_keys
 from headrace.stages.games.connect_four import ConnectFourGroup
 from headrace.stages.games.making import BUILTIN_GAMES
 from headrace.stages.games.pursuit import PursuitGroup
-from headrace.stages.games.scene import Drawn
+from headrace.stages.games.scene import SupportsScenes
 from headrace.stages.games.volley import VolleyGroup
 
 GAMES = [VolleyGroup, PursuitGroup, ConnectFourGroup]
@@ -47,7 +47,7 @@ def test_a_scene_is_plain_data_within_what_is_seen(make):
     group = make(2)
     group.reset(1)
     ids = set(group.behavior_specs)
-    assert isinstance(group, Drawn)
+    assert isinstance(group, SupportsScenes)
     display, scene = group.display, group.scene(1)
     shapes = json.loads(json.dumps([*display.backdrop, *scene.shapes]))
     left, bottom, width, height = display.view

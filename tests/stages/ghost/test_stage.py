@@ -73,13 +73,13 @@ def test_credits_of_what_is_turned_away_come_back(stage, controller):
     """A stale trajectory carried credits, for its team was learning when it was played."""
 
     async def run():
-        inlet, outlet = AgentManagerQueue("in", 5), AgentManagerQueue("out", 5)
-        inlet.put_nowait(trajectories([3, 4], HOME, generation=1))
-        inlet.put_nowait(trajectories([5], AWAY, generation=2))
-        inlet.close()
+        receiver, sender = AgentManagerQueue("in", 5), AgentManagerQueue("out", 5)
+        receiver.put_nowait(trajectories([3, 4], HOME, generation=1))
+        receiver.put_nowait(trajectories([5], AWAY, generation=2))
+        receiver.close()
         hooks = StageHooks(lambda behavior, source, amount: returned.append((behavior, source, amount)))
-        await StageRunner(stage, inlet, outlet, StageContext("ghost"), hooks).run()
-        return outlet.qsize()
+        await StageRunner(stage, receiver, sender, StageContext("ghost"), hooks).run()
+        return sender.qsize()
 
     returned = []
     controller.receive_policy(policy_update("Ball", 4, 400))

@@ -292,13 +292,13 @@ async def test_cancelling_a_replay_in_its_wait_ends_it(tmp_path):
 
 
 async def test_a_replay_waits_while_its_queue_is_full(tmp_path):
-    outlet: AgentManagerQueue[Message] = AgentManagerQueue("Ball", 1)
+    sender: AgentManagerQueue[Message] = AgentManagerQueue("Ball", 1)
     source = ReplaySource([stream(tmp_path, "a", *range(6))])
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        group.create_task(run_source(source, outlet, CONTEXT))
-        got = [message.source async for message in outlet if isinstance(message, TrajectoryBatch)]
+        group.create_task(run_source(source, sender, CONTEXT))
+        got = [message.source async for message in sender if isinstance(message, TrajectoryBatch)]
     assert got == [0, 1, 2, 3, 4, 5]
-    assert outlet.statistics().high_water == 1
+    assert sender.statistics().high_water == 1
 
 
 async def test_a_replay_recorded_again_is_the_same_stream(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from fakes import RememberingTrainer, trajectories
 
 from headrace.queues.messages import TrajectoryBatch
-from headrace.stages.trainer.inlet import VARIABLE, Deliveries, DeliveryError
+from headrace.stages.trainer.input_tracking import VARIABLE, Deliveries, DeliveryError
 from headrace.stages.trainer.stage import TrainerStage
 
 

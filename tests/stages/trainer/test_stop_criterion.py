@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.config.behaviors import StopWhenSettings
-from headrace.stages.trainer.inlet import StopCriterion
+from headrace.stages.trainer.input_tracking import StopCriterion
 
 
 def judged(settings: StopWhenSettings | None, *looks: tuple[int, Sequence[float]]) -> list[bool]:

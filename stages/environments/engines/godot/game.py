@@ -52,7 +52,7 @@ from headrace.stages.environments.engines.transport import TcpTransport, Transpo
 from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.protocol import Measured
+from headrace.stages.environments.protocol import StatisticValues
 from headrace.stages.environments.spaces.masks import MASK
 
 log = logging.getLogger(__name__)
@@ -298,7 +298,7 @@ class GodotGame(Game):
             self._warn_of_no_end(behavior_id, behavior)
         return self._as_rows({name: self._infos.of_episodes(ended) for name, ended in of_episodes.items()})
 
-    def _as_rows(self, statistics: Mapping[str, Mapping[str, Measured]]) -> GameAnswer:
+    def _as_rows(self, statistics: Mapping[str, Mapping[str, StatisticValues]]) -> GameAnswer:
         """Return all behaviours' data as rows."""
         totals: dict[int, float] = {}
         for behavior in self._behaviors.values():

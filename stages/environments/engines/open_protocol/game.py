@@ -43,8 +43,8 @@ from headrace.stages.environments.engines.rows import GameRows, TrackedRows
 from headrace.stages.environments.engines.transport import TcpTransport, Transport
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.protocol import Measured
-from headrace.surroundings import surroundings
+from headrace.stages.environments.protocol import StatisticValues
+from headrace.startup_context import startup_context
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class OpenBuild(Build):
         try:
             executable = str(find_executable(Path(self.path), "game"))
         except GameRefused:
-            of_system = shutil.which(self.path, path=surroundings().variables.get("PATH"))
+            of_system = shutil.which(self.path, path=startup_context().variables.get("PATH"))
             if of_system is None:
                 raise
             executable = of_system
@@ -244,7 +244,7 @@ class OpenGame(Game):
                 state = read_state(message, self.specs)
             except MessageError as error:
                 raise await self.refuse(str(error)) from None
-            statistics.append({name: Measured(values) for name, values in state.statistics.items()})
+            statistics.append({name: StatisticValues(values) for name, values in state.statistics.items()})
             if state.rows:
                 return GameAnswer(self._tracked(state.rows), merged_statistics(statistics))
             message = await self.request_step({}, self._changed_parameters())

@@ -9,12 +9,12 @@ import pytest
 from queue_conformance import check_queue, number_of, numbered
 
 from headrace.queues.errors import QueueClosed
-from headrace.queues.pull import PullInlet
-from headrace.queues.push import PushOutlet
+from headrace.queues.pull import PullReceiver
+from headrace.queues.push import PushSender
 
 ray = pytest.importorskip("ray")
 
-from headrace.pipeline.hosts.ray.calls import Caller, RayDeliveries, RaySource, Stored  # noqa: E402
+from headrace.pipeline.hosts.ray.calls import Caller, PolicyObjectStore, RayDeliveries, RaySource  # noqa: E402
 from headrace.pipeline.hosts.ray.worker import RayEdges  # noqa: E402
 
 pytestmark = pytest.mark.virtual_time
@@ -57,19 +57,19 @@ def _ray_runs(monkeypatch):
 @asynccontextmanager
 async def fetched(maxlen):
     actor = Actor()
-    outlet = await actor.edges.open_outlet("Ball", {**LINE, "maxlen": maxlen})
-    inlet = PullInlet("Ball", maxlen, {"actor-0": RaySource(actor)})
-    yield outlet, inlet
-    inlet.close()
+    sender = await actor.edges.open_sender("Ball", {**LINE, "maxlen": maxlen})
+    receiver = PullReceiver("Ball", maxlen, {"actor-0": RaySource(actor)})
+    yield sender, receiver
+    receiver.close()
     await asyncio.sleep(1)
 
 
 @asynccontextmanager
 async def delivered(maxlen):
     actor = Actor()
-    inlet = await actor.edges.open_inlet("Ball", {**LINE, "maxlen": maxlen})
-    yield PushOutlet("Ball", maxlen, RayDeliveries(actor, Stored()).deliver_alone), inlet
-    inlet.close()
+    receiver = await actor.edges.open_receiver("Ball", {**LINE, "maxlen": maxlen})
+    yield PushSender("Ball", maxlen, RayDeliveries(actor, PolicyObjectStore()).deliver_alone), receiver
+    receiver.close()
     await asyncio.sleep(1)
 
 
@@ -80,10 +80,10 @@ async def test_both_directions_do_what_every_queue_does(make):
 
 async def two_queues(actor, source):
     """Both ends of two queues from one host to one consumer: a line, and the newest item alone."""
-    line, newest = await actor.edges.open_outlet("line", LINE), await actor.edges.open_outlet("newest", NEWEST)
-    inlets = PullInlet("line", 2, {"host": source}), PullInlet("newest", 1, {"host": source}, "replace_oldest")
+    line, newest = await actor.edges.open_sender("line", LINE), await actor.edges.open_sender("newest", NEWEST)
+    receivers = PullReceiver("line", 2, {"host": source}), PullReceiver("newest", 1, {"host": source}, "replace_oldest")
     await asyncio.sleep(1)
-    return line, newest, *inlets
+    return line, newest, *receivers
 
 
 async def test_queues_of_one_host_share_a_call():
@@ -97,8 +97,8 @@ async def test_queues_of_one_host_share_a_call():
         assert number_of(await from_newest.get()) == number + 100
         await asyncio.sleep(1)
         assert actor.fetch.calls == calls + 1
-    for inlet in (from_line, from_newest):
-        inlet.close()
+    for receiver in (from_line, from_newest):
+        receiver.close()
     await asyncio.sleep(1)
 
 
@@ -123,12 +123,12 @@ async def test_a_queue_goes_on_when_another_one_of_the_host_has_ended_or_is_not_
 
 async def test_what_is_delivered_at_a_time_goes_in_one_call():
     actor = Actor()
-    inlets = [await actor.edges.open_inlet(name, bounds) for name, bounds in (("line", LINE), ("newest", NEWEST))]
-    deliver = RayDeliveries(actor, Stored()).deliver
-    line, newest = PushOutlet("line", 2, deliver), PushOutlet("newest", 1, deliver, "replace_oldest")
+    receivers = [await actor.edges.open_receiver(name, bounds) for name, bounds in (("line", LINE), ("newest", NEWEST))]
+    deliver = RayDeliveries(actor, PolicyObjectStore()).deliver
+    line, newest = PushSender("line", 2, deliver), PushSender("newest", 1, deliver, "replace_oldest")
     await line.put(numbered(0))
     await newest.put(numbered(1))
-    assert [number_of(await inlet.get()) for inlet in inlets] == [0, 1]
+    assert [number_of(await receiver.get()) for receiver in receivers] == [0, 1]
     await asyncio.sleep(1)
     assert actor.deliver.calls == 1
     assert (line.qsize(), newest.qsize()) == (0, 0)
@@ -140,47 +140,47 @@ OLD, NEW = Caller("learner-Ball", 1), Caller("learner-Ball", 2)
 @asynccontextmanager
 async def reading(actor, caller, refused):
     """A host's end of a queue, after its first call has come to the actor."""
-    inlet = PullInlet("Ball", 4, {"actor-0": RaySource(actor, caller, lambda: refused.append(caller))})
+    receiver = PullReceiver("Ball", 4, {"actor-0": RaySource(actor, caller, lambda: refused.append(caller))})
     await asyncio.sleep(1)
-    yield inlet
-    inlet.close()
+    yield receiver
+    receiver.close()
     await asyncio.sleep(1)
 
 
 @pytest.mark.parametrize("announced", [True, False], ids=["main says so", "the new one calls"])
 async def test_the_newest_incarnation_of_a_reader_gets_every_item_and_an_older_one_that_lives_on_is_refused(announced):
     actor, refused = Actor(), []
-    outlet = await actor.edges.open_outlet("Ball", {**LINE, "maxlen": 4})
+    sender = await actor.edges.open_sender("Ball", {**LINE, "maxlen": 4})
     async with reading(actor, OLD, refused) as old:
-        await outlet.put(numbered(0))
+        await sender.put(numbered(0))
         assert number_of(await old.get()) == 0
         await asyncio.sleep(1)
         if announced:
             actor.edges.admit(NEW)
             actor.edges.renew("Ball")
-            await outlet.put(numbered(1))
+            await sender.put(numbered(1))
             await asyncio.sleep(1)
             assert refused == [OLD]
         async with reading(actor, NEW, refused) as new:
             if not announced:
                 actor.edges.renew("Ball")
-                await outlet.put(numbered(1))
+                await sender.put(numbered(1))
             for number in range(1, 20):
                 assert number_of(await new.get()) == number
-                await outlet.put(numbered(number + 1))
+                await sender.put(numbered(number + 1))
             assert refused == [OLD]
             old.close()  # whose end is none of the new one's
             await asyncio.sleep(1)
             assert number_of(await new.get()) == 20
-            await outlet.put(numbered(21))
+            await sender.put(numbered(21))
             assert number_of(await new.get()) == 21
 
 
 async def test_an_older_incarnation_that_has_not_called_yet_is_refused_too():
     actor, refused = Actor(), []
-    outlet = await actor.edges.open_outlet("Ball", LINE)
+    sender = await actor.edges.open_sender("Ball", LINE)
     async with reading(actor, NEW, refused) as new, reading(actor, OLD, refused) as old:
-        await outlet.put(numbered(0))
+        await sender.put(numbered(0))
         assert number_of(await new.get()) == 0
         assert refused == [OLD]
         assert old.qsize() == 0
@@ -188,8 +188,8 @@ async def test_an_older_incarnation_that_has_not_called_yet_is_refused_too():
 
 async def test_readers_of_several_hosts_do_not_refuse_each_other():
     actor, refused = Actor(), []
-    outlet = await actor.edges.open_outlet("Ball", LINE)
+    sender = await actor.edges.open_sender("Ball", LINE)
     async with reading(actor, NEW, refused), reading(actor, Caller("learner-Bat", 1), refused):
-        await outlet.put(numbered(0))
+        await sender.put(numbered(0))
         await asyncio.sleep(1)
         assert refused == []

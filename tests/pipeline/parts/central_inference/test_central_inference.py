@@ -34,13 +34,13 @@ class Host:
         self.control = SimpleNamespace(send=self.sent.append)
         self.queues = {}
 
-    async def inlet(self, name, newest=True):
+    async def receiver(self, name, newest=True):
         await asyncio.sleep(1.0)
         assert name not in self.queues, "it is opened once"
         self.queues[name] = AgentManagerQueue(name, 4, "replace_oldest" if newest else "wait")
         return self.queues[name]
 
-    outlet = inlet
+    sender = receiver
 
 
 class Rig:

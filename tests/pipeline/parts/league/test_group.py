@@ -11,7 +11,7 @@ from fakes import Cast, CountingGroup, answer_to
 
 from headrace.pipeline.parts.league import LearnersGroup
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.protocol import Measured
+from headrace.stages.environments.protocol import StatisticValues
 
 CASTS = [Cast("Ball?team=0"), Cast("Ball?team=1"), Cast("Walker")]
 NAMES = ["Ball.main?team=0", "Ball.main?team=1", "Walker"]
@@ -25,7 +25,7 @@ class Measuring(CountingGroup):
         super().check(actions)
 
     def _after(self, result, delay_s):
-        measured = {"Ball": {"Hits": Measured((3.0,))}, "Walker": {"Hits": Measured((1.0,))}}
+        measured = {"Ball": {"Hits": StatisticValues((3.0,))}, "Walker": {"Hits": StatisticValues((1.0,))}}
         return super()._after(replace(result, behavior_statistics=measured), delay_s)
 
 

@@ -12,7 +12,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.engines.unity.environment import UnityEnvironment
 from headrace.stages.environments.low_level.group import make_low_level_group
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters
-from headrace.stages.environments.protocol import Measured
+from headrace.stages.environments.protocol import StatisticValues
 from headrace.stages.errors import BrokenEnvironmentError, LoadError, StageError
 
 MADE = []
@@ -112,7 +112,7 @@ def test_our_own_unity_environment_goes_round(tmp_path):
             assert (result.steps[spec.behavior_id].rewards[: result.steps[spec.behavior_id].ended] > 1).all()
     made.close()
     assert ended > 10, "each episode takes two steps"
-    assert isinstance(told["Client/Sum"], Measured)
+    assert isinstance(told["Client/Sum"], StatisticValues)
     found = sorted(reports(tmp_path), key=lambda report: report["seed"])
     assert [(report["seed"], report["returncode"]) for report in found] == [(51, 0), (52, 0)]
     assert found[0]["engine"]["time_scale"] == [6.0]

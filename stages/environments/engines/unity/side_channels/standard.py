@@ -27,7 +27,7 @@ from headrace.stages.environments.engines.unity.side_channels.channel import (
     SideChannels,
 )
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.protocol import Measured
+from headrace.stages.environments.protocol import StatisticValues
 
 log = logging.getLogger(__name__)
 
@@ -361,14 +361,14 @@ class SideChannelBridge:
                 self._sent[name] = value
                 self._parameters_channel.set_parameter(name, value, self._sampler_seed(name))
 
-    def statistics(self) -> Mapping[str, Measured]:
+    def statistics(self) -> Mapping[str, StatisticValues]:
         """Return the statistics received since the last call."""
-        found: dict[str, Measured] = {}
+        found: dict[str, StatisticValues] = {}
         for name, values in self._stats.get_and_reset_stats().items():
             how = _HOW[values[-1][1]]
             # There is no single newest value for several programs, so the first one's is shown, as in ML-Agents.
             if how != "last" or self._worker_id == 0:
-                found[name] = Measured(tuple(value for value, _ in values), how)
+                found[name] = StatisticValues(tuple(value for value, _ in values), how)
         return found
 
     def _sampler_seed(self, name: str) -> int:

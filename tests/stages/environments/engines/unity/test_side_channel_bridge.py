@@ -13,7 +13,7 @@ from headrace.stages.environments.engines.errors import GameBroken
 from headrace.stages.environments.engines.game import merged_statistics
 from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters
-from headrace.stages.environments.protocol import Measured
+from headrace.stages.environments.protocol import StatisticValues
 from headrace.stages.errors import StageError
 
 UNIFORM = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1, "max_value": 2}}
@@ -128,10 +128,10 @@ async def test_statistics_come_with_the_tick_and_say_what_becomes_of_them():
     await world.reset()
     found = (await world.step()).statistics
     assert found == {
-        "Goals": Measured((1.0, 2.0, 1.0, 2.0), "sum"),
-        "Height": Measured((3.0, 3.0), "mean"),
-        "Last": Measured((4.0,), "last"),
-        "Spread": Measured((5.0, 5.0), "histogram"),
+        "Goals": StatisticValues((1.0, 2.0, 1.0, 2.0), "sum"),
+        "Height": StatisticValues((3.0, 3.0), "mean"),
+        "Last": StatisticValues((4.0,), "last"),
+        "Spread": StatisticValues((5.0, 5.0), "histogram"),
     }, "of the newest value, only the first program's counts"
     await world.group.close()
 
@@ -139,16 +139,16 @@ async def test_statistics_come_with_the_tick_and_say_what_becomes_of_them():
 async def test_statistics_of_messages_about_nobody_are_not_lost():
     world = World([first(asks(0)), says(side_channel=statistics(("Goals", 1.0, client.SUM))), says(asks(0))])
     await world.reset()
-    assert (await world.step()).statistics == {"Goals": Measured((1.0,), "sum")}
+    assert (await world.step()).statistics == {"Goals": StatisticValues((1.0,), "sum")}
     await world.group.close()
 
 
 def test_joined_statistics_keep_all_values():
     assert merged_statistics(
-        [{"a": Measured((1.0,), "sum")}, {"a": Measured((2.0,), "sum"), "b": Measured((3.0,))}]
+        [{"a": StatisticValues((1.0,), "sum")}, {"a": StatisticValues((2.0,), "sum"), "b": StatisticValues((3.0,))}]
     ) == {
-        "a": Measured((1.0, 2.0), "sum"),
-        "b": Measured((3.0,)),
+        "a": StatisticValues((1.0, 2.0), "sum"),
+        "b": StatisticValues((3.0,)),
     }
 
 

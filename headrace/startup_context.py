@@ -1,7 +1,7 @@
 """The working directory and environment variables at the start of a run, which apply to the entire run.
 
 User code may change both at any time, for the entire process. Relative paths are therefore resolved against the initial
-directory, and programs are started with that directory and the initial variables. Like `place`, this module imports
+directory, and programs are started with that directory and the initial variables. Like `paths`, this module imports
 nothing from `config`, `queues`, `stages` or `pipeline`.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from headrace.place import CODE
+from headrace.paths import CODE
 
 _LIBRARY = os.path.dirname(threading.__file__)
 _THREADS = (threading.__file__, os.path.join(_LIBRARY, "concurrent", ""))
@@ -95,7 +95,7 @@ def _say(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class StartupContext:
     """The working directory and variables at the start of a process, or at the start of a run in the process."""
 
     folder: str
@@ -103,7 +103,7 @@ class Surroundings:
     variables: Mapping[str, str]
 
     @classmethod
-    def present(cls) -> Surroundings:
+    def present(cls) -> StartupContext:
         """Return the current directory and variables."""
         try:
             folder = os.getcwd()
@@ -112,21 +112,21 @@ class Surroundings:
         return cls(folder, dict(os.environ))
 
 
-_kept: Surroundings | None = None
+_kept: StartupContext | None = None
 
 
-def surroundings() -> Surroundings:
-    """Return the surroundings kept by this module, or the current ones if none are kept."""
-    return _kept or Surroundings.present()
+def startup_context() -> StartupContext:
+    """Return the context kept by this module, or the current ones if none are kept."""
+    return _kept or StartupContext.present()
 
 
-def keep_surroundings() -> None:
-    """Keep the current surroundings until this process ends, unless some are already kept.
+def keep_startup_context() -> None:
+    """Keep the current context until this process ends, unless some are already kept.
 
     Call this before user code.
     """
     global _kept
-    _kept = surroundings()
+    _kept = startup_context()
     confine_forks()
 
 
@@ -135,15 +135,15 @@ def keep_variable(name: str, value: str) -> None:
     global _kept
     os.environ[name] = value
     if _kept is not None:
-        _kept = Surroundings(_kept.folder, {**_kept.variables, name: value})
+        _kept = StartupContext(_kept.folder, {**_kept.variables, name: value})
 
 
 @contextmanager
-def kept_surroundings() -> Iterator[None]:
-    """Keep the current surroundings within the context, unless some are already kept."""
+def kept_startup_context() -> Iterator[None]:
+    """Keep the current context within the context, unless some are already kept."""
     global _kept
     before = _kept
-    keep_surroundings()
+    keep_startup_context()
     try:
         yield
     finally:
@@ -163,12 +163,12 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 def absolute(path: str | os.PathLike[str]) -> Path:
     """Return an absolute path; relative paths are resolved against the directory in which the run started."""
-    return Path(surroundings().folder, path)
+    return Path(startup_context().folder, path)
 
 
 def shown(path: str | os.PathLike[str]) -> str:
     """Return a path relative to the folder in which the run started, if the path is inside that folder."""
     try:
-        return str(Path(path).relative_to(surroundings().folder))
+        return str(Path(path).relative_to(startup_context().folder))
     except ValueError:
         return str(path)

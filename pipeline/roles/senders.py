@@ -15,7 +15,7 @@ from headrace.pipeline.policies.inference import policy_file
 from headrace.pipeline.policies.model_files import is_onnx
 from headrace.pipeline.roles.sizes import squashes_actions
 from headrace.queues.columns import Column
-from headrace.queues.ends import ItemSink, ItemSource, Outlet
+from headrace.queues.ends import ItemSink, ItemSource, Sender
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.queues.stream_format import StreamHeader
@@ -36,7 +36,7 @@ def recorded_here(config: RunConfig, edge: str, behavior: str | None = None) -> 
     return behavior is None or record.behaviors == "all" or behavior in record.behaviors
 
 
-class OutletTap:
+class SenderTap:
     """Records the agent processor's output in one file per actor, which is created with the first batch."""
 
     def __init__(self, plan: HostPlan, config: RunConfig, timings: Timings) -> None:
@@ -54,7 +54,7 @@ class OutletTap:
             later = _header(self._plan, AGENT_PROCESSOR, [spec], self._config, self._squashed([spec]), {})
             self._recorder.announce(later)
 
-    def before(self, sink: ItemSink[Any]) -> OutletTap:
+    def before(self, sink: ItemSink[Any]) -> SenderTap:
         """Record the items that go to `sink`, and return self."""
         self._sink = sink
         return self
@@ -86,13 +86,13 @@ class OutletTap:
         return [name for name in names if squashes_actions(self._config, name)]
 
 
-class InletTap:
+class ReceiverTap:
     """Records a trainer's input in exactly the order in which the trainer takes items."""
 
     def __init__(
-        self, inlet: ItemSource[Any], plan: HostPlan, config: RunConfig, spec: BehaviorSpec, timings: Timings
+        self, receiver: ItemSource[Any], plan: HostPlan, config: RunConfig, spec: BehaviorSpec, timings: Timings
     ) -> None:
-        self._inlet = inlet
+        self._receiver = receiver
         self._timings = timings
         actor = teacher_of(config, plan.behavior) or plan.behavior
         squashed = [spec.name] if squashes_actions(config, actor) else []
@@ -104,7 +104,7 @@ class InletTap:
         )
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        async for item in self._inlet:
+        async for item in self._receiver:
             with self._timings.lasting(RECORDING):
                 self._recorder.tap(item)
             yield item
@@ -112,7 +112,7 @@ class InletTap:
 
     def close(self) -> None:
         """Close the input queue, because its consumer is gone."""
-        self._inlet.close()
+        self._receiver.close()
 
     def finish(self) -> None:
         """Write the file's index."""
@@ -158,7 +158,7 @@ class Router:
     """
 
     def __init__(self) -> None:
-        self._outlets: dict[str, Outlet[Any]] = {}
+        self._senders: dict[str, Sender[Any]] = {}
         self._expected: set[str] = set()
         self._opened = asyncio.Event()
 
@@ -166,10 +166,10 @@ class Router:
         """Announce that a queue for this behaviour name will open."""
         self._expected.add(behavior)
 
-    def open(self, behavior: str, outlet: Outlet[Any]) -> None:
+    def open(self, behavior: str, sender: Sender[Any]) -> None:
         """Store the queue for a behaviour name, which is now open."""
         self._expected.add(behavior)
-        self._outlets[behavior] = outlet
+        self._senders[behavior] = sender
         self._opened.set()
 
     async def put(self, item: TrajectoryBatch | Barrier) -> None:
@@ -183,10 +183,10 @@ class Router:
             known = ", ".join(sorted(self._expected)) or "none"
             raise StageError(f"no trainer accepts trajectories of {item.behavior_id!r} (behaviours: {known})")
         for name in names:
-            while name not in self._outlets:
+            while name not in self._senders:
                 self._opened.clear()
                 await self._opened.wait()
-            await self._outlets[name].put(item)
+            await self._senders[name].put(item)
 
     def close(self) -> None:
         """Do nothing: the host closes the queues after it has reported how it ends."""

@@ -7,10 +7,10 @@ import pytest
 from fakes import policy_update
 
 from headrace.config import SelfPlaySettings
-from headrace.stages.ghost import league
-from headrace.stages.ghost.league import League, Match, report
+from headrace.stages.ghost import snapshot_ratings
 from headrace.stages.ghost.opponents import UniformOpponents
 from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
+from headrace.stages.ghost.snapshot_ratings import Match, SnapshotRatings, report
 
 
 def history(name, snapshots=3, **settings):
@@ -22,7 +22,7 @@ def history(name, snapshots=3, **settings):
 
 def make(*names, **settings):
     histories = {name: history(name, **settings) for name in names}
-    return League(histories), histories
+    return SnapshotRatings(histories), histories
 
 
 def games(generation, outcome, outcomes=None):
@@ -43,7 +43,7 @@ def test_what_the_one_gains_the_other_loses():
 
 
 def test_a_game_of_an_assignment_that_nobody_remembers_counts_for_nothing(monkeypatch):
-    monkeypatch.setattr(league, "REMEMBERED", 2)
+    monkeypatch.setattr(snapshot_ratings, "REMEMBERED", 2)
     board, histories = make("Ball")
     for generation in (1, 2, 3):
         board.begin(generation, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 0}))
@@ -136,7 +136,7 @@ def test_the_report_has_each_snapshot_from_its_own_side_and_the_matrix_from_the_
 def test_who_met_whom_is_saved_and_resumed():
     board, histories = make("Ball")
     board.begin(7, Match(1, {"Ball?team=0": 2, "Ball?team=1": NEWEST}))
-    again = League(histories)
+    again = SnapshotRatings(histories)
     again.load_state_dict(board.state_dict())
     assert again.state_dict() == board.state_dict()
     assert set(again.players(7)) == {"Ball?team=0", "Ball?team=1"}

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from headrace.process_tree import ProcessTree
-from headrace.surroundings import absolute, keep_variable, kept_surroundings, shown, surroundings
+from headrace.startup_context import absolute, keep_variable, kept_startup_context, shown, startup_context
 
 
 @pytest.fixture
 def began(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLOUR", "green")
-    with kept_surroundings():
+    with kept_startup_context():
         yield tmp_path
 
 
@@ -31,7 +31,7 @@ def test_a_relative_path_means_the_folder_in_which_the_run_began(began, monkeypa
 
 def test_a_run_within_another_has_its_surroundings(began, monkeypatch, tmp_path_factory):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    with kept_surroundings():
+    with kept_startup_context():
         assert absolute("r") == began / "r"
     assert absolute("r") == began / "r"
 
@@ -45,7 +45,7 @@ def test_without_a_run_they_are_those_of_now(tmp_path, monkeypatch):
 def test_a_folder_that_has_been_removed_is_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    assert surroundings().folder == ""
+    assert startup_context().folder == ""
     assert absolute("r") == Path("r")
 
 
@@ -64,7 +64,7 @@ def test_a_folder_that_is_gone_keeps_nothing_from_being_started(tmp_path, monkey
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
-    with kept_surroundings():
+    with kept_startup_context():
         monkeypatch.chdir(tmp_path)
         gone.rmdir()
         assert ProcessTree([sys.executable, "-c", "pass"], shows=True, env=os.environ).wait() == 0

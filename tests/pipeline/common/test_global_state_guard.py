@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from headrace.pipeline.common.kept_state import kept_state, put_back
+from headrace.pipeline.common.global_state_guard import global_state_guard, put_back
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.reporting.console import configure_logging, logged_to
 
@@ -68,7 +68,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_the_log_goes_on_in_the_terminal_and_in_the_folder(what, console, capsys, tmp_path):
-    with kept_state(), logged_to(tmp_path, append=False):
+    with global_state_guard(), logged_to(tmp_path, append=False):
         CHANGES[what]()
         put_back()
         PART.info("the run goes on")
@@ -79,7 +79,7 @@ def test_the_log_goes_on_in_the_terminal_and_in_the_folder(what, console, capsys
 
 
 def test_it_is_said_once_however_often_it_is_changed(console, capsys):
-    with kept_state():
+    with global_state_guard():
         for _ in range(3):
             OURS.setLevel(logging.ERROR)
             put_back()
@@ -88,7 +88,7 @@ def test_it_is_said_once_however_often_it_is_changed(console, capsys):
 
 def test_what_a_caller_has_set_before_the_run_is_what_is_kept(console, capsys):
     logging.disable(logging.INFO)
-    with kept_state():
+    with global_state_guard():
         put_back()
         PART.info("not to be said")
     assert capsys.readouterr().out == ""
@@ -96,7 +96,7 @@ def test_what_a_caller_has_set_before_the_run_is_what_is_kept(console, capsys):
 
 def test_the_clock_is_as_it_was(console):
     clock = time.monotonic
-    with kept_state():
+    with global_state_guard():
         time.monotonic = lambda: 0.0
         put_back()
         assert time.monotonic is clock
@@ -106,7 +106,7 @@ def test_the_clock_is_as_it_was(console):
 @pytest.mark.parametrize("foreign", [signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler])
 def test_requests_to_end_are_received_again(foreign, console):
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
-    with requests_received(lambda: None), kept_state():
+    with requests_received(lambda: None), global_state_guard():
         ours = [signal.getsignal(number) for number in numbers]
         woken = signal.set_wakeup_fd(-1)
         for number in numbers:
@@ -119,7 +119,7 @@ def test_requests_to_end_are_received_again(foreign, console):
 def test_signals_that_a_caller_handles_are_the_callers(console, capsys):
     before = signal.getsignal(signal.SIGINT)
     try:
-        with kept_state():
+        with global_state_guard():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             put_back()
             assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
@@ -129,7 +129,7 @@ def test_signals_that_a_caller_handles_are_the_callers(console, capsys):
 
 async def test_timers_of_an_event_loop_go_on_where_a_clock_stands(console):
     loop = asyncio.get_running_loop()
-    with kept_state():
+    with global_state_guard():
         time.monotonic = lambda: 0.0
         began = loop.time()
         await asyncio.sleep(0.001)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from headrace.ending import REQUESTS
+from headrace.stop_requests import REQUESTS
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,10 @@ _PutBack = Callable[[], bool]
 """Type of a function that restores one piece of state and returns True if that piece had changed."""
 
 _monotonic = time.monotonic
-_kept: KeptState | None = None
+_kept: GlobalState | None = None
 
 
-class KeptState:
+class GlobalState:
     """A snapshot of the process-wide state, taken when the object is created."""
 
     def __init__(self) -> None:
@@ -48,10 +48,10 @@ class KeptState:
             log.warning(words, ", ".join(names))
 
 
-def keep_state() -> None:
+def guard_global_state() -> None:
     """Save the process-wide state for the rest of this process, unless it is already saved."""
     global _kept
-    _kept = _kept or KeptState()
+    _kept = _kept or GlobalState()
     with suppress(RuntimeError):  # no event loop is running
         loop = asyncio.get_running_loop()
         if type(loop).time is asyncio.BaseEventLoop.time:  # this implementation looks up `time.monotonic` at each call
@@ -59,11 +59,11 @@ def keep_state() -> None:
 
 
 @contextmanager
-def kept_state() -> Iterator[None]:
+def global_state_guard() -> Iterator[None]:
     """Save the process-wide state and restore it within this context, unless it is already saved."""
     global _kept
     before = _kept
-    keep_state()
+    guard_global_state()
     try:
         yield
     finally:

@@ -57,7 +57,7 @@ class _Side:
         return sum(record.rating for record in self.records) / len(self.players)
 
 
-class League:
+class SnapshotRatings:
     """Rates the games of learning behaviours.
 
     Args:

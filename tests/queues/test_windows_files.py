@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headrace.queues.held_files import ON_LOOP, PAUSES_S, once_released
+from headrace.queues.windows_files import ON_LOOP, PAUSES_S, once_released
 
 
 def held(number: int = 32) -> PermissionError:

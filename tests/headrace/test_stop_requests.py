@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from headrace.ending import REQUESTS, ended_at_once
+from headrace.stop_requests import REQUESTS, ended_at_once
 
 pytestmark = pytest.mark.windows_too
 
 SWALLOWING = """
 import signal, sys
-from headrace.ending import cleaned_up_by, ended_at_once
+from headrace.stop_requests import cleaned_up_by, ended_at_once
 
 class Swallows:
     def __del__(self):  # where Python prints exceptions and goes on
@@ -27,7 +27,7 @@ with ended_at_once(), cleaned_up_by(lambda: print("cleaned up", flush=True)):
 """
 KNOWN = """
 import signal, sys
-from headrace.ending import ended_at_once
+from headrace.stop_requests import ended_at_once
 with ended_at_once(for_good=True):
     pass
 signal.raise_signal(signal.SIGINT)
@@ -35,14 +35,14 @@ sys.exit(3)
 """
 LEFT = """
 import sys, threading
-from headrace import ending
-ending.NAMED_S, ending.ENDED_S = 0.01, 0.02
+from headrace import stop_requests
+stop_requests.NAMED_S, stop_requests.ENDED_S = 0.01, 0.02
 
 def waits():
     threading.Event().wait()
 
 HOW
-ending.end_in_time(3)
+stop_requests.end_in_time(3)
 sys.exit(3)
 """
 
