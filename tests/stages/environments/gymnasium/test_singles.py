@@ -43,7 +43,7 @@ COMPOSED = st.recursive(
 )
 
 
-class SupportsScenes(gymnasium.Env):
+class Drawn(gymnasium.Env):
     """Draws observations, lengths of episodes and how they end, and rewards the action; ends by the seed alone.
 
     Args:
@@ -96,7 +96,7 @@ def test_single_environments_give_what_gymnasiums_own_vectorisation_gives(
     none = [None] * num_envs
     arrays = [np.zeros(space.shape, space.dtype) for _ in none] if isinstance(space, spaces.Box) else none
     held = iter({"nothing": none, "its own": arrays, "one for all": arrays[:1] * num_envs}[hold])
-    make = partial(SupportsScenes, space, ends, reward, flag)
+    make = partial(Drawn, space, ends, reward, flag)
     peer = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     own = vectorise(make(next(held)), lambda: make(next(held)), num_envs, "Env")
     peer.action_space.seed(seed)
