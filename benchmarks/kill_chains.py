@@ -106,9 +106,9 @@ class Chain:
         """Kill a host that the run replaces, and check the replacement."""
         victim = self._chance.choice([*self._scenario.victims])
         name = self._scenario.victims[victim]
-        if name == SWEEPER and sweeper_of(command) is None:  # it was killed, and comes back with the next host
+        pid = sweeper_of(command) if name == SWEEPER else self._pid_of(command, name)
+        if pid is None:  # the sweeper was killed, and comes back with the next host
             return
-        pid = self._pid_of(command, name)
         moment = self._wait(command, victim, pid)
         before, newest = said_of(command, name), number_of(command)
         try:
