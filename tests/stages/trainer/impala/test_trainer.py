@@ -201,14 +201,6 @@ def test_policies_are_cloned_towards_the_one_that_acted(actions):
     assert reported.values["loss/policy_cloning"] == [0.0, pytest.approx(expected, rel=1e-3)]
 
 
-def test_without_a_cost_of_policy_cloning_nothing_is_asked_of_the_actors():
-    assert impala(hyperparameters=REPLAY).context.settings.hyperparameters.extra_columns() == ("action_heads",)
-    free = impala(hyperparameters={**REPLAY, "policy_cloning_cost": 0})
-    assert free.context.settings.hyperparameters.extra_columns() == ()
-    for seed in range(2):
-        learn_once(free, experience(SPEC, [10, 10], seed))
-
-
 @pytest.mark.parametrize("settings", [{}, {"network_settings": MEMORY}, {"hyperparameters": {"shared_critic": True}}])
 def test_while_the_critic_is_pretrained_the_policy_stays_and_values_are_discounted_returns(settings):
     reported = Reported()
@@ -227,9 +219,8 @@ def test_while_the_critic_is_pretrained_the_policy_stays_and_values_are_discount
 
 
 @pytest.mark.parametrize(
-    "spec", [SPEC, BehaviorSpec("Test", (VECTOR,), CONTINUOUS), BehaviorSpec("Test", (VECTOR,), HYBRID)]
+    ("spec", "network"), [(SPEC, {}), (BehaviorSpec("Test", (VECTOR,), HYBRID), MEMORY)], ids=["plain", "memory"]
 )
-@pytest.mark.parametrize("network", [{}, MEMORY])
 def test_a_resumed_trainer_goes_on_to_the_same_bits_replay_included(spec, network, tmp_path):
     memory_size = 4 if network else 0
     first, second = (impala(spec, hyperparameters=REPLAY, network_settings=network) for _ in range(2))
@@ -243,13 +234,6 @@ def test_a_resumed_trainer_goes_on_to_the_same_bits_replay_included(spec, networ
         for seed in range(4, 7):
             learn_once(trainer, experience(spec, [9, 11], seed, memory_size))
     np.testing.assert_array_equal(all_weights(first), all_weights(second))
-
-
-def test_without_its_file_the_replay_starts_empty_with_a_warning(tmp_path):
-    trainer = impala(hyperparameters=REPLAY)
-    warning = trainer.load_bulk(tmp_path)
-    assert warning is not None
-    assert "starts empty" in warning
 
 
 def test_a_loss_that_is_not_finite_is_named_and_leaves_all_as_it_was():

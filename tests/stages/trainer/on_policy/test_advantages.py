@@ -57,7 +57,7 @@ def slow(rewards, values, final, lengths, valueless, gammas, lambd):
     seed=st.integers(0, 10_000),
 )
 @examples(25)
-def test_it_equals_the_double_loop_for_any_mix_of_lengths_and_endings(lengths, signals, lambd, seed):
+def test_advantages_equal_those_of_a_double_loop(lengths, signals, lambd, seed):
     random = np.random.default_rng(seed)
     n, k = sum(lengths), len(lengths)
     rewards, values = random.normal(size=(2, n, signals))

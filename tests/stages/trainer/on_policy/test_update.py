@@ -154,7 +154,7 @@ def test_weights_that_only_the_last_step_spoiled_are_restored_as_well():
     assert torch.equal(network.values, weights)
 
 
-def test_what_is_called_after_each_step_gets_the_minibatch_s_rows_and_its_failure_undoes_the_update():
+def test_a_failure_after_a_step_undoes_the_update():
     update, network = make(num_epoch=2)
     seen = []
     rows = rollout(*columns(20, 1))

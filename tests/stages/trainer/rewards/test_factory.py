@@ -5,10 +5,8 @@ import pytest
 import torch
 from trainer_samples import demonstrations
 
-from headrace.config import RewardSignals
 from headrace.stages.errors import LoadError, NotFiniteError, StageError
-from headrace.stages.loading import load_attribute
-from headrace.stages.trainer.rewards import RewardSignal, make_signals
+from headrace.stages.trainer.rewards import make_signals
 
 SMALL = {"network_settings": {"hidden_units": 8, "num_layers": 1}}
 
@@ -34,12 +32,6 @@ def test_signals_come_in_the_order_of_the_settings(make_context, make_spec, tmp_
     }
 
 
-@pytest.mark.parametrize("name", sorted(RewardSignals.model_fields))
-def test_every_built_in_signal_names_its_class(name):
-    reference = RewardSignals.model_validate({"extrinsic": {}}).class_of(name)
-    assert issubclass(load_attribute(reference, None, "reward signal"), RewardSignal)
-
-
 def test_extrinsic_is_what_the_environment_gave(make_context, make_spec, make_transitions):
     spec = make_spec()
     (extrinsic,) = make_signals(make_context(spec, extrinsic={"strength": 3.0}))
@@ -50,11 +42,6 @@ def test_extrinsic_is_what_the_environment_gave(make_context, make_spec, make_tr
     assert transitions.rewards.abs().min() > 0, "the array is the caller's own"
     assert extrinsic.learn(transitions) == {} and extrinsic.state_dict() == {}
     assert not extrinsic.ignores_termination
-
-
-def test_a_signal_keeps_the_trainers_context(make_context, make_spec):
-    context = make_context(make_spec(), extrinsic={})
-    assert [signal.context for signal in make_signals(context)] == [context]
 
 
 def test_the_seed_decides_everything_and_nothing_else_does(make_context, make_spec, same):
@@ -69,22 +56,6 @@ def test_the_seed_decides_everything_and_nothing_else_does(make_context, make_sp
     assert same(states(5, curiosity=SMALL, rnd=SMALL), first)
     assert same(states(5, rnd=SMALL)["rnd"], first["rnd"]), "whichever other signals there are"
     assert not same(states(6, rnd=SMALL)["rnd"], first["rnd"])
-
-
-def test_no_network_starts_as_a_copy_of_another(make_context, make_spec):
-    curiosity, rnd = make_signals(make_context(make_spec(), curiosity=SMALL, rnd=SMALL))
-    weights = (
-        curiosity.state_dict()["network"]["weights"]["body.layers.0.weight"],
-        rnd.state_dict()["network"]["weights"]["layers.0.weight"],
-        rnd.state_dict()["target"]["layers.0.weight"],
-    )
-    assert not any(np.allclose(weights[a], weights[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
-
-
-def test_missing_demonstrations_are_named(make_context, make_spec, tmp_path):
-    context = make_context(make_spec(), folder=tmp_path, gail={"demo_path": "nowhere.stream"})
-    with pytest.raises(StageError, match=r"nowhere\.stream"):
-        make_signals(context)
 
 
 OWN = """

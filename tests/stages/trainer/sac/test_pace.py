@@ -91,16 +91,6 @@ def test_rounds_go_on_in_a_resumed_run(updates, by):
     assert [before + each for each in made(resumed, batches[half:])] == expected[half:]
 
 
-@pytest.mark.parametrize("rounds", [True, False])
-def test_a_run_that_is_resumed_with_rounds_or_without_makes_up_for_nothing(rounds):
-    keys = {"train_freq": 10, "gradient_steps": 2}
-    old, new = (pace_of(**keys) if each else pace_of() for each in (not rounds, rounds))
-    batches = list(pieces(np.zeros(100, np.bool_), 10))
-    made(old, batches[:5])
-    new.load_state_dict(old.state_dict(), 50)
-    assert made(new, batches[5:]) == ([2, 4, 6, 8, 10] if rounds else [10, 20, 30, 40, 50])
-
-
 def test_signals_that_learn_keep_their_ratio_at_the_ends_of_rounds():
     pace = pace_of(train_freq=10, gradient_steps=1, reward_signal_steps_per_update=2)
     for batch, step in pieces(np.zeros(29, np.bool_), 1):
