@@ -171,33 +171,6 @@ def test_the_pointer_reads_all_charts_and_the_mark_that_it_is_at(charts):
     assert charts.values('[data-statistic="Policy/Other 3"]').split()[0] in ("50", "51")
 
 
-def test_numbers_from_a_billion_on_read_well(charts):
-    charts.click(f"{CHART} .name button")
-    ticks = "import('./dom.js').then((dom) => arguments[0](dom.labels([0, 5e9, 1e10])))"
-    assert charts.browser.execute_async_script(ticks) == ["0", "5e9", "1e10"]
-    assert charts.run("return document.querySelector('[data-step]').textContent") == "10,000,000,000"
-
-
-def test_a_print_has_all_charts_in_light_colours(charts):
-    charts.run("localStorage.setItem('theme', 'dark'); document.querySelector('#theme').click();"
-               "document.querySelector('#theme').click()")  # fmt: skip
-    charts.run("window.seen = ''; addEventListener('beforeprint', () => { window.seen ="
-               " [document.documentElement.dataset.theme, document.querySelectorAll('.chart canvas').length].join(); })")  # fmt: skip
-    pages = base64.b64decode(charts.browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
-    assert pages.startswith(b"%PDF")
-    assert charts.run("return window.seen") == "light,33"
-    charts.until("document.documentElement.dataset.theme === 'dark'", "the colours of before")
-
-
-def test_on_a_phone_the_reward_and_the_time_left_are_seen_beside_the_longest_name(browser, address):
-    charts = Charts(browser, address, width=390)
-    right = charts.run("return Math.max(...[...document.querySelectorAll('tbody td:nth-child(-n+3)')].map((cell) => cell.getBoundingClientRect().right))")  # fmt: skip
-    assert right <= 390
-    name = charts.run("return [...document.querySelectorAll('tbody b')].find((each) => each.title.startsWith('a_')).textContent")  # fmt: skip
-    assert re.fullmatch(r"a_\w+…\w+_0", name)
-    assert charts.run("return document.documentElement.scrollWidth <= innerWidth")
-
-
 def axe() -> str:
     """The text of axe-core."""
     if path := os.environ.get("HEADRACE_AXE"):

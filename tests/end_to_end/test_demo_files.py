@@ -65,22 +65,6 @@ def test_ppo_takes_a_demo_file_for_cloning_and_gail(recorded, tmp_path):
     assert {"Losses/GAIL Loss", "Policy/Gail Reward", "Losses/Pretraining Loss"} <= statistics
 
 
-def test_sac_takes_a_demo_file_for_cloning_and_gail(swung, tmp_path):
-    plain = sac(
-        behaviors__Pendulum__max_steps=300,
-        behaviors__Pendulum__reward_signals=gail_of(swung),
-        behaviors__Pendulum__behavioral_cloning={
-            "demo_path": str(swung.parent),
-            "steps": 300,
-            "samples_per_update": 32,
-            "num_epoch": 1,
-        },
-        **INLINE,
-    )
-    statistics = told(run_here(plain, tmp_path, "run"), "Pendulum")
-    assert {"Losses/GAIL Loss", "Policy/GAIL Expert Estimate", "Losses/Pretraining Loss"} <= statistics
-
-
 def test_a_demo_file_of_another_behaviour_is_refused_before_anything_is_learned(swung, tmp_path):
     plain = cartpole(behaviors__CartPole__reward_signals=gail_of(swung), **INLINE)
     with pytest.raises(

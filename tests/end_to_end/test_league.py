@@ -136,7 +136,7 @@ def test_a_league_that_is_carried_in_one_file_has_its_pool(folder, tmp_path):
 
 
 @pytest.mark.lengthy
-def test_a_league_goes_on_where_it_was(folder):
+def test_a_league_is_resumed(folder):
     before = report_in(folder)
     longer = {**LEAGUE, "behaviors": {"RPS": {**LEAGUE["behaviors"]["RPS"], "max_steps": 1000}}}
     run_here(longer, folder.parent, "first", resume=True)
@@ -184,7 +184,7 @@ def test_learners_take_turns(tmp_path, monkeypatch):
 
 
 @pytest.mark.lengthy
-def test_what_is_only_played_is_played_by_the_first_learner(folder):
+def test_inference_plays_a_league_with_its_first_learner(folder):
     played = {**LEAGUE, "inference": {"episodes": 10}}
     result = run_here(played, folder.parent, "first", inference=True)
     assert set(result.behaviors) == {"RPS"}

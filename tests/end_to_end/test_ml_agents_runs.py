@@ -70,10 +70,7 @@ def test_another_run_starts_from_its_networks_at_step_0(left, tmp_path, caplog):
     assert taken in caplog.messages
 
 
-@pytest.mark.parametrize("file", ["Simple.onnx", pytest.param("Simple/checkpoint.pt", marks=pytest.mark.slow)])
-def test_resume_with_inference_plays_it_as_ml_agents_documents_it(left, tmp_path, file):
-    if file == "Simple/checkpoint.pt":
-        (left / "Simple.onnx").unlink()
+def test_resume_with_inference_plays_a_run_of_ml_agents(left, tmp_path):
     told = Command(tmp_path, configuration(tmp_path), "--resume", "--inference").end_after("Step: 500.")
     assert "Not Training." in told
     assert (left / "Simple" / "checkpoint.pt").read_bytes() == SAMPLE.path.read_bytes()

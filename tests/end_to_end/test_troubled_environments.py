@@ -30,7 +30,7 @@ def test_one_that_can_not_even_be_made_is_named(tmp_path):
 
 
 def test_a_reward_that_is_not_a_number_is_named_and_not_trained_on(tmp_path):
-    """In processes tests/chaos has it."""
+    """tests/chaos tests this in processes."""
     with pytest.raises(RunFailed) as failed:
         run_here(changed(troubled(trouble="nan", after=550), INLINE), tmp_path, "run")
     assert "TroubledEnv', instance 0: step() returned reward nan" in str(failed.value)

@@ -61,7 +61,7 @@ def learning(start, tmp_path):
 
 
 @pytest.mark.parametrize("event", [CTRL_C, CTRL_BREAK, CLOSE], ids=["Ctrl-C", "Ctrl-Break", "a closed console"])
-def test_what_the_console_asks_saves_a_checkpoint_and_leaves_no_game(learning, event):
+def test_a_console_event_saves_a_checkpoint_and_leaves_no_game(learning, event):
     ask(learning.process.pid, event)
     assert learning.wait() == 0, learning.output
     assert "Learning was interrupted" in learning.output

@@ -62,7 +62,7 @@ def test_hosts_end_with_a_main_that_is_killed_and_the_run_resumes(start):
 
 
 @pytest.mark.timeout(300)
-def test_what_a_host_raises_as_it_starts_is_shown(start, tmp_path):
+def test_an_exception_of_a_host_at_its_start_is_shown(start, tmp_path):
     folder = tmp_path / "modules"
     folder.mkdir()
     (folder / "torch.py").write_text("raise ImportError('DLL load failed')\n", encoding="utf-8")
