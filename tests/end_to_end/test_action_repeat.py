@@ -40,7 +40,7 @@ def whole(tmp_path_factory):
     return run_here(changed(LEARNED, INLINE), tmp_path_factory.mktemp("whole"), "run").folder
 
 
-def test_a_learned_repeat_is_a_head_of_the_actions_with_a_histogram_and_a_count_of_environment_steps(whole):
+def test_a_learned_repeat_has_a_histogram_and_a_count_of_environment_steps(whole):
     curve = curves(whole)
     frames = [event.value for event in curve.Scalars("Environment/Frames")]
     steps = [event.step for event in curve.Scalars("Environment/Frames")]

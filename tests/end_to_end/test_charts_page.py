@@ -119,7 +119,7 @@ def charts(browser: Any, address: str) -> Charts:
     return Charts(browser, address)
 
 
-def test_runs_share_charts_and_seeds_are_their_mean_until_each_is_asked_for(charts):
+def test_runs_share_charts_and_seeds_are_averaged(charts):
     names = "[...document.querySelectorAll('.legend button')].map((each) => each.dataset.line).join()"
     assert charts.run(f"return {names}") == "ppo × 2,sac-1"
     assert charts.values().split() == ["101", "110"]  # (100 + 102) / 2, and 110
@@ -133,7 +133,7 @@ def test_runs_share_charts_and_seeds_are_their_mean_until_each_is_asked_for(char
     assert complaints(charts.browser) == []
 
 
-def test_the_axes_the_marks_and_the_files(charts):
+def test_a_chart_has_axes_marks_and_files(charts):
     charts.click("[data-option=mean]")
     words = charts.enlarged()
     assert "return of the finished episodes" in words
@@ -158,7 +158,7 @@ def test_the_axes_the_marks_and_the_files(charts):
     assert complaints(charts.browser) == []
 
 
-def test_the_pointer_reads_all_charts_and_the_mark_that_it_is_at(charts):
+def test_the_pointer_shows_the_values_of_all_charts(charts):
     from selenium.webdriver import ActionChains
 
     newest = f"document.querySelector('{CHART} .values').innerText"

@@ -75,7 +75,7 @@ def two_trajectories() -> TrajectoryBatch:
 # Alone: a stage is a function of what it is fed. --------------------------------------------------------------------
 
 
-def test_the_example_of_contributing_drops_short_trajectories_one_by_one_and_takes_empty_batches():
+def test_the_example_of_contributing_drops_short_trajectories():
     page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (example,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class DropShort" in code]
     written: dict[str, type] = {}

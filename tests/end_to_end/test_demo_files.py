@@ -38,7 +38,7 @@ def imitating(demo):
     return changed(plain, {**INLINE, "env_settings__seed": 3})
 
 
-def test_a_demo_file_teaches_without_any_environment_the_weights_that_the_recording_teaches(recorded, tmp_path, caplog):
+def test_a_demo_file_teaches_the_same_weights_as_its_recording(recorded, tmp_path, caplog):
     caplog.set_level("INFO")
     for name, source in zip(("stream", "demo"), recorded, strict=True):
         run_here(imitating(source), tmp_path, name)

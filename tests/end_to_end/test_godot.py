@@ -130,7 +130,7 @@ def test_a_game_that_breaks_once_is_started_again_and_the_run_goes_on(tmp_path, 
     assert "the others continue" in caplog.text
 
 
-def test_a_game_that_breaks_again_and_again_ends_the_run_with_a_checkpoint(tmp_path):
+def test_a_game_that_breaks_repeatedly_ends_the_run_with_a_checkpoint(tmp_path):
     with pytest.raises(RunFailed, match="(?s)return code 5.*not restarted again.*restarts_rate_limit_n"):
         trained(tmp_path, few_steps(tmp_path, "--fault=exit5", "--fault_at=20"))
     assert any((tmp_path / "results" / "run" / "checkpoints").iterdir())

@@ -118,7 +118,7 @@ def assert_went_on(before: dict[str, Any], after: dict[str, Any]) -> None:
     assert sum(more.values()) > sum(games.values())
 
 
-def test_main_is_killed_and_the_league_goes_on_with_the_pool_and_the_payoffs_of_its_checkpoint(start, tmp_path):
+def test_a_league_resumes_after_main_is_killed(start, tmp_path):
     command = start(CONFIG)
     league = League(command.run_folder)
     for number in range(KILLS):
@@ -140,7 +140,7 @@ def test_main_is_killed_and_the_league_goes_on_with_the_pool_and_the_payoffs_of_
 
 
 @pytest.mark.parametrize(("victim", "learning"), [("learner-RPS.main", "all"), ("actor-0", "turns")])
-def test_a_host_is_killed_and_the_league_goes_on_with_all_that_it_had(start, victim, learning):
+def test_a_league_continues_after_a_host_is_killed(start, victim, learning):
     plain = deepcopy(CONFIG)
     plain["behaviors"]["RPS"]["league"]["learning"] = learning
     command = start(plain)

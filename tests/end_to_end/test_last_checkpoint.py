@@ -93,7 +93,7 @@ def test_the_last_checkpoint_has_time_as_long_as_its_file_grows(start):
     assert_it_goes_on(command, plain)
 
 
-def test_the_exported_policy_has_averaged_weights_while_the_learner_goes_on_with_its_own(tmp_path):
+def test_the_exported_policy_has_averaged_weights(tmp_path):
     regularization = {"averaged_share": 0.5}
     plain = cartpole(behaviors__CartPole__hyperparameters__regularization=regularization, **INLINE)
     run = run_here(plain, tmp_path, "run")

@@ -57,7 +57,7 @@ def test_a_killed_main_leaves_no_game(start, tmp_path, options, hosts):
 
 
 @pytest.mark.parametrize("options", OF_ACTORS)
-def test_a_killed_actor_leaves_no_game_and_its_replacement_plays_on(start, tmp_path, options):
+def test_a_killed_actor_leaves_no_game_and_is_replaced(start, tmp_path, options):
     command = start(playing(tmp_path, PROCESSES, **options), beside=[GAME_ENV])
     number = command.until_checkpoint(0).number
     before = games(tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -64,20 +63,3 @@ def test_a_second_signal_ends_a_run_whose_event_loop_is_held(start, tmp_path):
     assert "in hang" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()
-
-
-@pytest.mark.slow
-def test_time_in_which_all_processes_are_stopped_does_not_count_as_silence(start):
-    command = start(cartpole(behaviors__CartPole__max_steps=10**7, **LIMITS))
-    command.until(lambda: "Step: 1000." in command.output, "the first summary")
-    said, stopped = len(command.output), command.processes()
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(12)  # what is tested is that this time does not count
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
-    summaries = command.output.count("Step: ")
-    command.until(lambda: command.output.count("Step: ") > summaries + 2, "further summaries")
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    assert "has been silent" not in command.output[said:]

@@ -28,7 +28,7 @@ class Failing(Stage):
 """
 
 
-def test_a_run_shows_its_wiring_its_progress_its_curves_and_its_end(beside):
+def test_the_api_shows_the_wiring_progress_curves_and_end_of_a_run(beside):
     plain = volley(**INLINE, behaviors__Volley__max_steps=10**8, behaviors__Volley__summary_freq=250)
     page = beside(changed(plain, {"pipeline__stages": [{"use": "calm_stages:Calm"}]}))
     state = page.until(lambda s: s["behaviors"] and s["behaviors"][0]["step"] > 2500, "some steps")

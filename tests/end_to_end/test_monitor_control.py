@@ -75,7 +75,7 @@ def assert_paused_and_resumed(page):
 
 
 @pytest.mark.slow
-def test_an_actor_that_dies_in_a_pause_is_replaced_and_waits_too(steered):
+def test_an_actor_that_dies_in_a_pause_is_replaced(steered):
     page = steered()
     page.call(f"{RUN}/pause", body={})
     step = stands_still(page)
@@ -193,7 +193,7 @@ def one_page(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_without_the_option_nothing_can_be_steered(start):
+def test_controls_are_off_without_monitor_control(start):
     page = Page(start(LONG, "--monitor=0"))
     assert page.token == ""
     page.until(lambda state: state["status"] == "running", "the start")

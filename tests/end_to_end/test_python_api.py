@@ -120,7 +120,7 @@ def test_a_mean_reward_that_is_reached_ends_the_learning(tmp_path, caplog):
     assert again.version == behavior.version
 
 
-def test_a_run_ends_with_a_checkpoint_when_its_time_is_over_and_may_be_resumed(tmp_path, caplog):
+def test_a_run_ends_with_a_checkpoint_at_max_wall_time(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     plain = here(tmp_path, behaviors__CartPole__max_steps=10**7, pipeline__max_wall_time_s=0.5)
     result = run(plain)

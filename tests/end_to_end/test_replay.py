@@ -145,7 +145,7 @@ def replaying(plain, run_folder, **changes):
     return changed({**plain}, {**INLINE, "replay__streams": list(streams(run_folder)), **changes})
 
 
-def test_a_recording_announces_the_columns_that_its_rows_have(recorded):
+def test_a_recording_lists_the_columns_of_its_rows(recorded):
     _, _, run_folder = recorded
     for path in streams(run_folder):
         reader = StreamReader(path)

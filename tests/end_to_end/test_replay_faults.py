@@ -35,7 +35,7 @@ def behind_processor(recorded):
     return next(path for path in streams(recorded) if "agent_processor" in path)
 
 
-def test_a_recording_describes_behaviors_that_are_born_late_too(behind_processor):
+def test_a_recording_describes_behaviors_that_appear_late(behind_processor):
     batches = [frame.message for frame in StreamReader(behind_processor) if isinstance(frame.message, TrajectoryBatch)]
     assert batches[0].behavior == "Early"
     assert {batch.behavior for batch in batches} == {"Early", "Late"}
@@ -51,11 +51,11 @@ def replayed(results, *recordings, **changes):
     return run_here(plain, results, "replay")
 
 
-def test_a_behavior_that_is_born_late_is_replayed_from_behind_the_agent_processor(behind_processor, tmp_path):
+def test_a_late_behavior_is_replayed_from_the_agent_processors_recording(behind_processor, tmp_path):
     assert replayed(tmp_path, behind_processor).behaviors["Late"].step >= 2000
 
 
-def test_a_behavior_that_is_born_late_is_replayed_from_the_trainers_receivers(recorded, tmp_path):
+def test_a_late_behavior_is_replayed_from_the_trainers_recordings(recorded, tmp_path):
     replayed(tmp_path, *[path for path in streams(recorded) if "agent_processor" not in path])
     for name in ("Early", "Late"):
         assert weights_digest(tmp_path / "replay", name) == weights_digest(recorded, name)
@@ -104,7 +104,7 @@ def test_a_forged_message_ends_the_replay_by_name(behind_processor, kind, tmp_pa
         replayed(tmp_path, forged(tmp_path / "forged.stream", behind_processor, change))
 
 
-def test_a_recording_that_was_cut_is_replayed_as_far_as_it_goes(behind_processor, tmp_path):
+def test_a_truncated_recording_is_replayed_to_its_last_whole_message(behind_processor, tmp_path):
     path = str(tmp_path / "cut.stream")
     data = Path(behind_processor).read_bytes()
     Path(path).write_bytes(data[: int(len(data) * 0.9)])

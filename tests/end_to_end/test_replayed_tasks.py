@@ -21,7 +21,7 @@ def carts(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("changes", "kept"), [([], True), (NO_REPLAY, False)], ids=["replayed", "not replayed"])
-def test_a_task_is_kept_while_another_one_is_learned_if_it_is_replayed_and_cloned(changes, kept, tmp_path):
+def test_replay_and_cloning_preserve_a_task_while_another_is_learned(changes, kept, tmp_path):
     overrides = [
         *(f"behaviors.Carts.hyperparameters.{change}" for change in changes),
         "behaviors.Carts.checkpoint_interval=100000",

@@ -21,7 +21,7 @@ LONG = {"behaviors__CartPole__max_steps": 10**7}
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_500_restarts_leave_main_and_the_learner_as_they_were(start):
+def test_500_restarts_leak_nothing(start):
     """Of two actors, each of which exits soon; `pytest -s` prints the figures."""
     plain = changed(troubled(trouble="os._exit", after=150), {**LONG, **UNLIMITED, "env_settings__num_envs": 2})
     command = start(plain, beside=[TROUBLED_ENV])

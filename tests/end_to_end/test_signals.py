@@ -14,7 +14,7 @@ LONG = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__check
 """A run that makes no checkpoint of its own accord."""
 
 
-def test_a_run_that_waits_for_its_game_ends_at_a_signal_without_a_complaint(start):
+def test_a_run_that_waits_for_its_game_ends_at_a_signal(start):
     waits = {
         "environment": {"kind": "open_protocol"},
         "env_settings": {"base_port": 0},

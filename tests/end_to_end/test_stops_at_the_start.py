@@ -24,8 +24,6 @@ TRAINER = {"behaviors__CartPole": {**cartpole()["behaviors"]["CartPole"], "train
 ONLY_NAMED = {"behaviors__CartPole": {"trainer_type": "startled:Nothing"}, "pipeline__hosts__actors__kind": "inline"}
 """A trainer whose module is imported to find out what kind of trainer it is."""
 NETWORK = {"behaviors__CartPole": {"network_settings": {"network": "startled_trainer:Network"}}}
-STAGE = {"pipeline__stages": [{"use": "startled:MainStage", "host": "main"}]}
-WRITER = {"pipeline__statistics_writers": [{"use": "startled:Writer"}]}
 SOON = {"pipeline__supervision__grace_s": 3.0}
 """Hosts have half a second to end."""
 
@@ -51,9 +49,7 @@ PHASES = [
     phase("probe", "environment", 130, **MEASURED),
     phase("probe", "step", 130, signal.SIGINT, slow=True, **MEASURED),
     phase("main", "import", 130, **MEASURED, **ONLY_NAMED),  # in a thread
-    phase("main", "writer", 130, **WRITER),
     phase("main", "environment", 130, **INLINE),
-    phase("main", "stage", 130, slow=True, **STAGE, **TRAINER),
     phase("actor", "reset", 0, signal.SIGINT, **SOON),
     phase("learner", "import of the trainer", 0, slow=True, **TRAINER),
     phase("learner", "network", 0, **NETWORK, **SOON),

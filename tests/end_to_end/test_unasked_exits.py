@@ -21,14 +21,14 @@ NAMED = {
 
 
 @pytest.mark.parametrize("trouble", NAMED)
-def test_an_environment_that_asks_its_process_to_exit_ends_the_run_which_names_it_and_is_saved(tmp_path, trouble):
+def test_an_environment_that_exits_ends_the_run_with_a_checkpoint(tmp_path, trouble):
     """tests/chaos tests this in processes."""
     with pytest.raises(RunFailed, match=rf"the environment's step\(\) requested an exit: {NAMED[trouble]}"):
         run_here(changed(troubled(trouble=trouble, after=100), INLINE), tmp_path, "run")
     read_whole_checkpoint(tmp_path / "run")
 
 
-def test_a_callback_that_exits_ends_the_run_which_names_it_and_is_saved(tmp_path):
+def test_a_callback_that_exits_ends_the_run_with_a_checkpoint(tmp_path):
     def leave(snapshot: ProgressSnapshot) -> None:
         if any(behavior.updates for behavior in snapshot.behaviors):
             raise SystemExit

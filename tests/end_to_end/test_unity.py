@@ -82,7 +82,7 @@ def test_a_run_trains_in_two_builds_and_leaves_a_results_folder(tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_two_actors_number_their_programs_one_after_the_other(start, tmp_path):
+def test_builds_of_two_actors_are_numbered_consecutively(start, tmp_path):
     plain = unity(tmp_path, "--companions", 4, num_envs=2, pipeline__hosts__actors__replicas=2, **PATIENT)
     command = start(plain)
     assert command.wait() == 0, command.output
@@ -157,7 +157,7 @@ def test_stopping_the_editor_ends_the_run_normally(start, tmp_path, press_play):
 
 @pytest.mark.slow
 @NEEDS_PORT_5004
-def test_the_end_of_training_lets_the_editor_go_on(start, tmp_path, press_play):
+def test_the_editor_survives_the_end_of_training(start, tmp_path, press_play):
     command = start(in_editor(tmp_path, **INLINE))
     command.until(lambda: "Listening on port 5004" in command.output, "the word that it listens")
     editor = press_play("--agents", 4)

@@ -49,9 +49,7 @@ def test_an_expert_is_imitated_and_the_accuracy_is_reported(make_trainer, make_b
 
 
 @pytest.mark.lengthy
-def test_shuffled_actions_are_foretold_worse_than_those_that_belong_to_what_was_seen(
-    make_trainer, make_batch, statistics
-):
+def test_shuffled_actions_are_predicted_worse(make_trainer, make_batch, statistics):
     found = []
     for shuffled in (None, 1):
         trainer = make_trainer(DISCRETE, hyperparameters={"learning_rate": 3e-2})
@@ -61,7 +59,7 @@ def test_shuffled_actions_are_foretold_worse_than_those_that_belong_to_what_was_
     assert found[0][1] > found[1][1] + 0.3
 
 
-def test_a_teachers_actions_are_read_in_its_own_terms(make_trainer, make_batch, statistics):
+def test_a_teachers_actions_are_read_in_its_own_range(make_trainer, make_batch, statistics):
     batch = make_batch([64], ActionSpec(2))
     squashed = batch.replace(continuous_actions=batch.rows["continuous_actions"] / 3)
     weights = []
@@ -136,7 +134,7 @@ def test_held_out_rows_count_towards_the_buffer_size(make_trainer, make_batch):
     assert trainer.rows_per_update == 64
 
 
-def test_an_update_of_nothing_but_held_out_steps_learns_nothing_and_says_so(make_trainer, make_batch, caplog):
+def test_an_update_of_only_held_out_steps_learns_nothing_and_warns(make_trainer, make_batch, caplog):
     trainer = make_trainer(hyperparameters={"held_out": 0.9})
     before = flat_weights(trainer)
     batch = make_batch([8] * 20)
@@ -148,7 +146,7 @@ def test_an_update_of_nothing_but_held_out_steps_learns_nothing_and_says_so(make
     np.testing.assert_array_equal(before, flat_weights(trainer))
 
 
-def test_too_few_episodes_to_hold_any_out_are_warned_of_once(make_trainer, make_batch, statistics, caplog):
+def test_too_few_episodes_to_hold_out_cause_one_warning(make_trainer, make_batch, statistics, caplog):
     trainer = make_trainer(hyperparameters={"held_out": 1e-6})
     with caplog.at_level(logging.WARNING):
         teach(trainer, make_batch, 3)
@@ -205,7 +203,7 @@ def test_with_memory_it_takes_the_action_before_from_the_trajectory_or_from_befo
         (ActionSpec(1, (3, 2), masked=True), {}, (IMAGE, ObservationSpec("vector", (3,)))),
     ],
 )
-def test_a_resumed_trainer_goes_on_bit_by_bit(make_trainer, make_batch, actions, network, observations):
+def test_a_resumed_trainer_continues_bit_for_bit(make_trainer, make_batch, actions, network, observations):
     def run(trainer, batches):
         for batch in batches:
             trainer.add(batch)
@@ -232,7 +230,7 @@ def test_the_state_of_another_network_is_refused_by_the_tensors_name(make_traine
         make_trainer(network_settings={"normalize": True}).load_state_dict(make_trainer().state_dict())
 
 
-def test_another_run_can_start_from_its_weights_alone(make_trainer, make_batch):
+def test_another_run_can_start_from_the_weights(make_trainer, make_batch):
     taught = make_trainer(network_settings={"normalize": True})
     teach(taught, make_batch, 3)
     fresh = make_trainer(seed=5, network_settings={"normalize": True})

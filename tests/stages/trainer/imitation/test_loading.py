@@ -25,7 +25,7 @@ def test_a_file_is_found_beside_the_yaml_first_and_then_in_the_working_directory
     assert len(load_demonstrations(str(tmp_path / "other.stream"), SPEC, beside)) == 3
 
 
-def test_a_folder_stands_for_all_its_files_of_known_kinds_and_a_pattern_for_what_it_matches(record, expert, tmp_path):
+def test_a_demo_path_may_be_a_folder_or_a_pattern(record, expert, tmp_path):
     record([expert([2], seed=1)], "demos/a1.stream")
     record([expert([3], seed=2)], "demos/a2.stream")
     record([expert([4], seed=3)], "demos/b.stream")
@@ -61,7 +61,7 @@ def test_a_demo_beside_the_stream_of_its_name_counts_once(record, expert, tmp_pa
 
 
 @pytest.mark.parametrize("path", ["nothing.stream", "nowhere/", "no*.stream"])
-def test_a_path_that_leads_nowhere_is_refused_with_where_it_was_looked_for(path, tmp_path):
+def test_a_missing_demo_path_is_refused_with_the_folders_searched(path, tmp_path):
     with pytest.raises(
         StageError, match=r"behaviors\.Test: demo_path .*: no file or folder matches; looked in"
     ) as error:
@@ -69,7 +69,7 @@ def test_a_path_that_leads_nowhere_is_refused_with_where_it_was_looked_for(path,
     assert str(tmp_path) in str(error.value)
 
 
-def test_files_of_no_known_kind_and_empty_folders_are_refused(tmp_path):
+def test_files_of_unknown_kinds_and_empty_folders_are_refused(tmp_path):
     (tmp_path / "demos").mkdir()
     with pytest.raises(StageError, match=r"'demos': the folder is empty; expected \.demo, \.stream or \.json files"):
         load_demonstrations("demos", SPEC, tmp_path)

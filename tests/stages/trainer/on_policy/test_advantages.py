@@ -68,7 +68,7 @@ def test_advantages_equal_those_of_a_double_loop(lengths, signals, lambd, seed):
     np.testing.assert_allclose(advantages(*arguments), slow(*arguments), rtol=1e-9, atol=1e-9)
 
 
-def test_each_signal_has_its_own_discount_and_its_own_end_and_a_truncated_episode_goes_on_for_all():
+def test_each_signal_has_its_own_discount_and_its_own_end():
     # Two trajectories of two rows: one terminated, one truncated. The second signal goes on beyond termination.
     rewards = np.array([[1.0, 0.0], [2.0, 4.0], [1.0, 1.0], [0.0, 2.0]])
     values = np.array([[1.0, 2.0], [3.0, 4.0], [2.0, 0.0], [4.0, 8.0]])

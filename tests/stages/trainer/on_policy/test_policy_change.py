@@ -29,7 +29,7 @@ def k3(ratio):
     return ratio - 1 - log(ratio)
 
 
-def test_an_epoch_is_measured_as_by_hand():
+def test_the_measures_of_an_epoch_equal_those_by_hand():
     # Two minibatches of ratios 0.5, 1, 1.1 and 1.3: k3 is 0.1931, 0, 0.0047, 0.0376.
     found = change_of(measured([ratios([0.5], [1.0]), ratios([1.1], [1.3])], [1.0, 1.0], 0.2, SINGLE_TRAINER))
     assert found.approximate_kl == pytest.approx((0.193147 + 0.0 + 0.00469 + 0.037636) / 4, abs=1e-5)

@@ -43,7 +43,7 @@ def test_a_resumed_trainer_is_bit_for_bit_the_one_that_was_never_interrupted(mem
     assert whole.version == resumed.version > 2
 
 
-def test_rows_from_before_a_resume_are_nobody_s_mates(make_trainer):
+def test_a_resumed_trainer_has_no_mates_for_older_rows(make_trainer):
     """Ticks begin anew then, and the actors' numbers as well."""
     before, after = (Piece(agent, 0, [1], [0], [0], [0], 2) for agent in (1, 2))
     whole = make_trainer()
@@ -74,7 +74,7 @@ def test_a_group_s_reward_that_is_not_finite_is_refused_by_name(make_trainer):
         make_trainer().add(batch_of([Piece(3, 0, [1, 2], [0, 0], [0, 0], [0, np.inf], 3)]))
 
 
-def test_without_groups_it_says_that_ppo_would_do(caplog):
+def test_poca_without_groups_recommends_ppo(caplog):
     with caplog.at_level(logging.WARNING):
         trainer_of("poca", BehaviorSpec("Test", (VECTOR,), CONTINUOUS))
     assert "this environment has no groups, so each agent learns separately; ppo does the same faster" in caplog.text

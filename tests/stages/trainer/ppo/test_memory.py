@@ -42,7 +42,7 @@ def evaluated(trainer):
     return trainer.prepare(trainer.buffer.chains())
 
 
-def test_the_critics_memory_is_carried_from_one_trajectory_of_an_agent_to_its_next_also_across_updates():
+def test_the_critics_memory_is_carried_across_trajectories_and_updates():
     """Equal to one long evaluation: the learning rate is 0 in effect, so that updates change no weight."""
     trainer = made(normalize=False, learning_rate=1e-30, learning_rate_schedule="constant")
     batches = [
@@ -84,7 +84,7 @@ def test_an_anchor_sees_the_rows_in_their_sequences():
     assert trainer.state_dict()["anchor"].keys() == trainer.state_dict()["weights"].keys()
 
 
-def test_agents_whose_episode_ended_leave_no_memory_behind():
+def test_memories_of_ended_episodes_are_discarded():
     trainer = made()
     trainer.add(batch_of([20, 12], [5, 6], [0, 0], [False, True]))
     trainer.learn()

@@ -44,7 +44,7 @@ def test_extrinsic_is_what_the_environment_gave(make_context, make_spec, make_tr
     assert not extrinsic.ignores_termination
 
 
-def test_the_seed_decides_everything_and_nothing_else_does(make_context, make_spec, same):
+def test_the_initial_weights_depend_only_on_the_seed(make_context, make_spec, same):
     spec = make_spec()
 
     def states(seed, **signals):
@@ -95,9 +95,7 @@ def own(tmp_path, make_context, make_spec):
     return lambda **signals: make_signals(make_context(make_spec(), folder=tmp_path, **signals))
 
 
-def test_a_signal_of_ones_own_is_made_by_its_class_and_stands_behind_the_built_in_ones(
-    own, make_spec, make_transitions
-):
+def test_a_custom_signal_follows_the_built_in_ones(own, make_spec, make_transitions):
     signals = own(calm={"use": "own_signals:Calm", "with": {"free": 2.0}, "strength": 0.5, "gamma": 0.9}, extrinsic={})
     assert [signal.name for signal in signals] == ["extrinsic", "calm"]
     calm, transitions = signals[1], make_transitions(make_spec(), 5000)
@@ -137,9 +135,7 @@ def test_a_signal_that_cant_be_made_is_a_mistake_at_its_key(own, block, key, pro
         ("Endless", NotFiniteError, r"the reward of 4 of 4 steps is NaN or infinite.*see Endless\.compute"),
     ],
 )
-def test_rewards_that_cant_be_learned_from_name_behaviour_and_signal(
-    own, make_spec, make_transitions, name, error, problem
-):
+def test_invalid_rewards_of_a_custom_signal_are_named(own, make_spec, make_transitions, name, error, problem):
     (signal,) = own(mine={"use": f"own_signals:{name}"})
     with pytest.raises(error, match=rf"Test: reward signal mine: {problem}"):
         signal.rewards(make_transitions(make_spec(), 4))

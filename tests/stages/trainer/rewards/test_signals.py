@@ -57,7 +57,7 @@ def test_every_kind_of_observation_and_action_is_learned_from(
 
 
 @pytest.mark.parametrize("name", SIGNALS)
-def test_a_resumed_signal_goes_on_bit_for_bit(name, make_spec, make_signal, make_transitions, same):
+def test_a_resumed_signal_continues_bit_for_bit(name, make_spec, make_signal, make_transitions, same):
     spec = make_spec()
     extra = {"use_actions": True, "use_vail": True} if name == "gail" else {}
     original = make_signal(name, spec, network_settings=NORMALIZED, **extra)

@@ -56,7 +56,7 @@ def test_a_resumed_run_continues_the_sum_of_an_episode():
     np.testing.assert_allclose(reported(resumed_before=2), reported(), rtol=1e-6)
 
 
-def test_an_episode_that_goes_on_is_not_reported():
+def test_an_unfinished_episode_is_not_reported():
     statistics = Reported()
     trainer = made(statistics)
     trainer.add(next(pieces_of_one_agent([5], [False])))

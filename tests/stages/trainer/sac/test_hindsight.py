@@ -283,7 +283,7 @@ def test_without_an_environment_it_is_refused_by_name():
         memory_of(rewards=None)
 
 
-def test_goals_are_columns_wherever_they_stand_and_in_float64_too():
+def test_goals_may_be_at_any_position_and_in_float64():
     spec = BehaviorSpec(
         "Test",
         (

@@ -81,7 +81,7 @@ def test_a_round_has_its_updates_when_it_is_over(seed, freq, by_episodes, update
 
 @pytest.mark.parametrize("updates", [None, 3])
 @pytest.mark.parametrize("by", ["step", "episode_end"])
-def test_rounds_go_on_in_a_resumed_run(updates, by):
+def test_a_resumed_run_continues_its_round(updates, by):
     keys = {"train_freq": 3, "gradient_steps": updates, "update_at": by, "buffer_init_steps": 10}
     batches = list(pieces(np.random.default_rng(1).random(200) < 0.2, 5))
     whole, first, resumed = (pace_of(**keys) for _ in range(3))

@@ -331,7 +331,7 @@ def test_updates_wait_for_the_end_of_an_episode_if_they_are_made_there():
     assert again.state_dict()["due_step"] == 48
 
 
-def test_one_policy_acts_through_a_round_and_then_all_of_its_updates_are_made():
+def test_updates_of_a_round_are_made_after_the_round():
     trainer = make_trainer(hyperparameters={"train_freq": 12, "gradient_steps": 5, "buffer_init_steps": 12})
     assert trainer.rows_per_update == 12
     for seed, expected in enumerate([0, 0, 0, 5, 5, 10]):
@@ -342,7 +342,7 @@ def test_one_policy_acts_through_a_round_and_then_all_of_its_updates_are_made():
     assert trainer.version == 3
 
 
-def test_a_replay_memory_keeps_rewards_as_they_are_and_scales_them_by_the_deviation_of_now():
+def test_replayed_rewards_are_scaled_by_the_current_deviation():
     trainer = make_trainer(reward_signals={"extrinsic": {"gamma": 0.5}}, hyperparameters={"reward_normalization": True})
     seen = []
     step = trainer.update.advance
@@ -376,7 +376,7 @@ def test_a_target_entropy_is_of_continuous_actions():
         make_trainer(DISCRETE, hyperparameters={"target_entropy": -2})
 
 
-def test_targets_follow_at_every_so_manyth_update():
+def test_targets_follow_at_each_target_update_interval():
     trainer = make_trainer(hyperparameters={"target_update_interval": 3, "tau": 1.0, "steps_per_update": 1})
     begun = trainer.update.target.values.clone()
     critics = []
