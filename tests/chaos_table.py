@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 PLACES = ("environment", "game", "ActorStage", "MainStage", "trainer", "publisher", "writer")
@@ -22,8 +21,6 @@ CHANGED = "process changed"
 ASKED = ("terminal closed", "two signals")
 """Main is asked to end, in the middle of what the place does."""
 FAULTS = ("raise", *EXITS, *DIES, *HANGS, "await for ever", "slow", *OUTPUTS, REPLACED, *ASKED, CHANGED)
-KINDS = (EXITS, DIES, HANGS, ("await for ever",), OUTPUTS)
-"""Those that the run has to see by itself, by the way in which it does."""
 IN_MAIN = ("MainStage", "publisher", "writer")
 OF_RAY = ("raylet", "gcs_server")
 """Processes of a Ray of the run's own; there is one fault: they are killed."""
@@ -139,31 +136,12 @@ def saves_what_was_learned(cell: Cell) -> bool:
 
 
 def diagonal() -> set[Cell]:
-    """Some cells: an exit, a hang and an endless wait.
+    """Some cells: an exit and an endless wait.
 
-    end_to_end has the others: test_crash.py hosts that die, test_troubled_environments.py NaN, test_unasked_exits.py
-    writers that exit.
+    end_to_end has the others: test_crash.py hosts that die, test_leftovers.py games that hang,
+    test_troubled_environments.py NaN, test_unasked_exits.py writers that exit.
     """
     return {
         Cell("MainStage", "first item", "sys.exit(0)"),
-        Cell("game", "end", "hang in C"),
         Cell("ActorStage", "mid-run", "await for ever"),
     }
-
-
-def tabulated(held: Iterable[Cell], failed: Iterable[Cell]) -> str:
-    """The table in Markdown: of each place and moment, how many cells held, have failed, and make no sense."""
-    all_held, all_failed = {*held}, {*failed}
-    lines = ["| place | " + " | ".join(MOMENTS) + " |", "|---" * (1 + len(MOMENTS)) + "|"]
-    for place in (*PLACES, *(place for place in OF_RAY if place in {cell.place for cell in all_held | all_failed})):
-        row = []
-        for moment in MOMENTS:
-            inner = [Cell(place, moment, fault) for fault in FAULTS]
-            counts = [sum(cell in found for cell in inner) for found in (all_held, all_failed)]
-            row.append(f"{counts[0]}" + (f", **{counts[1]} failed**" if counts[1] else ""))
-        lines.append(f"| {place} | " + " | ".join(row) + " |")
-    every = itertools.starmap(Cell, itertools.product(PLACES, MOMENTS, FAULTS))
-    reasons = Counter(reason for cell in every if (reason := nonsense(cell)) is not None)
-    lines += ["", f"{len(all_held)} cells hold, {len(all_failed)} fail. {reasons.total()} make no sense:"]
-    lines += [f"- {count}: {reason}" for reason, count in reasons.most_common()]
-    return "\n".join(lines)

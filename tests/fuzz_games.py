@@ -9,7 +9,6 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from headrace.config.load import convert, load_config
 from headrace.stages.environments.engines.godot.announcement import AgentSpaces, behavior_spec, read_announcement
 from headrace.stages.environments.engines.godot.messages import AgentColumns, read_message
 from headrace.stages.environments.engines.open_protocol.columns import read_state
@@ -111,35 +110,3 @@ def read_open_message(folder: Path, content: bytes) -> None:
         read_hello(message)
         return
     read_state(message, read_hello(HELLO).specs)
-
-
-def rllib_files(folder: Path) -> list[bytes]:
-    """A file as Godot's users write for RLlib."""
-    return [
-        b"algorithm: PPO\nstop: {timesteps_total: 9000, time_total_s: 5, training_iteration: 3}\ncheckpoint_frequency: 2\n"
-        b"config:\n  env: godot\n  lr: 0.001\n  train_batch_size: 2048\n  num_workers: 4\n  num_gpus: 0\n"
-        b"  env_config: {env_path: a.x86_64, speedup: 4, show_window: true, gravity: 9}\n"
-        b"  model: {fcnet_hiddens: [64, 64], use_lstm: true, lstm_cell_size: 32}\n"
-    ]
-
-
-def rl_zoo_files(folder: Path) -> list[bytes]:
-    """A file of rl-baselines3-zoo."""
-    return [
-        b"Own-v0: &own\n  n_timesteps: !!float 1e5\n  n_envs: 8\n  n_steps: 32\n  batch_size: 64\n  clip_range: lin_0.2\n"
-        b'  normalize: "{\'norm_reward\': False}"\n  policy_kwargs: "dict(net_arch=dict(pi=[8], vf=[8]), act=nn.ReLU)"\n'
-        b"  env_wrapper: [a.B: {c: 1}, d.E]\n  frame_stack: 4\nOther-v0:\n  <<: *own\n  ent_coef: 0.1\n",
-        b"Own-v0:\n  n_timesteps: 20000\n  ent_coef: auto_0.1\n  tau: 0.02\n  train_freq: [1, episode]\n"
-        b"  gradient_steps: -1\n  policy: CnnPolicy\n  policy_kwargs: {net_arch: [64], optimizer_kwargs: {eps: 0.1}}\n",
-    ]
-
-
-def read_rl_zoo_file(folder: Path, content: bytes) -> None:
-    (folder / "zoo.yml").write_bytes(content)
-    (folder / "ours.yaml").write_text(convert(folder / "zoo.yml", env_id="Own-v0").text, encoding="utf-8")
-    load_config(folder / "ours.yaml")
-
-
-def read_rllib_file(folder: Path, content: bytes) -> None:
-    (folder / "rllib.yaml").write_bytes(content)
-    load_config(folder / "rllib.yaml")

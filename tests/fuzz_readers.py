@@ -7,18 +7,14 @@ then made right, as somebody would do who means harm.
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import numpy as np
 import zstandard
 from demo_samples import brain as demo_brain
@@ -31,15 +27,10 @@ from fuzz_games import (
     read_godot_message,
     read_open_message,
     read_recorded,
-    read_rl_zoo_file,
-    read_rllib_file,
-    rl_zoo_files,
-    rllib_files,
 )
 from onnx_samples import design_for, update_for
 from replay_world import Piece, World, add, new_memory
 from stream_samples import EVERY_KIND, SPEC, record, trajectories
-from unity_runs import free_port
 
 from headrace.config import BehaviorSettings, load_config
 from headrace.config.errors import ConfigError
@@ -48,7 +39,6 @@ from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.policies.export import export_policy, is_export, load_acting_policy
 from headrace.pipeline.run_folder.checkpoint import (
     CheckpointError,
-    checksum_of,
     each_checkpoint,
     pack_state,
     unpack_state,
@@ -61,12 +51,10 @@ from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.queues.stream_format import FRAME, MAGIC, PREAMBLE, VERSION, checksum, column_table
 from headrace.queues.stream_reader import StreamReader
-from headrace.stages.environments.engines.errors import GameLate, GameRefused, MessageError
-from headrace.stages.environments.engines.game import GameSettings
+from headrace.stages.environments.engines.errors import GameRefused, MessageError
 from headrace.stages.environments.engines.godot.announcement import BadAnnouncement
 from headrace.stages.environments.engines.godot.messages import WrongColumn
 from headrace.stages.environments.engines.unity import messages
-from headrace.stages.environments.engines.unity.game import UnityGame
 from headrace.stages.environments.engines.unity.handshake import check, read_greeting
 from headrace.stages.environments.engines.unity.png import PngError, decode_into, encode_png
 from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
@@ -77,7 +65,6 @@ from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 from headrace.stages.trainer.imitation.streams import read_stream
 from headrace.stages.trainer.imitation.unity_demos import read_unity_demo
-from headrace.stages.trainer.replay_store import MAGIC as REPLAY_MAGIC
 from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
 
 MEGABYTE = 1 << 20
@@ -188,16 +175,6 @@ def read_checkpoint(folder: Path, manifest: bytes) -> None:
             found.read(name)
 
 
-def read_sealed_manifest(folder: Path, manifest: bytes) -> None:
-    try:
-        content = json.loads(manifest)
-        content["checksum"] = checksum_of({key: value for key, value in content.items() if key != "checksum"})
-        manifest = json.dumps(content).encode()
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        pass
-    read_checkpoint(folder, manifest)
-
-
 def parts(folder: Path) -> list[bytes]:
     return [pack_state(a_state(3)), pack_state({"a": [a_state(1)] * 3, "b": b"bytes"})]
 
@@ -238,14 +215,6 @@ def read_memory(folder: Path, data: bytes) -> None:
         memory.sample(4, np.random.default_rng(0))
 
 
-def read_sealed_memory(folder: Path, data: bytes) -> None:
-    """The header's checksum is made right; those of the columns are not."""
-    at = len(REPLAY_MAGIC) + 8
-    length = int.from_bytes(data[len(REPLAY_MAGIC) : at], "little")
-    header = data[at : at + length]
-    read_memory(folder, data[:at] + header + struct.pack("<I", zlib.crc32(header)) + data[at + length + 4 :])
-
-
 # --- policies
 
 SPEC_OF_VECTORS = BehaviorSpec("Ball", (ObservationSpec("vector", (3,)),), ActionSpec(1, (3, 2)))
@@ -269,29 +238,6 @@ def read_policy(folder: Path, data: bytes) -> None:
     is_export(path)
     policy = load_acting_policy(path)
     policy.act((np.zeros((2, 3), np.float32),), None, np.random.default_rng(0))
-
-
-def export_contents(folder: Path) -> list[bytes]:
-    """The members of an export, end to end, each behind its name and length."""
-    with zipfile.ZipFile(io.BytesIO(exports(folder)[0])) as archive:
-        return [
-            b"".join(
-                struct.pack("<HI", len(name), len(archive.read(name))) + name.encode() + archive.read(name)
-                for name in archive.namelist()
-            )
-        ]
-
-
-def read_sealed_policy(folder: Path, contents: bytes) -> None:
-    packed, at = io.BytesIO(), 0
-    with zipfile.ZipFile(packed, "w") as archive:
-        while at + 6 <= len(contents):
-            name, length = struct.unpack_from("<HI", contents, at)
-            at += 6
-            with suppress(ValueError, IndexError, UserWarning):  # a name that an archive can't have, or has already
-                archive.writestr(contents[at : at + name].decode("latin-1"), contents[at + name : at + name + length])
-            at += name + length
-    read_policy(folder, packed.getvalue())
 
 
 def models(folder: Path) -> list[bytes]:
@@ -435,59 +381,22 @@ def make_bridge() -> SideChannelBridge:
     return SideChannelBridge(EngineSettings(), None, 0, 0)
 
 
-def read_calls(folder: Path, conversation: bytes) -> None:
-    """The same by a real server, and whoever calls it."""
-    port = free_port()
-
-    async def call() -> None:
-        async with grpc.aio.insecure_channel(f"localhost:{port}") as line:
-            say = line.unary_unary("/communicator_objects.UnityToExternalProto/Exchange")
-            said = cut_up(conversation)
-            said[1:1] = [b"\x0a\x03\x08\xc8\x01"]  # behind the greeting: nothing but the status 200
-            for data in said:
-                with suppress(grpc.aio.AioRpcError):
-                    await say(data, wait_for_ready=True, timeout=5)
-
-    async def converse() -> None:
-        game = UnityGame(GameSettings(0, port, 300, 0.5), None, 1, make_bridge)
-        caller = asyncio.create_task(call())
-        try:
-            await game.begin()
-            while True:
-                await game.step({})
-        except GameLate as error:
-            if game.specs:
-                raise Silent from error
-            raise
-        finally:
-            caller.cancel()
-            await game.close(0.1)
-
-    asyncio.run(converse())
-
-
 REFUSED = (StageError, SpecError)
 OF_GODOT = (MessageError, BadAnnouncement, GameRefused, WrongColumn)
 READERS = (
     Reader("stream", streams, read_recording, (StreamError, StageError)),
     Reader("stream, sealed", stream_contents, read_sealed_recording, (StreamError, StageError), memory=200 * MEGABYTE),
     Reader("manifest", manifests, read_checkpoint, (CheckpointError,), share=0.5),
-    Reader("manifest, sealed", manifests, read_sealed_manifest, (CheckpointError,), share=0.5),
     Reader("part", parts, lambda folder, data: unpack_state(data), (CheckpointError,)),
     Reader("training status", statuses, read_status, (RunFolderError,), share=0.5),
     Reader("replay memory", memories, read_memory, (ReplayFileError,)),
-    Reader("replay memory, sealed", memories, read_sealed_memory, (ReplayFileError,)),
     Reader("export", exports, read_policy, (ValueError, StageError), share=0.5),
-    Reader("export, sealed", export_contents, read_sealed_policy, (ValueError, StageError), share=0.5),
     Reader("model", models, read_model, (StageError,), share=0.5),
     Reader("demo", demos, read_demo, (StageError,)),
     Reader("picture", pictures, read_picture, (PngError,)),
     Reader("yaml", yamls, read_configuration, (ConfigError,)),
     Reader("messages", conversations, read_messages, REFUSED),
-    Reader("calls", conversations, read_calls, REFUSED, share=0.1),
     Reader("messages of Godot", godot_messages, read_godot_message, OF_GODOT),
     Reader("demos of Godot", godot_demos, read_recorded, (StageError,)),
     Reader("open protocol", open_messages, read_open_message, (MessageError,)),
-    Reader("yaml of rllib", rllib_files, read_rllib_file, (ConfigError,)),
-    Reader("yaml of rl-zoo", rl_zoo_files, read_rl_zoo_file, (ConfigError,), share=0.2),
 )

@@ -26,11 +26,6 @@ def digest(state: Any) -> str:
     return made.hexdigest()
 
 
-def trainer_digest(run_folder: Path, behavior: str = "CartPole") -> str:
-    """A checksum of a trainer's whole state: weights, optimizer, counters, randomness, buffer."""
-    return digest(read_whole_checkpoint(run_folder)[f"trainer@learner-{behavior}"]["trainer"])
-
-
 def weights_digest(run_folder: Path, behavior: str = "CartPole") -> str:
     """A checksum of the weights of the policy that a trainer has published last."""
     return digest(read_whole_checkpoint(run_folder)[f"trainer@learner-{behavior}"]["policy"]["weights"])

@@ -43,7 +43,6 @@ def test_a_record_has_its_four_parts(path):
     assert headings == ["## Context", "## Decision", "## Alternatives", "## Consequences"]
     texts = re.split(r"^## .*$", "\n".join(lines), flags=re.MULTILINE)[1:]
     assert all(text.strip() for text in texts), "each heading has a text"
-    assert 10 <= len(lines) <= 30, "a record is short"
 
 
 def test_the_index_lists_each_record_with_its_title():

@@ -25,7 +25,7 @@ def test_every_row_says_what_is_done_there_what_here_and_where_it_is_seen():
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("path", sorted({path for path, _ in LINK.findall(PAGE)}))
-def test_what_is_linked_to_is_there_with_the_tests_that_are_named(path):
+def test_linked_files_and_tests_exist(path):
     file = DOCS / path
     assert file.is_file()
     named = {name for target, name in LINK.findall(PAGE) if target == path and name}

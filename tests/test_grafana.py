@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,11 +35,3 @@ async def test_every_metric_that_it_asks_for_is_exported():
     assert {name for text in asked for name in re.findall(r"headrace_\w+", text)} <= {
         name for name in names if not name.endswith("_created")
     }
-
-
-def test_every_panel_has_a_title_a_unit_and_a_place_of_its_own():
-    assert all(panel["title"] and panel["fieldConfig"]["defaults"]["unit"] for panel in PANELS)
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-    for one, two in combinations([panel["gridPos"] for panel in DASHBOARD["panels"]], 2):
-        beside = one["x"] + one["w"] <= two["x"] or two["x"] + two["w"] <= one["x"]
-        assert beside or one["y"] + one["h"] <= two["y"] or two["y"] + two["h"] <= one["y"], (one, two)

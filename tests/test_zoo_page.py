@@ -18,11 +18,6 @@ def test_the_page_is_what_the_packages_say():
     assert written == page(), "python tests/zoo_page.py > docs/environments.md"
 
 
-def test_at_least_a_hundred_environments_are_kept():
-    assert len(KEPT) >= 100
-    assert len({(package.name, one.name) for package, one in KEPT}) == len(KEPT)
-
-
 @pytest.mark.parametrize("package", packages(), ids=lambda package: package.name)
 def test_a_package_has_exact_versions_or_says_why_it_is_not_there(package):
     assert (PACKAGES / f"{package.name}.yaml").exists()

@@ -25,18 +25,9 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize("by", ["its own vectorised implementation", pytest.param("wrappers", marks=pytest.mark.slow)])
-def test_pong_runs_from_pixels_to_weights(by, tmp_path):
+def test_pong_runs_from_pixels_to_weights(tmp_path):
     pytest.importorskip("ale_py")
-    more = []
-    if by == "wrappers":
-        pytest.importorskip("cv2")
-        more = [
-            "environment.options={frameskip: 1}",
-            "environment.wrappers=[{use: 'gymnasium.wrappers:AtariPreprocessing', with: {noop_max: 30}}, "
-            "{use: 'gymnasium.wrappers:FrameStackObservation', with: {stack_size: 4}}]",
-        ]
-    config = load_config(PONG, [*SMALL, *more, f"checkpoint_settings.results_dir={tmp_path}"])
+    config = load_config(PONG, [*SMALL, f"checkpoint_settings.results_dir={tmp_path}"])
 
     result = run(config)
 

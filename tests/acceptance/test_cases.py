@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from acceptance.cases import CASES, MEMORY, changed
+from acceptance.cases import CASES, changed
 from acceptance.harness import try_case
 
 pytestmark = pytest.mark.lengthy
@@ -36,18 +35,6 @@ def test_a_quick_case_is_learned_by_one_of_two_seeds(name, tmp_path):
     case = CASES[name]
     half = replace(case, behavior=changed(case.behavior, max_steps=case.steps // 2))
     assert any(try_case(half, tmp_path / str(seed), seed).accepted for seed in range(2))
-
-
-@pytest.mark.slow  # tests/stages/trainer/poca/test_trainer.py learns with a memory too
-@pytest.mark.parametrize("kind", ["discrete", "continuous"])
-def test_poca_with_a_memory_gets_through_the_task_for_groups(kind, tmp_path):
-    """ML-Agents asks for no more than that, in 500 steps; a learned case with memory is among the others."""
-    case = CASES[f"poca {kind}"]
-    recurrent = changed(case.behavior, memory=MEMORY, batch_size=64, buffer_size=128, max_steps=500)
-    outcome = try_case(replace(case, behavior=recurrent), tmp_path, seed=0)
-    assert outcome.result.behaviors["Task"].step >= 500
-    assert outcome.returns
-    assert np.isfinite(outcome.returns).all()
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def door():
     return task
 
 
-def test_who_opens_the_door_pays_and_is_gone_and_the_other_one_fetches_the_group_s_reward(door):
+def test_the_agent_that_opens_the_door_is_gone_and_the_other_one_gets_the_groups_reward(door):
     steps = choose(door, WAIT, PUSH)
     assert rows(steps) == ([(1, 0, -0.1, 0)], [(0, 0, 0, 0)])
     assert steps.observations[0][1, :4].tolist() == [1, 0, 1, 0], "open, and the other one gone"
@@ -52,18 +52,12 @@ def test_who_opens_the_door_pays_and_is_gone_and_the_other_one_fetches_the_group
     assert steps.observations[0][1:].tolist() == [[1, 0, 0, 1, 1], [0, 1, 0, 1, 1]]
 
 
-def test_nobody_comes_through_the_closed_door(door):
+def test_a_closed_door_stays_closed(door):
     assert rows(choose(door, GO, GO)) == ([], [(0, 0, 0, 0), (1, 0, 0, 0)])
     assert rows(choose(door, PUSH, GO))[1] == [(1, 0, 0, 0)], "nor through one that opens at this moment"
 
 
-def test_where_both_give_themselves_up_nobody_is_left(door):
-    ended, going_on = rows(choose(door, PUSH, PUSH))
-    assert [row[2:] for row in ended] == [(-0.1, 0), (-0.1, 0)]
-    assert going_on == [(0, 1, 0, 0), (1, 1, 0, 0)], "and what they paid is not what the next ones get"
-
-
-def test_when_time_is_up_it_is_the_end_of_all_that_are_there(door):
+def test_all_agents_end_when_the_time_is_up(door):
     choose(door, WAIT, PUSH)
     for _ in range(8):
         assert not choose(door, WAIT).ended
@@ -73,19 +67,7 @@ def test_when_time_is_up_it_is_the_end_of_all_that_are_there(door):
     assert not steps.truncated.any()
 
 
-def test_the_instances_of_the_door_go_their_own_ways():
-    task = TheDoor(3, "T")
-    assert task.reset(0).steps["T"].group_ids.tolist() == [1, 1, 2, 2, 3, 3]
-    choose(task, WAIT, WAIT, PUSH, WAIT, PUSH, PUSH)
-    steps = choose(task, WAIT, WAIT, GO, WAIT, PUSH)
-    assert steps.agent_ids.tolist() == [3, 5, 0, 1, 2, 3, 4]
-    assert steps.env_ids.tolist() == [1, 2, 0, 0, 1, 1, 2]
-    assert steps.group_ids.tolist() == [2, 3, 1, 1, 2, 2, 3]
-    assert steps.group_rewards.tolist() == [1, 0, 0, 0, 0, 0, 0]
-    assert steps.episode_ids.tolist() == [0, 1, 0, 0, 1, 1, 1]
-
-
-def test_the_agent_that_is_done_first_waits_for_the_last_one_whose_result_is_the_group_s():
+def test_the_result_of_the_last_agent_is_the_groups_reward():
     task = MultiAgent(1, "T", branches=1)
     goals = task.reset(3).steps["T"].observations[0][:, 0]
     forth, back = (goals > 0).astype(int), (goals < 0).astype(int)
@@ -100,17 +82,7 @@ def test_the_agent_that_is_done_first_waits_for_the_last_one_whose_result_is_the
     assert [row[:2] for row in going_on] == [(0, 1), (1, 1)]
 
 
-def test_who_ends_at_the_wrong_place_before_the_last_one_pays_for_it_itself():
-    task = MultiAgent(2, "T", branches=1)
-    goals = task.reset(5).steps["T"].observations[0][:, 0]
-    wrong = (goals < 0).astype(int)
-    for _ in range(4):
-        choose(task, *wrong)
-    ended, _ = rows(choose(task, wrong[0], 1 - wrong[1], wrong[2], wrong[3]))
-    assert ended == [(0, 0, -1.06, 0), (2, 0, -1.06, -1.06), (3, 0, 0, -1.06)]
-
-
-def test_the_example_s_configuration_is_valid():
+def test_the_examples_configuration_is_valid():
     config = load_config(EXAMPLE / "config.yaml")
     assert not config.warnings
     assert config.behavior_settings("Door").trainer_type == "poca"

@@ -52,7 +52,7 @@ def parameters():
             yield pytest.param(*cell, id="|".join(cell))
 
 
-def test_a_shard_that_is_killed_ends_a_run_in_this_process_by_its_name_with_a_whole_checkpoint(tmp_path, monkeypatch):
+def test_a_killed_shard_ends_a_run_with_a_complete_checkpoint(tmp_path, monkeypatch):
     """The shards are processes; of followers test_crash.py has one that is killed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FAULT", f"{SHARD}|mid-run|kill -9")
@@ -70,9 +70,7 @@ def test_a_shard_that_is_killed_ends_a_run_in_this_process_by_its_name_with_a_wh
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("host", "moment", "fault"), [*parameters()])
-def test_it_is_named_the_run_ends_or_its_learner_is_replaced_and_its_last_checkpoint_is_whole(
-    host, moment, fault, tmp_path
-):
+def test_a_failed_host_is_named_and_the_last_checkpoint_is_complete(host, moment, fault, tmp_path):
     replaced = host == FOLLOWER and fault != "raise" and moment != "end"
     plain = configuration(host, moment)
     behavior = "Pendulum" if host == SHARD else "CartPole"

@@ -147,15 +147,6 @@ class Sides(Crowd):
     name = "Side{}"
 
 
-class Negative(Duel):
-    """A team that can't be."""
-
-    def __init__(self, num_envs: int, **options: object) -> None:
-        super().__init__(num_envs)
-        spec = self.behavior_specs.pop("Seeker?team=1")
-        self.behavior_specs["Seeker?team=-1"] = BehaviorSpec("Seeker?team=-1", spec.observations, spec.actions)
-
-
 class Oldest:
     """Chooses the oldest snapshot."""
 

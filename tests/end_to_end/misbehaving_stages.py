@@ -33,23 +33,6 @@ class Raises(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._items = state["items"]
 
 
-class Doubles(Stage[TrajectoryBatch, TrajectoryBatch]):
-    """Yields each batch twice."""
-
-    def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        yield batch
-        yield batch
-
-
-class HasNoState(Raises):
-    """Fails, and then can't even be saved."""
-
-    def state_dict(self) -> Mapping[str, Any]:
-        if self._items >= self._on_item > 0:
-            raise OSError("the file is closed")
-        return {}
-
-
 class Blocks(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Holds its event loop for a second on its second item."""
 
@@ -162,10 +145,3 @@ class LeavingWriter:
     def _leave(self, now: bool) -> None:
         if now:
             raise SystemExit(0)
-
-
-class LeavingSampler:
-    """An opponent sampler that exits with status 0."""
-
-    def choose(self, candidates: Any, random: Any) -> Any:
-        raise SystemExit(0)

@@ -10,14 +10,11 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-
-from headrace.stages import Stage, TrajectoryBatch
 
 WHERE, POINT, WHAT = os.environ.get("STARTLED", "nowhere|never|nothing").split("|")
 
@@ -67,29 +64,3 @@ class Env(gymnasium.Env[Any, Any]):
         come_to("step")
         self._steps += 1
         return np.zeros(3, np.float32), 1.0, self._steps % 10 == 0, False, {}
-
-
-class MainStage(Stage[TrajectoryBatch, TrajectoryBatch]):
-    """Passes batches on."""
-
-    def __init__(self) -> None:
-        come_to("stage")
-
-    def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        yield batch
-
-
-class Writer:
-    """A statistics writer that writes nothing."""
-
-    def __init__(self, run_folder: Path) -> None:
-        come_to("writer")
-
-    def write(self, category: str, summaries: Mapping[str, Any], step: int) -> None:
-        pass
-
-    def add_property(self, category: str, name: str, value: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

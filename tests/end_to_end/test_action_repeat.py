@@ -8,10 +8,9 @@ import json
 import numpy as np
 import pytest
 from run_configs import INLINE, cartpole, changed, volley
-from run_folders import read_whole_checkpoint, streams, trainer_digest, weights_digest
-from runs import Command, run_here
+from run_folders import read_whole_checkpoint, streams, weights_digest
+from runs import run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from unity_command import unity
 
 from headrace.pipeline.policies.export import load_acting_policy
 from headrace.pipeline.run import RunOptions
@@ -41,7 +40,7 @@ def whole(tmp_path_factory):
     return run_here(changed(LEARNED, INLINE), tmp_path_factory.mktemp("whole"), "run").folder
 
 
-def test_a_learned_repeat_is_a_head_of_the_actions_with_a_histogram_and_a_count_of_environment_steps(whole):
+def test_a_learned_repeat_has_a_histogram_and_a_count_of_environment_steps(whole):
     curve = curves(whole)
     frames = [event.value for event in curve.Scalars("Environment/Frames")]
     steps = [event.step for event in curve.Scalars("Environment/Frames")]
@@ -50,7 +49,7 @@ def test_a_learned_repeat_is_a_head_of_the_actions_with_a_histogram_and_a_count_
     assert frames == sorted(frames)
 
 
-def test_rows_say_how_long_their_actions_lasted_and_returns_count_each_environment_step(whole):
+def test_rows_record_how_long_their_actions_lasted(whole):
     episodes = 0
     for batch in batches(whole):
         chosen, frames = batch.rows["discrete_actions"][:, 1] + 1, batch.rows["env_frames"]
@@ -63,20 +62,6 @@ def test_rows_say_how_long_their_actions_lasted_and_returns_count_each_environme
     assert episodes > 20
 
 
-@pytest.mark.slow
-def test_a_run_resumed_in_the_middle_ends_in_the_same_state(whole, tmp_path):
-    command = Command(tmp_path, LEARNED)
-    try:
-        command.until_checkpoint(0)
-        command.process.kill()
-        command.wait()
-    finally:
-        command.end()
-    run_here(LEARNED, command.results, "run", resume=True)
-    assert state(command.run_folder)["frames"] == state(whole)["frames"]
-    assert trainer_digest(command.run_folder) == trainer_digest(whole)
-
-
 def test_a_replayed_recording_counts_its_environment_steps_and_ends_in_the_same_weights(whole, tmp_path):
     replayed = cartpole(**INLINE, pipeline__deterministic=True, replay__streams=streams(whole))
     found = state(run_here(replayed, tmp_path, "replay").folder)
@@ -84,7 +69,7 @@ def test_a_replayed_recording_counts_its_environment_steps_and_ends_in_the_same_
     assert weights_digest(tmp_path / "replay") == weights_digest(whole)
 
 
-def test_the_exported_policy_chooses_the_repeat_too_and_is_played_with_it_but_is_no_model_for_unity(whole):
+def test_the_exported_policy_chooses_the_repeat_and_has_no_onnx_model(whole):
     export = max((whole / "CartPole").glob("CartPole-*.pt"))
     decided = load_acting_policy(export).act((np.zeros((5, 4), np.float32),), None, np.random.default_rng(0))
     assert decided.actions.discrete.shape == (5, 2)
@@ -97,50 +82,18 @@ def test_the_exported_policy_chooses_the_repeat_too_and_is_played_with_it_but_is
     assert played.behaviors["CartPole"].step > 0
 
 
-def test_opponents_play_on_while_one_holds_its_action(tmp_path):
-    """Of games whose results are inferred from episodes, too: agents that are not asked have not left."""
+def test_games_end_while_opponents_hold_their_actions(tmp_path):
+    """An agent that is not asked for an action has not left its game."""
     repeated = volley(**INLINE, environment__action_repeat={"max": 3}, behaviors__Volley__max_steps=3000)
     result = run_here(repeated, tmp_path, "run")
     league = json.loads((result.folder / "Volley" / "league.json").read_text())
     assert sum(entry["won"] + entry["lost"] for entry in league["results"]) > 20
 
 
-def test_discounted_holds_leave_the_returns_of_episodes_as_they_are(tmp_path):
-    plain = cartpole(
-        **INLINE, environment__action_repeat={"steps": 4, "discount": 0.5}, record__edges=["trainer"],
-        behaviors__CartPole__max_steps=600,
-    )  # fmt: skip
-    run_folder = run_here(plain, tmp_path, "run").folder
-    made = list(batches(run_folder))
-    rewards = np.concatenate([batch.rewards for batch in made])
-    frames = np.concatenate([batch.rows["env_frames"] for batch in made])
-    assert set(np.unique(frames)) == {1, 2, 3, 4}
-    assert np.allclose(rewards, 2 - 0.5 ** (frames - 1.0))
-    returns = np.concatenate([batch.episodes["episode_returns"] for batch in made if batch.episodes])
-    assert (returns % 1 == 0).all()
-    assert returns.mean() > 12
-
-
-@pytest.mark.slow
-def test_unitys_agents_hold_their_actions_and_a_fixed_repeat_has_a_model(tmp_path):
-    for repeat, name in (({"max": 3}, "learned"), (2, "fixed")):
-        plain = unity(tmp_path / name, num_envs=1, environment={"kind": "unity", "action_repeat": repeat})
-        command = Command(tmp_path / name, changed(plain, INLINE))
-        try:
-            assert command.wait() == 0, command.output
-            command.assert_left_nothing()
-        finally:
-            command.end()
-        (last,) = curves(command.run_folder, "Simple").Scalars("Environment/Frames")[-1:]
-        assert 1.2 * last.step < last.value < 3 * last.step
-        assert bool(list(command.run_folder.glob("Simple.onnx"))) is (name == "fixed")
-
-
-@pytest.mark.parametrize("repeat", [{"max": 3}, pytest.param(2, marks=pytest.mark.slow)])
-def test_an_evaluation_holds_actions_too_also_against_a_scripted_player_which_knows_nothing_of_it(tmp_path, repeat):
+def test_an_evaluation_holds_actions_against_a_scripted_player(tmp_path):
     plain = volley(
         **INLINE,
-        environment__action_repeat=repeat,
+        environment__action_repeat={"max": 3},
         evaluation={"every": 1000, "episodes": 4, "opponents": "headrace.stages.games.volley.scripted:ScriptedPlayer"},
         behaviors__Volley__max_steps=1500,
     )

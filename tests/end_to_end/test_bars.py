@@ -47,7 +47,7 @@ def learned(start: Any, plain: dict[str, Any]) -> Command:
 
 
 @pytest.mark.parametrize("name", [*BARS])
-def test_what_is_evaluated_at_the_end_is_as_good(start, hosts, name):
+def test_the_last_policy_reaches_the_bar(start, hosts, name):
     behavior, bar = BARS[name]
     plain = example(name, hosts)
     plain["evaluation"] = {"every": 10**6, "episodes": 30}  # the last policy alone

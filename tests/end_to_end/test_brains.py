@@ -9,7 +9,6 @@ import numpy as np
 from run_configs import INLINE, cartpole
 from run_folders import streams
 from runs import run_here
-from unity_command import unity
 
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.queues.messages import TrajectoryBatch
@@ -33,7 +32,7 @@ def volley(**block):
     return {**VOLLEY, "behaviors": {"Volley": {"max_steps": 3000, **block}}}
 
 
-def test_a_run_in_which_nobody_learns_plays_rates_records_and_resumes(tmp_path):
+def test_a_run_of_brains_only_plays_rates_records_and_resumes(tmp_path):
     halves = [{"use": "scripted", "weight": 0.5}, {"use": "random", "weight": 0.5}]
     plain = {**volley(brain=halves, broadcast=True), "record": {"edges": ["agent_processor"]}}
     result = run_here(plain, tmp_path, "run")
@@ -55,7 +54,7 @@ def test_a_run_in_which_nobody_learns_plays_rates_records_and_resumes(tmp_path):
     assert again[0]["won"] >= kept["scripted"]
 
 
-def test_a_share_of_the_games_is_learned_from(tmp_path):
+def test_a_brain_plays_a_share_of_the_games_without_being_learned_from(tmp_path):
     plain = cartpole(
         behaviors__CartPole__max_steps=600,
         behaviors__CartPole__brain={"use": "random", "weight": 0.5},
@@ -90,41 +89,6 @@ def test_opponents_in_self_play_are_brains_in_their_share_of_the_games(tmp_path)
     )
     names = [each["brain"] for each in json.loads((played.folder / "Volley" / "league.json").read_text())["brains"]]
     assert names == [str(result.folder), "random"]
-
-
-def test_agents_of_unity_have_brains_as_those_of_other_games_do(tmp_path):
-    plain = unity(tmp_path, num_envs=1, **INLINE)
-    plain["behaviors"]["Simple"] = {"brain": "random", "broadcast": True, "max_steps": 300}
-    plain["record"] = {"edges": ["agent_processor"]}
-    result = run_here(plain, tmp_path, "run")
-    assert result.behaviors["Simple"].version == 0
-    batches = recorded(result)
-    assert sum(batch.num_rows for batch in batches) >= 300
-    assert not any(batch.trajectories["learning"].any() for batch in batches)
-
-
-def test_agents_of_pettingzoo_have_brains_beside_learners(tmp_path):
-    plain = {
-        "environment": {
-            "kind": "pettingzoo",
-            "factory": "small_zoo:Counting",
-            "num_envs": 8,
-            "behaviors": {"player_0": {"behavior": "Learner"}, "player_1": {"behavior": "Stranger"}},
-        },
-        "behaviors": {
-            "Learner": {
-                "trainer_type": "ppo",
-                "max_steps": 600,
-                "hyperparameters": {"buffer_size": 200, "batch_size": 50},
-            },
-            "Stranger": {"brain": "random"},
-        },
-        "pipeline": HOSTS,
-    }
-    result = run_here(plain, tmp_path, "run")
-    assert result.behaviors["Learner"].version > 0
-    assert result.behaviors["Stranger"].version == 0
-    assert result.behaviors["Stranger"].step > 0
 
 
 def test_a_student_imitates_a_script_whose_steps_are_broadcast(tmp_path):

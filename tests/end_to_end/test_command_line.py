@@ -104,7 +104,7 @@ def lines(text: str) -> list[str]:
     return [line.removeprefix("[INFO] ") for line in text.splitlines() if line.startswith("[INFO] ")]
 
 
-def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says(folder, learn):
+def test_the_output_has_the_lines_of_ml_agents(folder, learn):
     port = str(ports_from())
     unity = ("--env", f"{BUILD}.x86_64", "--base-port", port, "--num-envs", "2", "--no-graphics", "--seed", "3")
     alone = (*unity, "--num-envs", "1")

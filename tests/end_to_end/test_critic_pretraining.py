@@ -38,7 +38,7 @@ def parts(run):
     return export.update.weights, export.learner["weights"]
 
 
-def test_a_policy_of_another_trainer_stays_as_it_is_until_its_critic_is_trained(teacher, tmp_path):
+def test_a_loaded_policy_does_not_change_until_its_critic_is_trained(teacher, tmp_path):
     export = str(teacher.behaviors["CartPole"].export)
     plain = changed(cartpole(**INLINE), {"behaviors__CartPole": {**IMPALA, "init_path": export}})
     run = run_here(plain, tmp_path, "pretrained")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_configs import INLINE, cartpole, sac
+from run_configs import INLINE, cartpole
 from run_folders import read_whole_checkpoint
 
 from headrace.config import RunConfig, load_config
@@ -28,31 +28,23 @@ def run_beside_it(plain, results: Path, **settings) -> RunResult:
     return run(RunConfig.from_plain(whole, EXAMPLE / "config.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("make", "behavior", "steps"), [(cartpole, "CartPole", 1000), (sac, "Pendulum", 300)], ids=["ppo", "sac"]
-)
-def test_it_sees_each_step_once_and_is_part_of_the_checkpoint(make, behavior, steps, tmp_path):
-    def visits():
-        trainer = read_whole_checkpoint(tmp_path / "run")[f"trainer@learner-{behavior}"]["trainer"]
-        signals = trainer["signals"].get("signals", trainer["signals"])
-        return trainer["step"], int(signals["visits"]["visits"].sum())
-
-    for max_steps, resume in ((steps, False), (2 * steps, True)):
-        changes = {
-            f"behaviors__{behavior}__reward_signals": {"extrinsic": {}, "visits": VISITS},
-            f"behaviors__{behavior}__max_steps": max_steps,
-        }
-        run_beside_it(make(**changes, **INLINE), tmp_path, resume=resume)
-        seen, counted = visits()
-        assert max_steps <= seen == counted
+def test_a_custom_signal_sees_each_step_once_and_is_part_of_the_checkpoint(tmp_path):
+    for max_steps, resume in ((1000, False), (2000, True)):
+        signals = {"extrinsic": {}, "visits": VISITS}
+        plain = cartpole(
+            behaviors__CartPole__reward_signals=signals, behaviors__CartPole__max_steps=max_steps, **INLINE
+        )
+        run_beside_it(plain, tmp_path, resume=resume)
+        trainer = read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"]
+        assert max_steps <= trainer["step"] == trainer["signals"]["signals"]["visits"]["visits"].sum()
 
 
-def test_a_mistake_in_its_arguments_ends_the_run_and_names_the_key(tmp_path):
+def test_a_mistake_in_a_signals_arguments_ends_the_run_and_names_the_key(tmp_path):
     signals = {"visits": {"use": "my_signal:Visits", "with": {"size": -1}}}
     with pytest.raises(RunFailed, match=r"reward_signals\.visits.*size: expected numbers above 0, got -1"):
         run_beside_it(cartpole(behaviors__CartPole__reward_signals=signals, **INLINE), tmp_path)
 
 
-def test_the_configuration_beside_it_is_valid():
+def test_the_examples_configuration_is_valid():
     settings = load_config(EXAMPLE / "config.yaml").behavior_settings("MountainCar")
     assert list(settings.signals) == ["extrinsic", "visits"]

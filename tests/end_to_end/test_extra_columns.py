@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from run_configs import INLINE, Plain, cartpole, changed, remembering, volley
+from run_configs import INLINE, Plain, cartpole, changed
 from run_folders import streams, weights_digest
-from runs import Command
 
 from headrace.config import RunConfig
 from headrace.pipeline.cli import main
 from headrace.pipeline.common.errors import RunFailed
 from headrace.pipeline.run import RunOptions, RunResult, run
-from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 NAME = "watched_trainer:WatchedPPO"
@@ -41,14 +36,6 @@ def run_in(folder: Path, plain: Plain, run_id: str, options: RunOptions | None =
     return run(RunConfig.from_plain(whole, folder / "config.yaml"), options)
 
 
-def play(folder: Path, plain: Plain, run_id: str) -> StreamReader:
-    """Play a run's policy until the first report; a recording of it."""
-    stop = asyncio.Event()
-    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
-    run_in(folder, changed(plain, {"record__edges": ["agent_processor"]}), run_id, options, inference=True)
-    return StreamReader(streams(folder / run_id)[-1])
-
-
 def tiny(trainer_type: str = NAME) -> Plain:
     plain = cartpole(behaviors__CartPole__max_steps=1500, record__edges=["trainer"])
     # A class of one's own has the defaults of all trainers, not those of the kind of environment.
@@ -62,27 +49,7 @@ def replaying(plain: Plain, run_folder: Path) -> Plain:
     return again
 
 
-@pytest.mark.slow
-def test_the_command_trains_records_and_replays_with_the_column(folder):
-    command = Command(folder, changed(tiny(), {"pipeline__hosts__actors__kind": "inline"}))
-    try:
-        assert command.wait() == 0, command.output
-    finally:
-        command.end()
-    reader = StreamReader(streams(command.run_folder)[0])
-    rows = {column.name: column for column in reader.header.columns["CartPole"]["rows"]}
-    assert (rows["action_heads"].dtype, rows["action_heads"].shape) == ("float32", (2,))
-    batches = [frame.message for frame in reader if isinstance(frame.message, TrajectoryBatch)]
-    assert batches
-    for batch in batches:
-        logits, chosen = batch.rows["action_heads"], batch.rows["discrete_actions"]
-        log_probs = np.take_along_axis(logits, chosen, 1) - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        np.testing.assert_allclose(batch.rows["log_probs"], log_probs, atol=1e-5)
-    run_in(folder, replaying(tiny(), command.run_folder), "replay")
-    assert weights_digest(folder / "replay") == weights_digest(command.run_folder)
-
-
-def test_what_is_asked_for_changes_nothing_of_what_is_learned_and_a_recording_without_it_is_refused(folder):
+def test_an_extra_column_does_not_change_learning_and_a_recording_without_it_is_refused(folder):
     for name, trainer_type in (("base", "ppo"), ("asking", NAME)):
         run_in(folder, changed(tiny(trainer_type), {"pipeline__deterministic": True}), name)
     assert weights_digest(folder / "asking") == weights_digest(folder / "base")
@@ -94,39 +61,7 @@ def test_what_is_asked_for_changes_nothing_of_what_is_learned_and_a_recording_wi
     assert weights_digest(folder / "unasked") == weights_digest(folder / "base")
 
 
-def test_play_of_a_trained_policy_is_recorded_with_the_column_and_play_of_a_model_without(folder):
-    plain = tiny()
-    del plain["record"]
-    run_in(folder, plain, "run")
-    of_policy = play(folder, plain, "run")
-    for file in (folder / "run" / "CartPole").glob("*.pt"):
-        file.unlink()
-    of_model = play(folder, plain, "run")
-    for reader, expected in ((of_policy, True), (of_model, False)):
-        (spec,) = reader.header.specs
-        announced = [column.name for column in reader.header.columns[spec.behavior_id]["rows"]]
-        batch = next(frame.message for frame in reader if isinstance(frame.message, TrajectoryBatch))
-        assert ("action_heads" in announced) == ("action_heads" in batch.rows) == expected
-    with pytest.raises(
-        RunFailed, match=r"column action_heads .*played no \.onnx model: record again with these settings"
-    ):
-        run_in(folder, changed(plain, {"replay__streams": [str(of_model.path)]}), "refused")
-
-
-@pytest.mark.parametrize(
-    "plain",
-    [
-        remembering(behaviors__CartPole__trainer_type=NAME, behaviors__CartPole__max_steps=400),
-        volley(behaviors__Volley__trainer_type=NAME, behaviors__Volley__max_steps=2000),
-    ],
-    ids=["memory", "self-play"],
-)
-def test_policies_with_a_memory_and_opponents_give_the_column(folder, plain):
-    behavior = next(iter(plain["behaviors"]))
-    assert run_in(folder, plain, "run").behaviors[behavior].version > 0
-
-
-def test_columns_that_nobody_gives_end_the_run_at_its_start_with_the_reason(folder, in_this_process):
+def test_a_column_that_no_policy_provides_ends_the_run_at_its_start(folder, in_this_process):
     (folder / "watched_trainer.py").write_text(
         "from headrace.stages.trainer.ppo import PPOTrainer\n\n\nclass WatchedPPO(PPOTrainer):\n    extra_columns = ('values',)\n"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +29,6 @@ def first_yaml(page: str) -> Plain:
 def train(plain: Plain, tmp_path: Path, options: RunOptions | None = None, **changes: Any) -> RunResult:
     """Train in this process with a seed."""
     return run_here(changed(plain, {"env_settings__seed": 1, **INLINE, **changes}), tmp_path, "first", options)
-
-
-def test_cartpole_of_the_page_of_defaults(tmp_path):
-    assert evaluate(train(first_yaml("defaults.md"), tmp_path), "CartPole-v1", 30, seed=7).mean >= 475
-
-
-def test_cartpole_of_the_page_of_python(tmp_path):
-    code = next(block.text for block in blocks("python") if block.page == ROOT / "docs" / "python.md")
-    plain = next(ast.literal_eval(node) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Dict))
-    assert evaluate(train(plain, tmp_path), "CartPole-v1", 30, seed=7).mean >= 475
 
 
 def test_cartpole_with_the_stage_of_the_page_of_stages(tmp_path, monkeypatch):

@@ -42,7 +42,7 @@ def check(start, tmp_path, what, hosts):
 
 
 @pytest.mark.lengthy
-def test_a_run_withstands_all_of_it_at_once(start, tmp_path):
+def test_a_run_withstands_all_changes_of_process_state_together(start, tmp_path):
     output = check(start, tmp_path, "all", INLINE)
     (said,) = re.findall("Your code changed process-wide state that Headrace needs.*: (.*)", output)
     for words in ("the handler of SIGTERM", "loggers below 'headrace'", "time.monotonic()"):
@@ -54,5 +54,5 @@ def test_a_run_withstands_all_of_it_at_once(start, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("hosts", [INLINE, {}], ids=["inline", "process"])
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_run_withstands_each_of_it(start, tmp_path, what, hosts):
+def test_a_run_withstands_each_change_of_process_state(start, tmp_path, what, hosts):
     check(start, tmp_path, what, hosts)

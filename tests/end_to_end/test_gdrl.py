@@ -42,7 +42,7 @@ def steps_of(folder):
     return json.loads((folder / "checkpoints" / "manifest.json").read_text())["steps"]["Agent"]
 
 
-def test_an_experiment_is_kept_goes_on_and_is_exported(gdrl, inline, tmp_path):
+def test_an_experiment_is_saved_continued_and_exported(gdrl, inline, tmp_path):
     said = gdrl("--timesteps=1000", "--save_model_path=first", "--onnx_export_path=out/model")
     assert "Passed on to the game: --agents=8" in said
     experiment = tmp_path / "logs" / "sb3" / "experiment"
@@ -67,13 +67,13 @@ def test_an_experiment_is_kept_goes_on_and_is_exported(gdrl, inline, tmp_path):
     assert "has been trained since this model was saved; name a new experiment with --experiment_name" in said
 
 
-def test_a_game_that_breaks_leaves_what_was_learned(gdrl, inline, tmp_path):
+def test_a_model_is_saved_if_the_game_breaks(gdrl, inline, tmp_path):
     said = gdrl("--fault=exit5", "--fault_at=400", "--timesteps=100000", "--save_model_path=kept", status=1)
     assert "the run has failed" in said
     assert (tmp_path / "kept.zip").is_file()
 
 
-def test_mistakes_are_said_without_a_traceback_by_the_module_as_by_the_command():
+def test_mistakes_are_reported_without_a_traceback():
     line = [sys.executable, "-m", "headrace.pipeline.gdrl", "--timesteps=0"]
     done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 2

@@ -22,7 +22,7 @@ def given(folder: Path, environment: Any, *, steps: int = 600, **changes: Any) -
 
 
 @pytest.mark.lengthy
-def test_a_run_with_an_object_is_resumed_with_one_and_says_so_without(tmp_path):
+def test_a_run_with_an_environment_object_needs_the_object_to_resume(tmp_path):
     def make_pole() -> gymnasium.Env:
         return gymnasium.make("CartPole-v1")
 

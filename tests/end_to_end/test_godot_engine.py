@@ -38,23 +38,6 @@ def test_several_builds_of_a_game_train_at_once_and_end_in_order(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_game_is_learned_to_its_score(tmp_path):
-    _, rewards = played("chase", tmp_path)
-    assert rewards[-1] > 12
-
-
-@pytest.mark.slow
-def test_mixed_actions_are_learned(tmp_path):
-    plain = yaml.safe_load((GAMES / "chase.yaml").read_text())
-    plain["env_settings"] |= {"env_path": str(GAMES / "build"), "base_port": 0, "seed": 1}
-    plain["env_settings"]["env_args"].append("--mixed")
-    rewards = []
-    options = RunOptions(on_summary=lambda summary: rewards.append(summary.mean_reward))
-    run_here(plain, tmp_path, "run", options)
-    assert rewards[-1] > 12
-
-
-@pytest.mark.slow
 def test_a_duel_is_learned_by_self_play(tmp_path):
     result, _ = played("duel", tmp_path)
     assert result.behaviors["Duel"].elo > 1700

@@ -36,7 +36,7 @@ def bits(**changes):
 
 
 @pytest.mark.lengthy
-def test_a_run_learns_in_hindsight_and_goes_on_from_its_checkpoint(tmp_path, caplog):
+def test_a_run_learns_in_hindsight_and_resumes(tmp_path, caplog):
     first = run_here(bits(), tmp_path, "bits")
     again = run_here(bits(behaviors__Bits__max_steps=90), tmp_path, "bits", resume=True)
     assert (first.behaviors["Bits"].step, again.behaviors["Bits"].step) == (60, 91), "two at a time"
@@ -44,14 +44,14 @@ def test_a_run_learns_in_hindsight_and_goes_on_from_its_checkpoint(tmp_path, cap
 
 
 @pytest.mark.lengthy
-def test_an_object_of_the_callers_is_asked_itself(tmp_path):
+def test_an_environment_object_computes_the_rewards_of_hindsight(tmp_path):
     plain = bits(environment__factory=None, environment__options={}, environment__num_envs=1)
     plain["checkpoint_settings"] = {"results_dir": str(tmp_path), "run_id": "given"}
     assert run(plain, environment=BitFlipping(3)).behaviors["Bits"].step == 60
 
 
 @pytest.mark.lengthy
-def test_a_run_names_what_hindsight_lacks(tmp_path):
+def test_an_environment_without_compute_reward_is_refused(tmp_path):
     with pytest.raises(RunFailed, match=r"has no method compute_reward\(achieved_goal, desired_goal, info\)"):
         run_here(bits(environment__options={"broken": "missing"}), tmp_path, "lacking")
 

@@ -31,7 +31,7 @@ def files(run_folder):
     return {path: path.read_bytes() for path in paths if path.name not in (".lock", "run.log", "inference.json")}
 
 
-def test_it_prints_returns_until_it_is_stopped_and_leaves_the_run_as_it_was(trained):
+def test_inference_prints_returns_until_it_is_stopped_and_changes_no_file(trained):
     before = files(trained / "results" / "run")
     command = Command(trained, changed(PLAIN, INLINE), "--inference")
     try:
@@ -52,7 +52,7 @@ def test_it_prints_returns_until_it_is_stopped_and_leaves_the_run_as_it_was(trai
     assert re.search(r"^CartPole +\d+ +[\d.]+ ± [\d.]+", command.output, re.MULTILINE), "Ctrl-C has the same table"
 
 
-def test_it_ends_by_itself_after_so_many_episodes_and_reports_their_scores(trained, caplog):
+def test_inference_ends_after_the_given_episodes_and_reports_their_scores(trained, caplog):
     plain = changed(PLAIN, {**INLINE, "inference": {"episodes": 7}, "pipeline__hosts__actors__replicas": 2})
     result = run_here(plain, trained / "results", "run", inference=True)
     score = result.scores["CartPole"]
@@ -72,22 +72,13 @@ def test_a_seed_chooses_the_episodes(trained):
     assert returns(5) != returns(6)
 
 
-def test_it_films_each_episode_of_one_instance(trained, tmp_path):
+def test_inference_films_each_episode(trained, tmp_path):
     plain = changed(PLAIN, {**INLINE, "inference": {"episodes": 2, "video": str(tmp_path / "films")}})
     score = run_here(plain, trained / "results", "run", inference=True).scores["CartPole"]
     assert score.episodes == 2
     films = sorted((tmp_path / "films").iterdir())
     assert [film.stem for film in films] == ["run-1", "run-2"]
     assert {film.suffix for film in films} <= {".gif", ".mp4"}
-
-
-def test_the_hosts_may_all_be_inline_and_the_policy_acts_as_it_was_trained(trained):
-    stop = asyncio.Event()
-    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
-    before = files(trained / "results" / "run")
-    result = run_here(changed(PLAIN, INLINE), trained / "results", "run", options, inference=True)
-    assert result.behaviors["CartPole"].step > 0
-    assert files(trained / "results" / "run") == before
 
 
 def test_a_self_play_run_is_played_by_the_newest_policy_on_both_sides(tmp_path):
@@ -102,7 +93,7 @@ def test_a_self_play_run_is_played_by_the_newest_policy_on_both_sides(tmp_path):
     assert files(tmp_path / "run") == before
 
 
-def test_playing_that_fails_speaks_of_no_saving_and_does_not_advise_to_train_on(tmp_path, caplog):
+def test_a_failed_inference_does_not_advise_to_resume(tmp_path, caplog):
     run_here(changed(troubled(), INLINE), tmp_path, "run")
     with pytest.raises(RunFailed, match="the motor is on fire") as caught:
         run_here(changed(troubled(trouble="raise", after=20), INLINE), tmp_path, "run", inference=True)
@@ -110,13 +101,13 @@ def test_playing_that_fails_speaks_of_no_saving_and_does_not_advise_to_train_on(
     assert "has failed. The run ends, then reports the error." in caplog.text
 
 
-def test_a_run_that_is_not_there_is_named(tmp_path):
+def test_a_missing_run_is_named(tmp_path):
     with pytest.raises(RunFolderError, match="no run 'nowhere'"):
         run_here(changed(PLAIN, INLINE), tmp_path, "nowhere", inference=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_without_a_trained_policy_says_where_it_looked(tmp_path, trained):
+def test_a_run_without_a_trained_policy_is_refused(tmp_path, trained):
     result = run_here(changed(PLAIN, INLINE), tmp_path, "run")
     for path in [path for path in result.folder.rglob("*") if path.suffix in (".pt", ".onnx")]:
         path.unlink()

@@ -9,7 +9,7 @@ def points(folder, tag):
     return [point.step for point in EventAccumulator(str(folder / "CartPole")).Reload().Scalars(tag)]
 
 
-def test_a_run_that_ends_between_two_summaries_tells_of_its_last_steps_and_is_resumed_behind_them(tmp_path):
+def test_a_run_that_ends_between_two_summaries_reports_its_last_steps(tmp_path):
     ends = []
     for max_steps in (1500, 2500):
         plain = cartpole(behaviors__CartPole__max_steps=max_steps, **INLINE)

@@ -36,7 +36,7 @@ def trained(results: Any, late_one: bool, early_steps: int, **settings: Any) -> 
     return run_here(plain, results, "run", **settings)
 
 
-def test_what_a_behavior_has_learned_outlives_a_resumed_run_in_which_it_was_not_seen(tmp_path, caplog):
+def test_a_behavior_keeps_what_it_learned_in_a_resumed_run_that_never_met_it(tmp_path, caplog):
     first = trained(tmp_path, True, 100)
     digest = weights_digest(first.folder, "Late")
     listed = training_status(first.folder)["Late"]

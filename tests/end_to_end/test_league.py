@@ -72,7 +72,7 @@ def test_a_league_writes_its_pool_its_learners_and_its_report(folder):
 
 
 @pytest.mark.lengthy
-def test_a_leagues_run_stands_for_its_first_learner_and_others_are_named(folder):
+def test_a_policy_of_a_league_is_loaded_by_the_name_of_its_learner(folder):
     first = load_policy(folder)
     assert first.behavior == load_policy(folder, "RPS").behavior == load_policy(folder / "RPS").behavior == "RPS.main"
     assert load_policy(folder, "RPS.exploiter").behavior == "RPS.exploiter"
@@ -100,7 +100,7 @@ def test_the_mixture_draws_a_member_for_each_episode(folder):
         load_policy(folder, checkpoint="best", mixture=True)  # type: ignore[call-overload]  # as typed callers know
 
 
-def test_a_mixture_with_a_script_and_a_file_without_its_pool_are_refused_by_name(folder, tmp_path):
+def test_a_mixture_with_a_script_and_a_file_without_its_pool_are_refused(folder, tmp_path):
     copied = tmp_path / "run"
     shutil.copytree(folder, copied)
     index, report = (json.loads((copied / "RPS" / name).read_text()) for name in ("league/pool.json", "league.json"))
@@ -114,7 +114,7 @@ def test_a_mixture_with_a_script_and_a_file_without_its_pool_are_refused_by_name
         load_policy(alone)
 
 
-def test_a_tournament_takes_a_league_as_its_members_and_newest_learners(folder):
+def test_a_tournament_includes_a_leagues_members_and_newest_learners(folder):
     found = entrants_of([str(folder)], "results", "RockPaperScissors")
     members = len(report_in(folder)["members"])
     assert found == [
@@ -127,7 +127,7 @@ def test_a_tournament_takes_a_league_as_its_members_and_newest_learners(folder):
     ]
 
 
-def test_a_league_that_is_carried_in_one_file_has_its_pool(folder, tmp_path):
+def test_a_league_that_is_saved_in_one_file_has_its_pool(folder, tmp_path):
     back = load(load(folder).save(tmp_path / "one"), results_dir=tmp_path).folder
     assert [each.name for each in sorted((back / "RPS" / "league").iterdir())] == [
         each.name for each in sorted((folder / "RPS" / "league").iterdir())
@@ -136,7 +136,7 @@ def test_a_league_that_is_carried_in_one_file_has_its_pool(folder, tmp_path):
 
 
 @pytest.mark.lengthy
-def test_a_league_goes_on_where_it_was(folder):
+def test_a_league_is_resumed(folder):
     before = report_in(folder)
     longer = {**LEAGUE, "behaviors": {"RPS": {**LEAGUE["behaviors"]["RPS"], "max_steps": 1000}}}
     run_here(longer, folder.parent, "first", resume=True)
@@ -184,7 +184,7 @@ def test_learners_take_turns(tmp_path, monkeypatch):
 
 
 @pytest.mark.lengthy
-def test_what_is_only_played_is_played_by_the_first_learner(folder):
+def test_inference_plays_a_league_with_its_first_learner(folder):
     played = {**LEAGUE, "inference": {"episodes": 10}}
     result = run_here(played, folder.parent, "first", inference=True)
     assert set(result.behaviors) == {"RPS"}

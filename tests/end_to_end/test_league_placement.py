@@ -55,7 +55,7 @@ def node_of(command, host):
     return psutil.Process(int(re.findall(rf"{host} runs in process (\d+)", command.output)[-1])).ppid()
 
 
-def test_main_and_its_exploiter_learn_on_the_nodes_that_the_file_gives_each(start, tmp_path):
+def test_learners_of_a_league_run_on_their_configured_nodes(start, tmp_path):
     hosts = {name: (f"learner-RPS.{name}", f"actor-{index}") for index, name in enumerate(LEARNERS)}
     with cluster(tmp_path) as nodes:
         nodes.tell("add first fast")
@@ -85,7 +85,7 @@ def test_main_and_its_exploiter_learn_on_the_nodes_that_the_file_gives_each(star
         resumed.assert_left_nothing()
 
 
-def test_a_learner_that_asks_for_more_gpus_than_there_are_is_named_at_once(start):
+def test_a_learner_that_requests_too_many_gpus_is_refused(start):
     command = start(league(None, learners={"gpus": 1000}))
     assert command.wait() == 1, command.output
     assert "behaviors.RPS.league.learners.exploiter.placement: resources request 1,000 of GPU" in command.output

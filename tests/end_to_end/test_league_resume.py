@@ -65,9 +65,7 @@ def result(folder: Path) -> list[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learning", ["all", "turns"])
-def test_a_deterministic_league_is_the_same_each_time_and_when_it_is_resumed_from_the_checkpoint_before(
-    tmp_path, learning
-):
+def test_a_deterministic_league_is_reproducible_even_after_a_resume(tmp_path, learning):
     first, second = (started(tmp_path, run_id, learning) for run_id in ("first", "second"))
     assert result(first) == result(second)
     newest = max((second / "checkpoints").glob("0*"))

@@ -53,7 +53,7 @@ def started(results, plain, resume=False):
 @pytest.mark.parametrize(
     ("count", "learning", "trainer"), [(3, "all", "ppo"), (3, "turns", "ppo"), (2, "turns", "sac")]
 )
-def test_each_side_has_members_and_opponents_of_all_others_and_a_mixture(tmp_path, count, learning, trainer):
+def test_each_side_of_a_league_plays_all_other_sides(tmp_path, count, learning, trainer):
     names = [f"Side{team}" for team in range(count)]
     folder, found = started(tmp_path, sides(count, learning, trainer))
     assert all(found.behaviors[f"{name}.main"].step >= 800 for name in names)

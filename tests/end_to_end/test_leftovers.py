@@ -15,19 +15,10 @@ PROCESSES = {"pipeline__hosts__learners__kind": "inline"}
 """Games are the actors' affair."""
 WAYS = [
     pytest.param({}, PROCESSES, id="in the actor's group", marks=pytest.mark.slow),
-    pytest.param({"session": True}, PROCESSES, id="in a session of its own", marks=[pytest.mark.slow, NEEDS_LINUX]),
-    pytest.param(
-        {"session": True, "deaf": True},
-        PROCESSES,
-        id="in a session, deaf to SIGTERM",
-        marks=[pytest.mark.slow, NEEDS_LINUX],  # the killed actor below has it as well
-    ),
     pytest.param({"session": True}, INLINE, id="of an inline host", marks=NEEDS_LINUX),
-    pytest.param({"deaf": True}, INLINE, id="of an inline host, deaf to SIGTERM", marks=pytest.mark.slow),
 ]
 OF_ACTORS = [
     pytest.param({}, id="in the actor's group", marks=pytest.mark.slow),
-    pytest.param({"session": True}, id="in a session of its own", marks=[pytest.mark.slow, NEEDS_LINUX]),
     pytest.param({"session": True, "deaf": True}, id="in a session, deaf to SIGTERM", marks=NEEDS_LINUX),
 ]
 LONG = 10**7
@@ -47,9 +38,8 @@ def games(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hosts", [PROCESSES, pytest.param(INLINE, marks=pytest.mark.slow)])
-def test_an_environment_that_ends_its_own_game_as_it_closes_need_not_wait(start, tmp_path, hosts):
-    command = start(playing(tmp_path, hosts, max_steps=1000), beside=[GAME_ENV])
+def test_an_environment_may_end_its_game_as_it_closes(start, tmp_path):
+    command = start(playing(tmp_path, PROCESSES, max_steps=1000), beside=[GAME_ENV])
     assert command.wait() == 0, command.output
     assert "did not end within" not in command.output
     assert len(games(tmp_path)) == 4
@@ -67,7 +57,7 @@ def test_a_killed_main_leaves_no_game(start, tmp_path, options, hosts):
 
 
 @pytest.mark.parametrize("options", OF_ACTORS)
-def test_a_killed_actor_leaves_no_game_and_its_replacement_plays_on(start, tmp_path, options):
+def test_a_killed_actor_leaves_no_game_and_is_replaced(start, tmp_path, options):
     command = start(playing(tmp_path, PROCESSES, **options), beside=[GAME_ENV])
     number = command.until_checkpoint(0).number
     before = games(tmp_path)
@@ -82,21 +72,6 @@ def test_a_killed_actor_leaves_no_game_and_its_replacement_plays_on(start, tmp_p
     else:
         command.interrupt()
         assert command.wait() == 0, command.output
-    command.assert_left_nothing()
-
-
-@pytest.mark.slow  # test_liveness.py has the signal, and the killed actor above its games
-@pytest.mark.parametrize("options", OF_ACTORS)
-def test_a_second_signal_leaves_no_game_of_an_environment_that_hangs(start, tmp_path, options):
-    command = start(playing(tmp_path, PROCESSES, hangs_after=500, **options), beside=[GAME_ENV])
-    command.until((tmp_path / "hangs").exists, "an environment that hangs")
-    command.interrupt()
-    command.until(lambda: "Learning was interrupted" in command.output, "the first signal's answer")
-    command.interrupt_again()
-    assert command.wait() == 130, command.output
-    assert "ended immediately" in command.output
-    assert "Traceback" not in command.output
-    assert len(games(tmp_path)) == 4
     command.assert_left_nothing()
 
 

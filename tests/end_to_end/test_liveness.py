@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from run_configs import cartpole
 from runs import NEEDS_LINUX
-from unity_command import unity
 
 HANGING = [Path(__file__).with_name(f"hanging_{what}.py") for what in ("stages", "trainers")]
 
 
-@pytest.mark.parametrize(
-    "trainer",
-    [pytest.param("ComputingTrainer", marks=pytest.mark.slow), pytest.param("LockingTrainer", marks=NEEDS_LINUX)],
-)
-def test_a_learner_that_hangs_dies_with_main_and_so_does_its_actor(start, tmp_path, trainer):
-    command = start(cartpole(behaviors__CartPole__trainer_type=f"hanging_trainers:{trainer}"), beside=HANGING)
+@NEEDS_LINUX
+def test_a_learner_that_hangs_dies_with_main_and_so_does_its_actor(start, tmp_path):
+    command = start(cartpole(behaviors__CartPole__trainer_type="hanging_trainers:LockingTrainer"), beside=HANGING)
     command.until((tmp_path / "hangs").exists, "a learner that hangs")
     command.process.kill()
     command.wait()
@@ -32,10 +27,9 @@ LIMITS = {f"pipeline__supervision__{role}": SOON for role in ("actors", "learner
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", ["ComputingTrainer", "LockingTrainer"])
-def test_a_learner_that_hangs_is_named_with_its_stack_and_ends_the_run(start, trainer):
+def test_a_learner_that_hangs_is_named_with_its_stack_and_ends_the_run(start):
     limits = {**LIMITS, "env_settings__restarts_rate_limit_n": 0}
-    plain = cartpole(behaviors__CartPole__trainer_type=f"hanging_trainers:{trainer}", **limits)
+    plain = cartpole(behaviors__CartPole__trainer_type="hanging_trainers:LockingTrainer", **limits)
     command = start(plain, beside=HANGING)
     assert command.wait() == 1, command.output
     assert "(pipeline.supervision.learners.warn_s)" in command.output
@@ -69,54 +63,3 @@ def test_a_second_signal_ends_a_run_whose_event_loop_is_held(start, tmp_path):
     assert "in hang" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()
-
-
-@pytest.mark.slow
-def test_a_run_that_is_stopped_as_a_whole_goes_on_when_it_continues(start):
-    command = start(cartpole(behaviors__CartPole__max_steps=10**7, **LIMITS))
-    command.until(lambda: "Step: 1000." in command.output, "the first summary")
-    said, stopped = len(command.output), command.processes()
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(12)  # what is tested is that this time does not count
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
-    summaries = command.output.count("Step: ")
-    command.until(lambda: command.output.count("Step: ") > summaries + 2, "further summaries")
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    assert "has been silent" not in command.output[said:]
-
-
-SLOW_IMPORT = """
-import sys, time
-class Slow:
-    def find_spec(self, name, path=None, target=None):
-        if name in ("torch", "grpc") and any("actor-" in word for word in sys.orig_argv):
-            time.sleep(6)
-sys.meta_path.insert(0, Slow())
-"""
-
-
-@pytest.mark.slow
-def test_an_actor_that_imports_torch_for_longer_than_timeout_wait_is_not_killed(start, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    remembers = {"memory": {"sequence_length": 16, "memory_size": 32}}
-    plain = cartpole(behaviors__CartPole__network_settings=remembers, env_settings__timeout_wait=2)
-    command = start(plain, environment={"PYTHONPATH": path})
-    assert command.wait() == 0, command.output
-    assert "Killing it" not in command.output
-    assert "restart" not in command.output
-
-
-@pytest.mark.slow
-def test_nor_is_one_with_several_builds_of_unity_that_imports_grpc_and_torch(start, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    remembers = {"memory": {"sequence_length": 16, "memory_size": 32}}
-    plain = unity(tmp_path, behaviors__Simple__network_settings=remembers, env_settings__timeout_wait=4)
-    command = start(plain, environment={"PYTHONPATH": path})
-    assert command.wait() == 0, command.output
-    assert "Killing it" not in command.output
-    assert "estart" not in command.output

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lost_folders import move, move_the_parent, remove, replace_by_a_copy
-from run_configs import INLINE, cartpole, changed, cooperating, sac, unrolling, volley
+from lost_folders import move, remove
+from run_configs import INLINE, cartpole, changed
 from runs import Command, run_here
 
 from headrace.pipeline.common.errors import RunFailed
@@ -38,35 +38,18 @@ def assert_goes_on(plain, results, behavior, steps):
     assert run_here(more, results, "run-rescued", resume=True).behaviors[behavior].step >= kept.steps[behavior] + 200
 
 
-@pytest.mark.parametrize(
-    "way",
-    [remove, *(pytest.param(each, marks=pytest.mark.slow) for each in (move, move_the_parent, replace_by_a_copy))],
-)
-def test_it_ends_by_name_and_is_resumed_from_the_folder_beside_it(tmp_path, way):
+def test_a_run_whose_folder_is_removed_is_resumed_from_the_rescued_folder(tmp_path):
     results = tmp_path / "results"
-    said, steps = lose(PLAIN, results, way)
+    said, steps = lose(PLAIN, results, remove)
     assert f"{results / 'run'} is no longer the folder that this run has locked" in said
     assert f"The run's state at that point is in {results / 'run-rescued'}." in said
     assert "--run-id run-rescued --resume" in said
-    assert (results / "run").exists() == (way is replace_by_a_copy)
+    assert not (results / "run").exists()
     assert_goes_on(PLAIN, results, "CartPole", steps)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("plain", "behavior"),
-    [(sac(**INLINE), "Pendulum"), (volley(**INLINE), "Volley"), (unrolling(**INLINE), ""), (cooperating(**INLINE), "")],
-)
-def test_it_keeps_what_any_trainer_has(tmp_path, plain, behavior):
-    behavior = behavior or next(iter(plain["behaviors"]))
-    endless = changed(plain, {f"behaviors__{behavior}__max_steps": ENDLESS})
-    said, steps = lose(endless, tmp_path, remove)
-    assert "it was removed or moved" in said
-    assert_goes_on(endless, tmp_path, behavior, steps)
-
-
-@pytest.mark.slow
-def test_another_run_may_have_its_place(tmp_path):
+def test_another_run_may_take_over_the_folder(tmp_path):
     plain = cartpole(behaviors__CartPole__max_steps=10**8, behaviors__CartPole__checkpoint_interval=2000)
     first = Command(tmp_path, plain)
     try:
@@ -87,7 +70,7 @@ def test_another_run_may_have_its_place(tmp_path):
 
 
 @pytest.mark.slow
-def test_behind_the_last_checkpoint_it_is_a_failure_too(tmp_path):
+def test_a_folder_that_is_lost_after_the_last_checkpoint_is_a_failure(tmp_path):
     plain = changed(PLAIN, {"behaviors__CartPole__max_steps": 1200})
     said, steps = lose(plain, tmp_path, move, at=2)
     assert "it was removed or moved" in said

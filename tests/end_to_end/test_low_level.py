@@ -1,11 +1,10 @@
-"""Environments with ML-Agents' interface train unchanged; so does Unity through our own low-level environment."""
+"""Environments with ML-Agents' interface train unchanged."""
 
 from __future__ import annotations
 
 import numpy as np
 from run_configs import INLINE
 from runs import run_here
-from unity_runs import BUILD, reports
 
 from headrace.pipeline.policies.export import load_acting_policy
 
@@ -43,30 +42,6 @@ def test_an_environment_with_ml_agents_interface_is_learned(tmp_path):
     seen = np.array([[-1.0], [1.0]], np.float32)
     decision = policy.act((seen,), masks, np.random.default_rng(0), deterministic=True)
     assert decision.actions.discrete.tolist() == [[0], [1]]
-
-
-def test_unity_trains_through_its_low_level_environment_too(tmp_path):
-    plain = {
-        "environment": {
-            "kind": "mlagents",
-            "factory": "headrace.stages.environments.engines.unity.environment:UnityEnvironment",
-            "num_envs": 2,
-            "options": {
-                "file_name": str(BUILD),
-                "base_port": 0,
-                "timeout_wait": 30,
-                "additional_args": ["--agents", "3", "--report", str(tmp_path / "reports")],
-            },
-        },
-        "environment_parameters": {"step_size": 0.5},
-        "env_settings": {"seed": 3},
-        "behaviors": {"Simple": {**SETTINGS, "max_steps": 500}},
-    }
-    result = run_here({**plain, **inline()}, tmp_path, "run")
-    assert result.behaviors["Simple"].step >= 500
-    told = reports(tmp_path / "reports")
-    assert sorted(report["seed"] for report in told) == [3, 4]
-    assert [(report["returncode"], report["parameters"]) for report in told] == [(0, {"step_size": 0.5})] * 2
 
 
 def inline():

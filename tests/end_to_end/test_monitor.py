@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 import yaml
-from page_calls import LONG, LONG_HERE, Page, held_up
+from page_calls import LONG, LONG_HERE, Page
 from run_configs import INLINE, changed, volley
 
 from headrace.pipeline.cli import main
@@ -28,7 +28,7 @@ class Failing(Stage):
 """
 
 
-def test_a_run_shows_its_wiring_its_progress_its_curves_and_its_end(beside):
+def test_the_api_shows_the_wiring_progress_curves_and_end_of_a_run(beside):
     plain = volley(**INLINE, behaviors__Volley__max_steps=10**8, behaviors__Volley__summary_freq=250)
     page = beside(changed(plain, {"pipeline__stages": [{"use": "calm_stages:Calm"}]}))
     state = page.until(lambda s: s["behaviors"] and s["behaviors"][0]["step"] > 2500, "some steps")
@@ -72,7 +72,7 @@ def test_a_run_shows_its_wiring_its_progress_its_curves_and_its_end(beside):
     assert last["status"] == "ended"
 
 
-def test_beyond_this_machine_it_asks_for_the_token_which_no_file_and_no_answer_holds(beside, tmp_path, capsys):
+def test_other_machines_need_the_token_which_is_in_no_file_and_no_answer(beside, tmp_path, capsys):
     secret = 'se cr+t/?&"'
     page = beside({**LONG_HERE, "debug": True}, token=secret, monitor={"listen": "all:0"})
     shown = quote(secret, safe="")
@@ -101,19 +101,6 @@ def test_beyond_this_machine_it_asks_for_the_token_which_no_file_and_no_answer_h
 
 
 @pytest.mark.slow
-def test_a_stage_that_holds_its_producers_up_shows_as_a_full_queue(start, tmp_path):
-    page = Page(start(held_up(tmp_path), "--monitor=0"))
-
-    def full(state):
-        edges = [edge for edge in state["edges"] if edge["kind"] == "trajectories"]
-        return any(edge["depth"] == edge["capacity"] == 2 and edge["put_wait"] > 0.5 for edge in edges)
-
-    state = page.until(full, "a full queue")
-    assert [host["stages"] for host in state["hosts"] if host["name"] == "main"] == [["Slow", "policy_publisher"]]
-    assert page.call("/healthz")[0] == 200
-
-
-@pytest.mark.slow
 def test_a_failed_run_says_so_on_the_page(start, tmp_path):
     (tmp_path / "failing_stage.py").write_text(FAILING)
     stages = [{"use": "failing_stage:Failing", "after": "agent_processor", "host": "main"}]
@@ -135,7 +122,7 @@ def test_a_port_in_use_is_refused_before_the_run_begins(tmp_path, in_this_proces
     assert "Traceback" not in said
 
 
-def test_an_address_that_is_none_is_a_mistake_in_the_command(tmp_path, in_this_process):
+def test_an_invalid_address_is_refused(tmp_path, in_this_process):
     assert "'example.org' is not valid; expected localhost" in called(
         in_this_process, tmp_path, "--monitor=example.org:80"
     )

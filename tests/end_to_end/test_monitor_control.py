@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
 
 import pytest
-from fuzz_requests import of_page, requests, statuses
 from page_calls import LONG, LONG_HERE, Page, RunBeside
-from run_configs import INLINE, changed, volley
+from run_configs import changed, volley
 
 from headrace.config import load_config
 from headrace.pipeline.run import run
@@ -49,17 +47,9 @@ def stands_still(page):
     return sum_of(page.until(still, "a step counter that stands still"))
 
 
-@pytest.mark.parametrize(
-    "plain",
-    [
-        pytest.param(LONG, id="straight to the learner", marks=pytest.mark.slow),
-        pytest.param(LONG_PLAY, id="through main", marks=pytest.mark.slow),
-        pytest.param(changed(LONG, INLINE), id="inline", marks=pytest.mark.slow),
-        pytest.param(changed(LONG, {"pipeline__deterministic": True}), id="deterministic", marks=pytest.mark.slow),
-    ],
-)
-def test_a_paused_run_saves_goes_on_and_stops(steered, plain):
-    page = steered(plain)
+@pytest.mark.slow
+def test_a_paused_run_in_processes_saves_and_stops(steered):
+    page = steered(LONG_PLAY)
     assert_paused_and_resumed(page)
     assert page.call(f"{RUN}/pause", body={})[0] == 200
     assert page.call(f"{RUN}/stop", body={})[0] == 200
@@ -85,7 +75,7 @@ def assert_paused_and_resumed(page):
 
 
 @pytest.mark.slow
-def test_an_actor_that_dies_in_a_pause_is_replaced_and_waits_too(steered):
+def test_an_actor_that_dies_in_a_pause_is_replaced(steered):
     page = steered()
     page.call(f"{RUN}/pause", body={})
     step = stands_still(page)
@@ -96,7 +86,7 @@ def test_an_actor_that_dies_in_a_pause_is_replaced_and_waits_too(steered):
     page.until(lambda state: sum_of(state) > step, "further steps")
 
 
-def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resumed_run(beside, tmp_path):
+def test_a_changed_hyperparameter_is_used_logged_and_kept_by_a_resumed_run(beside, tmp_path):
     page = beside(LONG_HERE)
     page.until(lambda state: sum_of(state) > 0, "the first steps")
     change = {"behavior": "CartPole", "name": "learning_rate", "value": 1.5e-4}
@@ -146,29 +136,17 @@ def resume_to_its_end(results, *overrides):
             "behaviors.CartPole.hyperparameters.learning_rate: 0.0 is out of range; expected a number greater than 0",
         ),
         ({"behavior": "CartPole", "name": "learning_rate", "value": "fast"}, 422, "value: 'fast' is not valid"),
-        ({"behavior": "CartPole", "name": "learning_rate", "value": "1e-3"}, 422, "expected a number"),
-        ({"behavior": "CartPole", "name": "learning_rate", "value": True}, 422, "expected a number"),
-        ({"behavior": "CartPole", "name": "learning_rate", "value": float("nan")}, 422, "expected a finite number"),
-        ({"behavior": "CartPole", "name": "learning_rate", "value": 10**400}, 422, "expected a number"),
-        ({"behavior": "CartPole", "name": "beta", "value": 5e-3, "confirm": 1}, 422, "expected true or false"),
-        ({"behavior": "CartPole", "name": "beta", "value": -1, "confirm": True}, 422, "beta: -1.0 is out of range"),
         (
             {"behavior": "CartPole", "name": "beta", "value": 0.1},
             428,
             "beta of CartPole is 0.005, and 0.1 differs from it by more than a factor of 10",
         ),
-        ({"behavior": "CartPole", "name": "beta", "value": 0}, 428, "confirm: true"),
-        ({"behavior": "\ud800", "name": "beta", "value": 7}, 400, "surrogates"),
-        ({"behavior": "CartPole", "name": "\ud800", "value": 7}, 400, "surrogates"),
-        ({"behavior": "CartPole", "name": "beta", "value": 7, "\udfff": 1}, 400, "surrogates"),
         ({"behavior": "CartPole", "name": "batch_size", "value": 7}, 404, "these can: learning_rate, beta, epsilon"),
         ({"behavior": "Cart", "name": "beta", "value": 7}, 404, "available: CartPole"),
-        ({"behavior": "CartPole", "name": "beta"}, 422, "value"),
         (b"{", 400, "not JSON"),
-        (b" " * 100_000, 413, ""),
     ],
 )
-def test_a_change_that_does_not_fit_is_refused_and_nothing_changes(one_page, change, status, words):
+def test_an_invalid_change_is_refused(one_page, change, status, words):
     before = one_page.state()["behaviors"][0]["hyperparameters"]
     found, answer = one_page.call(f"{RUN}/hyperparameters", change)
     assert found == status
@@ -176,16 +154,16 @@ def test_a_change_that_does_not_fit_is_refused_and_nothing_changes(one_page, cha
     assert one_page.state()["behaviors"][0]["hyperparameters"] == before
 
 
-@pytest.mark.parametrize("what", ["pause", "stop", "checkpoint", "hyperparameters"])
-def test_whoever_lacks_the_token_or_comes_from_another_page_steers_nothing(one_page, what):
-    assert one_page.call(f"{RUN}/{what}", body={}, token="wrong")[0] == 401
-    assert one_page.call(f"{RUN}/{what}?token=wrong", body={}, token=" ")[0] == 401
-    assert one_page.call(f"{RUN}/{what}", body={}, Origin="http://evil.example")[0] == 403
-    assert one_page.call(f"{RUN}/{what}", body={}, Host="evil.example")[0] == 403
+def test_requests_without_the_token_or_from_another_page_are_refused(one_page):
+    for what in ("pause", "stop", "checkpoint", "hyperparameters"):
+        assert one_page.call(f"{RUN}/{what}", body={}, token="wrong")[0] == 401
+        assert one_page.call(f"{RUN}/{what}?token=wrong", body={}, token=" ")[0] == 401
+        assert one_page.call(f"{RUN}/{what}", body={}, Origin="http://evil.example")[0] == 403
+        assert one_page.call(f"{RUN}/{what}", body={}, Host="evil.example")[0] == 403
     assert one_page.state()["status"] == "running"
 
 
-def test_whoever_may_not_call_the_page_is_refused_and_the_run_goes_on(one_page):
+def test_unknown_paths_and_foreign_hosts_are_refused_and_the_run_goes_on(one_page):
     for path in ("/api/runs/none/state", "/api/none", "/..%2f..%2fsetup.cfg"):
         assert one_page.call(path)[0] == 404
     assert one_page.call(f"{RUN}/state", body={})[0] == 405
@@ -194,16 +172,6 @@ def test_whoever_may_not_call_the_page_is_refused_and_the_run_goes_on(one_page):
     assert one_page.call("/", Host=f"localhost:{one_page.origin.rpartition(':')[2]}")[0] == 200
     before = one_page.step()
     one_page.until(lambda state: sum_of(state) > before, "further steps")
-
-
-def test_mutated_requests_are_answered_or_refused_and_change_nothing(one_page):
-    before, port = one_page.state()["behaviors"][0]["hyperparameters"], int(one_page.origin.rpartition(":")[2])
-    found = asyncio.run(statuses(port, requests(0, 150, of_page(one_page.token, "CartPole"))))
-    assert found[200] > 10
-    assert found[422] > 5
-    assert one_page.state()["behaviors"][0]["hyperparameters"] == before
-    assert one_page.state()["status"] == "running"
-    assert "could not be answered" not in one_page.command.output
 
 
 def test_the_api_describes_itself(one_page):
@@ -225,7 +193,7 @@ def one_page(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_without_the_option_nothing_can_be_steered(start):
+def test_controls_are_off_without_monitor_control(start):
     page = Page(start(LONG, "--monitor=0"))
     assert page.token == ""
     page.until(lambda state: state["status"] == "running", "the start")

@@ -32,7 +32,7 @@ STEP = "Number(document.querySelector('[data-step]')?.textContent.replaceAll(','
 VALUE = "document.querySelector('[data-statistic=\"Losses/Value Loss\"] b')?.textContent"
 
 
-def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_run(beside, browser):
+def test_the_page_shows_and_controls_a_run(beside, browser):
     calm = {**INLINE, "pipeline__stages": [{"use": "calm_stages:Calm"}]}
     plain = volley(**calm, behaviors__Volley__max_steps=10**8, behaviors__Volley__summary_freq=250)
     page = beside(plain)
@@ -107,18 +107,7 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
 
 
 @pytest.mark.slow
-def test_the_wait_for_a_slow_learners_policy_is_seen_at_the_learner(start, browser):
-    slow = {"buffer_size": 8192, "batch_size": 1024, "num_epoch": 400}
-    page = Page(
-        start(volley(behaviors__Volley__max_steps=10**8, behaviors__Volley__hyperparameters=slow), "--monitor=0")
-    )
-    browser.get(page.address)
-    until(browser, "document.querySelector('.host[data-host=learner-Volley][data-level=bad]') !== null", "the wait")
-    assert page.state()["behaviors"][0]["policy_wait"] >= 0.5
-
-
-@pytest.mark.slow
-def test_a_stage_that_holds_its_producers_up_is_seen_at_a_glance(start, browser, tmp_path):
+def test_the_page_marks_a_stage_that_blocks_its_producers(start, browser, tmp_path):
     page = Page(start(held_up(tmp_path), "--monitor=0"))
     browser.get(page.address)
     until(browser, "document.querySelector('.edge[data-level=bad] .slot.full') !== null", "a full queue")

@@ -47,7 +47,7 @@ def test_finished_runs_are_shown_from_their_folders(tmp_path):
             process.kill()
 
 
-def test_what_is_no_run_is_named(tmp_path, monkeypatch, in_this_process):
+def test_a_folder_without_a_run_is_refused(tmp_path, monkeypatch, in_this_process):
     monkeypatch.chdir(tmp_path)
     said = in_this_process(main, "--view", "none", status=2)
     assert "--view none: no such run: neither none nor results/none is a run folder" in said

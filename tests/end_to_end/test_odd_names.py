@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.lengthy, pytest.mark.windows_too, pytest.mark.timeout(
 NAME, FOLDER = "aux.a:b|.", "%61ux.a%3Ab%7C%2E"
 
 
-def test_it_is_trained_resumed_and_played(tmp_path):
+def test_a_behaviour_with_an_odd_name_is_trained_resumed_and_played(tmp_path):
     plain = cartpole(behaviors__CartPole__max_steps=600, behaviors__CartPole__checkpoint_interval=300, **INLINE)
     plain["behaviors"] = {NAME: plain["behaviors"].pop("CartPole")}
 

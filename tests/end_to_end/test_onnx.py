@@ -12,7 +12,7 @@ import onnx
 import pytest
 import torch
 from run_configs import INLINE, cartpole, changed
-from runs import Command, run_here
+from runs import run_here
 
 from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError, RunFailed
@@ -39,7 +39,7 @@ def played(plain, results, run_id="run", **how):
     return run_here(plain, results, run_id, options, inference=True, **how).behaviors["CartPole"].step
 
 
-def test_a_run_exports_at_each_checkpoint_and_lists_what_it_has_as_ml_agents_does(trained):
+def test_a_run_exports_at_each_checkpoint_and_lists_its_exports(trained):
     """What it says of them is in test_command_line.py."""
     folder = trained
     policies, models = (exports_by_step(folder / "CartPole", "CartPole", suffix) for suffix in (".pt", ".onnx"))
@@ -68,7 +68,7 @@ def test_the_model_acts_as_the_policy_of_the_same_step(trained):
     assert 0 < ours.actions.discrete.sum() < 64
 
 
-def test_it_plays_with_the_checkpoint_and_with_the_model_alone(trained, tmp_path):
+def test_a_run_is_played_by_its_checkpoint_or_by_its_model(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "run")
     with_policies = changed(PLAIN, INLINE)
     assert played(with_policies, tmp_path) > 0
@@ -77,23 +77,7 @@ def test_it_plays_with_the_checkpoint_and_with_the_model_alone(trained, tmp_path
     assert played(with_policies, tmp_path) > 0
 
 
-@pytest.mark.slow  # test_ml_agents_runs.py plays a model in processes
-def test_a_folder_with_nothing_but_the_last_model_plays_in_processes_too(trained, tmp_path):
-    run_folder = tmp_path / "results" / trained.name
-    run_folder.mkdir(parents=True)
-    shutil.copy(trained / "CartPole.onnx", run_folder)
-    command = Command(tmp_path, PLAIN, "--inference")
-    try:
-        command.until(lambda: "Step: 2000." in command.output, "some summaries")
-        command.interrupt()
-        assert command.wait() == 0, command.output
-        command.assert_left_nothing()
-    finally:
-        command.end()
-    assert "CartPole is played by" in command.output
-
-
-def test_a_model_that_is_named_plays_without_any_run(trained, tmp_path):
+def test_a_model_plays_without_a_run(trained, tmp_path):
     model = str(trained / "CartPole.onnx")
     plain = changed(PLAIN, {**INLINE, "behaviors__CartPole__init_path": model})
     assert played(plain, tmp_path, "new") > 0
@@ -111,7 +95,7 @@ def test_a_run_folder_of_ml_agents_plays_by_its_models(trained, tmp_path):
     assert played(changed(PLAIN, INLINE), tmp_path) > 0
 
 
-def test_a_model_of_another_environment_is_recognised(trained, tmp_path):
+def test_a_model_of_another_environment_is_refused(trained, tmp_path):
     run_folder = tmp_path / "run"
     run_folder.mkdir()
     shutil.copy(trained / "CartPole.onnx", run_folder)

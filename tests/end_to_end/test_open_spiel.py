@@ -132,12 +132,3 @@ def test_each_player_may_have_a_league_of_its_own_and_goes_on(tmp_path):
     after = json.loads((folder / "First" / "league.json").read_text())["members"]
     assert after[: len(members)] == members
     assert len(after) > len(members)
-
-
-@pytest.mark.slow
-def test_a_deterministic_league_of_two_behaviours_is_the_same_twice(tmp_path):
-    found = []
-    for run_id in ("one", "two"):
-        folder = run_here(kuhn_for_two(pipeline__deterministic=True), tmp_path, run_id).folder
-        found.append(json.loads((folder / "First" / "league" / "pool.json").read_text()))
-    assert found[0] == found[1]

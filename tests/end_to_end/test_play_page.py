@@ -74,7 +74,7 @@ import('/stage.js').then(({ Stage }) => {
 """Keeps the place of the left player of the last picture that came, as the page itself only draws it."""
 
 
-def test_a_key_moves_the_players_agent_and_what_was_recorded_trains_a_clone(start, browser, tmp_path):
+def test_a_player_moves_an_agent_and_the_recording_trains_a_clone(start, browser, tmp_path):
     from selenium.webdriver.common.keys import Keys
 
     page = Page(start(LONG, "--monitor=0", "--monitor-control", beside=[CALM]))
@@ -109,7 +109,7 @@ def test_a_key_moves_the_players_agent_and_what_was_recorded_trains_a_clone(star
 
 
 @pytest.mark.slow
-def test_a_killed_game_is_said_and_starts_again_while_the_run_goes_on(start, browser):
+def test_a_killed_game_of_the_page_can_be_restarted(start, browser):
     page = Page(start(LONG, "--monitor=0", beside=[CALM]))
     browser.get(page.address)
     until(browser, "document.querySelector('[data-do=watch]')", "the section")

@@ -33,7 +33,7 @@ def assert_predicted(policy, steps):
     assert sum(begins for _, begins, _, _ in steps) > len(states), "some have begun anew"
 
 
-def test_it_gives_the_actions_that_inference_has_played(tmp_path):
+def test_predict_returns_the_actions_that_inference_played(tmp_path):
     plain = changed(remembering(), {**INLINE, "environment": NOTED, "behaviors__CartPole__max_steps": 250})
     folder = run_here(plain, tmp_path, "run").folder
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import logging
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, troubled
+from run_configs import INLINE, cartpole, changed, troubled
 from run_folders import digest, read_whole_checkpoint
 from runs import COMMAND, PATIENCE_S, assert_no_children, run_here
 
@@ -89,8 +87,8 @@ def finished(trained, tmp_path):
 
 
 @pytest.mark.windows_too
-def test_a_script_without_a_main_guard_may_run_hosts_in_processes_which_find_what_lies_beside_it(tmp_path):
-    """Also modules of ours' names; test_users_modules.py has other ways to start."""
+def test_a_script_without_a_main_guard_may_run_hosts_in_processes(tmp_path):
+    """The modules beside the script may have names of Headrace's; test_users_modules.py has other ways to start."""
     settings = {"results_dir": str(tmp_path / "results"), "run_id": "mine"}
     config = tmp_path / "mine.yaml"
     plain = cartpole(
@@ -132,14 +130,14 @@ def test_a_result_says_what_was_reached(tmp_path):
     assert 0 < result.elapsed_s < PATIENCE_S
 
 
-def test_a_behaviour_that_is_listed_but_was_never_met_is_reported(tmp_path, caplog):
+def test_a_listed_behaviour_that_the_environment_lacks_is_reported(tmp_path, caplog):
     listed = {**PLAIN, "behaviors": {**PLAIN["behaviors"], "Cartpole": {"max_steps": 100}}}
     environment = {**PLAIN["environment"], "behavior": "CartPole"}
     run_here({**listed, "environment": environment}, tmp_path, "run")
     assert "never seen in the environment: Cartpole (seen: CartPole)" in caplog.text
 
 
-def test_what_is_odd_about_the_configuration_is_said_once(tmp_path, caplog):
+def test_warnings_about_the_configuration_are_logged_once(tmp_path, caplog):
     odd = changed(
         PLAIN, {"behaviors__CartPole__hyperparameters__buffer_size": 10_240, "behaviors__CartPole__max_steps": 64}
     )
@@ -150,7 +148,7 @@ def test_what_is_odd_about_the_configuration_is_said_once(tmp_path, caplog):
     assert [caplog.messages.count(warning) for warning in warnings] == [1] * len(warnings)
 
 
-def test_a_resumed_run_goes_on_where_it_was(trained, finished, tmp_path, caplog):
+def test_a_resumed_run_continues_from_its_last_step(trained, finished, tmp_path, caplog):
     more = changed(PLAIN, {"behaviors__CartPole__max_steps": 5000})
     second = run_here(more, tmp_path, "run", resume=True)
     assert "already" not in caplog.text
@@ -160,7 +158,7 @@ def test_a_resumed_run_goes_on_where_it_was(trained, finished, tmp_path, caplog)
     assert second.elapsed_s > trained.elapsed_s
 
 
-def test_a_run_whose_networks_have_changed_since_says_so_when_it_is_resumed(finished, tmp_path):
+def test_a_run_is_not_resumed_with_another_network(finished, tmp_path):
     wider = changed(PLAIN, {"behaviors__CartPole__max_steps": 9000, "behaviors__CartPole__network_settings": {}})
     expected = r"CartPole.network_settings.hidden_units is 64, 64, but the checkpoint was written with 32\n"
     with pytest.raises(RunError, match=expected) as failed:
@@ -168,14 +166,7 @@ def test_a_run_whose_networks_have_changed_since_says_so_when_it_is_resumed(fini
     assert "--resume" not in str(failed.value), "which would fail again"
 
 
-def test_a_resumed_run_that_fails_later_can_be_resumed_again(tmp_path):
-    run_here(changed(troubled(), INLINE), tmp_path, "run")
-    broken = changed(troubled(trouble="raise"), {"behaviors__CartPole__max_steps": 9000, **INLINE})
-    with pytest.raises(RunFailed, match="Resume from the last checkpoint with: --run-id run --resume"):
-        run_here(broken, tmp_path, "run", resume=True)
-
-
-def test_a_run_that_is_done_is_not_trained_on_when_it_is_resumed_and_says_why(trained, finished, tmp_path, caplog):
+def test_a_finished_run_learns_no_more_when_it_is_resumed(trained, finished, tmp_path, caplog):
     before = digest(read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"])
     second = run_here(PLAIN, tmp_path, "run", resume=True)
     assert second.behaviors["CartPole"].step == trained.behaviors["CartPole"].step
@@ -191,7 +182,7 @@ def test_a_run_that_is_done_is_not_trained_on_when_it_is_resumed_and_says_why(tr
 
 @pytest.mark.windows
 @pytest.mark.parametrize("loop", ["SelectorEventLoop", "ProactorEventLoop"])  # of Jupyter's versions
-def test_in_a_notebook_it_is_awaited_whatever_loop_runs_there(tmp_path, monkeypatch, loop):
+def test_a_run_can_be_awaited_in_each_event_loop_of_a_notebook(tmp_path, monkeypatch, loop):
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     monkeypatch.setattr(sys, "stdout", io.StringIO())  # without a descriptor, as IDLE's
     settings = {"results_dir": str(tmp_path), "run_id": "run"}
@@ -201,7 +192,7 @@ def test_in_a_notebook_it_is_awaited_whatever_loop_runs_there(tmp_path, monkeypa
     assert_no_children()
 
 
-async def test_within_a_running_loop_it_is_awaited_and_may_be_cancelled(tmp_path):
+async def test_a_run_within_a_running_loop_can_be_cancelled(tmp_path):
     plain = changed(PLAIN, {"behaviors__CartPole__max_steps": 10**7})
     settings = {"results_dir": str(tmp_path), "run_id": "run"}
     config = RunConfig.from_plain({**plain, "checkpoint_settings": settings})
@@ -227,7 +218,7 @@ def test_a_failure_is_an_exception_that_says_which_stage_and_how_to_go_on(tmp_pa
     assert not (tmp_path / "run" / ".lock").exists()
 
 
-def test_what_can_not_start_is_an_exception_and_leaves_no_folder(tmp_path):
+def test_a_run_that_can_not_start_raises_and_leaves_no_folder(tmp_path):
     plain = changed(PLAIN, {})
     plain["environment"] = None
     plain["env_settings"]["env_path"] = str(tmp_path / "no_such_game")
@@ -241,27 +232,3 @@ def test_a_run_of_the_same_name_is_not_overwritten(finished, tmp_path):
     with pytest.raises(RunFolderError, match="--resume.*--force|--force.*--resume"):
         run_here(PLAIN, tmp_path, "run")
     assert digest(read_whole_checkpoint(finished)) == before
-
-
-def test_nothing_of_the_callers_is_changed(tmp_path):
-    def startup_context():
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-        root = logging.getLogger()
-        return [signal.getsignal(n) for n in numbers], list(root.handlers), root.level, sys.excepthook, list(sys.path)
-
-    run_here(PLAIN, tmp_path, "first")  # the folders of modules stay on sys.path
-    before = startup_context()
-    run_here(PLAIN, tmp_path, "run")
-    run_here(changed(troubled(), {**INLINE, "behaviors__CartPole__max_steps": 600}), tmp_path, "other")
-    with pytest.raises(RunFailed):
-        run_here(changed(troubled(trouble="raise", after=0), INLINE), tmp_path, "third")
-    assert startup_context() == before
-
-
-def test_a_file_is_run_as_it_is_loaded(tmp_path):
-    (tmp_path / "troubled_env.py").write_text(TROUBLED_ENV.read_text())
-    settings = {"results_dir": str(tmp_path / "results"), "run_id": "file"}
-    plain = changed(troubled(), {**INLINE, "behaviors__CartPole__max_steps": 600})
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**plain, "checkpoint_settings": settings}))
-    result = run(load_config(tmp_path / "config.yaml", ["checkpoint_settings.run_id=other"]))
-    assert result.folder == tmp_path / "results" / "other"

@@ -62,7 +62,7 @@ def test_the_search_with_optuna_ends_with_its_best_trial(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_search_ends_trials_that_promise_little(tmp_path):
+def test_a_search_prunes_unpromising_trials(tmp_path):
     (line,) = ran("optuna_sweep.py", tmp_path, "--trials", "8", "--steps", "6000")
     assert re.match(r"best of 8 trials, [1-4] of them ended early", line)
 

@@ -45,7 +45,7 @@ def assert_left_nothing(command):
     assert not list(Path("/tmp").glob(f"headrace-ray-{command.process.pid}-*"))
 
 
-def test_a_run_on_ray_trains_listens_on_loopback_alone_and_leaves_nothing(start, tmp_path):
+def test_a_run_on_ray_trains_listens_only_on_loopback_and_leaves_nothing(start, tmp_path):
     command = start(cartpole(**ON_RAY, record__edges=["trainer"]))
     command.until_checkpoint(0)
     addresses = {
@@ -64,22 +64,12 @@ def test_a_run_on_ray_trains_listens_on_loopback_alone_and_leaves_nothing(start,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("actors", "learners"), [("ray", "process"), ("process", "ray"), ("inline", "ray"), ("ray", "inline")]
-)
+@pytest.mark.parametrize(("actors", "learners"), [("ray", "process"), ("inline", "ray")])
 def test_hosts_on_ray_work_with_hosts_of_other_kinds(start, actors, learners):
     hosts = {"actors": {"kind": actors, "replicas": 2}, "learners": {"kind": learners}}
     command = start(cartpole(pipeline__hosts=hosts, evaluation={"every": 500, "episodes": 4}))
     assert command.wait() == 0, command.output
     assert "over 4 episodes" in command.output
-    assert_left_nothing(command)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("plain", [volley(**ON_RAY), sac(**ON_RAY)], ids=["self-play", "sac"])
-def test_self_play_and_sac_train_on_ray(start, plain):
-    command = start(plain)
-    assert command.wait() == 0, command.output
     assert_left_nothing(command)
 
 
@@ -102,18 +92,14 @@ def test_a_killed_actor_is_replaced_and_the_run_resumes_after_ctrl_c(start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("behavior", ["CartPole", "Volley"], ids=["straight to the learner", "through main"])
-@pytest.mark.parametrize("actors", ["ray", "process"])
-def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(start, actors, behavior):
-    hosts = {"pipeline__hosts": {"actors": {"kind": actors}, "learners": {"kind": "ray"}}}
-    made = {"CartPole": cartpole, "Volley": volley}[behavior]
-    command = start(made(**hosts, **{f"behaviors__{behavior}__max_steps": 10**7}))
+def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(start):
+    command = start(volley(**ON_RAY, behaviors__Volley__max_steps=10**7))
     number = command.until_checkpoint(1).number
-    first = pid_of(command, f"learner-{behavior}")
+    first = pid_of(command, "learner-Volley")
     os.kill(first, signal.SIGKILL)
-    command.until(lambda: pid_of(command, f"learner-{behavior}") != first, "a replacement")
+    command.until(lambda: pid_of(command, "learner-Volley") != first, "a replacement")
     command.until_checkpoint(number + 3)
-    assert f"learner-{behavior} continues from step" in command.output
+    assert "learner-Volley continues from step" in command.output
     assert "The process of actor-0" not in command.output
     command.interrupt()
     assert command.wait() == 0, command.output
@@ -122,53 +108,13 @@ def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(s
 
 
 @pytest.mark.slow
-def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_and_its_actors_stay(start):
-    hosts = {"pipeline__hosts": {"actors": {"kind": "ray"}, "learners": {"kind": "ray", "replicas": 2}}}
-    command = start(cartpole(**hosts, **LONG))
-    number = command.until_checkpoint(1).number
-    learner, follower = (pid_of(command, name) for name in ("learner-CartPole", "learner-CartPole-replica-1"))
-    os.kill(follower, signal.SIGKILL)
-    command.until(lambda: "learner-CartPole continues from step" in command.output, "a replacement")
-    assert "learner-CartPole was ended, because learner-CartPole-replica-1 was killed by signal 9" in command.output
-    command.until_checkpoint(number + 3)
-    assert pid_of(command, "learner-CartPole") != learner
-    assert pid_of(command, "learner-CartPole-replica-1") != follower
-    assert "The process of actor-0" not in command.output
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    assert "Traceback" not in command.output
-    assert_left_nothing(command)
-
-
-@pytest.mark.slow
-def test_a_temporary_folder_whose_path_is_a_little_long_does(start):
+def test_a_run_on_ray_works_with_a_long_temporary_folder(start):
     """Below it the paths of Ray's sockets would be longer than a socket's path may be."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="of-a-user-who-has-long-ones-") as folder:
         command = start(cartpole(**ON_RAY), environment={"TMPDIR": folder})
         assert command.wait() == 0, command.output
         assert_left_nothing(command)
         assert not os.listdir(folder)
-
-
-@pytest.mark.slow
-def test_a_learner_with_a_follower_on_a_node_that_dies_goes_on_with_one_on_another_node(start, tmp_path):
-    learners = {"kind": "ray", "replicas": 2, "resources": {"custom": {"game": 6}}}  # a node has ten: one on each
-    with cluster(tmp_path) as nodes:
-        nodes.tell("add first")
-        hosts = {"pipeline__hosts__learners": learners, "pipeline__ray__address": nodes.address}
-        command = start(cartpole(**hosts, **LONG), environment=ENVIRONMENT)
-        pid_of(command, "learner-CartPole")
-        nodes.tell("add second")
-        number = command.until_checkpoint(1).number
-        nodes.tell("kill second")
-        nodes.tell("add third")
-        command.until(lambda: "learner-CartPole continues from step" in command.output, "a replacement")
-        assert "learner-CartPole was ended, because learner-CartPole-replica-1 was killed" in command.output
-        command.until_checkpoint(number + 3)
-        command.interrupt()
-        assert command.wait() == 0, command.output
-    assert "Traceback" not in command.output
-    command.assert_left_nothing()
 
 
 @pytest.mark.slow
@@ -193,10 +139,8 @@ def replay_on_ray(actors, learners, **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("actors", "learners"), [("ray", "ray"), ("process", "process"), ("process", "ray"), ("inline", "inline")]
-)
-def test_sac_trains_with_its_replay_buffer_on_ray_wherever_its_learner_is(start, actors, learners):
+@pytest.mark.parametrize(("actors", "learners"), [("ray", "ray"), ("process", "process")])
+def test_sac_trains_with_its_replay_buffer_on_ray(start, actors, learners):
     command = start(replay_on_ray(actors, learners))
     assert command.wait() == 0, command.output
     assert "replay-Pendulum-1 runs in process" in command.output
@@ -204,35 +148,8 @@ def test_sac_trains_with_its_replay_buffer_on_ray_wherever_its_learner_is(start,
 
 
 @pytest.mark.slow
-def test_the_death_of_a_shard_on_ray_ends_the_run_by_its_name_and_the_run_can_be_resumed(start):
-    command = start(replay_on_ray("ray", "ray", behaviors__Pendulum__max_steps=10**6))
-    number = command.until_checkpoint(0).number
-    os.kill(pid_of(command, "replay-Pendulum-1"), signal.SIGKILL)
-    assert command.wait() == 1, command.output
-    assert "the process of replay-Pendulum-1 was killed by signal 9" in command.output
-    assert "Traceback" not in command.output
-    assert_left_nothing(command)
-    resumed = start(replay_on_ray("ray", "ray", behaviors__Pendulum__max_steps=10**6), "--resume")
-    resumed.until_checkpoint(number + 1)
-    resumed.interrupt()
-    assert resumed.wait() == 0, resumed.output
-    assert_left_nothing(resumed)
-
-
-@pytest.mark.slow
-def test_nothing_is_left_of_shards_on_ray_when_main_is_killed(start):
-    command = start(replay_on_ray("ray", "ray", behaviors__Pendulum__max_steps=10**6))
-    command.until_checkpoint(0)
-    os.kill(command.process.pid, signal.SIGKILL)
-    command.wait()
-    command.until_gone()
-    assert not list(Path("/tmp").glob(f"headrace-ray-{command.process.pid}-*"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("resources", [{"gpus": 1000}, {"memory": 2**48}], ids=["gpus", "memory"])
-def test_a_machine_that_has_less_than_its_hosts_ask_for_is_named_at_once(start, resources):
-    hosts = {"actors": {"kind": "ray", "resources": resources}, "learners": {"kind": "ray"}}
+def test_resources_beyond_the_machine_are_refused(start):
+    hosts = {"actors": {"kind": "ray", "resources": {"memory": 2**48}}, "learners": {"kind": "ray"}}
     command = start(cartpole(pipeline__hosts=hosts))
     assert command.wait() == 1, command.output
     assert " requested, but this machine has " in command.output
@@ -265,7 +182,7 @@ def test_a_users_own_modules_reach_a_node_that_lacks_them(start, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_cluster_that_does_not_answer_is_named_within_seconds(start):
+def test_a_cluster_that_does_not_answer_is_named(start):
     plain = on_cluster("127.0.0.1:1")
     command = start(plain)
     assert command.wait() == 1, command.output

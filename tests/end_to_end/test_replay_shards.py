@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import signal
-from importlib.util import find_spec
 
-import numpy as np
 import pytest
 from run_configs import INLINE, Plain, changed, sac
-from run_folders import read_whole_checkpoint, weights_digest
+from run_folders import weights_digest
 from runs import run_here
 
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
-
-needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
 
 def sharded(kind: str, replicas: int, **changes: object) -> Plain:
@@ -40,7 +35,7 @@ def rows_in_files(run_folder, shards: int) -> list[int]:
     return rows
 
 
-def test_the_rows_of_a_saved_buffer_are_dealt_out_to_as_many_shards_as_a_resumed_run_has(tmp_path, caplog):
+def test_a_saved_buffer_is_divided_among_the_shards_of_a_resumed_run(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     changes = {**INLINE, "behaviors__Pendulum__hyperparameters__buffer_size": 900}
     short = {"behaviors__Pendulum__max_steps": 300}
@@ -60,57 +55,12 @@ def test_the_rows_of_a_saved_buffer_are_dealt_out_to_as_many_shards_as_a_resumed
 
 
 @pytest.mark.slow
-def test_it_learns_from_shards_and_a_deterministic_run_ends_alike(tmp_path):
+def test_deterministic_runs_with_shards_have_the_same_weights(tmp_path):
     plain = sharded("inline", 3, **INLINE, pipeline__deterministic=True)
     first = run_here(plain, tmp_path, "first")
     again = run_here(plain, tmp_path, "again")
     assert first.behaviors["Pendulum"].step >= 600
     assert weights_digest(first.folder, "Pendulum") == weights_digest(again.folder, "Pendulum")
-
-
-@pytest.mark.slow
-def test_replicas_of_the_learner_learn_from_shards_what_one_learner_learns(tmp_path):
-    changes = {**INLINE, "pipeline__deterministic": True, "behaviors__Pendulum__max_steps": 160}
-    weights = []
-    for replicas in (1, 2):
-        plain = sharded("inline", 2, **changes, pipeline__hosts__learners__replicas=replicas)
-        part = read_whole_checkpoint(run_here(plain, tmp_path, str(replicas)).folder)["trainer@learner-Pendulum"]
-        weights.append(part["policy"]["weights"])
-    assert np.abs(weights[0] - weights[1]).max() < 1e-3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["process", pytest.param("ray", marks=needs_ray)])
-def test_replicas_learn_from_shards_and_go_on_with_them_when_a_follower_is_lost(start, kind):
-    hosts = {"pipeline__hosts__actors__kind": kind, "pipeline__hosts__learners": {"kind": kind, "replicas": 2}}
-    command = start(sharded(kind, 2, **hosts, behaviors__Pendulum__max_steps=10**6))
-    number = command.until_checkpoint(1).number
-    follower = "learner-Pendulum-replica-1"
-    if kind == "ray":
-        os.kill(int(re.findall(rf"{follower} runs in process (\d+)", command.output)[-1]), signal.SIGKILL)
-    else:
-        os.kill(command.pid_of(follower), signal.SIGKILL)
-    command.until(lambda: "learner-Pendulum continues from step" in command.output, "another learner")
-    command.until_checkpoint(number + 3)
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    assert f"learner-Pendulum was ended, because {follower} was killed by signal 9" in command.output
-    assert "Traceback" not in command.output
-    command.assert_left_nothing()
-
-
-@pytest.mark.slow
-def test_a_checkpoint_holds_each_shard_and_a_resumed_run_goes_on_with_them(start):
-    command = start(sharded("process", 2))
-    assert command.wait() == 0, command.output
-    command.assert_left_nothing()
-    checkpoint = newest_checkpoint(command.run_folder / "checkpoints")
-    assert checkpoint is not None
-    assert {f"replay_shard@replay-Pendulum-{shard}" for shard in (0, 1)} < set(checkpoint.parts)
-    assert rows_in_files(command.run_folder, 2) == [200, 200]  # of the newest 400 of 600
-    command = start(sharded("process", 2, behaviors__Pendulum__max_steps=900), "--resume")
-    assert command.wait() == 0, command.output
-    assert "starts empty" not in command.output
 
 
 @pytest.mark.slow
@@ -130,7 +80,7 @@ def test_the_death_of_a_shard_ends_the_run_by_its_name_and_the_run_can_be_resume
 
 
 @pytest.mark.slow
-def test_a_killed_learner_goes_on_with_the_shards_that_are_there(start):
+def test_a_killed_learner_goes_on_with_its_shards(start):
     command = start(sharded("process", 2, behaviors__Pendulum__max_steps=10**6))
     number = command.until_checkpoint(1).number
     before = command.hosts()

@@ -19,21 +19,9 @@ def carts(name):
     return load_attribute(f"two_carts:{name}", FOLDER, "example")
 
 
-@pytest.mark.parametrize("swapped", [0.0, 1.0])
-def test_the_tasks_of_the_example_differ_in_what_a_push_does_and_are_told_apart(swapped):
-    env = carts("Carts")()
-    first, _ = env.reset(seed=0, options={"swapped": swapped})
-    pushed, reward, *_ = env.step(1)
-    env.close()
-    assert (first[4], pushed[4]) == ((1.0, 1.0) if swapped else (-1.0, -1.0))
-    assert env.observation_space.contains(pushed)
-    assert (pushed[1] < first[1]) == bool(swapped), "1 pushes to the right, or in the other task to the left"
-    assert reward == 1.0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("changes", "kept"), [([], True), (NO_REPLAY, False)], ids=["replayed", "not replayed"])
-def test_a_task_is_kept_while_another_one_is_learned_if_it_is_replayed_and_cloned(changes, kept, tmp_path):
+def test_replay_and_cloning_preserve_a_task_while_another_is_learned(changes, kept, tmp_path):
     overrides = [
         *(f"behaviors.Carts.hyperparameters.{change}" for change in changes),
         "behaviors.Carts.checkpoint_interval=100000",

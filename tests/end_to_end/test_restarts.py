@@ -20,25 +20,8 @@ LONG = {"behaviors__CartPole__max_steps": 10**7}
 
 
 @pytest.mark.slow
-def test_main_keeps_no_descriptor_of_an_actor_that_was_replaced(start):
-    command = start(cartpole(**LONG, **UNLIMITED))
-    counts = []
-    checkpoint = command.until_checkpoint(0).number
-    for _ in range(3):
-        pid = command.pid_of("actor-0")
-        os.kill(pid, signal.SIGKILL)
-        command.until(lambda pid=pid: command.hosts().get("actor-0", pid) != pid, "a replacement")
-        checkpoint = command.until_checkpoint(checkpoint + 3).number  # by then the replacement steps
-        counts.append(len(os.listdir(f"/proc/{command.process.pid}/fd")))
-    assert max(counts[1:]) < counts[0] + 10, counts  # an actor has some 40
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    command.assert_left_nothing()
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_500_restarts_leave_main_and_the_learner_as_they_were(start):
+def test_500_restarts_leak_nothing(start):
     """Of two actors, each of which exits soon; `pytest -s` prints the figures."""
     plain = changed(troubled(trouble="os._exit", after=150), {**LONG, **UNLIMITED, "env_settings__num_envs": 2})
     command = start(plain, beside=[TROUBLED_ENV])
@@ -92,11 +75,9 @@ def test_at_the_limit_of_descriptors_a_replacement_that_can_not_be_started_ends_
     command.assert_left_nothing()
 
 
-@pytest.mark.parametrize("limit", [40, pytest.param(100, marks=pytest.mark.slow)])
-def test_at_the_limit_of_descriptors_a_run_that_can_not_begin_ends_by_name(start, limit):
-    """With the first host, or a later one."""
-    command = start(cartpole(**LONG, **UNLIMITED, env_settings__num_envs=2), open_files=limit)
+def test_at_the_limit_of_descriptors_a_run_that_can_not_begin_ends_by_name(start):
+    command = start(cartpole(**LONG, **UNLIMITED, env_settings__num_envs=2), open_files=40)
     assert command.wait() == 1, command.output
-    assert f"can't be started: the limit of {limit} open files has been reached" in command.output
+    assert "can't be started: the limit of 40 open files has been reached" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()

@@ -10,8 +10,6 @@ from run_configs import INLINE, cartpole, volley
 from run_folders import read_whole_checkpoint, tags, weights_digest
 from runs import COMMAND, run_here
 
-from headrace.pipeline.policies.export import read_export
-
 WITHOUT = """
 import os, signal, sys
 
@@ -37,7 +35,7 @@ sys.addaudithook(look)
 
 
 @pytest.mark.slow
-def test_nothing_depends_on_what_linux_alone_has(start, tmp_path):
+def test_a_run_needs_nothing_specific_to_linux(start, tmp_path):
     """Shared memory in files of the temporary folder, groups in place of the sweeper; two actors and self-play."""
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "sitecustomize.py").write_text(WITHOUT.format(root=str(COMMAND.parents[1])))
@@ -54,18 +52,10 @@ def test_nothing_depends_on_what_linux_alone_has(start, tmp_path):
     command.assert_left_nothing()
 
 
-@pytest.mark.parametrize(
-    ("actors", "learners", "replicas"),
-    [
-        ("inline", "process", 2),
-        pytest.param("process", "inline", 1, marks=pytest.mark.slow),  # scripts of test_python.py run so
-        ("inline", "inline", 2),
-    ],
-)
-def test_hosts_of_different_kinds_work_together(tmp_path, actors, learners, replicas):
+def test_inline_actors_work_with_a_learner_in_a_process(tmp_path):
     plain = cartpole(
-        pipeline__hosts__actors={"kind": actors, "replicas": replicas},
-        pipeline__hosts__learners__kind=learners,
+        pipeline__hosts__actors={"kind": "inline", "replicas": 2},
+        pipeline__hosts__learners__kind="process",
         record__edges=["trainer"],
     )
     result = run_here(plain, tmp_path, "run")
@@ -76,38 +66,8 @@ def test_hosts_of_different_kinds_work_together(tmp_path, actors, learners, repl
     assert weights_digest(tmp_path / "replay") == weights_digest(tmp_path / "run")
 
 
-def test_the_best_policy_of_the_evaluations_is_kept(tmp_path, caplog):
+def test_one_evaluation_serves_several_actors_and_ends_with_the_run(tmp_path, caplog):
     caplog.set_level("INFO")
-    plain = cartpole(
-        pipeline__deterministic=True,
-        evaluation={"every": 500, "episodes": 8},
-        behaviors__CartPole__max_steps=6000,
-        **INLINE,
-    )
-    result = run_here(plain, tmp_path, "run")
-    found = re.findall(r"Step: (\d+)\. Evaluation: ([\d.]+) ± [\d.]+ over 8 episodes(, the best so far)?", caplog.text)
-    assert len(found) >= 2  # how many policies a busy evaluation misses is a matter of time
-    steps, means = [int(step) for step, _, _ in found], [float(mean) for _, mean, _ in found]
-    for i, (_, _, best) in enumerate(found):
-        assert bool(best) == all(means[i] > mean for mean in means[:i])
-    best = read_export(result.folder / "CartPole" / "CartPole-best.pt")
-    assert best.update.step == steps[means.index(max(means))]
-    assert best.design.spec.name == "CartPole"
-
-
-@pytest.mark.parametrize("kind", ["inline", pytest.param("process", marks=pytest.mark.slow)])
-def test_one_evaluation_serves_several_actors_and_ends_with_the_run(tmp_path, caplog, kind):
-    caplog.set_level("INFO")
-    hosts = {"actors": {"kind": kind, "replicas": 2}, "learners": {"kind": kind}}
+    hosts = {"actors": {"kind": "inline", "replicas": 2}, "learners": {"kind": "inline"}}
     run_here(cartpole(evaluation={"every": 500, "episodes": 4}, pipeline__hosts=hosts), tmp_path, "run")
     assert "Evaluation: " in caplog.text
-
-
-@pytest.mark.slow
-def test_evaluation_has_a_process_of_its_own_where_actors_have(start):
-    command = start(cartpole(evaluation={"every": 500, "episodes": 4}))
-    command.pid_of("evaluation")
-    assert command.wait() == 0, command.output
-    assert "over 4 episodes, the best so far" in command.output
-    assert (command.run_folder / "CartPole" / "CartPole-best.pt").exists()
-    command.assert_left_nothing()

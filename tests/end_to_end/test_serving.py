@@ -47,21 +47,6 @@ def test_models_answer_until_the_server_is_told_to_end(tmp_path):
         assert process.wait(30) == 0
 
 
-@pytest.mark.slow  # the tests of pipeline/serving have the token
-def test_beyond_this_machine_it_has_a_token(tmp_path):
-    write_model(tmp_path)
-    with served(tmp_path, tmp_path, "--listen=all:0") as (process, said):
-        url, token = re.search(r"HTTP: (http://\S+/)\ngRPC: port \d+\ntoken: (\S+)\n", said).groups()
-        assert "[WARNING] Other machines can reach port" in said
-        assert re.search(rf"from other machines: http://(?!localhost)\S+{url.rpartition('localhost')[2]}\n", said)
-        asked = {"observations": [[[1, 2, 3]]]}
-        assert post(f"{url}api/models/Ball/act", asked)[0] == 401
-        assert post(f"{url}api/models/Ball/act", asked, Authorization=f"Bearer {token}")[0] == 200
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGTERM)  # as `timeout` and terminals do, which tell the group as well
-        assert process.wait(30) == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -14,7 +14,7 @@ LONG = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__check
 """A run that makes no checkpoint of its own accord."""
 
 
-def test_a_run_that_waits_for_its_game_ends_at_a_signal_without_a_complaint(start):
+def test_a_run_that_waits_for_its_game_ends_at_a_signal(start):
     waits = {
         "environment": {"kind": "open_protocol"},
         "env_settings": {"base_port": 0},
@@ -29,7 +29,7 @@ def test_a_run_that_waits_for_its_game_ends_at_a_signal_without_a_complaint(star
     command.assert_left_nothing()
 
 
-def test_a_last_checkpoint_that_comes_to_nothing_is_a_failure_which_speaks_of_no_earlier_one(start):
+def test_a_run_without_any_checkpoint_fails_if_its_last_one_can_not_be_written(start):
     command = start(LONG)
     command.until(lambda: "Step: 1000." in command.output, "the first summary")
     learner = command.pid_of("learner-CartPole")

@@ -41,8 +41,3 @@ def test_four_commands_train_evaluate_and_film_cartpole(tmp_path):
     assert float(score.group(1)) >= 150, "an untrained one stands for 9 to 20 steps"
     assert sorted(path.name for path in (tmp_path / "films").iterdir()) == [f"first-{n}.mp4" for n in range(1, 6)]
     assert (tmp_path / "results" / "first" / "curves.png").is_file()
-
-
-def test_the_page_names_files_that_are_there():
-    for target in re.findall(r"\]\(([^)#]+)", PAGE):
-        assert (ROOT / "docs" / target).exists(), target

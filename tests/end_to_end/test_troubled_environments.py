@@ -14,7 +14,7 @@ from headrace.pipeline.common.errors import RunFailed
 BEHAVIOR = "behaviors__CartPole__"
 
 
-def test_one_that_raises_is_restarted_and_the_run_comes_to_its_end(tmp_path, caplog):
+def test_an_environment_that_raises_is_restarted(tmp_path, caplog):
     plain = troubled(trouble="raise", once=str(tmp_path / "happened"))
     result = run_here(changed(plain, {**INLINE, BEHAVIOR + "max_steps": 2000}), tmp_path, "run")
     assert (tmp_path / "happened").exists()
@@ -23,14 +23,14 @@ def test_one_that_raises_is_restarted_and_the_run_comes_to_its_end(tmp_path, cap
     assert result.behaviors["CartPole"].step >= 2000
 
 
-def test_one_that_can_not_even_be_made_is_named(tmp_path):
+def test_invalid_environment_options_are_named(tmp_path):
     plain = changed(troubled(), {**INLINE, "environment__options": {"colour": "red"}})
     with pytest.raises(RunFailed, match=r"environment\.options are not valid for.*colour"):
         run_here(plain, tmp_path, "run")
 
 
 def test_a_reward_that_is_not_a_number_is_named_and_not_trained_on(tmp_path):
-    """In processes tests/chaos has it."""
+    """tests/chaos tests this in processes."""
     with pytest.raises(RunFailed) as failed:
         run_here(changed(troubled(trouble="nan", after=550), INLINE), tmp_path, "run")
     assert "TroubledEnv', instance 0: step() returned reward nan" in str(failed.value)

@@ -75,30 +75,11 @@ CONTINUOUS = ("--continuous", 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE])
-def test_ppo_learns_where_to_go(tmp_path, actions):
-    measures = play(tmp_path, "Simple", ("--agents", 4, *actions), PPO)
+@pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE], ids=["continuous", "discrete"])
+@pytest.mark.parametrize("settings", [PPO, SAC], ids=["ppo", "sac"])
+def test_a_simple_task_is_learned(tmp_path, settings, actions):
+    measures = play(tmp_path, "Simple", ("--agents", 4, *actions), settings)
     assert last(measures, "Simple?team=0") > 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE])
-def test_sac_learns_where_to_go(tmp_path, actions):
-    measures = play(tmp_path, "Simple", ("--agents", 4, *actions), SAC)
-    assert last(measures, "Simple?team=0") > 0.9
-
-
-@pytest.mark.slow
-def test_twelve_carts_learn_to_keep_their_poles_up(tmp_path):
-    settings = {
-        "trainer_type": "ppo",
-        "hyperparameters": {"batch_size": 256, "buffer_size": 2048, "num_epoch": 5, "learning_rate": 2e-3},
-        "network_settings": {"hidden_units": 64, "num_layers": 2},
-        "reward_signals": {"extrinsic": {"gamma": 0.98, "strength": 0.1}},
-        "max_steps": 40_000,
-    }
-    measures = play(tmp_path, "Balance", ("--scene", "balance", "--agents", 12), settings, num_envs=1)
-    assert last(measures, "Balance?team=0") > 0.9
 
 
 @pytest.mark.slow
@@ -109,14 +90,6 @@ def test_two_teams_learn_from_each_other_by_self_play(tmp_path):
     measures = play(tmp_path, "Duel", ("--scene", "duel", "--agents", 4), settings, {"step_size": 0.5})
     for team in (0, 1):
         assert last(measures, f"Duel?team={team}") > 0.9
-
-
-@pytest.mark.slow
-def test_pictures_that_come_as_png_tell_where_to_go(tmp_path):
-    settings = {**PPO, "hyperparameters": {**PPO["hyperparameters"], "learning_rate": 1e-3}}
-    arguments = ("--scene", "visual", "--agents", 4, "--branches", 2)
-    measures = play(tmp_path, "Simple", arguments, settings)
-    assert last(measures, "Simple?team=0") > 0.9
 
 
 @pytest.mark.slow

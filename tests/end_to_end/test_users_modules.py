@@ -125,7 +125,7 @@ def make(request):
 }
 
 
-def test_an_environment_of_an_installed_packages_kind_is_tried_with_its_own_modules_also_where_our_checkout_is_on_the_path(
+def test_an_environment_kind_of_an_installed_package_is_validated(
     project,
 ):
     site = project / "site"

@@ -61,7 +61,7 @@ def learning(start, tmp_path):
 
 
 @pytest.mark.parametrize("event", [CTRL_C, CTRL_BREAK, CLOSE], ids=["Ctrl-C", "Ctrl-Break", "a closed console"])
-def test_what_the_console_asks_saves_a_checkpoint_and_leaves_no_game(learning, event):
+def test_a_console_event_saves_a_checkpoint_and_leaves_no_game(learning, event):
     ask(learning.process.pid, event)
     assert learning.wait() == 0, learning.output
     assert "Learning was interrupted" in learning.output
@@ -81,7 +81,7 @@ def test_a_killed_main_with_inline_hosts_leaves_no_game(start, tmp_path):
     command.until_gone()
 
 
-def test_a_killed_actor_leaves_no_game_and_one_that_is_killed_leaves_no_child_and_both_are_replaced(learning):
+def test_a_killed_actor_or_game_leaves_no_child_and_is_replaced(learning):
     for victim in (learning.pid_of("actor-0"), None):
         before = set(learning.processes()) - {learning.process.pid, learning.pid_of("learner-Agent")}
         games = [pid for pid in before if "game.bat" in " ".join(psutil.Process(pid).cmdline())]

@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "examples" / "cartpol
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONUTF8", "PYTHONIOENCODING")}
 
 
-def test_what_validate_prints_is_utf8_in_a_file_and_of_the_system_s_code_page_in_a_pipe(tmp_path):
+def test_validate_prints_utf8_into_a_file_and_the_systems_code_page_into_a_pipe(tmp_path):
     words = [sys.executable, str(COMMAND), str(EXAMPLE), "--validate", "--no-env-check"]
     with (tmp_path / "log.txt").open("wb") as log:
         assert subprocess.run(words, stdout=log, stderr=log, env=ENVIRONMENT).returncode == 0
@@ -52,11 +52,17 @@ def test_a_file_that_is_open_is_replaced_and_removed_once_it_is_closed(tmp_path)
     assert not tmp_path.exists()
 
 
-def test_a_file_that_stays_open_is_named_with_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(FileOperations, "pause", lambda *_: None)
+class Impatient(FileOperations):
+    """Does not wait between attempts."""
+
+    def pause(self, seconds):
+        pass
+
+
+def test_a_file_that_stays_open_is_named_with_what_to_do(tmp_path):
     (tmp_path / "state").write_bytes(b"old")
     with (tmp_path / "state").open("rb"), pytest.raises(PermissionError, match=r"close that program.*state"):
-        write_atomic(tmp_path / "state", b"new")
+        write_atomic(tmp_path / "state", b"new", files=Impatient())
     assert [*tmp_path.iterdir()] == [tmp_path / "state"], "nothing is left beside it"
 
 

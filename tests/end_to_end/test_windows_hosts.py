@@ -39,7 +39,7 @@ def test_in_a_virtual_environment_a_run_learns_with_its_hosts_in_processes(start
 
 
 @pytest.mark.timeout(300)
-def test_a_killed_actor_and_a_killed_learner_are_replaced_also_the_second_time(start):
+def test_killed_hosts_are_replaced_repeatedly(start):
     command = start(changed(LONG, {"env_settings__restarts_rate_limit_n": 5}))
     for victim in ("actor-0", "learner-CartPole") * 2:
         number = command.until_checkpoint(1).number
@@ -62,7 +62,7 @@ def test_hosts_end_with_a_main_that_is_killed_and_the_run_resumes(start):
 
 
 @pytest.mark.timeout(300)
-def test_what_a_host_raises_as_it_starts_is_shown(start, tmp_path):
+def test_an_exception_of_a_host_at_its_start_is_shown(start, tmp_path):
     folder = tmp_path / "modules"
     folder.mkdir()
     (folder / "torch.py").write_text("raise ImportError('DLL load failed')\n", encoding="utf-8")

@@ -7,7 +7,7 @@ from headrace.stages.trainer.adam import Adam, GradientParts
 
 
 @pytest.mark.lengthy
-def test_it_goes_the_way_of_torchs_adam():
+def test_steps_equal_those_of_torchs_adam():
     generator = torch.Generator().manual_seed(0)
     values, gradients = torch.randn(40, generator=generator), torch.zeros(40)
     reference = torch.nn.Parameter(values.clone())

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.trajectories import PATIENCE, AgentTable, Chains, add_to_episodes
+from headrace.stages.trainer.trajectories import AgentTable, Chains, add_to_episodes
 
 
 def ids(*numbers):
@@ -24,39 +24,15 @@ def test_nothing_continues_an_episode_that_ended():
     assert chains.latest.tolist() == [False, True]
 
 
-def test_unlinked_trajectories_are_worked_through_at_once():
-    chains = Chains.unlinked(3)
-    assert [each.tolist() for each in chains.rounds] == [[0, 1, 2]]
-    assert chains.previous.tolist() == [-1] * 3
-
-
 def known(table, agents, episodes):
     return table.values_of(agents, episodes)[:, 0].tolist()
 
 
-def test_what_is_kept_of_an_agent_is_found_in_the_same_episode_only():
+def test_an_agents_entry_is_found_only_in_the_same_episode():
     table = AgentTable(1, "float32")
     assert known(table, ids(1), ids(0)) == [0.0]
     table.keep(ids(9, 2), ids(5, 0), np.array([[1.5], [2.5]]), np.array([False, False]), 1)
     assert known(table, ids(2, 9, 9, 4, 11), ids(0, 5, 6, 0, 5)) == [2.5, 1.5, 0.0, 0.0, 0.0]
-
-
-def test_an_agent_is_forgotten_when_its_episode_ends_and_replaced_when_it_goes_on():
-    table = AgentTable(1, "float32")
-    table.keep(ids(1, 2, 3), ids(0, 0, 0), np.array([[1.0], [2.0], [3.0]]), np.zeros(3, np.bool_), 1)
-    table.keep(ids(2, 1), ids(0, 0), np.array([[20.0], [10.0]]), np.array([False, True]), 2)
-    assert len(table) == 2
-    assert known(table, ids(1, 2, 3), ids(0, 0, 0)) == [0.0, 20.0, 3.0]
-
-
-def test_an_agent_that_vanished_is_forgotten_after_a_while():
-    table = AgentTable(1, "float32")
-    table.keep(ids(1), ids(0), np.ones((1, 1)), np.array([False]), 1)
-    for update in range(2, PATIENCE + 1):
-        table.keep(ids(2), ids(0), np.ones((1, 1)), np.array([False]), update)
-    assert len(table) == 2
-    table.keep(ids(2), ids(0), np.ones((1, 1)), np.array([False]), PATIENCE + 1)
-    assert len(table) == 1
 
 
 def test_a_loaded_table_knows_what_was_saved():

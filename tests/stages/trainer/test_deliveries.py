@@ -9,7 +9,7 @@ import pytest
 from fakes import RememberingTrainer, trajectories
 
 from headrace.queues.messages import TrajectoryBatch
-from headrace.stages.trainer.input_tracking import VARIABLE, Deliveries, DeliveryError
+from headrace.stages.trainer.input_tracking import Deliveries, DeliveryError
 from headrace.stages.trainer.stage import TrainerStage
 
 
@@ -31,7 +31,7 @@ def test_consecutive_numbers_of_each_source_and_behaviour_id_pass():
 
 @pytest.mark.parametrize("complete", [True, False])
 @pytest.mark.parametrize("late", [(3,), (2, 3), (4, 4), (0,)])
-def test_what_comes_twice_or_out_of_order_is_refused_by_source_and_number(complete: bool, late: tuple[int, ...]):
+def test_a_duplicate_or_unordered_trajectory_is_refused(complete: bool, late: tuple[int, ...]):
     check = Deliveries(complete).check
     check(numbered(0, 1, 2, 3, source=7))
     first = late[0]
@@ -39,7 +39,7 @@ def test_what_comes_twice_or_out_of_order_is_refused_by_source_and_number(comple
         check(numbered(*late, source=7))
 
 
-def test_what_is_missing_is_refused_where_nothing_may_be():
+def test_a_missing_trajectory_is_refused_if_all_must_arrive():
     for numbers in [(1,), (0, 2)]:
         Deliveries(complete=False).check(numbered(*numbers))
         with pytest.raises(DeliveryError, match=rf"{numbers[-1]} of actor 0 arrived, but {numbers[-1] - 1} did not"):
@@ -53,11 +53,3 @@ def test_a_trainer_learns_nothing_from_a_batch_that_comes_twice():
     with pytest.raises(DeliveryError, match="is a duplicate"):
         list(stage.process(numbered(0, 1)))
     assert trainer.step == 2
-
-
-@pytest.mark.parametrize("asked", ["", "0"])
-def test_it_is_made_only_if_the_environment_asks_for_it(asked: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(VARIABLE, asked)
-    assert Deliveries.asked_for() is None
-    monkeypatch.setenv(VARIABLE, "once")
-    assert Deliveries.asked_for() is not None

@@ -35,14 +35,3 @@ def test_an_epoch_has_the_extremes_and_the_mean_of_what_was_reported_in_it():
     }
     assert reported.values["Losses/Q1 Loss"] == [0.5]
     assert reported.values["Environment/Cumulative Reward"] == [5.0, 1.0]
-
-
-def test_an_epoch_begins_empty_and_one_without_values_is_not_reported():
-    epochs, _, ended = opened()
-    epochs.advance(130)  # resumed there: 200 is the next end
-    epochs.extend("Test", "Environment/Cumulative Reward", [5.0])
-    epochs.advance(210)
-    epochs.advance(305)
-    epochs.extend("Test", "Environment/Cumulative Reward", [2.0])
-    epochs.advance(400)
-    assert [(step, values["Epoch/EpRet Max"]) for step, values in ended] == [(200, 5.0), (400, 2.0)]

@@ -52,18 +52,6 @@ def context(trainer_type, hyperparameters=None):
     return TrainerContext("Walker", settings, counting_spec("Walker"))
 
 
-def test_ppo_is_built_in():
-    made = make_trainer(context("ppo", {"batch_size": 8, "buffer_size": 32}))
-    assert type(made).__name__ == "PPOTrainer"
-    assert made.rows_per_update == 32
-
-
-def test_poca_is_built_in():
-    made = make_trainer(context("poca", {"batch_size": 8, "buffer_size": 32}))
-    assert type(made).__name__ == "POCATrainer"
-    assert made.rows_per_update == 32
-
-
 def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
     made = make_trainer(replace(context("my_trainers:Mine", {"batch": 7}), folder=folder))
     assert type(made).__name__ == "Mine"
@@ -94,6 +82,6 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
         ("no_such_module:Mine", r"behaviors\.Walker\.trainer_type"),
     ],
 )
-def test_what_is_no_trainer_is_refused_with_the_reason(trainer_type, message, folder):
+def test_an_invalid_trainer_class_is_refused_with_the_reason(trainer_type, message, folder):
     with pytest.raises(LoadError, match=message):
         make_trainer(replace(context(trainer_type), folder=folder))

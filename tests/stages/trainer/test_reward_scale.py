@@ -54,7 +54,7 @@ def see(scale, pieces, update):
 
 @pytest.mark.lengthy
 @given(seed=st.integers(0, 1000), envs=st.integers(1, 4), cut=st.integers(1, 9))
-def test_it_is_that_of_the_steps_one_by_one(seed, envs, cut):
+def test_the_scale_equals_that_of_single_steps(seed, envs, cut):
     random = np.random.default_rng(seed)
     scale, expected = RewardScale(GAMMA), ByStep(envs)
     episodes = np.zeros(envs, np.int64)
@@ -70,13 +70,7 @@ def test_it_is_that_of_the_steps_one_by_one(seed, envs, cut):
         np.testing.assert_allclose([state["mean"], state["variance"]], [expected.mean, expected.var], rtol=1e-9)
 
 
-def test_rewards_are_divided_by_the_deviation_and_cut():
-    scale = RewardScale(0.0)
-    see(scale, [(agent, 0, True, np.array([-2.0, 2.0] * 50)) for agent in range(1000)], 1)
-    np.testing.assert_allclose(scale.apply(np.array([1.0, -3.0, 1000.0, -1000.0])), [0.5, -1.5, 10, -10], rtol=1e-4)
-
-
-def test_it_goes_on_from_its_state_in_the_middle_of_episodes():
+def test_the_scale_continues_from_its_state_within_episodes():
     whole, first = RewardScale(GAMMA), RewardScale(GAMMA)
     one, other = [(7, 3, False, np.arange(5.0))], [(7, 3, False, np.arange(4.0))]
     for scale in (whole, first):

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import torch
 from opened_trainers import opened_trainer_of
-from trainer_samples import experience
 
 from headrace.config import NetworkSettings, PPOHyperparameters
-from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import make_actor_critic, orthogonalised
@@ -168,63 +166,6 @@ def test_an_update_of_ppo_ends_with_its_weights(batch_size, standardised, noise)
     update.run(rollout, Coefficients(3e-4, 2 * 0.5, epsilon=0.2), np.random.default_rng(0), 0)
     for name, view in network.named_views(network.values).items():
         torch.testing.assert_close(view.detach(), theirs()[name].detach(), rtol=1e-4, atol=2e-6, msg=name)
-
-
-def their_updates(over, steps, **keys):
-    model = sb3.SAC("MlpPolicy", Told(np.zeros(len(over)), over), batch_size=1, device="cpu", **keys)
-    model.set_logger(sb3.common.logger.Logger(None, []))
-    found = []
-
-    def noted(variables, globals_):
-        found.append(model._n_updates)
-        return True
-
-    model.learn(steps, callback=noted)
-    return [*found[1:], model._n_updates]  # each number is that before the step
-
-
-def our_updates(over, steps, rows, **hyperparameters):
-    """Updates after each batch of one agent's steps, `rows` at a time, and the steps by then."""
-    trainer = opened_trainer_of("sac", SPEC, hyperparameters={"batch_size": 1, **hyperparameters})
-    found, begin, episode = {}, 0, 0
-    while begin < steps:
-        ends = np.flatnonzero(over[begin : begin + rows])
-        end = min(steps, begin + rows, begin + ends[0] + 1 if len(ends) else steps)
-        piece = experience(SPEC, [end - begin], begin, squashed=True)
-        columns = {
-            "terminated": over[end - 1 : end],
-            "truncated": np.array([False]),
-            "episode_ids": np.array([episode]),
-        }
-        trainer.add(TrajectoryBatch("Test", 0, piece.rows, {**piece.trajectories, **columns}))
-        if trainer.ready():
-            trainer.learn()
-        episode, begin = episode + int(over[end - 1]), end
-        found[end] = trainer.update.steps
-    return found
-
-
-@pytest.mark.parametrize("gradient_steps", [1, 8, -1])
-@pytest.mark.parametrize("train_freq", [(4, "step"), (1, "episode"), (3, "episode"), (10, "step")])
-@pytest.mark.parametrize("learning_starts", [0, 7])
-def test_as_many_updates_are_made_after_each_step(train_freq, gradient_steps, learning_starts):
-    steps, every = 60, train_freq[0]
-    over = np.random.default_rng(5).random(steps) < 0.15
-    theirs = their_updates(
-        over, steps, train_freq=train_freq, gradient_steps=gradient_steps, learning_starts=learning_starts
-    )
-    ours = our_updates(
-        over,
-        steps,
-        1,
-        train_freq=every,
-        update_at="step" if train_freq[1] == "step" else "episode_end",
-        buffer_init_steps=learning_starts,
-        **({"steps_per_update": 1} if gradient_steps < 0 else {"gradient_steps": gradient_steps}),
-    )
-    compared = [step for step in ours if train_freq[1] == "step" or step % 8 == 0]  # the trainer learns at each 8 steps
-    assert len(compared) > 5
-    assert [ours[step] for step in compared] == [theirs[step - 1] for step in compared]
 
 
 @pytest.mark.parametrize("target", ["auto", -0.75])

@@ -41,7 +41,7 @@ class Desk:
         return sum(dict(self.reports[-1].returned).values())
 
 
-def test_steps_and_versions_are_counted_on_and_the_untrained_policy_goes_out_at_once():
+def test_a_reset_trainer_continues_the_numbers_of_steps_and_versions():
     desk = Desk()
     assert desk.take(10) == [(1, 10)]
     desk.stage.begin_anew(1)
@@ -55,7 +55,7 @@ def test_steps_and_versions_are_counted_on_and_the_untrained_policy_goes_out_at_
     assert desk.take(10, first_version=4) == [(4, 20), (5, 30)]
 
 
-def test_all_credits_come_back_of_rows_that_were_held_or_are_another_trainers():
+def test_credits_of_rows_of_the_former_trainer_are_returned():
     desk = Desk()
     desk.take(7)
     desk.stage.begin_anew(1)
@@ -68,7 +68,7 @@ def test_all_credits_come_back_of_rows_that_were_held_or_are_another_trainers():
     assert [batch.num_rows for batch in desk.made[1].batches] == [8]
 
 
-def test_credits_that_come_back_without_an_update_are_reported_at_once():
+def test_credits_returned_without_an_update_are_reported_immediately():
     desk = Desk(reports_each=False)
     desk.take(4)
     desk.stage.begin_anew(1)
@@ -79,7 +79,7 @@ def test_credits_that_come_back_without_an_update_are_reported_at_once():
     assert desk.returned == 6
 
 
-def test_it_may_begin_with_the_weights_of_another_learner():
+def test_a_reset_learner_can_start_with_the_weights_of_another_one():
     desk = Desk()
     desk.take(10)
     desk.stage.begin_anew(1, np.array([42.0], np.float32))
@@ -87,7 +87,7 @@ def test_it_may_begin_with_the_weights_of_another_learner():
     assert [trainer.weights for trainer in desk.made] == [0.0, 42.0]
 
 
-def test_a_stage_goes_on_where_it_was_saved_after_a_trainer_has_begun_anew():
+def test_a_stage_resumes_after_a_reset_of_its_trainer():
     desk, resumed = Desk(), Desk()
     desk.take(10)
     desk.stage.begin_anew(1)
@@ -97,18 +97,3 @@ def test_a_stage_goes_on_where_it_was_saved_after_a_trainer_has_begun_anew():
     assert resumed.stage.policy().version == desk.stage.policy().version
     assert resumed.take(10, first_version=1) == [], "they are not its own there, either"
     assert resumed.take(10, first_version=3) == desk.take(10, first_version=3) == [(4, 33)]
-
-
-def test_a_request_that_comes_again_has_no_effect_also_where_the_stage_was_saved():
-    desk, waiting, done = Desk(), Desk(), Desk()
-    desk.take(10)
-    desk.stage.begin_anew(1)
-    waiting.stage.load_state_dict(desk.stage.state_dict())
-    waiting.stage.begin_anew(1, np.array([42.0], np.float32))
-    assert waiting.take(10, first_version=1) == desk.take(10, first_version=1) == [(2, 10)]
-    assert waiting.made[-1].weights == 0.0, "the first request counts"
-    done.stage.load_state_dict(desk.stage.state_dict())
-    done.stage.begin_anew(1)
-    assert done.take(10, first_version=2) == [(3, 20)]
-    done.stage.begin_anew(2)
-    assert done.take(10, first_version=3) == [(4, 20)]

@@ -40,31 +40,7 @@ def test_the_fastest_is_kept_unless_fewer_are_nearly_as_fast(seconds, best):
     assert len(machine.told) == 1
 
 
-def test_each_is_tried_as_often_after_a_first_update_that_does_not_count():
-    machine = Machine({1: 1.0, 2: 0.6})
-    machine.update(1 + ROUNDS * 2)
-    assert machine.used == [1] + [1, 2] * ROUNDS
-
-
-def test_calls_that_learn_nothing_are_not_counted():
-    machine = Machine({1: 1.0, 2: 0.6})
-    machine.rows = 0
-    machine.update(20)
-    machine.rows, machine.seconds = 100, {1: 1e-5, 2: 1e-5}
-    machine.update(20)
-    assert machine.choice.state is None
-    assert set(machine.used) == {1}
-
-
-def test_updates_of_more_rows_may_take_longer():
-    machine = Machine({1: 1.0, 2: 0.6})
-    for number in range(1 + ROUNDS * 2):
-        machine.rows = 100 * (1 + number)
-        machine.update()
-    assert machine.choice.state == 2
-
-
-def test_what_was_chosen_once_is_kept_but_a_single_number_is_not_replaced():
+def test_a_choice_is_kept_over_a_resume_unless_the_yaml_names_a_number():
     machine = Machine({1: 1.0, 2: 0.6})
     machine.choice.keep(2)
     machine.update(3)

@@ -74,23 +74,13 @@ def test_choices_are_judged_by_their_probability_and_the_share_that_is_the_most_
     assert found.error is None
 
 
-def test_what_was_forbidden_is_neither_likely_nor_the_most_likely():
+def test_masked_choices_have_no_likelihood():
     design, actor, likelihood = pupil(ActionSpec(0, (3,), masked=True))
     fixed(actor, [log(1.0), log(2.0), log(5.0)])
     masks = np.array([[True, True, False]])
     found = likelihood.evaluate(examples(design, choices=[[1]], masks=masks), None)
     assert found.log_likelihood == pytest.approx(log(2 / 3))
     assert found.accuracy == 1
-
-
-def test_many_steps_are_judged_in_blocks_of_which_the_last_counts_by_its_rows(monkeypatch):
-    design, actor, likelihood = pupil(ActionSpec(0, (2,)))
-    fixed(actor, [0.0, 1.0])
-    some = examples(design, choices=[[1]] * 4 + [[0]] * 3)
-    whole = likelihood.evaluate(some, None)
-    monkeypatch.setattr("headrace.stages.trainer.bc.trainer._ROWS", 2)
-    assert likelihood.evaluate(some, None).accuracy == pytest.approx(whole.accuracy) == pytest.approx(4 / 7)
-    assert likelihood.evaluate(some, None).log_likelihood == pytest.approx(whole.log_likelihood)
 
 
 @pytest.mark.lengthy

@@ -32,7 +32,7 @@ def test_a_step_has_its_own_observation_and_action_and_the_reward_of_the_pair_af
     assert found.starts_episode.all()
 
 
-def test_what_followed_an_interruption_is_kept_and_what_followed_an_ending_is_not(tmp_path):
+def test_the_final_observation_is_kept_only_of_interrupted_episodes(tmp_path):
     unity_file(tmp_path / "a.demo", [*episode(2, interrupted=True), *episode(3)])
     found = read_unity_demo(tmp_path / "a.demo", "Ball")
     assert found.terminated.tolist() == [False, True]
@@ -47,17 +47,6 @@ def test_the_last_pair_of_a_recording_that_stopped_in_an_episode_is_what_followe
     np.testing.assert_allclose(found.final_observations.vectors[1], [0.12])
 
 
-def test_a_last_pair_without_an_action_is_what_followed_as_well(tmp_path):
-    stopped = pair([0.12], reward=0.7, continuous=())
-    unity_file(tmp_path / "a.demo", [*episode(1), *episode(4, first=10)[:2], stopped])
-    found = load_demonstrations("a.demo", BALL, tmp_path)
-    assert found.lengths.tolist() == [1, 2]
-    assert found.terminated.tolist() == [True, False]
-    np.testing.assert_allclose(found.continuous[:, 0], [0, 0.1, 0.11], rtol=1e-6)
-    np.testing.assert_allclose(found.rewards[-1], 0.7, rtol=1e-6)
-    np.testing.assert_allclose(found.final_observations.vectors[1], [0.12])
-
-
 def test_agents_that_were_recorded_in_between_each_other_are_separated(tmp_path):
     mixed = [each for two in zip(episode(3, agent=9), episode(3, agent=4, first=20), strict=True) for each in two]
     unity_file(tmp_path / "a.demo", [*mixed, *episode(1, agent=9, first=40)])
@@ -65,19 +54,6 @@ def test_agents_that_were_recorded_in_between_each_other_are_separated(tmp_path)
     assert found.lengths.tolist() == [3, 3, 1], "in the order in which began"
     np.testing.assert_allclose(found.continuous[:, 0] * 100, [0, 1, 2, 20, 21, 22, 40], rtol=1e-5)
     np.testing.assert_allclose(found.rewards * 100, [0, 1, 2, 20, 21, 22, 40], rtol=1e-5)
-
-
-def test_agents_may_get_a_new_id_in_each_episode(tmp_path):
-    unity_file(tmp_path / "a.demo", [*episode(2, agent=5), *episode(2, agent=2, first=8)])
-    found = read_unity_demo(tmp_path / "a.demo", "Ball")
-    np.testing.assert_allclose(found.observations.vectors[:, 0], [0, 0.01, 0.08, 0.09], rtol=1e-6)
-
-
-@pytest.mark.parametrize("pairs", [episode(1)[:1], episode(1)[1:], [episode(1)[1], episode(1)[0]]])
-def test_a_file_in_which_nothing_follows_anything_has_no_step(tmp_path, pairs):
-    unity_file(tmp_path / "a.demo", pairs)
-    with pytest.raises(StageError, match=r"'a\.demo': the recording contains no steps of Ball"):
-        load_demonstrations("a.demo", BALL, tmp_path)
 
 
 def test_a_folder_stands_for_all_its_recordings_whatever_their_behaviours_are_called(tmp_path):
@@ -164,13 +140,6 @@ def test_pictures_with_channels_last_are_written_first_and_come_back_as_the_beha
     np.testing.assert_array_equal(first, np.moveaxis(pixels[:1], -1, 1))
     last = load_demonstrations("a.demo", seen("float32", channels_last=True), tmp_path).observations.others[0]
     np.testing.assert_array_equal(last, pixels[:1] / np.float32(255))
-
-
-def test_floats_that_are_no_picture_do_not_become_bytes(tmp_path):
-    values = np.full((2, 3, 4, 5), 1.5, np.float32)
-    write_unity_demo(tmp_path / "a.demo", pictures(seen("float32"), values), "Expert")
-    with pytest.raises(StageError, match=r"a\.demo: observation 0 \('eye'\): recorded as floats from 1\.5 to 1\.5"):
-        load_demonstrations("a.demo", seen("uint8"), tmp_path)
 
 
 SEEN = (

@@ -8,7 +8,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.observations import EncodedObservations, Normalizer
 from headrace.stages.trainer.imitation.cloning import examples_of, sequences
-from headrace.stages.trainer.imitation.demonstrations import Demonstrations, joined
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 
 ACTIONS = ActionSpec(2, (3,), unbounded=(1,))
 MEMORY = {"memory": {"sequence_length": 2, "memory_size": 4}}
@@ -98,16 +98,9 @@ def test_the_action_before_is_the_last_one_as_the_environment_got_it_and_none_at
     np.testing.assert_allclose(before, expected)
 
 
-def test_what_was_forbidden_is_out_of_reach():
+def test_masked_choices_have_no_probability():
     masks = np.ones((5, 3), np.bool_)
     masks[2, 1] = False
     batch = examples(masks=masks).batch(np.array([1, 2]), None, "cpu")
     assert batch.penalties.tolist() == [[0, 0, 0], [0, MASK_PENALTY, 0]]
     assert examples().batch(np.array([0]), None, "cpu").penalties is None
-
-
-def test_joined_demonstrations_without_masks_allow_everything():
-    masks = np.zeros((5, 3), np.bool_)
-    both = joined([demonstrations(), demonstrations(masks=masks)])
-    assert both.masks.tolist() == [[True] * 3] * 5 + [[False] * 3] * 5
-    assert joined([demonstrations(), demonstrations()]).masks is None

@@ -47,19 +47,6 @@ def test_the_observation_after_the_last_action_is_not_learned_from(tmp_path):
     assert not np.isin([90, 91], found.final_observations.vectors).any()
 
 
-def test_episodes_without_a_step_count_for_nothing(tmp_path):
-    path = written(tmp_path, [[[[0, 0]], []], *EPISODES])
-    assert load_demonstrations(path, SPEC).lengths.tolist() == [2, 1]
-    with pytest.raises(StageError, match="the recording contains no steps of Agent"):
-        load_demonstrations(written(tmp_path, []), SPEC)
-
-
-def test_in_a_folder_other_json_is_left_out(tmp_path):
-    written(tmp_path, EPISODES, "anything.json")
-    written(tmp_path, {"some": "settings"}, "settings.json")
-    assert len(load_demonstrations(str(tmp_path), SPEC)) == 3
-
-
 def test_actions_beyond_the_bounds_are_clipped_with_a_warning(tmp_path, caplog):
     path = written(tmp_path, [[[[1, 2], [3, 4]], [[0, 1.5, 0]]]])
     assert load_demonstrations(path, SPEC).continuous.tolist() == [[1, 0]]
@@ -84,7 +71,7 @@ def test_actions_beyond_the_bounds_are_clipped_with_a_warning(tmp_path, caplog):
         ([[[[1, None], [0, 0]], [[0, 0, 0]]]], "step 1: obs.* is nan; demonstrations need finite numbers"),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_place(tmp_path, content, message):
+def test_an_invalid_recording_is_refused_with_the_place(tmp_path, content, message):
     with pytest.raises(StageError, match=message):
         load_demonstrations(written(tmp_path, content), SPEC)
 

@@ -1,6 +1,5 @@
 """What a `demo_path` may be, and what is refused before training starts."""
 
-import logging
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,7 @@ from imitation_spec import SPEC
 
 from headrace.pipeline.policies.demo_files import write_demos
 from headrace.queues.errors import StreamError
-from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation import load_demonstrations, load_recorded
 
@@ -26,7 +25,7 @@ def test_a_file_is_found_beside_the_yaml_first_and_then_in_the_working_directory
     assert len(load_demonstrations(str(tmp_path / "other.stream"), SPEC, beside)) == 3
 
 
-def test_a_folder_stands_for_all_its_files_of_known_kinds_and_a_pattern_for_what_it_matches(record, expert, tmp_path):
+def test_a_demo_path_may_be_a_folder_or_a_pattern(record, expert, tmp_path):
     record([expert([2], seed=1)], "demos/a1.stream")
     record([expert([3], seed=2)], "demos/a2.stream")
     record([expert([4], seed=3)], "demos/b.stream")
@@ -62,7 +61,7 @@ def test_a_demo_beside_the_stream_of_its_name_counts_once(record, expert, tmp_pa
 
 
 @pytest.mark.parametrize("path", ["nothing.stream", "nowhere/", "no*.stream"])
-def test_a_path_that_leads_nowhere_is_refused_with_where_it_was_looked_for(path, tmp_path):
+def test_a_missing_demo_path_is_refused_with_the_folders_searched(path, tmp_path):
     with pytest.raises(
         StageError, match=r"behaviors\.Test: demo_path .*: no file or folder matches; looked in"
     ) as error:
@@ -70,14 +69,7 @@ def test_a_path_that_leads_nowhere_is_refused_with_where_it_was_looked_for(path,
     assert str(tmp_path) in str(error.value)
 
 
-def test_a_place_that_was_looked_in_is_named_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(StageError) as error:
-        load_demonstrations("nothing.stream", SPEC, tmp_path)
-    assert str(error.value).endswith(f"looked in {tmp_path}")
-
-
-def test_files_of_no_known_kind_and_empty_folders_are_refused(tmp_path):
+def test_files_of_unknown_kinds_and_empty_folders_are_refused(tmp_path):
     (tmp_path / "demos").mkdir()
     with pytest.raises(StageError, match=r"'demos': the folder is empty; expected \.demo, \.stream or \.json files"):
         load_demonstrations("demos", SPEC, tmp_path)
@@ -140,12 +132,6 @@ def test_other_actions_are_refused_with_both_forms(record, expert, tmp_path, act
         load_demonstrations("expert.stream", SPEC, tmp_path)
 
 
-def test_names_of_observations_and_kinds_of_number_in_vectors_do_not_matter(record, expert, tmp_path):
-    spec = BehaviorSpec("Other", (ObservationSpec("state", (3,), "float64"),), SPEC.actions)
-    record([expert([2], spec)], spec=spec)
-    assert len(load_demonstrations("expert.stream", SPEC, tmp_path)) == 2
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize(
     ("column", "index", "said"),
@@ -165,7 +151,7 @@ def test_a_number_that_is_not_finite_is_refused_with_where_it_is(record, expert,
         load_demonstrations("expert.stream", SPEC, tmp_path)
 
 
-def test_what_follows_the_last_step_must_be_finite_unless_the_episode_terminated(record, expert, tmp_path):
+def test_the_observation_after_a_cut_episode_must_be_finite(record, expert, tmp_path):
     batch = expert([3, 5])
     after = np.full_like(batch.trajectories["next_obs_0"], np.nan)
     record([batch.replace(next_obs_0=after, terminated=[True, True])], "good.stream")
@@ -182,27 +168,6 @@ def test_actions_beyond_the_bounds_are_refused_but_for_rounding(record, expert, 
     record([expert([2], continuous_actions=actions * 1.01)], "beyond.stream")
     with pytest.raises(StageError, match=r"trajectory 1, step 1: continuous_actions\[1\] is 1\.01.*in \[-1, 1\]"):
         load_demonstrations("beyond.stream", SPEC, tmp_path)
-
-
-def test_unbounded_actions_may_be_anything(record, expert, tmp_path):
-    spec = replace(SPEC, actions=ActionSpec(2, (3,), unbounded=(1,)))
-    record([expert([2], spec, continuous_actions=np.array([[0, 70], [0, -7]], np.float32))], spec=spec)
-    assert load_demonstrations("expert.stream", spec, tmp_path).continuous[:, 1].tolist() == [70, -7]
-
-
-def test_a_choice_that_there_is_none_of_is_refused(record, expert, tmp_path):
-    record([expert([2], discrete_actions=np.array([[0], [3]], np.int32))])
-    with pytest.raises(
-        StageError, match=r"trajectory 1, step 2: discrete_actions\[0\] is 3; expected a choice of 0 to 2"
-    ):
-        load_demonstrations("expert.stream", SPEC, tmp_path)
-
-
-def test_how_much_was_loaded_is_reported(record, expert, tmp_path, caplog):
-    record([expert([2, 3])])
-    with caplog.at_level(logging.INFO):
-        load_demonstrations("expert.stream", SPEC, tmp_path)
-    assert "Test: 5 demonstrated steps in 2 episodes from expert.stream" in caplog.text
 
 
 def test_without_an_environment_the_behaviour_is_what_was_recorded_under_the_name_asked_for(record, expert, tmp_path):

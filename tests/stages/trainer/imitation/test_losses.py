@@ -2,7 +2,6 @@
 
 from math import exp, log, pi, tanh
 
-import numpy as np
 import pytest
 import torch
 
@@ -73,8 +72,3 @@ def test_the_log_likelihood_is_that_of_all_actions_together():
     found = log_likelihood(heads, log_sigma, batch([[1.5, 3.0]], [[1]]), design(ActionSpec(2, (2,))))
     gaussians = exp(-0.5) / (2 * pi) ** 0.5 * exp(-0.5 * 2**2) / (2 * (2 * pi) ** 0.5)
     assert found.tolist() == pytest.approx([log(gaussians * 3 / 4)])
-
-
-def test_the_log_likelihood_of_choices_alone_needs_no_spread():
-    found = log_likelihood(torch.tensor([[0.0, 0.0]]), None, batch(choices=[[1]]), design(ActionSpec(0, (2,))))
-    np.testing.assert_allclose(found, [log(1 / 2)], rtol=1e-6)

@@ -54,7 +54,7 @@ def test_choices_count_from_zero():
     assert found.spec.actions.discrete_branches == (3, 2)
 
 
-def test_what_can_not_be_read_is_refused():
+def test_unsupported_spaces_are_refused():
     with pytest.raises(StageError, match=r"demo: its observation space is Box.*only reads one-dimensional Box"):
         of(spaces.Discrete(2), [episode([0])], spaces.Box(0, 1, (3, 8, 8)))
     with pytest.raises(StageError, match=r"demo: its action space is MultiBinary\(2\)"):

@@ -8,7 +8,6 @@ import pytest
 from imitation_spec import SPEC
 from trainer_samples import IMAGE
 
-from headrace.queues.columns import TRAJECTORY_COLUMNS, final_columns, row_columns
 from headrace.stages.trainer.imitation import demonstration_batches
 from headrace.stages.trainer.imitation.streams import read_stream
 
@@ -40,7 +39,7 @@ def test_every_round_has_all_episodes_each_time_in_another_order(demonstrations)
     assert orders == [batch.trajectories["episode_ids"].tolist() for batch in batches(demonstrations, 20)]
 
 
-def test_who_has_seen_some_of_it_gets_the_rest_as_if_never_interrupted(demonstrations):
+def test_a_resumed_source_continues_with_the_same_order(demonstrations):
     whole = batches(demonstrations, 20, rows_per_batch=5)
     seen = 0
     for index, batch in enumerate(whole):
@@ -69,19 +68,7 @@ def test_an_episode_is_the_same_whenever_it_comes_by(demonstrations):
             at += lengths[episode]
 
 
-def test_columns_are_those_of_the_agent_processor(demonstrations):
-    (batch,) = batches(demonstrations, 1, rows_per_batch=4)
-    for table, columns in (
-        (batch.rows, row_columns(WIDE)),
-        (batch.trajectories, (*TRAJECTORY_COLUMNS, *final_columns(WIDE))),
-    ):
-        assert {name: (a.dtype.name, a.shape[1:]) for name, a in table.items()} == {
-            column.name: (column.dtype, column.shape) for column in columns
-        }
-    assert batch.credits == 0
-
-
-def test_whole_episodes_share_a_batch_and_only_what_is_longer_is_cut(demonstrations):
+def test_whole_episodes_share_a_batch_and_longer_ones_are_cut(demonstrations):
     many = batches(demonstrations, 30, rows_per_batch=5)
     assert all(batch.num_rows <= 5 for batch in many)
     pieces = {}
@@ -110,8 +97,3 @@ def test_a_cut_tells_what_came_before_and_what_comes_after(demonstrations):
     assert (second["terminated"], second["truncated"]) == (False, True)
     assert (seen[2, 3]["terminated"], seen[2, 3]["truncated"]) == (True, False)
     np.testing.assert_array_equal(seen[0, 4]["next_obs_0"], finals[0])
-
-
-def test_a_batch_needs_room_for_a_row(demonstrations):
-    with pytest.raises(ValueError, match="expected at least 1, got 0"):
-        batches(demonstrations, 1, rows_per_batch=0)

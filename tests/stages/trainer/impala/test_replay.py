@@ -70,7 +70,7 @@ def kept(replay, random=None):
     seed=st.integers(0, 1000),
 )
 @examples(20)
-def test_what_is_drawn_was_added_and_a_fifo_holds_the_newest(counts, capacity, sampling, seed):
+def test_samples_come_from_the_replay_and_a_fifo_keeps_the_newest(counts, capacity, sampling, seed):
     replay, stream = new_replay(capacity, sampling), Stream(seed)
     for count in counts:
         stream.add(replay, count)

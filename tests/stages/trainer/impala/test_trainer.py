@@ -98,7 +98,7 @@ def test_advantages_are_cut_off_where_asked():
     assert reported.last("loss/policy_gradient") == pytest.approx(-(expected.log_probs * clipped).sum(), rel=1e-4)
 
 
-def test_true_makes_advantages_below_zero_zero_as_in_the_original_learner_and_false_nothing():
+def test_clip_advantage_true_makes_negative_advantages_zero():
     batch, plain = experience(SPEC, [4] * 8), Reported()
     expected = ByHand(batch)
     advantages = expected.found.advantages[:, 0]
@@ -126,7 +126,7 @@ def test_rows_of_the_current_policy_have_ratios_of_1():
 
 
 @pytest.mark.parametrize("network", [{}, MEMORY])
-def test_trajectories_of_any_length_are_learned_from_as_if_actors_had_cut_them_into_unrolls(network):
+def test_trajectories_of_any_length_are_cut_into_unrolls(network):
     # With 4 rows in an unroll: 3 | 1 4 4 | 1, then 3 4 | 1 3 | 1 and so on.
     memory_size = 4 if network else 0
     whole, cut = (impala(network_settings=network, hyperparameters=REPLAY) for _ in range(2))
@@ -159,7 +159,7 @@ def cut_by_hand(batch, length):
         first += size
 
 
-def test_replayed_unrolls_join_fresh_ones_once_there_are_enough_and_count_as_no_steps():
+def test_replayed_unrolls_join_fresh_ones_and_are_not_counted_as_steps():
     reported = Reported()
     trainer = impala(statistics=reported, hyperparameters=REPLAY)
     assert trainer.rows_per_update == 20
@@ -169,7 +169,7 @@ def test_replayed_unrolls_join_fresh_ones_once_there_are_enough_and_count_as_no_
     assert reported.values["Policy/Replayed Share"] == [0.0, pytest.approx(3 / 8), pytest.approx(3 / 8)]
 
 
-def test_values_are_cloned_towards_what_the_critic_said_when_the_unroll_was_fresh():
+def test_values_are_cloned_towards_the_critics_values_of_the_fresh_unroll():
     reported, batch = Reported(), experience(SPEC, [4] * 5)
     trainer = impala(statistics=reported, hyperparameters={**REPLAY, "replay_capacity": 3, "replay_sampling": "fifo"})
     network, rows = trainer._network, torch.from_numpy(batch.rows["obs_0"][8:])
@@ -201,16 +201,8 @@ def test_policies_are_cloned_towards_the_one_that_acted(actions):
     assert reported.values["loss/policy_cloning"] == [0.0, pytest.approx(expected, rel=1e-3)]
 
 
-def test_without_a_cost_of_policy_cloning_nothing_is_asked_of_the_actors():
-    assert impala(hyperparameters=REPLAY).context.settings.hyperparameters.extra_columns() == ("action_heads",)
-    free = impala(hyperparameters={**REPLAY, "policy_cloning_cost": 0})
-    assert free.context.settings.hyperparameters.extra_columns() == ()
-    for seed in range(2):
-        learn_once(free, experience(SPEC, [10, 10], seed))
-
-
 @pytest.mark.parametrize("settings", [{}, {"network_settings": MEMORY}, {"hyperparameters": {"shared_critic": True}}])
-def test_while_the_critic_is_pretrained_the_policy_stays_and_values_are_discounted_returns(settings):
+def test_the_policy_does_not_change_while_the_critic_is_pretrained(settings):
     reported = Reported()
     hyperparameters = {"critic_pretrain_steps": 64, **settings.pop("hyperparameters", {})}
     trainer = impala(statistics=reported, hyperparameters=hyperparameters, **settings)
@@ -227,10 +219,9 @@ def test_while_the_critic_is_pretrained_the_policy_stays_and_values_are_discount
 
 
 @pytest.mark.parametrize(
-    "spec", [SPEC, BehaviorSpec("Test", (VECTOR,), CONTINUOUS), BehaviorSpec("Test", (VECTOR,), HYBRID)]
+    ("spec", "network"), [(SPEC, {}), (BehaviorSpec("Test", (VECTOR,), HYBRID), MEMORY)], ids=["plain", "memory"]
 )
-@pytest.mark.parametrize("network", [{}, MEMORY])
-def test_a_resumed_trainer_goes_on_to_the_same_bits_replay_included(spec, network, tmp_path):
+def test_a_resumed_trainer_continues_bit_for_bit_with_its_replay(spec, network, tmp_path):
     memory_size = 4 if network else 0
     first, second = (impala(spec, hyperparameters=REPLAY, network_settings=network) for _ in range(2))
     for seed in range(3):
@@ -245,14 +236,7 @@ def test_a_resumed_trainer_goes_on_to_the_same_bits_replay_included(spec, networ
     np.testing.assert_array_equal(all_weights(first), all_weights(second))
 
 
-def test_without_its_file_the_replay_starts_empty_with_a_warning(tmp_path):
-    trainer = impala(hyperparameters=REPLAY)
-    warning = trainer.load_bulk(tmp_path)
-    assert warning is not None
-    assert "starts empty" in warning
-
-
-def test_a_loss_that_is_not_finite_is_named_and_leaves_all_as_it_was():
+def test_a_loss_that_is_not_finite_is_named_and_undone():
     trainer = impala(hyperparameters=REPLAY)
     learn_once(trainer, experience(SPEC, [4] * 5))
     before = all_weights(trainer)

@@ -46,7 +46,7 @@ def by_definition(log_ratios, rewards, values, final, lengths, valueless, gammas
     seed=st.integers(0, 10_000),
 )
 @examples(25)
-def test_it_equals_the_papers_definition(lengths, signals, rho_bar, c_bar, lambd, seed):
+def test_targets_equal_the_papers_definition(lengths, signals, rho_bar, c_bar, lambd, seed):
     random = np.random.default_rng(seed)
     n, k = sum(lengths), len(lengths)
     rewards, values = random.normal(size=(2, n, signals))

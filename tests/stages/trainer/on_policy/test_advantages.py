@@ -57,7 +57,7 @@ def slow(rewards, values, final, lengths, valueless, gammas, lambd):
     seed=st.integers(0, 10_000),
 )
 @examples(25)
-def test_it_equals_the_double_loop_for_any_mix_of_lengths_and_endings(lengths, signals, lambd, seed):
+def test_advantages_equal_those_of_a_double_loop(lengths, signals, lambd, seed):
     random = np.random.default_rng(seed)
     n, k = sum(lengths), len(lengths)
     rewards, values = random.normal(size=(2, n, signals))
@@ -68,7 +68,7 @@ def test_it_equals_the_double_loop_for_any_mix_of_lengths_and_endings(lengths, s
     np.testing.assert_allclose(advantages(*arguments), slow(*arguments), rtol=1e-9, atol=1e-9)
 
 
-def test_each_signal_has_its_own_discount_and_its_own_end_and_a_truncated_episode_goes_on_for_all():
+def test_each_signal_has_its_own_discount_and_its_own_end():
     # Two trajectories of two rows: one terminated, one truncated. The second signal goes on beyond termination.
     rewards = np.array([[1.0, 0.0], [2.0, 4.0], [1.0, 1.0], [0.0, 2.0]])
     values = np.array([[1.0, 2.0], [3.0, 4.0], [2.0, 0.0], [4.0, 8.0]])

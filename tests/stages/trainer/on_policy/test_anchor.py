@@ -117,17 +117,7 @@ def test_the_average_weighs_weights_by_a_power_of_the_step_and_continues_from_a_
     assert average == pytest.approx(np.average(seen, weights=steps ** (1 / share - 1.0)), abs=0.005)
 
 
-def test_without_a_share_there_is_no_average():
-    network = Fixed(1.0)
-    anchor = anchor_of(network)
-    anchor.load_state_dict({"anchor": None, "average": {"w": np.array([5.0], np.float32)}})
-    anchor.average(10, 100)
-    with anchor.averaged():
-        assert network.values.tolist() == [1.0]
-    assert anchor.state_dict()["average"] is None
-
-
-def test_what_does_not_fit_is_refused():
+def test_an_anchor_of_another_network_is_refused():
     for wrong in ({"coefficient": 0}, {"anchor_steps": 0}):
         with pytest.raises(ValueError, match="greater than 0"):
             PPOHyperparameters.model_validate({"regularization": wrong})

@@ -46,7 +46,7 @@ def test_a_row_s_loss_is_that_of_the_formula():
 
 
 @pytest.mark.parametrize("per_dimension", [False, True], ids=["joint", "per dimension"])
-def test_a_late_row_is_told_by_distributions_what_it_weighs(per_dimension):
+def test_the_weight_of_a_late_row_equals_that_of_torchs_distributions(per_dimension):
     """All that the update learns from, computed again row by row with torch.distributions."""
     spec = BehaviorSpec("Test", (VECTOR,), MASKED)
     made = lambda decoupled: opened_trainer_of(  # noqa: E731
@@ -102,7 +102,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_before_the_first_step_every_ratio_is_1_whichever_policy_acted(case):
+def test_every_ratio_is_1_before_the_first_step(case):
     """The policy loss is minus the mean of the weighted advantages then, and its clip leaves no row out."""
     kind, observations, actions, network, hyperparameters = CASES[case]
     spec = BehaviorSpec("Test", observations, actions, grouped=kind == "poca")

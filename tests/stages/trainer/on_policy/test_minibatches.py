@@ -74,13 +74,6 @@ def test_advantages_may_be_normalised_over_each_minibatch(replicas):
     assert_close(standardised(torch.tensor([[5.0]])), torch.tensor([[5.0]]))
 
 
-def test_rows_that_an_epoch_leaves_out_come_in_another():
-    seen = set()
-    for minibatches in rows(7).epochs(20, 4, np.random.default_rng(2)):
-        seen |= {int(i) for m in minibatches for i in m.inputs.vectors[:, 0]}
-    assert seen == set(range(7))
-
-
 def test_in_order_all_rows_come_once_also_those_that_make_no_whole_minibatch():
     minibatches = list(rows(7).in_order(3))
     assert [m.rows.tolist() for m in minibatches] == [[0, 1, 2], [3, 4, 5], [6]]
@@ -137,23 +130,6 @@ def test_sequences_are_shuffled_as_wholes_with_what_was_remembered_before_them()
         assert len(set(order)) == len(order) == 6
         orders.append(order)
     assert orders[0] != orders[1] != orders[2]
-
-
-@pytest.mark.parametrize("batch_size", [1, 8, 100])
-def test_in_order_all_sequences_come_once_whatever_the_size_of_a_minibatch(batch_size):
-    made, cuts = sequences_of([7, 3, 9, 1], 4)
-    minibatches = list(made.in_order(batch_size))
-    assert [q for m in minibatches for q in m.inputs.memories[:, 0].int().tolist()] == list(range(len(cuts)))
-    assert [row for m in minibatches for row in m.rows.tolist()] == list(range(20))
-    assert all(m.inputs.vectors[m.real, 0].tolist() == m.rows.tolist() for m in minibatches)
-
-
-@pytest.mark.parametrize(("batch_size", "sequences"), [(3, 1), (4, 1), (11, 2), (12, 3), (40, 0)])
-def test_a_batch_is_rounded_down_to_whole_sequences_but_has_at_least_one(batch_size, sequences):
-    made, _ = sequences_of([4, 4, 2, 1], 4)
-    (minibatches,) = made.epochs(1, batch_size, np.random.default_rng(0))
-    counts = [len(m.inputs.memories) for m in minibatches]
-    assert counts == ([sequences] * (4 // sequences) if sequences else [])
 
 
 def learned(lengths, length, memories, batch_size, seed=0):

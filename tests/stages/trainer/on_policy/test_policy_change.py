@@ -1,4 +1,4 @@
-from math import exp, log
+from math import log
 
 import pytest
 import torch
@@ -29,18 +29,12 @@ def k3(ratio):
     return ratio - 1 - log(ratio)
 
 
-def test_an_epoch_is_measured_as_by_hand():
+def test_the_measures_of_an_epoch_equal_those_by_hand():
     # Two minibatches of ratios 0.5, 1, 1.1 and 1.3: k3 is 0.1931, 0, 0.0047, 0.0376.
     found = change_of(measured([ratios([0.5], [1.0]), ratios([1.1], [1.3])], [1.0, 1.0], 0.2, SINGLE_TRAINER))
     assert found.approximate_kl == pytest.approx((0.193147 + 0.0 + 0.00469 + 0.037636) / 4, abs=1e-5)
     assert found.clip_fraction == pytest.approx(0.5), "0.5 and 1.3"
     assert (found.least_ratio, found.greatest_ratio) == (pytest.approx(0.5), pytest.approx(1.3))
-
-
-def test_minibatches_of_several_sizes_count_the_same():
-    found = change_of(measured([ratios([1.5]), ratios([1.0], [1.0], [1.0])], [1.0, 1.0], 0.2, SINGLE_TRAINER))
-    assert found.approximate_kl == pytest.approx(k3(1.5) / 2, rel=1e-5)
-    assert found.clip_fraction == pytest.approx(0.5)
 
 
 def test_of_a_ratio_per_dimension_the_divergence_is_that_of_the_joint_action_and_each_ratio_is_clipped_by_itself():
@@ -55,11 +49,6 @@ def test_the_estimate_is_the_divergence_that_it_estimates():
     rows = ratios(*[[0.5 / 0.8]] * 8, *[[0.5 / 0.2]] * 2)
     exact = 0.8 * log(0.8 / 0.5) + 0.2 * log(0.2 / 0.5)
     assert change_of(measured([rows], [1.0], 0.2, SINGLE_TRAINER)).approximate_kl == pytest.approx(exact, rel=1e-5)
-
-
-def test_a_policy_that_has_hardly_moved_has_an_estimate_above_0_in_single_precision():
-    found = change_of(measured([ratios([exp(1e-3)], [exp(-1e-3)])], [1.0], 0.2, SINGLE_TRAINER))
-    assert found.approximate_kl == pytest.approx(0.5e-6, rel=0.1)
 
 
 def test_replicas_with_uneven_parts_find_what_one_with_all_rows_finds():

@@ -5,78 +5,16 @@ from hypothesis import strategies as st
 from trainer_samples import experience
 
 from headrace.config import MemorySettings
-from headrace.queues.columns import Column
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.intake import Intake
-from headrace.stages.trainer.on_policy.rollout_buffer import ColumnTable, RolloutBuffer, SequenceCuts
+from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer, SequenceCuts
 from headrace.stages.trainer.on_policy.signals import BufferTransitions
-
-COLUMNS = (Column("a", "float32", (2,)), Column("b", "int64"))
 
 
 def rows(start, n):
     numbers = np.arange(start, start + n)
     return {"a": np.stack([numbers, -numbers], axis=1).astype(np.float32), "b": numbers, "unknown": numbers}
-
-
-def test_it_copies_what_is_appended():
-    table, source = ColumnTable(COLUMNS, 4), rows(0, 3)
-    table.append(source)
-    source["b"][:] = 99
-    assert table["b"].tolist() == [0, 1, 2]
-
-
-def test_it_grows_where_rows_overshoot_and_keeps_their_order():
-    table = ColumnTable(COLUMNS, 2)
-    for start, n in ((0, 2), (2, 1), (3, 20)):
-        table.append(rows(start, n))
-    assert len(table) == 23
-    np.testing.assert_array_equal(table["b"], np.arange(23))
-    np.testing.assert_array_equal(table["a"][:, 1], -np.arange(23.0))
-
-
-def test_after_clearing_it_starts_anew():
-    table = ColumnTable(COLUMNS, 4)
-    table.append(rows(0, 3))
-    table.clear()
-    assert len(table) == 0
-    table.append(rows(7, 1))
-    assert table["b"].tolist() == [7]
-
-
-def test_a_loaded_state_is_what_was_saved_and_does_not_share_memory_with_it():
-    table, other = ColumnTable(COLUMNS, 4), ColumnTable(COLUMNS, 1)
-    table.append(rows(0, 3))
-    other.append(rows(50, 1))
-    state = table.state_dict()
-    other.load_state_dict(state)
-    table.clear()
-    table.append(rows(9, 3))
-    state["b"][:] = 0
-    assert other["b"].tolist() == [0, 1, 2]
-
-
-def test_a_state_of_other_columns_is_refused_by_name():
-    table = ColumnTable(COLUMNS, 4)
-    with pytest.raises(StageError, match=r"'a': expected rows of shape \(2,\), got \(3,\)"):
-        table.load_state_dict({"a": np.zeros((1, 3)), "b": np.zeros(1)})
-    with pytest.raises(StageError, match=r"'b': expected rows of shape \(\), got None"):
-        table.load_state_dict({"a": np.zeros((1, 2))})
-
-
-def test_sequences_are_cut_within_trajectories_and_the_rest_of_one_is_shorter():
-    cuts = SequenceCuts.of(np.array([5, 2, 4]), 2)
-    assert cuts.starts.tolist() == [0, 2, 4, 5, 7, 9]
-    assert cuts.sizes.tolist() == [2, 2, 1, 2, 2, 2]
-    assert cuts.first.tolist() == [0, 3, 4]
-
-
-def test_padding_repeats_the_last_row_at_the_end():
-    rows, real = SequenceCuts.of(np.array([5, 2]), 4).padded(np.array([2, 1, 0]))
-    assert rows.tolist() == [[5, 6, 6, 6], [4, 4, 4, 4], [0, 1, 2, 3]]
-    assert real.tolist() == [0, 1, 4, 8, 9, 10, 11]
 
 
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12), length=st.integers(1, 12))
@@ -123,18 +61,13 @@ def test_a_rows_previous_action_is_the_row_befores_as_the_environment_got_it():
     np.testing.assert_allclose(last, np.array([[1, -9, 0, 0, 1], [0.1, 1, 1, 0, 0]]), rtol=1e-6)
 
 
-def test_the_actors_memories_are_kept_before_sequences_only():
-    buffer, batch = filled([3, 2, 1], memory_size=4)
-    np.testing.assert_array_equal(buffer.sequences["memories"], batch.rows["memories"][[0, 2, 3, 5]])
-
-
 def transitions(buffer):
     return BufferTransitions(SPEC, buffer, "cpu")
 
 
 @pytest.mark.parametrize("beyond_termination", [False, True])
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [4, 1, 5, 0]])
-def test_what_follows_a_row_is_the_next_row_or_the_final_observation(rows, beyond_termination):
+def test_the_next_observation_of_a_row_is_the_next_row_or_the_final_observation(rows, beyond_termination):
     ends = {"terminated": [True, False, False], "truncated": [False, False, True]}
     buffer, batch = filled([2, 3, 1], beyond_termination=beyond_termination, **ends)
     taken = transitions(buffer).take(np.array(rows))
@@ -159,12 +92,3 @@ def test_actions_are_those_that_the_environment_got():
     buffer, _ = filled([2])
     buffer.rows["continuous_actions"][:] = [[1.5, 9.0], [-5.0, -9.0]]
     np.testing.assert_allclose(transitions(buffer).take(np.arange(2)).continuous, [[0.5, 9.0], [-1.0, -9.0]])
-
-
-def test_taking_transitions_changes_nothing_in_the_buffer():
-    buffer, batch = filled([2, 3], terminated=[True, True])
-    before = buffer.state_dict()
-    taken = transitions(buffer).take(np.arange(5))
-    taken.next_inputs.vectors[:] = 7
-    for name, column in before["trajectories"].items():
-        np.testing.assert_array_equal(buffer.trajectories[name], column)

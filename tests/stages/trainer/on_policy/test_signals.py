@@ -132,14 +132,6 @@ def test_a_signals_reward_is_reported_over_whole_episodes_even_across_buffers():
     assert "Policy/Extrinsic Reward" not in reported.values  # the trainer stage does that
 
 
-def test_the_environments_reward_alone_needs_no_transitions_and_no_agents():
-    trainer = made({"extrinsic": {}})
-    trainer.add(experience(SPEC, [20, 12]))
-    assert trainer.signals.transitions(trainer.buffer) is None
-    assert trainer.signals.sums is None
-    assert "agent_ids" not in trainer.buffer.trajectories.columns()
-
-
 def test_a_behaviour_may_do_without_the_environments_reward():
     trainer = made({"rnd": {}})
     trainer.add(experience(SPEC, [20, 12]))

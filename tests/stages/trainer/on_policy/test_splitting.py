@@ -7,7 +7,7 @@ from trainer_samples import CONTINUOUS, HYBRID, IMAGE, VECTOR, Reported, all_wei
 
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.trainer.trajectories import moments_within, rows_within
+from headrace.stages.trainer.trajectories import moments_within
 
 SPEC = BehaviorSpec("Test", (VECTOR, IMAGE), HYBRID)
 GROUPED = BehaviorSpec("Test", (VECTOR,), CONTINUOUS, grouped=True)
@@ -59,9 +59,7 @@ def joined(batch, parts):
         ("ppo", GROUPED, [10, 10, 9, 9], [10, 10, 9, 3], {}),
     ],
 )
-def test_what_is_learned_is_the_same_as_if_the_actor_had_closed_the_trajectories_there(
-    kind, spec, lengths, kept, settings
-):
+def test_a_split_trajectory_is_learned_from_as_one_that_the_actor_cut(kind, spec, lengths, kept, settings):
     memory_size = 4 if "network_settings" in settings else 0
     constant = {"learning_rate_schedule": "constant"}
     whole, by_hand = (trainer_of(kind, spec, hyperparameters=constant, **settings) for _ in range(2))
@@ -116,12 +114,6 @@ def test_an_episode_s_rewards_are_counted_once_though_it_was_split():
     assert len(reported.values["Policy/Curiosity Reward"]) == 1
 
 
-def test_the_first_rows_of_all_are_taken():
-    assert rows_within(np.array([3, 4, 2]), 5).tolist() == [3, 2, 0]
-    assert rows_within(np.array([3, 4, 2]), 3).tolist() == [3, 0, 0]
-    assert rows_within(np.array([3, 4, 2]), 0).tolist() == [0, 0, 0]
-
-
 def member(agent, first_tick, length, group=5, after=None):
     values = [0.0] * length
     return Piece(agent, first_tick, values, values, values, values, 0.0, group=group, after=after)
@@ -140,22 +132,6 @@ def test_mates_are_split_at_one_tick(room, kept):
 def test_a_mate_that_joins_later_is_split_at_the_same_tick():
     pieces = [member(1, 10, 6), member(2, 13, 3), member(3, 15, 1)]
     assert kept_of(pieces, 5) == [4, 1, 0]
-
-
-def test_groups_are_taken_in_order_of_arrival_and_one_of_them_is_split():
-    pieces = [member(1, 0, 3, group=7), member(2, 0, 4), member(3, 0, 3, group=7), member(4, 0, 4)]
-    assert kept_of(pieces, 8) == [3, 1, 3, 1]
-
-
-def test_mates_whose_trajectories_were_closed_before_are_not_split_with_the_later_ones():
-    pieces = [member(1, 0, 2), member(2, 0, 2), member(1, 2, 3), member(2, 2, 3)]
-    assert kept_of(pieces, 4) == [2, 2, 0, 0]
-    assert kept_of(pieces, 5) == [2, 2, 1, 1]
-
-
-def test_agents_without_a_group_are_split_each_for_itself():
-    pieces = [member(1, 0, 3, group=0), member(2, 0, 3, group=0)]
-    assert kept_of(pieces, 4) == [3, 1]
 
 
 def test_mates_that_decide_at_different_ticks_are_split_where_all_decide_or_not_at_all():

@@ -85,14 +85,6 @@ def test_an_algorithm_without_a_clip_range_learns_and_reports_none():
     assert "Policy/Epsilon" not in reported.values
 
 
-def test_what_an_algorithm_only_measures_is_reported():
-    reported = Reported()
-    trainer = make(reported)
-    trainer.add(experience(SPEC, [20, 12], 0))
-    trainer.learn()
-    assert np.isfinite(reported.values["Policy/Approximate KL"])
-
-
 def test_the_bonus_may_be_of_the_summed_entropy_of_continuous_actions():
     told = {}
     for actions, summed in ((CONTINUOUS, False), (CONTINUOUS, True), (DISCRETE, True)):

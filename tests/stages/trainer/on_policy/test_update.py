@@ -92,7 +92,7 @@ def test_actor_and_critic_may_have_one_limit_as_torch_has_it():
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_norm_of_the_gradient_is_told_as_it_was_before_the_limit(shared):
+def test_the_gradient_norm_before_the_limit_is_reported(shared):
     rows = rollout(*columns(8, 1))
     (free, network), (limited, _) = make(shared=shared), make(shared=shared, max_grad_norm=0.01)
     found = [
@@ -154,7 +154,7 @@ def test_weights_that_only_the_last_step_spoiled_are_restored_as_well():
     assert torch.equal(network.values, weights)
 
 
-def test_what_is_called_after_each_step_gets_the_minibatch_s_rows_and_its_failure_undoes_the_update():
+def test_a_failure_after_a_step_undoes_the_update():
     update, network = make(num_epoch=2)
     seen = []
     rows = rollout(*columns(20, 1))

@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from group_samples import Piece, batch_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,25 +22,8 @@ def test_mates_are_those_of_the_same_group_at_the_same_tick_of_the_same_actor():
     assert mates.numbers.shape == (6, 2)
 
 
-def test_who_is_in_no_group_has_no_mates():
-    mates = mates_of(np.zeros(4, np.int64), np.array([0, 0, 5, 5]), np.ones(4, np.int64))
-    assert found(mates) == [set(), set(), {3}, {2}]
-
-
-def test_who_is_absent_is_stood_in_for_by_the_member_itself():
-    mates = mates_of(np.zeros(4, np.int64), np.array([5, 6, 5, 5]), np.ones(4, np.int64))
-    assert mates.numbers[1].tolist() == [1, 1]
-    assert not mates.present[1].any()
-
-
-@pytest.mark.parametrize("n", [0, 1, 3])
-def test_without_groups_nobody_has_mates(n):
-    mates = mates_of(np.zeros(n, np.int64), np.zeros(n, np.int64), np.arange(n))
-    assert mates.numbers.shape == mates.present.shape == (n, 0)
-
-
 @given(st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 2), st.integers(0, 2)), max_size=30))
-def test_it_is_what_a_loop_over_all_pairs_finds(keys):
+def test_mates_equal_those_of_a_loop_over_all_pairs(keys):
     sources, groups, ticks = np.array(keys, np.int64).reshape(-1, 3).T
     expected = [{j for j, other in enumerate(keys) if j != i and other == key and key[1]} for i, key in enumerate(keys)]
     mates = mates_of(sources, groups, ticks)
@@ -54,7 +36,7 @@ def test_sums_are_over_the_mates_alone():
     assert mates.sums(np.array([1, 10, 100, 1000], np.float32)).tolist() == [110, 101, 11, 0]
 
 
-def test_what_is_kept_over_a_resume_does_not_say_at_which_tick_of_whom_it_was(make_trainer):
+def test_rows_from_before_a_resume_have_no_mates(make_trainer):
     """A resumed run's ticks begin anew; who were mates are so still."""
 
     def state(*batches):

@@ -43,7 +43,7 @@ def judged(critic, teams):
 
 
 @pytest.mark.lengthy
-def test_an_absent_mate_has_no_influence_whichever_it_is(critic):
+def test_an_absent_mate_has_no_influence(critic):
     vectors, actions = normal(1, 4, 3), normal(2, 4, P)
     members, present = [[0, 1, 2], [1, 0, 3]], [[True, True, False], [True, False, False]]
     expected = judged(critic, teams_of(members, present, vectors, actions))
@@ -74,7 +74,7 @@ def test_an_absent_agent_leaves_the_value_of_the_others(critic):
     assert_close(without, of_mate)
 
 
-def test_where_nobody_is_there_nothing_is_infinite(critic):
+def test_values_without_any_agent_are_finite(critic):
     values, baselines = judged(critic, teams_of([[0, 1]], [[False, False]], normal(1, 2, 3), normal(2, 2, P)))
     assert torch.isfinite(values).all()
     assert torch.isfinite(baselines).all()

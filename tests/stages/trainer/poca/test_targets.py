@@ -24,7 +24,7 @@ def prepare(make_trainer):
     return made
 
 
-def test_an_agent_that_leaves_early_learns_from_what_becomes_of_those_who_are_left(prepare):
+def test_an_agent_that_leaves_early_learns_from_the_later_rewards_of_its_group(prepare):
     """Agent 1 ends at tick 2, where agent 2's trajectory is cut; agent 2 goes on alone, and gets the group's reward.
 
     γ = λ = 0.5. Values: 1 + 3, 2 + 4; 5, 6. The value of agent 2 alone at tick 2 is 5.
@@ -67,7 +67,7 @@ def test_beyond_the_end_lies_the_value_of_those_that_did_not_terminate(prepare, 
     assert returns[:, 0].tolist() == [0.5 * value for value in worth]
 
 
-def test_who_was_closed_at_another_tick_in_another_group_or_by_another_actor_is_nobody_s_mate(prepare):
+def test_mates_share_the_tick_the_group_and_the_actor(prepare):
     one = Piece(1, 0, [1], [0], [0], [0], 10, "terminated")
     later = Piece(2, 0, [3], [0], [0], [0], 20, after=2)
     elsewhere = Piece(3, 0, [4], [0], [0], [0], 30, group=6)
@@ -77,34 +77,13 @@ def test_who_was_closed_at_another_tick_in_another_group_or_by_another_actor_is_
     assert prepared.estimates["Value Estimate"][:, 0].tolist() == [4, 4, 4, 5]
 
 
-def test_where_mates_are_left_of_whom_nothing_is_known_the_group_stays_worth_what_it_was(prepare):
-    alone = Piece(1, 0, [1, 2], [0, 0], [0, 0], [0, 0], 10, "terminated", goes_on=True)
-    _, _, returns, _ = prepare(batch_of([alone]))
-    last = 0 + 0.5 * 2
-    assert returns[:, 0].tolist() == [0 + 0.5 * (0.5 * 2 + 0.5 * last), last]
-
-
-def test_mates_are_found_in_whichever_batch_they_come(prepare):
-    together, apart = prepare(batch_of(BOTH)), prepare(batch_of(BOTH[:1]), batch_of(BOTH[1:]))
-    np.testing.assert_array_equal(together[2], apart[2])
-    assert apart[1].estimates["Value Estimate"][:, 0].tolist() == [4, 4]
-
-
 def test_a_group_s_size_is_relative_to_the_largest_so_far(prepare):
     critic = Adding()
     prepare(batch_of([*BOTH, Piece(3, 0, [1], [0], [0], [0], 1, group=6)]), critic=critic)
     assert critic.sizes[0] == [1.0, 1.0, 0.0], "2n/2 - 1"
 
 
-def test_a_signal_that_goes_on_beyond_termination_bootstraps_on_everybody(prepare):
-    one = Piece(1, 0, [1], [0], [0], [0], 10, "terminated")
-    two = Piece(2, 0, [3], [0], [0], [0], 20, "terminated")
-    signals = {"extrinsic": {"gamma": 0.5}, "rnd": {"gamma": 0.5}}
-    _, _, returns, _ = prepare(batch_of([one, two]), signals=signals)
-    assert returns.tolist() == [[0, 15], [0, 15]]
-
-
-def test_by_turns_what_mates_received_is_counted_once_and_the_critic_is_asked_of_one_agent_at_a_time(prepare):
+def test_rewards_of_mates_that_act_in_turns_are_counted_once(prepare):
     """Agent 1 moves at ticks 0 and 2, agent 2 at tick 1; both are closed at tick 4, and the group's rewards are mates'.
 
     γ = λ = 0.5. Values are those of single agents, at the end too.
@@ -120,7 +99,7 @@ def test_by_turns_what_mates_received_is_counted_once_and_the_critic_is_asked_of
     assert returns[:, 0].tolist() == [2 + 0.5 * 2, 4 + 0.5 * 10, 2 + 0.5 * 20]
 
 
-def test_by_turns_one_of_those_who_are_left_stands_for_the_group_when_an_agent_ends(prepare):
+def test_a_remaining_mate_represents_the_group_when_an_agent_ends(prepare):
     gone = Piece(1, 0, [1], [0], [0], [0], 10, "terminated", after=4, goes_on=True)
     left = [Piece(agent, agent, [3], [0], [0], [0], 20, after=4) for agent in (2, 3)]
     _, _, returns, _ = prepare(batch_of([gone, *left]))

@@ -83,7 +83,7 @@ def test_beyond_it_away_from_the_target_the_way_back_stays_open():
     assert slope == pytest.approx(-3.0)
 
 
-def test_it_is_the_mean_over_rows_and_signals():
+def test_the_value_loss_is_the_mean_over_rows_and_signals():
     baselines, old = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     value = baseline_loss(baselines, old, torch.zeros(2, 2), 0.2)
     assert value.item() == pytest.approx((1 + 4 + 9 + 16) / 4)

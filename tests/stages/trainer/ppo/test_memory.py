@@ -9,12 +9,9 @@ from tensors import assert_close
 from trainer_samples import experience, played
 
 from headrace.config import BehaviorSettings
-from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy import design_of, make_policy
 from headrace.stages.policy.network import Inputs
 from headrace.stages.trainer import TrainerContext
-from headrace.stages.trainer.ppo import PPOTrainer
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(1, (3,)))
 M = 4
@@ -45,7 +42,7 @@ def evaluated(trainer):
     return trainer.prepare(trainer.buffer.chains())
 
 
-def test_the_critics_memory_is_carried_from_one_trajectory_of_an_agent_to_its_next_also_across_updates():
+def test_the_critics_memory_is_carried_across_trajectories_and_updates():
     """Equal to one long evaluation: the learning rate is 0 in effect, so that updates change no weight."""
     trainer = made(normalize=False, learning_rate=1e-30, learning_rate_schedule="constant")
     batches = [
@@ -87,7 +84,7 @@ def test_an_anchor_sees_the_rows_in_their_sequences():
     assert trainer.state_dict()["anchor"].keys() == trainer.state_dict()["weights"].keys()
 
 
-def test_agents_whose_episode_ended_leave_no_memory_behind():
+def test_memories_of_ended_episodes_are_discarded():
     trainer = made()
     trainer.add(batch_of([20, 12], [5, 6], [0, 0], [False, True]))
     trainer.learn()
@@ -138,58 +135,7 @@ RECALL_SETTINGS = {
 }
 
 
-def recalled(memory, seed, updates):
-    """Share of right answers: the first of two observations says which choice the second step rewards."""
-    network = {"hidden_units": 16, "num_layers": 1, "memory": memory}
-    settings = BehaviorSettings.model_validate({**RECALL_SETTINGS, "network_settings": network})
-    trainer = PPOTrainer(TrainerContext("Recall", settings, RECALL, seed=seed))
-    policy = make_policy(design_of(RECALL, settings))
-    random, right, n = np.random.default_rng(seed), 0.0, 64
-    for update in range(updates):
-        policy.load(trainer.policy())
-        cues = random.integers(0, 2, n)
-        seen = (cues[:, None] * 2 - 1).astype(np.float32)
-        first = policy.act((seen,), None, random)
-        second = policy.act((np.zeros((n, 1), np.float32),), None, random, recall=first.recall)
-        right = float((second.columns["discrete_actions"][:, 0] == cues).mean())
-        columns = {name: np.stack([first.columns[name], second.columns[name]], axis=1) for name in first.columns}
-        columns["obs_0"] = np.stack([seen, np.zeros_like(seen)], axis=1)
-        columns["rewards"] = np.zeros((n, 2), np.float32)
-        columns["rewards"][:, 1] = second.columns["discrete_actions"][:, 0] == cues
-        trainer.add(
-            TrajectoryBatch(
-                "Recall",
-                0,
-                {name: column.reshape(2 * n, *column.shape[2:]) for name, column in columns.items()},
-                {
-                    "lengths": np.full(n, 2, np.int32),
-                    "terminated": np.ones(n, np.bool_),
-                    "truncated": np.zeros(n, np.bool_),
-                    "agent_ids": np.arange(n),
-                    "episode_ids": np.full(n, update),
-                    "next_obs_0": np.zeros((n, 1), np.float32),
-                    "previous_discrete_actions": np.zeros((n, 1), np.int32),
-                },
-            )
-        )
-        trainer.learn()
-    return right
-
-
-@pytest.mark.slow
-def test_a_policy_with_memory_learns_to_recall_what_one_without_can_only_guess():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        remembering = [recalled({"memory_size": 8, "sequence_length": 2}, seed, 40) for seed in (0, 1, 2)]
-        forgetful = recalled(None, 0, 40)
-    finally:
-        torch.set_num_threads(threads)
-    assert sum(share > 0.95 for share in remembering) >= 2, remembering
-    assert forgetful < 0.75
-
-
-def test_what_the_actor_recorded_is_what_the_update_evaluates_from():
+def test_the_update_starts_from_the_actors_recorded_memories():
     """The log-probabilities of an untrained network are those that its policy recorded, over several sequences."""
     block = changed(RECALL_SETTINGS, {"hyperparameters__decoupled": False})
     block["network_settings"] = {"hidden_units": 8, "memory": {"memory_size": 6, "sequence_length": 3}}

@@ -14,7 +14,7 @@ from headrace.stages.trainer.ppo import PPOTrainer
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 
 
-def test_it_is_ready_at_buffer_size_rows_and_uses_up_these(make_trainer, make_batch):
+def test_a_trainer_is_ready_at_buffer_size_rows(make_trainer, make_batch):
     trainer = make_trainer()
     trainer.add(make_batch([16, 15]))
     assert not trainer.ready()
@@ -62,7 +62,7 @@ def test_a_policy_once_published_does_not_change(make_trainer, make_batch):
     np.testing.assert_array_equal(update.weights, kept)
 
 
-def test_it_copies_what_it_is_given(make_trainer, make_batch):
+def test_arrays_of_a_batch_are_copied(make_trainer, make_batch):
     first, second = make_trainer(), make_trainer()
     batch = make_batch([32])
     for trainer in (first, second):
@@ -74,7 +74,7 @@ def test_it_copies_what_it_is_given(make_trainer, make_batch):
     np.testing.assert_array_equal(first.policy().weights, second.policy().weights)
 
 
-def test_it_changes_no_array_of_a_batch(make_trainer, make_batch):
+def test_arrays_of_a_batch_are_not_changed(make_trainer, make_batch):
     batch = make_batch([20, 12], HYBRID)
     for column in (*batch.rows.values(), *batch.trajectories.values()):
         column.flags.writeable = False
@@ -133,7 +133,7 @@ def test_the_ratio_is_of_the_joint_action_unless_asked_per_dimension(make_traine
     np.testing.assert_allclose(minibatch.old_log_probs.numpy(), expected, rtol=1e-6)
 
 
-def test_the_normalizer_counts_rows_as_they_arrive_and_travels_with_the_policy(make_trainer, make_batch):
+def test_the_normalizer_counts_arriving_rows_and_is_part_of_the_policy(make_trainer, make_batch):
     trainer = make_trainer(network={"normalize": True})
     batch = make_batch([6, 4])
     trainer.add(batch)
@@ -142,34 +142,6 @@ def test_the_normalizer_counts_rows_as_they_arrive_and_travels_with_the_policy(m
     tensors = trainer.policy().tensors()
     np.testing.assert_array_equal(tensors["normalizer.mean"], reference.tensors()[0])
     np.testing.assert_array_equal(tensors["normalizer.inverse_std"], reference.tensors()[1])
-
-
-def test_statistics_have_ml_agents_names_and_the_schedules_values(make_trainer, make_batch, recorded_statistics):
-    trainer = make_trainer(statistics=recorded_statistics, max_steps=64, learning_rate=1e-3, beta=0.01, epsilon=0.2)
-    trainer.add(make_batch([32]))
-    trainer.learn()
-    values = {name: seen[0] for name, seen in recorded_statistics.values.items()}
-    assert set(values) == {
-        "Losses/Policy Loss",
-        "Losses/Value Loss",
-        "Policy/Entropy",
-        "Policy/Learning Rate",
-        "Policy/Epsilon",
-        "Policy/Beta",
-        "Policy/Importance Weight",
-        "Policy/Extrinsic Value Estimate",
-        "Policy/Extrinsic Explained Variance",
-        "Policy/Approximate KL",
-        "Policy/Clip Fraction",
-        "Policy/Ratio Min",
-        "Policy/Ratio Max",
-        "Policy/Gradient Norm",
-    }
-    assert values["Policy/Learning Rate"] == pytest.approx(5e-4, rel=1e-6)
-    assert values["Policy/Epsilon"] == pytest.approx(0.15)
-    assert values["Policy/Beta"] == pytest.approx((0.01 - 1e-5) / 2 + 1e-5)
-    assert values["Policy/Entropy"] == pytest.approx(np.log(3), abs=0.05)
-    assert values["Losses/Policy Loss"] >= 0
 
 
 def test_a_regularised_policy_stays_nearer_to_its_anchor(make_trainer, make_batch, recorded_statistics):
@@ -193,7 +165,7 @@ def test_the_anchor_slows_down_with_the_learning_rate(make_trainer, make_batch):
         np.testing.assert_allclose(state["anchor"][name], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_checkpoint_without_an_anchor_or_with_one_too_many_is_told(make_trainer, make_batch, caplog):
+def test_regularization_that_was_changed_before_a_resume_is_logged(make_trainer, make_batch, caplog):
     plain, regularized = make_trainer(), make_trainer(regularization={})
     run(regularized, [make_batch([32])])
     with_anchor, without = regularized.state_dict(), plain.state_dict()
@@ -254,19 +226,6 @@ def test_epochs_end_once_the_policy_has_gone_beyond_target_kl_and_nothing_change
     assert np.array_equal(never.policy().weights, without.policy().weights)
 
 
-def test_numbers_that_are_not_finite_are_named_and_not_taken(make_trainer, make_batch):
-    """test_intake.py has each column."""
-    trainer = make_trainer(ActionSpec(2), network={"normalize": True})
-    before = trainer.policy().weights
-    batch = make_batch([5, 3, 6], ActionSpec(2))
-    batch.rows["rewards"][0] = np.nan
-    expected = "agent 100, episode 0: rewards is not finite at step 0 of its trajectory of 5 steps"
-    with pytest.raises(NotFiniteError, match=expected):
-        trainer.add(batch)
-    assert trainer.step == 0
-    np.testing.assert_array_equal(trainer.policy().weights, before)
-
-
 def test_an_update_that_failed_leaves_the_weights_as_they_were(make_trainer, make_batch):
     trainer = make_trainer()
     before = trainer.policy().weights
@@ -286,10 +245,9 @@ def run(trainer, batches):
     return trainer.policy().weights
 
 
-@pytest.mark.parametrize("actions", [ActionSpec(2), HYBRID], ids=["continuous", "hybrid"])
-def test_the_same_batches_give_the_same_weights_and_another_seed_others(make_trainer, make_batch, actions):
-    batches = [make_batch([10, 9], actions, seed) for seed in range(8)]
-    first, second, other = (run(make_trainer(actions, seed=seed), batches) for seed in (1, 1, 2))
+def test_the_same_batches_give_the_same_weights_and_another_seed_others(make_trainer, make_batch):
+    batches = [make_batch([10, 9], HYBRID, seed) for seed in range(8)]
+    first, second, other = (run(make_trainer(HYBRID, seed=seed), batches) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, second)
     assert not np.array_equal(first, other)
 
@@ -323,18 +281,6 @@ def _assert_same(first, second):
         np.testing.assert_array_equal(first, second)
 
 
-def test_a_saved_state_is_plain_and_does_not_follow_the_trainer(make_trainer, make_batch):
-    trainer = make_trainer(network={"normalize": True})
-    trainer.add(make_batch([20]))
-    state = trainer.state_dict()
-    kept = state["weights"]["action.weight"].copy()
-    trainer.add(make_batch([20]))
-    trainer.learn()
-    np.testing.assert_array_equal(state["weights"]["action.weight"], kept)
-    assert len(state["buffer"]["rows"]["rewards"]) == 20
-    _assert_plain(state)
-
-
 def _assert_plain(value):
     if isinstance(value, dict):
         for name, part in value.items():
@@ -352,17 +298,6 @@ def test_a_state_of_another_network_is_refused_by_tensor_and_nothing_is_taken(ma
     with pytest.raises(StageError, match=r"Test: .*'body.0.weight': expected shape \(2, 3, 8\), got \(2, 3, 16\)"):
         trainer.load_state_dict(make_trainer(network={"hidden_units": 16}).state_dict())
     np.testing.assert_array_equal(trainer.policy().weights, before)
-
-
-def test_a_state_with_a_normalizer_does_not_fit_a_trainer_without(make_trainer):
-    with pytest.raises(StageError, match="normalize is false, but the saved state was made with true"):
-        make_trainer().load_state_dict(make_trainer(network={"normalize": True}).state_dict())
-
-
-def test_cloning_that_was_on_before_a_resume_and_is_off_now_is_logged(make_trainer, caplog):
-    trainer = make_trainer()
-    trainer.load_state_dict({**trainer.state_dict(), "cloning": {}})
-    assert caplog.messages == ["Test: behavioral_cloning is now off; it was on until this checkpoint"]
 
 
 def test_cloning_that_was_off_before_a_resume_and_is_on_now_is_logged(tmp_path, caplog):
@@ -384,9 +319,3 @@ def test_an_observation_that_no_network_takes_in_is_refused(make_trainer):
     spec = BehaviorSpec("Test", (ObservationSpec("film", (4, 8, 8, 3), "uint8"),), ActionSpec(2))
     with pytest.raises(StageError, match="reshape it in the environment"):
         PPOTrainer(TrainerContext("Test", context.settings, spec))
-
-
-def test_an_empty_batch_changes_nothing(make_trainer, make_batch):
-    trainer = make_trainer()
-    trainer.add(make_batch([4, 5]).select(np.array([False, False])))
-    assert (trainer.step, len(trainer.buffer)) == (0, 0)

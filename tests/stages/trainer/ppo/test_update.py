@@ -34,8 +34,3 @@ def test_per_dimension_each_column_is_clipped_by_itself_and_all_are_averaged():
     loss, gradients = loss_and_gradient([[1.5, 0.5]], [2.0])
     assert loss == pytest.approx(-1.7)
     assert gradients[0] == pytest.approx([0.0, -0.5])
-
-
-def test_rows_are_averaged():
-    loss, _ = loss_and_gradient([[1.1], [0.5]], [2.0, -2.0])
-    assert loss == pytest.approx((-2.2 + 1.6) / 2)

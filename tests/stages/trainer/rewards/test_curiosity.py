@@ -109,7 +109,7 @@ def test_a_minibatch_of_endings_alone_changes_no_weights(make_spec, make_signal,
 
 
 @pytest.mark.lengthy
-def test_what_was_often_seen_is_rewarded_less_than_what_is_new(make_spec, make_signal, make_transitions):
+def test_frequent_observations_are_rewarded_less_than_new_ones(make_spec, make_signal, make_transitions):
     spec = make_spec(actions=ActionSpec(0, (3,)))
     signal = make_signal("curiosity", spec, strength=1e-3)
     known, new = make_transitions(spec, 16), make_transitions(spec, 16, seed=1)

@@ -41,7 +41,7 @@ def test_the_target_never_changes(make_spec, make_signal, make_transitions, same
 
 
 @pytest.mark.lengthy
-def test_what_was_often_seen_is_rewarded_less_than_what_is_new(make_spec, make_signal, make_transitions):
+def test_frequent_observations_are_rewarded_less_than_new_ones(make_spec, make_signal, make_transitions):
     spec = make_spec()
     signal = make_signal("rnd", spec, network_settings={"hidden_units": 32, "num_layers": 2})
     known, new = make_transitions(spec, 16), make_transitions(spec, 16, seed=1)

@@ -109,7 +109,7 @@ def test_measures_of_several_steps_are_kept_apart(monkeypatch):
             assert_close(getattr(one, name), getattr(other, name), rtol=1e-4, atol=1e-5)
 
 
-def test_with_memory_steps_are_made_as_they_are(monkeypatch):
+def test_steps_with_a_memory_are_not_captured(monkeypatch):
     graphs = RecordedGraphs()
     trainer = made(graphs, monkeypatch, network={"memory": {"memory_size": 4, "sequence_length": 4}})
     assert not isinstance(trainer._update.advance, CapturedSACSteps)

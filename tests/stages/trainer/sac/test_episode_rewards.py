@@ -27,9 +27,7 @@ def pieces_of_one_agent(lengths, ended):
         )
 
 
-def reported(*, block=1024, resumed_before=None, monkeypatch=None):
-    if monkeypatch is not None:
-        monkeypatch.setattr(minibatch, "BLOCK", block)
+def reported(resumed_before=None):
     statistics = Reported()
     trainer = made(statistics)
     for number, batch in enumerate(pieces_of_one_agent([5, 9, 4], [False, False, True])):
@@ -54,15 +52,11 @@ def test_an_episodes_reward_is_that_of_all_its_pieces_times_strength():
     np.testing.assert_allclose(reported(), [expected], rtol=1e-5)
 
 
-def test_it_does_not_matter_in_which_blocks_rows_are_looked_at(monkeypatch):
-    np.testing.assert_allclose(reported(block=2, monkeypatch=monkeypatch), reported(), rtol=1e-5)
-
-
-def test_a_resumed_run_goes_on_adding_up():
+def test_a_resumed_run_continues_the_sum_of_an_episode():
     np.testing.assert_allclose(reported(resumed_before=2), reported(), rtol=1e-6)
 
 
-def test_an_episode_that_goes_on_is_not_reported():
+def test_an_unfinished_episode_is_not_reported():
     statistics = Reported()
     trainer = made(statistics)
     trainer.add(next(pieces_of_one_agent([5], [False])))
@@ -74,14 +68,3 @@ def test_the_environments_own_reward_is_left_to_the_stage():
     trainer = trainer_of("sac", SPEC, statistics=statistics)
     trainer.add(next(pieces_of_one_agent([5], [True])))
     assert statistics.values == {}
-
-
-def test_batches_in_memory_that_may_only_be_read_are_taken_without_a_warning():
-    """As they come from another process; a warning would be an error here, for torch knows no such memory."""
-    (batch,) = pieces_of_one_agent([5], [True])
-    for columns in (batch.rows, batch.trajectories):
-        for column in columns.values():
-            column.setflags(write=False)
-    statistics = Reported()
-    made(statistics).add(batch)
-    assert len(statistics.values["Policy/Rnd Reward"]) == 1

@@ -1,20 +1,123 @@
 """Hindsight in the replay memory: what is drawn, which goals, and what is refused."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from goal_steps import DISTANCE, SPEC, Goals, Scripted, batch_of, distance, memory_of
 from opened_trainers import OpenedSAC
 from trainer_samples import context_of, experience
 
+from headrace.config.sac_hyperparameters import HindsightSettings
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
 from headrace.stages.trainer.sac.hindsight import HindsightMemory
+from headrace.stages.trainer.sac.replay_memory import ReplayMemory
+
+SPEC = BehaviorSpec(
+    "Test",
+    (
+        ObservationSpec("observation", (1,)),
+        ObservationSpec("achieved_goal", (1,)),
+        ObservationSpec("desired_goal", (1,), goal=True),
+    ),
+    ActionSpec(1),
+)
+DISTANCE = 50.0
+"""The goal of all steps: on a line, so far away."""
+
+
+class Goals:
+    """Rewards of goals by a function of both."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.size = 0
+
+    def open(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, achieved: Any, desired: Any) -> Any:
+        return np.asarray(self._function(achieved, desired), np.float32)
+
+    def close(self) -> None:
+        pass
+
+
+def distance(achieved: Any, desired: Any) -> Any:
+    return -np.abs(achieved[:, 0] - desired[:, 0])
+
+
+def memory_of(
+    goals: str = "future",
+    per_transition: int = 4,
+    capacity: int = 64,
+    rewards: Any = distance,
+    spec: BehaviorSpec = SPEC,
+    plain: bool = False,
+) -> Any:
+    """A memory of steps of `batch_of`; `plain` for one without hindsight."""
+    layout = ObservationLayout(spec)
+    if plain:
+        return ReplayMemory(spec, layout, capacity)
+    found: Any = rewards if rewards is None or isinstance(rewards, Goals) else Goals(rewards)
+    context = replace(context_of("sac", spec), goal_rewards=found)
+    settings = HindsightSettings.model_validate({"goals": goals, "per_transition": per_transition})
+    return HindsightMemory(context, layout, capacity, settings)
+
+
+def batch_of(
+    memory: Any, steps: Sequence[tuple[int, float, str]]
+) -> tuple[TrajectoryBatch, EncodedObservations, EncodedObservations]:
+    """One batch for `add` of pieces of one row: the agent, what its step achieves, and how the piece ends."""
+    known = vars(memory).setdefault("agents", {})
+    rows, finals, episodes, rewards = [], [], [], []
+    for agent, achieved, ending in steps:
+        episode, before = known.get(agent, (0, 0.0))
+        rows.append([0.5, before, DISTANCE])
+        finals.append([0.5, achieved, DISTANCE])
+        episodes.append(episode)
+        rewards.append(-abs(achieved - DISTANCE))
+        known[agent] = (episode, achieved) if ending == "cut" else (episode + 1, 0.0)
+    n = len(steps)
+    columns = {
+        "rewards": np.array(rewards, np.float32),
+        "continuous_actions": np.zeros((n, 1), np.float32),
+        "log_probs": np.zeros((n, 1), np.float32),
+    }
+    pieces = {
+        "lengths": np.ones(n, np.int32),
+        "agent_ids": np.array([agent for agent, _, _ in steps]),
+        "episode_ids": np.array(episodes),
+        "terminated": np.array([ending == "terminated" for _, _, ending in steps]),
+        "truncated": np.array([ending == "truncated" for _, _, ending in steps]),
+    }
+    before, after = (EncodedObservations(np.array(each, np.float32)) for each in (rows, finals))
+    return TrajectoryBatch("Test", 0, columns, pieces), before, after
+
+
+class Scripted(np.random.Generator):
+    """Draws what it is told, once it has been asked for numbers between the bounds that are expected.
+
+    Args:
+        draws: of each call both bounds, and what it returns.
+    """
+
+    def __init__(self, draws: Sequence[tuple[Any, Any, Any]]) -> None:
+        super().__init__(np.random.PCG64())
+        self._draws = list(draws)
+
+    def integers(self, low: Any, high: Any = None, *_: Any, **__: Any) -> Any:
+        lowest, above, drawn = self._draws.pop(0)
+        np.testing.assert_array_equal(low, lowest)
+        np.testing.assert_array_equal(high, above)
+        return np.asarray(drawn)
+
 
 STEPS = [(0, 1.0, "cut"), (1, 10.0, "cut"), (0, 2.0, "cut"), (1, 20.0, "truncated"), (0, 3.0, "terminated")]
 """Steps of two agents in turn: the agent, what it achieves, and how its piece ends. The second one ends first."""
@@ -107,17 +210,6 @@ def test_episodes_without_end_are_named_once(caplog):
     ]
 
 
-def test_an_episode_that_does_not_fit_into_the_buffer_is_named_once(caplog):
-    memory = memory_of(capacity=4)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            memory.add(*batch_of(memory, [(0, float(at), "cut") for at in range(3)]))
-            memory.add(*batch_of(memory, [(0, 3.0, "cut"), (0, 4.0, "truncated")]))
-    (record,) = caplog.records
-    assert "Test: when an episode ended, its first steps had already left the replay buffer" in record.getMessage()
-    assert "raise hyperparameters.buffer_size (4)" in record.getMessage()
-
-
 def test_rewards_other_than_those_of_compute_reward_are_named_once(caplog):
     memory = filled(rewards=lambda achieved, desired: achieved[:, 0] - desired[:, 0] + 0.25)
     with caplog.at_level(logging.WARNING):
@@ -127,7 +219,7 @@ def test_rewards_other_than_those_of_compute_reward_are_named_once(caplog):
     assert "Test: 2 of 2 checked steps have a reward that differs" in record.getMessage()
 
 
-def test_what_was_saved_goes_on(tmp_path):
+def test_a_saved_memory_continues_with_the_same_samples(tmp_path):
     memory, path = memory_of("episode", capacity=12), tmp_path / "replay.bin"
     for steps in (STEPS, STEPS[:2]):
         memory.add(*batch_of(memory, steps))
@@ -168,11 +260,6 @@ def test_steps_before_the_first_end_of_an_episode_owe_no_updates():
     assert row[2] == np.float32(goals[2]), "what the step that terminated achieved is kept"
 
 
-def test_a_trainer_of_ones_own_with_a_memory_is_refused_by_name():
-    with pytest.raises(StageError, match="hindsight does not work with a memory or with pipeline.hosts.replay"):
-        memory_of(replay_shards=1)
-
-
 @pytest.mark.parametrize(
     ("observations", "said"),
     [
@@ -196,7 +283,7 @@ def test_without_an_environment_it_is_refused_by_name():
         memory_of(rewards=None)
 
 
-def test_goals_are_columns_wherever_they_stand_and_in_float64_too():
+def test_goals_may_be_at_any_position_and_in_float64():
     spec = BehaviorSpec(
         "Test",
         (

@@ -107,10 +107,6 @@ def test_padding_counts_in_no_mean_whatever_it_holds():
     assert expected.item() == pytest.approx(values[mask == 1].mean().item())
 
 
-def test_nothing_but_padding_has_mean_zero():
-    assert masked_mean(drawn(2, 3), torch.zeros(2, dtype=torch.float64)).item() == 0.0
-
-
 def test_coefficients_fall_where_entropy_is_above_its_target_and_rise_below():
     negentropies = torch.tensor([[-1.0, -0.3], [-2.0, -0.1]])  # entropies 1.5 and 0.2 on average
     gradients = coefficient_gradients(negentropies, torch.tensor([-1.0, 0.5]), None)

@@ -81,7 +81,7 @@ def test_a_round_has_its_updates_when_it_is_over(seed, freq, by_episodes, update
 
 @pytest.mark.parametrize("updates", [None, 3])
 @pytest.mark.parametrize("by", ["step", "episode_end"])
-def test_rounds_go_on_in_a_resumed_run(updates, by):
+def test_a_resumed_run_continues_its_round(updates, by):
     keys = {"train_freq": 3, "gradient_steps": updates, "update_at": by, "buffer_init_steps": 10}
     batches = list(pieces(np.random.default_rng(1).random(200) < 0.2, 5))
     whole, first, resumed = (pace_of(**keys) for _ in range(3))
@@ -89,16 +89,6 @@ def test_rounds_go_on_in_a_resumed_run(updates, by):
     before = made(first, batches[:half])[-1]
     resumed.load_state_dict(first.state_dict(), batches[half - 1][1])
     assert [before + each for each in made(resumed, batches[half:])] == expected[half:]
-
-
-@pytest.mark.parametrize("rounds", [True, False])
-def test_a_run_that_is_resumed_with_rounds_or_without_makes_up_for_nothing(rounds):
-    keys = {"train_freq": 10, "gradient_steps": 2}
-    old, new = (pace_of(**keys) if each else pace_of() for each in (not rounds, rounds))
-    batches = list(pieces(np.zeros(100, np.bool_), 10))
-    made(old, batches[:5])
-    new.load_state_dict(old.state_dict(), 50)
-    assert made(new, batches[5:]) == ([2, 4, 6, 8, 10] if rounds else [10, 20, 30, 40, 50])
 
 
 def test_signals_that_learn_keep_their_ratio_at_the_ends_of_rounds():

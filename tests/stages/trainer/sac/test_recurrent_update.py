@@ -47,7 +47,7 @@ def remembering(weights, prefix, x):
     return np.stack(said, axis=1)
 
 
-def test_q_learns_what_the_target_says_of_what_followed_each_row_with_all_before_it_remembered():
+def test_q_learns_the_targets_of_sequences():
     update, random = make_update(), np.random.default_rng(0)
     observed = numbers(random, SEQUENCES, LENGTH + 1, WIDTH)  # the last one is what followed the sequence
     actions = np.tanh(numbers(random, SEQUENCES, LENGTH + 1, ACTIONS))  # the first one is what was done before it

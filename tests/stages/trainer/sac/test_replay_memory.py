@@ -22,7 +22,7 @@ PIECES = st.builds(
 @pytest.mark.lengthy
 @examples(30)
 @given(st.integers(1, 12), st.lists(st.lists(PIECES, min_size=1, max_size=4), max_size=8))
-def test_it_holds_the_newest_rows_and_each_of_their_observations_once(capacity, batches):
+def test_a_memory_holds_the_newest_rows_and_each_observation_once(capacity, batches):
     memory, world = new_memory(capacity), World()
     for pieces in batches:
         batch = world.batch(pieces)
@@ -125,7 +125,7 @@ def test_a_memory_of_images_keeps_each_frame_once_however_short_the_pieces_are(p
     np.testing.assert_array_equal(replayed.next_observations.others[0][:, 0, 0, 0], np.arange(1, 101))
 
 
-def test_what_an_episode_ended_with_is_kept_for_its_last_row():
+def test_the_final_observation_of_an_episode_is_kept():
     memory, world = new_memory(8), World()
     add(memory, world.batch([Piece(0, 2, "truncated"), Piece(0, 2, "terminated")]))
     (_, cut), (_, over) = (pair for pair in zip(world.pieces, world.pieces, strict=True))
@@ -144,24 +144,3 @@ def test_samples_are_drawn_from_all_rows_with_replacement():
     values, counts = np.unique(drawn, return_counts=True)
     assert values.tolist() == [row.observation for row in world.rows[-8:]]
     assert counts.min() > 400  # 500 expected of each
-
-
-def test_a_sample_does_not_follow_the_memory():
-    memory, world = new_memory(4), World()
-    add(memory, world.batch([Piece(0, 4)]))
-    replayed = memory.sample(4, Every())
-    before = rows_of(replayed)
-    add(memory, world.batch([Piece(0, 4)]))
-    assert rows_of(replayed) == before
-
-
-def test_a_huge_memory_costs_nothing_at_the_start():
-    memory = ReplayMemory(IMAGES, ObservationLayout(IMAGES), 10**9)  # 28 terabytes of images
-    assert len(memory) == 0
-
-
-def test_an_agent_that_never_comes_back_is_forgotten_with_its_rows():
-    memory, world = new_memory(4), World()
-    for agent in range(50):
-        add(memory, world.batch([Piece(agent, 2)]))
-    assert [agent for agent, *_ in memory.facts()["open"]] == [48, 49]

@@ -64,7 +64,7 @@ def numbered(length: int, first: int, spec: BehaviorSpec = SPEC):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-async def test_every_row_that_is_kept_is_equally_likely_however_unequal_the_shards_are(count):
+async def test_every_row_is_equally_likely_in_shards_of_different_sizes(count):
     shards = Shards(count)
     shards.add(numbered(10, 0), episode=0)
     shards.add(numbered(70, 10), episode=1)
@@ -79,7 +79,7 @@ async def test_every_row_that_is_kept_is_equally_likely_however_unequal_the_shar
     np.testing.assert_allclose(counts, 300, atol=6 * 17.3)
 
 
-async def test_rows_come_back_as_they_were_given_masks_and_next_observations_included():
+async def test_sampled_rows_equal_the_added_rows():
     spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(2, (3, 2), masked=True))
     shards = Shards(2, spec=spec)
     batch = numbered(9, 0, spec)
@@ -103,7 +103,7 @@ async def test_a_checkpoint_reaches_each_shard_behind_the_rows_before_it():
     assert sum(shard.rows for shard in shards.shards) == 5
 
 
-async def test_a_trainer_that_replaces_a_lost_one_ignores_what_that_had_asked_for():
+async def test_a_replacement_trainer_ignores_answers_to_the_lost_one():
     shards = Shards(1)
     shards.add(numbered(5, 0))
     await shards.fetch(1, 3)
@@ -139,7 +139,7 @@ def all_rows(memory: ReplayMemory) -> list[tuple[float, ...]]:
 
 @pytest.mark.parametrize("capacity", [500, 120])
 @pytest.mark.parametrize("shards", [1, 2, 3])
-def test_dealt_rows_are_those_of_the_memory_each_once(shards, capacity):
+def test_rows_of_a_memory_are_divided_among_shards(shards, capacity):
     intake, layout = Intake(SPEC, False), ObservationLayout(SPEC)
     former = ReplayMemory(SPEC, layout, capacity)
     for piece in range(10):  # of three agents by turns, some of which go on in a later batch

@@ -23,13 +23,6 @@ def beside(threads):
     return made
 
 
-def test_one_thread_calls_one_after_the_other():
-    calls = []
-    beside(1).both(lambda: calls.append("here"), lambda: calls.append("there"))
-    assert calls == ["here", "there"]
-    assert beside(1).both(lambda: 1, lambda: 2) == (1, 2)
-
-
 def test_two_threads_call_both_at_once():
     meeting = threading.Barrier(2, timeout=10)  # one after the other would never meet
     assert sorted(beside(2).both(meeting.wait, meeting.wait)) == [0, 1]
@@ -43,14 +36,6 @@ def test_the_second_thread_computes_as_the_first_one_does():
     with flushed_denormals(), np.errstate(all="ignore"):
         here, there = made.both(settings, settings)
     assert here == there == (2, "ignore", here[2])
-
-
-def test_back_to_one_thread():
-    made = beside(2)
-    made.use(1)
-    here, there = made.both(threading.get_ident, threading.get_ident)
-    assert here == there
-    assert torch.get_num_threads() == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -33,7 +33,7 @@ def spied(trainer):
     return seen
 
 
-def test_rewards_are_scaled_and_discounted_by_signal_and_a_signal_may_go_on_past_an_end():
+def test_rewards_are_scaled_and_discounted_by_signal():
     signals = {"extrinsic": {"gamma": 0.9, "strength": 2.0}, "rnd": {"gamma": 0.5, "strength": 3.0}}
     trainer = make_trainer(reward_signals=signals, hyperparameters={"steps_per_update": 24, "batch_size": 24})
     batch = make_batch(trainer, [2] * 12)
@@ -77,7 +77,7 @@ def test_the_learning_rate_follows_its_schedule():
     assert seen[0][4] == pytest.approx(5e-4, rel=1e-5)
 
 
-def test_a_batch_of_sequences_has_as_many_rows_as_batch_size_says():
+def test_a_batch_of_sequences_has_batch_size_rows():
     trainer = make_trainer(network_settings={"memory": MEMORY}, hyperparameters={"steps_per_update": 24})
     seen = spied(trainer)
     trainer.add(make_batch(trainer, [12, 12]))

@@ -28,27 +28,6 @@ def test_the_ratio_holds_whatever_the_batches_are(steps_per_update, first_step, 
         assert updates == max(0, ceil((step - first_step) / steps_per_update))
 
 
-def test_nothing_is_owed_for_the_first_steps():
-    ratio = UpdateRatio(1.0, 100)
-    assert not ratio.owes(100)
-    assert updates_after(ratio, 103) == 3
-
-
-def test_after_a_restart_nothing_is_made_up_for():
-    ratio = UpdateRatio(1.0, 0)
-    updates_after(ratio, 10)
-    ratio.restart(50)
-    assert not ratio.owes(50)
-    assert updates_after(ratio, 52) == 2
-
-
-def test_a_saved_ratio_goes_on_where_it_was():
-    ratio, other = UpdateRatio(2.0, 10), UpdateRatio(2.0, 0)
-    updates_after(ratio, 21)
-    other.load_state_dict(ratio.state_dict(), 21)
-    assert updates_after(other, 30) == updates_after(ratio, 30) == 4
-
-
 @pytest.mark.parametrize(("step", "first"), [(21, 21), (5, 10)])
 def test_another_ratio_than_the_saved_one_holds_from_then_on_only(step, first):
     ratio, other = UpdateRatio(2.0, 10), UpdateRatio(0.5, 0)
