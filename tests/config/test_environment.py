@@ -63,8 +63,7 @@ def test_what_was_said_in_a_word_survives_being_written_down(load):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("observations: {a: "
-        "gaol}", "environment.observations.a: 'gaol' is not valid; expected one of 'vector', 'image',"),
+        ("observations: {a: gaol}", "environment.observations.a: 'gaol' is not valid; expected one of 'vector',"),
         ("observations: {a: {kind: sett}}", "environment.observations.a.kind: 'sett' is not valid; expected 'vector'"),
         ("observations: {a: {kind: 0}}", "environment.observations.a.kind: 0 is not valid; expected 'vector'"),
         ("observations: {a: {gaol: true}}", "environment.observations.a.gaol: unknown key; did you mean 'goal'?"),
@@ -138,25 +137,15 @@ def test_the_keys_of_pettingzoo_survive_being_written_down(load):
     [
         ("", "environment: needs 'behaviors', the roles of its agents, because 2 behaviours are listed; for example {"),
         ("behaviors: {'*': {team: 0}}", "environment: needs 'behaviors', the roles of its agents, because 2"),
-        ("behaviors: {'*': "
-        "Pray}", "environment.behaviors.*.behavior: 'Pray' is not listed under behaviors; did you "
-        "mean 'Prey'?"),
-        ("behaviors: {'*': {behavior: Prey, team: "
-        "-1}}", "environment.behaviors.*.team: -1 is not valid; expected a non-negative whole number"),
+        ("behaviors: {'*': Pray}", "environment.behaviors.*.behavior: 'Pray' is not listed under behaviors; did you"),
+        ("behaviors: {'*': {behavior: Prey, team: -1}}", "environment.behaviors.*.team: -1 is not valid; expected a"),
         ("behaviors: {'*': {behavior: Prey, team: 0.5}}", "environment.behaviors.*.team: 0.5 is not valid; expected"),
-        ("behaviors: {'*': {behavior: Prey, team: "
-        "all}}", "team: 'all' is not valid; expected a non-negative whole number or 'each'"),
-        ("behaviors: {'*': {behaviour: "
-        "Prey}}", "environment.behaviors.*.behaviour: unknown key; did you mean "
-        "'behavior'?"),
+        ("behaviors: {'*': {behavior: Prey, team: all}}", "team: 'all' is not valid; expected a non-negative whole"),
+        ("behaviors: {'*': {behaviour: Prey}}", "environment.behaviors.*.behaviour: unknown key; did you mean"),
         ("behaviors: {'*': 5}", "environment.behaviors.*: 5 is not valid; expected a map"),
-        ("behaviors: {'*': Prey}, api: "
-        "both", "environment.api: 'both' is not valid; expected 'auto', 'parallel' or 'aec'"),
-        ("behaviors: {'*': Prey}, outcome: "
-        "sum", "environment.outcome: 'sum' is not valid; expected 'return' or 'last_reward'"),
-        ("behaviors: {'*': Prey}, factory: "
-        "'a:b'", "environment.factory: can't be combined with 'id'; keep one of the "
-        "two"),
+        ("behaviors: {'*': Prey}, api: both", "environment.api: 'both' is not valid; expected 'auto', 'parallel' or"),
+        ("behaviors: {'*': Prey}, outcome: sum", "environment.outcome: 'sum' is not valid; expected 'return' or"),
+        ("behaviors: {'*': Prey}, factory: 'a:b'", "environment.factory: can't be combined with 'id'; keep one of"),
     ],
 )  # fmt: skip
 def test_mistakes_about_pettingzoo_say_what_was_expected(load, text, message):
@@ -255,10 +244,7 @@ def test_keys_are_said_by_behaviour_and_survive_being_written_down(load):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "{value: 1}",
-            "keys.B.press.a: 'branch' and 'index' are both missing; expected 'branch' for a discrete action",
-        ),
+        ("{value: 1}", "keys.B.press.a: 'branch' and 'index' are both missing; expected 'branch' for a discrete"),
         ("{branch: 0, index: 0, value: 1}", "environment.keys.B.press.a.index: 'branch' and 'index' are both"),
         ("{branch: 0, value: 1.5}", "environment.keys.B.press.a.value: 1.5 is not a valid choice for a"),
         ("{branch: 0, value: -1}", "environment.keys.B.press.a.value: -1 is not a valid choice for a"),

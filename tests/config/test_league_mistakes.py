@@ -96,11 +96,7 @@ def refused(tmp_path, text):
             "placement: {device: gpu}",
             ["league.yaml:11: behaviors.RPS.league.learners.other.placement.device: 'gpu' is not a torch device"],
         ),
-        (
-            "learners:",
-            "turn_steps: 9\n      learners:",
-            ["league.yaml:7: behaviors.RPS.league.turn_steps: has no eff"],
-        ),
+        ("learners:", "turn_steps: 9\n      learners:", ["league.yaml:7: behaviors.RPS.league.turn_steps: has no eff"]),
         (
             FILE[FILE.index("    league:") :],
             "    league: {preset: five, learning: turns}\n",
