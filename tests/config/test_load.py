@@ -16,13 +16,7 @@ from hypothesis import strategies as st
 from placed import without_places
 from properties import examples
 
-from headrace.config import (
-    BehaviorSettings,
-    ConfigError,
-    PPOHyperparameters,
-    RunConfig,
-    load_config,
-)
+from headrace.config import BehaviorSettings, ConfigError, PPOHyperparameters, RunConfig, load_config
 from headrace.config.load import convert
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import offline_demonstrations

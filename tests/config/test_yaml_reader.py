@@ -259,12 +259,7 @@ def test_pythons_tags_of_ml_agents_stand_for_the_plain_data_in_them():
 
 @pytest.mark.parametrize(
     "tag",
-    [
-        "!!python/object/apply:os.system [ls]",
-        "!!python/module:os ''",
-        "!!python/name:os.system ''",
-        "!mine {a: 1}",
-    ],
+    ["!!python/object/apply:os.system [ls]", "!!python/module:os ''", "!!python/name:os.system ''", "!mine {a: 1}"],
 )
 def test_other_tags_are_mistakes_and_nothing_is_made_of_any_class(tag):
     (mistake,) = read_text(f"x: {tag}", "test.yaml").mistakes

@@ -15,11 +15,7 @@ ONE = """
         low: [0.0, 1.5, 2]
         high: [1, 2, 3]
 """
-LESSONS = [
-    ("Lesson0", 0.0, 0.1),
-    ("Lesson1", 1.5, 0.4),
-    ("Lesson2", 2.0, None),
-]
+LESSONS = [("Lesson0", 0.0, 0.1), ("Lesson1", 1.5, 0.4), ("Lesson2", 2.0, None)]
 TRAINER = f"default: {flat('ppo')}\nJumper: {{}}\n"
 
 

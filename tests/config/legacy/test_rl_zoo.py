@@ -218,12 +218,7 @@ def test_updates_at_the_end_of_an_episode(converted):
 
 
 @pytest.mark.parametrize(
-    ("freq", "updates", "envs", "expected"),
-    [
-        (32, 32, 1, (32, 32)),
-        (8, 4, 1, (None, None)),
-        (1, 1, 16, (None, None)),
-    ],
+    ("freq", "updates", "envs", "expected"), [(32, 32, 1, (32, 32)), (8, 4, 1, (None, None)), (1, 1, 16, (None, None))]
 )
 def test_rounds_longer_than_what_actors_send_at_a_time_are_kept(converted, freq, updates, envs, expected):
     text = entry(train_freq=freq, gradient_steps=updates, n_envs=envs)
