@@ -174,6 +174,11 @@ def test_a_mistake_in_an_option_is_reported_with_the_option(good, capsys):
     assert "torch_settings.device: 'cuda:x' is not a torch device" in told[-1]
 
 
+def test_a_unity_executable_beside_an_environment_of_the_file_is_refused(good, capsys):
+    assert main([str(good), "--validate", "--env", "Builds/Ball"]) == 2
+    assert "--env Builds/Ball: the configuration's 'environment' section" in capsys.readouterr().err
+
+
 def test_the_name_under_which_it_was_called_is_the_name_that_it_uses(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/mlagents-learn"])
     with pytest.raises(SystemExit):

@@ -75,6 +75,28 @@ async def test_the_stream_ends_with_its_last_producer():
         queue.add_producer()
 
 
+async def test_room_promised_to_a_waiting_put_can_not_be_taken_by_another():
+    queue: AgentManagerQueue[int] = AgentManagerQueue("Ball", 1)
+    queue.put_nowait(0)
+    waiting = asyncio.create_task(queue.put(1))
+    await until_blocked()
+    assert queue.get_nowait() == 0
+    with pytest.raises(QueueFull):
+        queue.put_nowait(2)
+    await waiting
+    assert queue.get_nowait() == 1
+
+
+async def test_an_item_promised_to_a_waiting_get_can_not_be_taken_by_another():
+    queue: AgentManagerQueue[int] = AgentManagerQueue("Ball", 1)
+    waiting = asyncio.create_task(queue.get())
+    await until_blocked()
+    queue.put_nowait(0)
+    with pytest.raises(QueueEmpty):
+        queue.get_nowait()
+    assert await waiting == 0
+
+
 async def test_seconds_waited_are_counted_while_the_wait_lasts_and_after():
     loop = asyncio.get_running_loop()
     queue: AgentManagerQueue[int] = AgentManagerQueue("Ball", 1)

@@ -140,6 +140,17 @@ async def test_a_consumer_that_waits_as_its_producer_begins_anew_for_another_one
             assert number_of(await receiver.get()) == number
 
 
+async def test_a_call_of_a_consumer_that_was_replaced_meanwhile_gets_nothing():
+    sender: PullSender[Message] = PullSender("trajectories", 2)
+    old = asyncio.create_task(sender.fetch(0))
+    await until_blocked()
+    sender.renew()
+    new = asyncio.create_task(sender.fetch(0))
+    sender.put_nowait(Barrier(1))
+    assert await old == []
+    assert await new == [Barrier(1)]
+
+
 async def test_the_newest_replaces_what_was_not_fetched():
     sender: PullSender[Message] = PullSender("updates", 1, "replace_oldest")
     for number in range(3):

@@ -105,3 +105,22 @@ async def test_the_newest_replaces_what_is_not_under_way_yet():
     await asyncio.sleep(5)
     assert calls == [Barrier(0), Barrier(2), None]
     assert [number_of(item) async for item in receiver] == [2]
+
+
+async def test_what_is_put_just_when_a_call_ends_is_delivered_too():
+    loop, answered, calls = asyncio.get_running_loop(), asyncio.Event(), []
+
+    async def deliver(name: str, number: int, item: Any) -> bool:
+        calls.append(item)
+        await answered.wait()
+        return True
+
+    sender: PushSender[Message] = PushSender("policies", 1, deliver, "replace_oldest")
+    sender.put_nowait(Barrier(0))
+    await until_blocked()
+    answered.set()  # the call ends in the loop's next round, and after it in the same round the next item is put
+    loop.call_soon(sender.put_nowait, Barrier(1))
+    await until_blocked()
+    assert calls == [Barrier(0), Barrier(1)]
+    sender.close()
+    await until_blocked()

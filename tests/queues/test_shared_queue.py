@@ -14,7 +14,7 @@ from queue_conformance import Ends, check_queue, number_of, numbered
 from shared_ends import SLAB, shared_queue
 from virtual_time import VirtualTimeLoop, until_blocked
 
-from headrace.queues.errors import QueueEmpty, QueueFull
+from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
 from headrace.queues.links import make_link
 from headrace.queues.messages import Array, Barrier, Message, PolicyUpdate, TrajectoryBatch
 from headrace.queues.shared_receiver import SharedReceiver
@@ -106,6 +106,18 @@ async def test_a_consumer_that_keeps_every_slab_is_named_in_one_warning(caplog: 
         await asyncio.gather(*putters)
 
 
+@virtual_time
+async def test_a_put_that_waits_for_a_slow_consumer_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture):
+    async with shared_queue(LinkSpec(1, SLAB, spare=1)) as ((sender,), receiver):
+        await sender.put(numbered(0))
+        putter = asyncio.create_task(sender.put(numbered(1)))
+        await asyncio.sleep(10 * STARVING_AFTER_S)
+        assert sender.statistics().put_wait_s == pytest.approx(10 * STARVING_AFTER_S)
+        assert number_of(await receiver.get()) == 0
+        await putter
+        assert caplog.messages == []
+
+
 async def test_the_slabs_of_dead_views_are_returned_before_the_work_on_the_next_item():
     """That work may hold the consumer's event loop for long, and the producer counts on these slabs."""
     mine, theirs = make_link(LinkSpec(2, SLAB, spare=1))
@@ -190,6 +202,25 @@ async def test_a_put_cancelled_between_two_pieces_delivers_all_of_them_before_an
             del item
         await following
         assert rows == batch.num_rows
+
+
+@virtual_time
+async def test_a_queue_closed_between_two_pieces_still_delivers_all_of_them():
+    async with shared_queue(LinkSpec(1, SLAB)) as ((sender,), receiver):
+        batch = numbered(3, trajectories=40, length=17)
+        putter = asyncio.create_task(sender.put(batch))
+        refused = asyncio.create_task(sender.put(Barrier(1)))
+        await until_blocked()
+        sender.close()
+        rows = 0
+        async for item in receiver:
+            assert isinstance(item, TrajectoryBatch)
+            rows += item.num_rows
+            del item
+        await putter
+        assert rows == batch.num_rows
+        with pytest.raises(QueueClosed):
+            await refused
 
 
 @virtual_time

@@ -173,6 +173,19 @@ def test_what_a_dead_actor_held_is_written_off():
     assert [(grant.source, grant.caps["Walker"]) for grant in grants] == [(1, 8)]
 
 
+def test_late_words_of_a_dead_actor_and_those_of_strangers_change_nothing():
+    books = ledger(rows=4, lag=0, sources=2)
+    for source in (0, 1):
+        books.request(ask(source, 1))
+    books.request(waits(0, 2, used=2))
+    books.remove_source(0)
+    assert books.returned("trainer", "Walker", 1, 2) == []
+    for source in (0, 99):
+        assert books.returned("trainer", "Walker", source, 2) == []
+    assert books.request(ask(source=99)) == []
+    assert books.outstanding("Walker") == 0
+
+
 def test_all_that_is_outstanding_with_a_lost_trainer_is_written_off():
     books = ledger(rows=4, lag=0, sources=2)
     books.request(ask(0, 1))

@@ -120,6 +120,10 @@ def test_nobody_was_silent_while_main_itself_did_not_run():
     watch = watched()
     assert looks(watch, 1.0, 2.0, 1000.0, 1001.0, 1002.0) == []
     assert [now for now, *_ in looks(watch, 1003.0, 1004.0)] == [1003.0], "what went before the pause counts"
+    watch = watched()
+    looks(watch, 1.0, 2.0, 1000.0)
+    watch.alive("actor-0", 1001.0, 999.0)  # the clock of its stage went on
+    assert looks(watch, 1001.0) == []
 
 
 def test_a_host_that_has_ended_is_silent_by_right():

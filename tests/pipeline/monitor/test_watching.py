@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from fakes import policy_update
 
 from headrace.pipeline.control.messages import HostFailed, LogLine, PictureTaken, ShowAnnounced, Stop
 from headrace.pipeline.monitor.watching import Refused, Viewer
@@ -128,6 +129,17 @@ def test_without_the_token_one_may_watch_and_choose_but_not_take_part(show, view
         ask(guest, side="left", **wish)
 
 
+@pytest.mark.parametrize(
+    "wish", [{"do": "give", "side": "right", "player": "random"}, {"do": "pace", "paused": True, "speed": 1}]
+)
+def test_without_the_token_nothing_may_be_changed_while_somebody_plays(show, viewer, wish):
+    ask(viewer, do="take", side="left")
+    guest, before = Viewer(show, may_play=False), show.order.message()
+    with pytest.raises(Refused, match="a person is playing"):
+        ask(guest, **wish)
+    assert show.order.message() == before
+
+
 def test_a_side_has_one_person_and_a_person_one_side(show, viewer):
     other = Viewer(show, may_play=True)
     ask(viewer, do="take", side="left")
@@ -243,6 +255,19 @@ async def test_a_killed_process_is_a_failure_and_its_persons_have_left():
 
 
 @pytest.mark.virtual_time
+async def test_the_newest_policies_are_passed_on_each_once():
+    stand = Stand()
+    async with stand.show.watched():
+        process = await stand.announced()
+        old, new = (policy_update("Ball", version) for version in (1, 2))
+        stand.newest["Ball"] = old
+        await stand.until(lambda: process.queues.get("policies/Ball") == [old])
+        stand.newest["Ball"] = new
+        await stand.until(lambda: process.queues["policies/Ball"] == [old, new])
+    await stand.show.close()
+
+
+@pytest.mark.virtual_time
 async def test_when_the_run_ends_the_process_is_asked_to_end_first_and_has_its_time_to_write():
     stand = Stand()
     async with stand.show.watched():
@@ -254,3 +279,14 @@ async def test_when_the_run_ends_the_process_is_asked_to_end_first_and_has_its_t
         process.said.put_nowait(None)
         await closing
     assert stand.show.status == "off"
+
+
+@pytest.mark.virtual_time
+async def test_a_process_that_hangs_is_ended_with_what_it_does():
+    stand = Stand()
+    async with stand.show.watched():
+        await stand.announced()
+        await asyncio.sleep(100)
+        assert stand.show.status == "failed"
+        assert stand.show.trouble.startswith("it has not answered for")
+        assert stand.show.trouble.endswith(": in step()")

@@ -248,6 +248,12 @@ def flipped(data, bit):
     return bytes(changed)
 
 
+def test_a_policy_with_a_label_is_not_the_newest(tmp_path):
+    export_policy(tmp_path, policy(50), SPEC, SETTINGS)
+    export_policy(tmp_path, policy(900), SPEC, SETTINGS, label="best")
+    assert read_export(tmp_path / "Ball" / NEWEST).update.step == 50
+
+
 def test_a_flipped_bit_of_a_weight_is_named_as_damage(tmp_path):
     path = export_policy(tmp_path, policy(), SPEC, SETTINGS)
     whole, first = path.read_bytes(), policy().weights[:4].tobytes()

@@ -77,6 +77,13 @@ def test_resume_goes_on_in_the_same_folder_with_the_options_of_now(tmp_path):
         assert (folder.path / "configuration.yaml").read_text() == "b: 2\n"
 
 
+def test_resume_clears_away_what_an_interrupted_write_left(tmp_path):
+    left = make_run(tmp_path) / "run_logs" / ".training_status.json.123-4.partial"
+    left.write_bytes(b"half")
+    RunFolder.create(tmp_path, "ppo", resume=True).close()
+    assert not left.exists()
+
+
 def test_force_puts_the_old_run_aside_each_time_under_a_new_name(tmp_path):
     for number in range(3):
         with RunFolder.create(tmp_path, "ppo", force=True, configuration=f"run: {number}\n") as folder:

@@ -101,6 +101,15 @@ def test_a_session_that_is_idle_is_ended():
     assert len(sessions) == 1
 
 
+def test_a_session_in_use_is_not_idle():
+    sessions, clock = opened(idle_s=10)
+    key = sessions.open(1)
+    with sessions.turn(asked(key)):
+        clock.now = 100.0
+        sessions.expire()
+    decide(sessions, asked(key))
+
+
 def test_a_session_that_is_ended_while_it_is_used_is_gone():
     sessions, _ = opened()
     key = sessions.open(1)
