@@ -104,15 +104,10 @@ def test_a_stage_is_called_as_its_class_unless_it_has_a_name():
     assert (stage.after, stage.host) == ("agent_processor", None)
 
 
-def test_a_statistics_writer_without_arguments_is_its_name(load):
-    config = load(ONE + "pipeline: {statistics_writers: [csv, {use: wandb, with: {mode: offline}}]}")
-    assert [writer.use for writer in config.pipeline.statistics_writers] == ["csv", "wandb"]
-
-
-def test_statistics_writers_have_arguments(load):
-    config = load(ONE + "pipeline: {statistics_writers: [{use: 'my.writers:Json', with: {file: a.json}}]}")
-    (writer,) = config.pipeline.statistics_writers
-    assert (writer.use, writer.with_) == ("my.writers:Json", {"file": "a.json"})
+def test_statistics_writers_are_names_or_have_arguments(load):
+    config = load(ONE + "pipeline: {statistics_writers: [csv, {use: 'my.writers:Json', with: {file: a.json}}]}")
+    csv, json = config.pipeline.statistics_writers
+    assert (csv.use, json.use, json.with_) == ("csv", "my.writers:Json", {"file": "a.json"})
 
 
 @pytest.mark.parametrize(("given", "taken"), [("max", "max"), ("realtime", "realtime"), (2, 2.0), ("1e1", 10.0)])
@@ -191,7 +186,6 @@ MISTAKES = [
     (CARTPOLE % ", factory: 'a:b'", "environment.factory: can't be combined with 'id'; keep one of the two"),
     (CARTPOLE % ", behavior: D", "environment.behavior: 'D' is not listed under behaviors; listed: B"),
     ("environment: {kind: gymnasium, factory: a.b}", "environment.factory: 'a.b' is not valid; expected module:Name"),
-    ("environment: {kind: builtin}", "environment: needs 'id', which names the environment to create; add a line"),
     ("environment: {kind: builtin, id: V, factory: 'a:b'}", "environment.factory: can't be combined with kind"),
     ("env_settings: {num_envs: 2}", "env_settings.num_envs: 2 environments need a program to start: add 'environment'"),
     ("pipeline: {hosts: {actors: {replicas: 2}}}", "pipeline.hosts.actors.replicas: 2 actors with separate"),
@@ -201,7 +195,6 @@ MISTAKES = [
     ("env_settings: {listen: my-host}", "env_settings.listen: 'my-host' is not valid; expected localhost (this"),
     ("env_settings: {base_port: 65536}", "env_settings.base_port: 65536 is out of range; expected a number at most"),
     ("env_settings: {env_args: --fast}", "env_settings.env_args: '--fast' is not valid; expected a list"),
-    ("env_settings: {env_path: 1.5}", "env_settings.env_path: 1.5 is not valid; expected text; put it in quotes"),
     ("env_settings:", "env_settings: an empty value (null) is not valid; expected a map of keys and values; give it"),
     ("engine_settings: {widht: 1}", "engine_settings.widht: unknown key; did you mean 'width'?"),
     ("checkpoint_settings: {run_id: a/b}", "checkpoint_settings.run_id: 'a/b' is not a valid folder name"),
@@ -213,7 +206,6 @@ MISTAKES = [
     ("record: {edges: [trainers]}", "record.edges.0: 'trainers' is not valid; expected 'agent_processor' or 'trai"),
     ("record: {behaviors: B}", "record.behaviors: 'B' is not valid; expected 'all' or a list of behaviour names"),
     ("record: {behaviors: [D]}", "record.behaviors.0: 'D' is not listed under behaviors"),
-    ("replay: {}", "replay.streams: is required but missing"),
     ("replay: {streams: []}", "replay.streams: is empty; expected at least one"),
     ("replay: {streams: [a], speed: fast}", "replay.speed: 'fast' is not valid; expected 'max', 'realtime', or a"),
     ("pipeline: {max_policy_lag: -1}", "pipeline.max_policy_lag: -1 is not valid; expected 'auto' or a whole number"),
