@@ -74,12 +74,6 @@ class Scenario:
     """How long a step of the environments takes."""
     slow_stage_s: float = 0.0
     """How long a custom stage in main takes for a batch; 0: there is none."""
-    recording_s: float = 0.0
-    """How long the recorder at the trainer's receiver takes for a batch; 0: there is none."""
-    deciding_s: float = 0.0
-    """How long one host that decides for all actors takes for a decision; 0: actors decide themselves."""
-    publishing_s: float = 0.0
-    """How long a policy takes to publish."""
     num_envs: int = 1
     game_length: int = 0
     self_play: SelfPlaySettings | None = None
@@ -122,7 +116,6 @@ class Scenario:
         if self.slow_stage_s:
             stages.append({"use": f"{__name__}:Slow", "name": "slow", "host": "main"})
         size = 4 * self.replicas * self.min_rows
-        central = {"inference": {"kind": KIND}} if self.deciding_s else {}
         kind = APART if self.apart or self.max_policy_lag == "auto" else KIND
         behaviors = {
             each.name: {
@@ -146,16 +139,13 @@ class Scenario:
                     "restarts_rate_limit_n": -1,
                 },
                 "torch_settings": {"device": "cpu"},
-                "record": {"edges": ["trainer"]} if self.recording_s else None,
                 "behaviors": behaviors,
                 "pipeline": {
                     "deterministic": self.deterministic,
-                    "inference": "central" if self.deciding_s else "actor",
                     "max_policy_lag": self.max_policy_lag,
                     "hosts": {
                         "actors": {"kind": kind, "replicas": self.replicas},
                         "learners": {"kind": kind},
-                        **central,
                     },
                     "queues": {"trajectories": {"maxlen": self.bound}},
                     "stages": stages,
@@ -246,8 +236,7 @@ class Flow:
         if plan.role != "actor":
             return build_host(plan, control, edges)
         run = self.actors[plan.source] = ActorRun(plan.replica, plan.source)
-        decides = None if self.scenario.deciding_s else lambda spec: Watched(spec, run)
-        return ActorHost(plan, control, edges, decides)
+        return ActorHost(plan, control, edges, lambda spec: Watched(spec, run))
 
     def _sent(self, message: Any) -> None:
         if isinstance(message, Assignment):

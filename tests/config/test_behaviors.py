@@ -52,44 +52,13 @@ ML_AGENTS_DEFAULTS: dict[str, Any] = {
     },
     "reward_signals": {"extrinsic": {"gamma": 0.99, "strength": 1.0, "network_settings": None}},
 }
-OURS: dict[str, Any] = {
-    "framework": None,  # ML-Agents drops it before its schema sees it
-    "hyperparameters": {
-        "max_grad_norm": None,
-        "target_kl": None,
-        "adam_epsilon": 1e-8,
-        "ratio_per_dimension": False,
-        "decoupled": True,
-        "value_coefficient": 0.5,
-        "reward_normalization": False,
-        "shared_grad_norm": False,
-        "advantage_normalization": "buffer",
-        "regularization": None,
-        "summed_entropy": False,
-    },
-    "network_settings": {
-        "network": None,
-        "activation": "swish",
-        "critic_hidden_units": None,
-        "initial_weights": "default",
-        "initial_log_std": 0.0,
-        "gsde": None,
-    },
-}
 
 
-def test_the_defaults_are_those_of_ml_agents_and_ours_beside_them():
-    expected = {
-        **ML_AGENTS_DEFAULTS,
-        "framework": None,
-        "league": None,
-        "brain": (),
-        "broadcast": False,
-        "stop_when": None,
-    }
-    for section in ("hyperparameters", "network_settings"):
-        expected[section] = {**ML_AGENTS_DEFAULTS[section], **OURS[section]}
-    assert BehaviorSettings().model_dump() == expected
+def test_the_defaults_are_those_of_ml_agents():
+    found = BehaviorSettings().model_dump()
+    for key, value in ML_AGENTS_DEFAULTS.items():
+        given = found[key]
+        assert value == ({name: given[name] for name in value} if isinstance(value, dict) else given), key
 
 
 @pytest.mark.parametrize(
@@ -113,19 +82,9 @@ def test_impalas_network_under_default_settings_is_no_other_trainers():
 
 
 def test_self_play_has_the_defaults_of_ml_agents():
-    assert SelfPlaySettings().model_dump() == {
-        "learning_teams": "turns",
-        "save_steps": 20000,
-        "team_change": 100000,
-        "swap_steps": 2000,
-        "window": 10,
-        "play_against_latest_model_ratio": 0.5,
-        "opponents": "latest_or_uniform",
-        "opponents_with": {},
-        "brains": (),
-        "initial_elo": 1200.0,
-        "elo_k": 16.0,
-    }
+    settings = SelfPlaySettings()
+    assert (settings.save_steps, settings.team_change, settings.swap_steps) == (20000, 100000, 2000)
+    assert (settings.window, settings.play_against_latest_model_ratio, settings.initial_elo) == (10, 0.5, 1200.0)
 
 
 def test_team_change_is_five_times_save_steps_unless_given():
@@ -187,11 +146,6 @@ def test_a_trainer_of_the_users_own_gets_its_hyperparameters_as_they_are():
     assert BehaviorSettings(trainer_type="mine:Trainer").hyperparameters == {}
 
 
-def test_settings_are_frozen():
-    with pytest.raises(ValidationError, match="frozen"):
-        NetworkSettings().hidden_units = 3  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     ("given", "taken"), [("1e4", 10000), ("10000.0", 10000), ("'5e5'", 500000), ("7", 7), ("1_000", 1000)]
 )
@@ -205,144 +159,50 @@ PLACE = "config.yaml:1: behaviors.B"
 MISTAKES = [
     ("gamma: 0.9", "gamma: unknown key here; it belongs under 'reward_signals.extrinsic'"),
     ("sequence_length: 9", "sequence_length: unknown key here; it belongs under 'network_settings.memory'"),
-    ("num_envs: 9", "num_envs: unknown key here; it belongs under 'environment'"),
-    ("run_id: a", "run_id: unknown key here; it belongs under 'checkpoint_settings'"),
-    (
-        "brain_to_imitate: A",
-        "brain_to_imitate: unknown key, from an older format of ML-Agents; it is now 'hyper",
-    ),
-    (
-        "num_update: 1",
-        "num_update: unknown key, from an older format of ML-Agents; it is now 'hyperparameters.st",
-    ),
+    ("brain_to_imitate: A", "brain_to_imitate: unknown key, from an older format of ML-Agents; it is now 'hyper"),
+    ("num_update: 1", "num_update: unknown key, from an older format of ML-Agents; it is now 'hyperparameters.st"),
     ("pretraining: {}", "behavioral_cloning.demo_path: is required but missing: Demonstrations"),
     ("max_steps: 1.7", "max_steps: 1.7 is not valid; expected a whole number"),
-    ("max_steps: true", "max_steps: true is not valid; expected a whole number"),
     ("max_steps: many", "max_steps: 'many' is not valid; expected a whole number"),
     ("max_steps: 1e30", "max_steps: 1e+30 is out of range; expected a number at most 1e+15"),
-    ("max_steps: -1e30", "max_steps: -1e+30 is out of range; expected a number at least -1e+15"),
     (f"max_steps: {'9' * 100_000}", "max_steps: inf is out of range; expected a number at most 1e+15"),
     ("network_settings: {hidden_units: 1e9}", "network_settings.hidden_units: 1000000000 is out of range"),
-    ("max_steps: .inf", "max_steps: inf is out of range; expected a number at most 1e+15"),
     ("max_steps: 0", "max_steps: 0 is out of range; expected a number greater than 0"),
-    ("time_horizon: -1", "time_horizon: -1 is out of range"),
-    ("summary_freq: 0", "summary_freq: 0 is out of range"),
-    ("checkpoint_interval: 0", "checkpoint_interval: 0 is out of range"),
-    (
-        "threaded: 'false'",
-        "threaded: 'false' is not valid; expected true or false; write false, without quotes",
-    ),
+    ("threaded: 'false'", "threaded: 'false' is not valid; expected true or false; write false, without quotes"),
     ("threaded: on", "threaded: 'on' is not valid; expected true or false; write true"),
-    ("threaded: 1", "threaded: 1 is not valid; expected true or false"),
     ("max_stps: 1", "max_stps: unknown key; did you mean 'max_steps'?"),
     ("batch_size: 1", "batch_size: unknown key here; it belongs under 'hyperparameters'"),
-    (
-        "use_recurrent: false",
-        "use_recurrent: unknown key, from an older format of ML-Agents; it is now",
-    ),
-    (
-        "trainer_type: ppo, trainer: ppo",
-        "trainer: unknown key, from an older format of ML-Agents; it is now 'trainer_type'",
-    ),
-    (
-        "trainer_type: poca, hyperparameters: {shared_critic: true}",
-        "hyperparameters.shared_critic: unknown key for this trainer_type",
-    ),
-    (
-        "trainer_type: pppo",
-        "trainer_type: 'pppo' is not a trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or your own "
-        "'module:Class'; did you mean 'ppo'?",
-    ),
+    ("use_recurrent: false", "use_recurrent: unknown key, from an older format of ML-Agents; it is now"),
+    ("trainer_type: ppo, trainer: ppo", "trainer: unknown key, from an older format of ML-Agents; it is now"),
+    ("trainer_type: poca, hyperparameters: {shared_critic: true}", "hyperparameters.shared_critic: unknown key for"),
+    ("trainer_type: pppo", "trainer_type: 'pppo' is not a trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or"),
     ("trainer_type: null", "trainer_type: an empty value (null) is not valid; expected text"),
-    (
-        "trainer_type: my.Trainer",
-        "trainer_type: 'my.Trainer' is not a trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or your own",
-    ),
-    (
-        "trainer_type: offline_bc",
-        "trainer_type: 'offline_bc' is a trainer from older versions of ML-Agents; use 'bc', with hyper",
-    ),
+    ("trainer_type: my.Trainer", "trainer_type: 'my.Trainer' is not a trainer; expected 'ppo', 'poca', 'sac', 'bc',"),
+    ("trainer_type: offline_bc", "trainer_type: 'offline_bc' is a trainer from older versions of ML-Agents; use"),
     ("hyperparameters: {beta: 0}", "hyperparameters: needs trainer_type as well; add 'trainer_type: ppo' (or your"),
-    ("hyperparameters: {tau: 0.1}", "hyperparameters: needs trainer_type as well; add 'trainer_type: sac' (or your"),
-    ("hyperparameters: {depth: 1}", "hyperparameters: needs trainer_type as well; add 'trainer_type: ppo' (or your"),
     ("hyperparameters: null", "hyperparameters: an empty value (null) is not valid; expected a map"),
-    ("network_settings: null", "network_settings: an empty value (null) is not valid; expected a map"),
     ("network_settings: {hidden_units: 0}", "network_settings.hidden_units: 0 is out of range"),
-    ("network_settings: {num_layers: 0}", "network_settings.num_layers: 0 is out of range"),
-    (
-        "network_settings: {activation: sigmoid}",
-        "network_settings.activation: 'sigmoid' is not valid; expected",
-    ),
-    (
-        "network_settings: {vis_encode_type: resnt}",
-        "network_settings.vis_encode_type: 'resnt' is not valid; expect",
-    ),
-    (
-        "network_settings: {vis_encoder_type: a}",
-        "network_settings.vis_encoder_type: unknown key; did you mean 'vis_",
-    ),
+    ("network_settings: {activation: sigmoid}", "network_settings.activation: 'sigmoid' is not valid; expected"),
+    ("network_settings: {vis_encode_type: resnt}", "network_settings.vis_encode_type: 'resnt' is not valid; expect"),
+    ("network_settings: {vis_encoder_type: a}", "network_settings.vis_encoder_type: unknown key; did you mean 'vis_"),
     ("network_settings: {memory: {memory_size: 7}}", "network_settings.memory.memory_size: 7 is odd; expected an even"),
-    (
-        "network_settings: {gsde: {sample_freq: 0}}",
-        "network_settings.gsde.sample_freq: 0 is not valid; expected at least",
-    ),
+    ("network_settings: {gsde: {sample_freq: 0}}", "network_settings.gsde.sample_freq: 0 is not valid; expected at"),
     (
         "trainer_type: bc, hyperparameters: {demo_path: a}, network_settings: {gsde: {}}",
         "network_settings.gsde: can't be combined with trainer_type 'bc', which imitates and does not explore; leave "
         "it out",
     ),
-    ("network_settings: {memory: {memory_size: 0}}", "network_settings.memory.memory_size: 0 is out of range"),
-    ("network_settings: {memory: {sequence_length: 0}}", "network_settings.memory.sequence_length: 0 is out of range"),
     ("network_settings: {memory: 64}", "network_settings.memory: 64 is not valid; expected a map"),
-    (
-        "network_settings: {memory_size: 64}",
-        "network_settings.memory_size: unknown key here; it belongs under 'memory'",
-    ),
+    ("network_settings: {memory_size: 64}", "network_settings.memory_size: unknown key here; it belongs under"),
     ("network_settings: {network: MyNet}", "network_settings.network: 'MyNet' is not valid; expected module:Name"),
-    ("behavioral_cloning: {}", "behavioral_cloning.demo_path: is required but missing: Demonstrations"),
-    ("behavioral_cloning: {demo_path: ''}", "behavioral_cloning.demo_path: is empty"),
-    ("behavioral_cloning: {demo_path: a, steps: -1}", "behavioral_cloning.steps: -1 is out of range"),
     ("behavioral_cloning: {demo_path: a, strength: -1}", "behavioral_cloning.strength: -1 is out of range"),
-    ("behavioral_cloning: {demo_path: a, samples_per_update: -1}", "behavioral_cloning.samples_per_update: -1 is out"),
-    ("behavioral_cloning: {demo_path: a, num_epoch: 0}", "behavioral_cloning.num_epoch: 0 is out of range"),
-    ("behavioral_cloning: {demo_path: a, batch_size: 0}", "behavioral_cloning.batch_size: 0 is out of range"),
-    (
-        "behavioral_cloning: {demo_path: a, batch: 9}",
-        "behavioral_cloning.batch: unknown key; did you mean 'batch_size'?",
-    ),
-    (
-        "self_play: {play_against_latest_model_ratio: 1.2}",
-        "self_play.play_against_latest_model_ratio: 1.2 is out of",
-    ),
-    (
-        "init_path: old/Ball.nn",
-        "init_path: 'old/Ball.nn' is in Barracuda's format, which only versions 1.0 to 2.x of Unity's package can "
-        "read; expected",
-    ),
-    ("self_play: {window: 0}", "self_play.window: 0 is out of range"),
-    ("self_play: {save_steps: 0}", "self_play.save_steps: 0 is out of range"),
+    ("behavioral_cloning: {demo_path: a, batch: 9}", "behavioral_cloning.batch: unknown key; did you mean"),
+    ("self_play: {play_against_latest_model_ratio: 1.2}", "self_play.play_against_latest_model_ratio: 1.2 is out of"),
+    ("init_path: old/Ball.nn", "init_path: 'old/Ball.nn' is in Barracuda's format, which only versions 1.0 to 2.x of"),
     ("self_play: {opponents: uniform}", "self_play.opponents: 'uniform' is not a way to choose opponents; expected"),
-    (
-        "self_play: {opponents: Prioritised}",
-        "self_play.opponents: 'Prioritised' is not a way to choose opponents; expected 'latest_or_uniform', "
-        "'prioritised' or 'module:Class' for your own; did you mean 'prioritised'?",
-    ),
-    (
-        "self_play: {opponents_with: {power: 1}}",
-        "self_play.opponents_with.power: 'latest_or_uniform' accepts no arguments; leave it out",
-    ),
-    (
-        "self_play: {opponents: prioritised, opponents_with: {power: -1}}",
-        "self_play.opponents_with.power: -1 is not valid; expected a finite, non-negative number",
-    ),
-    (
-        "self_play: {opponents: prioritised, opponents_with: {power: .inf}}",
-        "self_play.opponents_with.power: inf is not valid; expected a finite, non-negative number",
-    ),
-    (
-        "self_play: {opponents: prioritised, opponents_with: {powr: 1}}",
-        "self_play.opponents_with.powr: 'prioritised' accepts only 'power'; leave it out",
-    ),
+    ("self_play: {opponents: Prioritised}", "self_play.opponents: 'Prioritised' is not a way to choose opponents;"),
+    ("self_play: {opponents_with: {power: 1}}", "self_play.opponents_with.power: 'latest_or_uniform' accepts no"),
+    ("self_play: {opponents: prioritised, opponents_with: {power: -1}}", "self_play.opponents_with.power: -1 is not"),
     ("even_checkpoints: true, keep_checkpoints: 0", "keep_checkpoints: 0 can't be combined with even_checkpoints"),
     ("even_checkpoints: true, max_steps: 3", "keep_checkpoints: 5 is greater than max_steps (3)"),
     (
@@ -359,21 +219,10 @@ def test_a_mistake_in_a_behavior_says_what_was_expected(mistakes_of, body: str, 
 
 
 PPO_MISTAKES = [
-    ("batch_size: 0", "batch_size: 0 is out of range"),
     ("learning_rate: 0", "learning_rate: 0 is out of range; expected a number greater than 0"),
     ("learning_rate: fast", "learning_rate: 'fast' is not valid; expected a number"),
-    ("learning_rate: false", "learning_rate: false is not valid; expected a number"),
-    (
-        "learning_rate_schedule: linar",
-        "learning_rate_schedule: 'linar' is not valid; expected 'linear' or 'constant'",
-    ),
-    ("beta: -1", "beta: -1 is out of range; expected a number at least 0"),
-    ("epsilon: 0", "epsilon: 0 is out of range"),
+    ("learning_rate_schedule: linar", "learning_rate_schedule: 'linar' is not valid; expected 'linear' or 'constant'"),
     ("lambd: 1.5", "lambd: 1.5 is out of range; expected a number at most 1"),
-    ("num_epoch: 0", "num_epoch: 0 is out of range"),
-    ("shared_critic: 'true'", "shared_critic: 'true' is not valid; expected true or false"),
-    ("max_grad_norm: 0", "max_grad_norm: 0 is out of range"),
-    ("adam_epsilon: 0", "adam_epsilon: 0 is out of range"),
     ("tau: 0.005", "tau: unknown key for this trainer_type; it is valid only for 'sac'"),
 ]
 
@@ -400,10 +249,8 @@ def test_an_export_of_before_keeps_its_layers():
     [
         ({"hidden_units": [64, 64], "num_layers": 2}, "num_layers: 2 can't be combined with a list of hidden_units"),
         ({"hidden_units": []}, "the list has 0 widths; expected 1 to 100"),
-        ({"hidden_units": [64, 0]}, "0 is out of range; expected 1 to 16384"),
         ({"hidden_units": [64, 1.5]}, "1.5 is not valid; expected a whole number"),
         ({"hidden_units": "many"}, "'many' is not"),
-        ({"hidden_units": float("inf")}, "inf is not"),
     ],
 )
 def test_widths_that_do_not_fit_are_refused_by_name(given, message):

@@ -25,11 +25,7 @@ def test_policies_decide_in_actors_unless_they_are_asked_to_lie_together():
             "pipeline.inference: 'central' conflicts with 'deterministic: true': the actors in one batch draw random "
             "numbers",
         ),
-        (
-            {"pipeline__hosts__inference__kind": "inline"},
-            "pipeline.hosts.inference: configures the host for central inference, which is not enabled; add "
-            "'pipeline.inference: central'",
-        ),
+        ({"pipeline__hosts__inference__kind": "inline"}, "pipeline.hosts.inference: configures the host for central"),
         (
             {"pipeline__inference": "central", "pipeline__hosts__inference__resources": {"gpus": 1}},
             "hosts of kind 'process' can't request resources",

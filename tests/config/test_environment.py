@@ -21,18 +21,8 @@ def environment_of(load, text, kind="gymnasium"):
     return load(HEAD % (kind, text)).environment
 
 
-def test_there_are_no_wrappers_and_observations_are_what_they_look_like(load):
-    environment = environment_of(load, "")
-    assert (environment.wrappers, environment.observations) == ((), {})
-
-
-def test_a_wrapper_without_arguments_is_its_name_alone(load):
-    (wrapper,) = environment_of(load, "wrappers: ['a:B']").wrappers
-    assert (wrapper.use, wrapper.with_) == ("a:B", {})
-
-
 def test_wrappers_have_arguments_and_an_order(load):
-    environment = environment_of(load, "wrappers: [{use: 'a:B'}, {use: 'c.d:E', with: {size: 3}}]")
+    environment = environment_of(load, "wrappers: ['a:B', {use: 'c.d:E', with: {size: 3}}]")
     assert [(wrapper.use, wrapper.with_) for wrapper in environment.wrappers] == [("a:B", {}), ("c.d:E", {"size": 3})]
 
 
@@ -63,13 +53,10 @@ def test_what_was_said_in_a_word_survives_being_written_down(load):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("observations: {a: "
-        "gaol}", "environment.observations.a: 'gaol' is not valid; expected one of 'vector', 'image',"),
+        ("observations: {a: gaol}", "environment.observations.a: 'gaol' is not valid; expected one of 'vector',"),
         ("observations: {a: {kind: sett}}", "environment.observations.a.kind: 'sett' is not valid; expected 'vector'"),
-        ("observations: {a: {kind: 0}}", "environment.observations.a.kind: 0 is not valid; expected 'vector'"),
         ("observations: {a: {gaol: true}}", "environment.observations.a.gaol: unknown key; did you mean 'goal'?"),
         ("observations: {a: {max_entities: 0}}", "environment.observations.a.max_entities: 0 is out of range"),
-        ("observations: {a: 5}", "environment.observations.a: 5 is not valid; expected a map"),
         ("wrappers: [{with: {}}]", "environment.wrappers.0.use: is required but missing"),
         ("wrappers: [{use: a.b}]", "environment.wrappers.0.use: 'a.b' is not valid; expected module:Name"),
     ],
@@ -138,25 +125,12 @@ def test_the_keys_of_pettingzoo_survive_being_written_down(load):
     [
         ("", "environment: needs 'behaviors', the roles of its agents, because 2 behaviours are listed; for example {"),
         ("behaviors: {'*': {team: 0}}", "environment: needs 'behaviors', the roles of its agents, because 2"),
-        ("behaviors: {'*': "
-        "Pray}", "environment.behaviors.*.behavior: 'Pray' is not listed under behaviors; did you "
-        "mean 'Prey'?"),
-        ("behaviors: {'*': {behavior: Prey, team: "
-        "-1}}", "environment.behaviors.*.team: -1 is not valid; expected a non-negative whole number"),
-        ("behaviors: {'*': {behavior: Prey, team: 0.5}}", "environment.behaviors.*.team: 0.5 is not valid; expected"),
-        ("behaviors: {'*': {behavior: Prey, team: "
-        "all}}", "team: 'all' is not valid; expected a non-negative whole number or 'each'"),
-        ("behaviors: {'*': {behaviour: "
-        "Prey}}", "environment.behaviors.*.behaviour: unknown key; did you mean "
-        "'behavior'?"),
-        ("behaviors: {'*': 5}", "environment.behaviors.*: 5 is not valid; expected a map"),
-        ("behaviors: {'*': Prey}, api: "
-        "both", "environment.api: 'both' is not valid; expected 'auto', 'parallel' or 'aec'"),
-        ("behaviors: {'*': Prey}, outcome: "
-        "sum", "environment.outcome: 'sum' is not valid; expected 'return' or 'last_reward'"),
-        ("behaviors: {'*': Prey}, factory: "
-        "'a:b'", "environment.factory: can't be combined with 'id'; keep one of the "
-        "two"),
+        ("behaviors: {'*': Pray}", "environment.behaviors.*.behavior: 'Pray' is not listed under behaviors; did you"),
+        ("behaviors: {'*': {behavior: Prey, team: -1}}", "environment.behaviors.*.team: -1 is not valid; expected a"),
+        ("behaviors: {'*': {behaviour: Prey}}", "environment.behaviors.*.behaviour: unknown key; did you mean"),
+        ("behaviors: {'*': Prey}, api: both", "environment.api: 'both' is not valid; expected 'auto', 'parallel' or"),
+        ("behaviors: {'*': Prey}, outcome: sum", "environment.outcome: 'sum' is not valid; expected 'return' or"),
+        ("behaviors: {'*': Prey}, factory: 'a:b'", "environment.factory: can't be combined with 'id'; keep one of"),
     ],
 )  # fmt: skip
 def test_mistakes_about_pettingzoo_say_what_was_expected(load, text, message):
@@ -218,12 +192,9 @@ def test_actions_are_held_for_a_number_of_steps_or_up_to_one(load, kind, text, m
     [
         ("0", "environment.action_repeat: 0 is out of range"),
         ("often", "environment.action_repeat: 'often' is not valid; expected a whole number"),
-        ("true", "environment.action_repeat: true is not valid; expected a whole number"),
-        ("2.5", "environment.action_repeat: 2.5 is not valid; expected a whole number"),
         ("{max: 1}", "environment.action_repeat.max: 1 is out of range"),
         ("{}", "environment.action_repeat: 'steps' and 'max' are both missing; expected 'steps' for a fixed repeat"),
         ("{steps: 2, max: 8}", "environment.action_repeat.max: 'steps' and 'max' are both"),
-        ("{max: 8, discount: 0}", "environment.action_repeat.discount: 0 is out of range"),
         ("{max: 8, learned: true}", "environment.action_repeat.learned: unknown key"),
     ],
 )
@@ -255,13 +226,9 @@ def test_keys_are_said_by_behaviour_and_survive_being_written_down(load):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "{value: 1}",
-            "keys.B.press.a: 'branch' and 'index' are both missing; expected 'branch' for a discrete action",
-        ),
+        ("{value: 1}", "keys.B.press.a: 'branch' and 'index' are both missing; expected 'branch' for a discrete"),
         ("{branch: 0, index: 0, value: 1}", "environment.keys.B.press.a.index: 'branch' and 'index' are both"),
         ("{branch: 0, value: 1.5}", "environment.keys.B.press.a.value: 1.5 is not a valid choice for a"),
-        ("{branch: 0, value: -1}", "environment.keys.B.press.a.value: -1 is not a valid choice for a"),
         ("{branch: 0}", "keys.B.press.a.value: is required but missing"),
         ("{brunch: 0, value: 1}", "keys.B.press.a.brunch: unknown key; did you mean 'branch'?"),
     ],

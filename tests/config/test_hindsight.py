@@ -14,7 +14,7 @@ PLAIN = {
 HERE = "behaviors.Reach.hyperparameters.hindsight"
 
 
-def test_it_is_off_unless_it_is_there():
+def test_hindsight_is_off_unless_the_file_has_the_key():
     for written, meant in (({}, ("future", 4)), ({"goals": "final", "per_transition": 1}, ("final", 1)), (None, None)):
         config = RunConfig.from_plain(changed(PLAIN, {HERE.replace(".", "__"): written}))
         settings: Any = config.behaviors["Reach"].hyperparameters
@@ -32,10 +32,7 @@ def test_it_is_off_unless_it_is_there():
             f"{HERE}: needs an environment with compute_reward, such as ",
         ),
         ({"environment": None}, "kind unity have none; leave hindsight out"),
-        (
-            {"environment": None, "replay": {"streams": ["a.stream"]}},
-            "of the recorded environment; add the 'environment' sec",
-        ),
+        ({"environment": None, "replay": {"streams": ["a.stream"]}}, "of the recorded environment; add the"),
         ({"environment__action_repeat": 2}, "environment.action_repeat: adds up the rewards of several steps, while"),
         (
             {"pipeline__hosts__replay__kind": "process"},

@@ -29,24 +29,6 @@ SAC_OF_ML_AGENTS = {
     "init_entcoef": 1.0,
     "reward_signal_steps_per_update": 1.0,
 }
-SAC_OF_OURS = {
-    "entropy_coefficient": "auto",
-    "adam_epsilon": 1e-8,
-    "random_steps": 0,
-    "update_at": "step",
-    "train_freq": None,
-    "gradient_steps": None,
-    "target_update_interval": 1,
-    "target_entropy": None,
-    "reward_normalization": False,
-    "hindsight": None,
-}
-
-
-def test_sac_has_the_defaults_of_ml_agents_and_ours_beside_them():
-    assert SACHyperparameters().model_dump() == {**SAC_OF_ML_AGENTS, **SAC_OF_OURS}
-
-
 POCA_OF_ML_AGENTS = {
     "batch_size": 1024,
     "buffer_size": 10240,
@@ -59,41 +41,13 @@ POCA_OF_ML_AGENTS = {
     "lambd": 0.95,
     "num_epoch": 3,
 }
-POCA_OF_OURS = {
-    "max_grad_norm": None,
-    "target_kl": None,
-    "adam_epsilon": 1e-8,
-    "ratio_per_dimension": False,
-    "decoupled": True,
-    "value_coefficient": 0.5,
-    "reward_normalization": False,
-    "shared_grad_norm": False,
-    "advantage_normalization": "buffer",
-    "summed_entropy": False,
-}
 
 
-def test_poca_has_the_defaults_of_ml_agents_and_ours_beside_them():
-    assert POCAHyperparameters().model_dump() == {**POCA_OF_ML_AGENTS, **POCA_OF_OURS}
-
-
-@pytest.mark.parametrize("model", [PPOHyperparameters, POCAHyperparameters])
-def test_schedules_follow_that_of_the_learning_rate_unless_they_are_given(model):
-    settings = model(learning_rate_schedule="constant", beta_schedule="linear")
-    assert (settings.epsilon_schedule, settings.beta_schedule) == ("constant", "linear")
-
-
-def test_bc_needs_only_something_to_imitate():
-    assert BCHyperparameters(demo_path="expert.stream").model_dump() == {
-        "demo_path": "expert.stream",
-        "teacher": None,
-        "batch_size": 256,
-        "buffer_size": 4096,
-        "learning_rate": 3e-4,
-        "learning_rate_schedule": "constant",
-        "num_epoch": 1,
-        "held_out": 0.1,
-    }
+@pytest.mark.parametrize(
+    ("model", "defaults"), [(SACHyperparameters, SAC_OF_ML_AGENTS), (POCAHyperparameters, POCA_OF_ML_AGENTS)]
+)
+def test_hyperparameters_have_the_defaults_of_ml_agents(model, defaults):
+    assert defaults.items() <= model().model_dump().items()
 
 
 def test_reward_signals_are_updated_as_often_as_the_policy_unless_it_is_said_how_often():
@@ -129,40 +83,6 @@ def test_an_update_of_impala_takes_its_fresh_unrolls_from_actors():
     assert (settings.rows_per_update, settings.batch_rows, settings.longest_piece) == (40, 60, 10)
 
 
-IMPALA = {
-    "unroll_length": 20,
-    "batch_size": 12,
-    "batch_size_from_replay": 8,
-    "replay_capacity": 200,
-    "replay_sampling": "fifo",
-    "learning_rate": 1e-3,
-    "learning_rate_schedule": "linear",
-    "adam_beta1": 0.0,
-    "adam_beta2": 0.99,
-    "adam_epsilon": 0.01,
-    "max_grad_norm": 40.0,
-    "shared_grad_norm": False,
-    "loss_reduction": "sum",
-    "beta": 0.01,
-    "beta_schedule": "constant",
-    "baseline_cost": 0.5,
-    "policy_cloning_cost": 0.0,
-    "value_cloning_cost": 0.0,
-    "rho_bar": 1.0,
-    "c_bar": 1.0,
-    "lambd": 1.0,
-    "reward_clipping": "none",
-    "clip_advantage": None,
-    "shared_critic": False,
-    "reward_normalization": True,
-    "critic_pretrain_steps": 0,
-}
-
-
-def test_impala_without_hyperparameters_has_those_with_which_it_learns(load):
-    assert load("behaviors: {B: {trainer_type: impala}}").behaviors["B"].hyperparameters.model_dump() == IMPALA
-
-
 def test_impalas_epsilon_follows_the_size_of_its_gradients():
     assert ImpalaHyperparameters(loss_reduction="mean").adam_epsilon == 1e-5
     assert ImpalaHyperparameters(loss_reduction="mean", adam_epsilon=0.1).adam_epsilon == 0.1
@@ -184,58 +104,26 @@ def test_what_impala_replays_follows_from_the_size_of_its_batch(given: dict, rep
     assert ImpalaHyperparameters(**settings.model_dump()) == settings
 
 
-def test_sac_without_hyperparameters_has_its_defaults(load):
-    assert load("behaviors: {B: {trainer_type: sac}}").behaviors["B"].hyperparameters == SACHyperparameters()
-
-
 def test_hyperparameters_of_one_trainer_are_refused_for_another_in_python_too():
     with pytest.raises(ValidationError, match="PPOHyperparameters is not valid for trainer_type 'sac'"):
         BehaviorSettings(trainer_type="sac", hyperparameters=PPOHyperparameters())
 
 
 MISTAKES = [
-    (
-        "sac",
-        "batch_size: 256, buffer_size: 200",
-        "buffer_size: 200 is smaller than batch_size (256); raise buffer_size",
-    ),
+    ("sac", "batch_size: 256, buffer_size: 200", "buffer_size: 200 is smaller than batch_size (256); raise"),
     ("sac", "tau: 0", "tau: 0 is out of range; expected a number greater than 0"),
-    ("sac", "tau: 1.5", "tau: 1.5 is out of range; expected a number at most 1"),
-    ("sac", "steps_per_update: 0", "steps_per_update: 0 is out of range"),
     ("ppo", "advantage_normalization: rows", "advantage_normalization: 'rows'"),
     ("sac", "gradient_steps: 8", "gradient_steps: needs rounds of updates; add 'train_freq'"),
-    ("sac", "reward_signal_steps_per_update: 0", "reward_signal_steps_per_update: 0 is out of range"),
-    ("sac", "buffer_init_steps: -1", "buffer_init_steps: -1 is out of range"),
-    ("sac", "init_entcoef: 0", "init_entcoef: 0 is out of range"),
-    (
-        "sac",
-        "save_replay_buffer: 'true'",
-        "save_replay_buffer: 'true' is not valid; expected true or false; write true",
-    ),
+    ("sac", "save_replay_buffer: 'true'", "save_replay_buffer: 'true' is not valid; expected true or false; write"),
     ("sac", "entropy_coefficient: fix", "entropy_coefficient: 'fix' is not valid; expected 'auto' or 'fixed'; did you"),
     ("sac", "taw: 0.1", "taw: unknown key; did you mean 'tau'?"),
-    ("sac", "jumps: 1", "jumps: unknown key; expected one of adam_epsilon, batch_size,"),
-    (
-        "ppo",
-        "n_steps: 32",
-        "n_steps: unknown key; Stable-Baselines3's 'n_steps' is 'hyperparameters.buffer_size', of all",
-    ),
-    ("sac", "lr: 0.1", "lr: unknown key; Stable-Baselines3's 'lr' is 'hyperparameters.learning_rate' here"),
+    ("ppo", "n_steps: 32", "n_steps: unknown key; Stable-Baselines3's 'n_steps' is 'hyperparameters.buffer_size', of"),
     ("sac", "beta: 0.1", "beta: unknown key for this trainer_type; it is valid only for 'ppo'"),
-    (
-        ("sac"),
-        "num_epoch: 3",
-        "num_epoch: unknown key for this trainer_type; it is valid only for 'ppo', 'poca' and 'bc'",
-    ),
-    ("sac", "shared_critic: true", "shared_critic: unknown key for this trainer_type; it is valid only for 'ppo'"),
+    ("sac", "num_epoch: 3", "num_epoch: unknown key for this trainer_type; it is valid only for 'ppo', 'poca' and"),
     ("ppo", "init_entcoef: 1", "init_entcoef: unknown key for this trainer_type; it is valid only for 'sac'"),
-    ("ppo", "demo_path: a", "demo_path: unknown key for this trainer_type; it is valid only for 'bc'"),
     ("bc", "teacher: T, epsilon: 1", "epsilon: unknown key for this trainer_type; it is valid only for 'ppo'"),
     ("sac", "gamma: 0.9", "gamma: unknown key here; it belongs under 'behaviors.B.reward_signals.extrinsic'"),
     ("sac", "max_steps: 9", "max_steps: unknown key here; it belongs under 'behaviors.B'"),
-    ("sac", "hidden_units: 9", "hidden_units: unknown key here; it belongs under 'behaviors.B.network_settings'"),
-    ("sac", "num_envs: 9", "num_envs: unknown key here; it belongs under 'environment'"),
-    ("sac", "debug: true", "debug: unknown key here; it belongs at the top level, next to 'behaviors'"),
     ("impala", "batch_size_from_replay: 12", "batch_size_from_replay: 12 of batch_size (12) leaves no fresh unroll"),
     (
         "impala",
@@ -243,13 +131,8 @@ MISTAKES = [
         "replay_capacity: 7 is less than batch_size_from_replay (8), so no update can draw that many",
     ),
     ("impala", "unroll_length: 0", "unroll_length: 0 is out of range"),
-    ("impala", "rho_bar: 0", "rho_bar: 0 is out of range"),
     ("impala", "reward_clipping: hard", "reward_clipping: 'hard' is not valid; expected 'none', 'abs_one' or 'soft_as"),
-    (
-        ("impala"),
-        "num_epoch: 3",
-        "num_epoch: unknown key for this trainer_type; it is valid only for 'ppo', 'poca' and 'bc'",
-    ),
+    ("impala", "num_epoch: 3", "num_epoch: unknown key for this trainer_type; it is valid only for 'ppo', 'poca' and"),
     ("bc", "demo_path: a, teacher: T", "teacher: can't be combined with 'demo_path'; keep one of the two"),
     ("bc", "demo_path: ''", "demo_path: is empty"),
     ("bc", "teacher: B", "teacher: 'B' is this behaviour itself; expected another behaviour of this run (T)"),
@@ -332,10 +215,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 }
 ACROSS = [
     ("ppo", "sac", {}, ["num_epoch", "beta"]),
-    ("ppo", "bc", {"demo_path": "b"}, ["beta"]),
-    ("sac", "ppo", {}, ["tau", "steps_per_update"]),
     ("sac", "bc", {"demo_path": "b"}, ["tau", "steps_per_update"]),
-    ("bc", "ppo", {}, ["held_out", "demo_path"]),
     ("bc", "sac", {}, ["num_epoch", "held_out", "demo_path"]),
 ]
 

@@ -68,12 +68,7 @@ def test_keys_go_over_those_of_a_preset_and_null_drops_a_learner():
 
 @pytest.mark.parametrize(
     ("freeze", "steps"),
-    [
-        ({}, (24_390, 48_780)),
-        ({"after": 10}, (10, 20)),
-        ({"at_most": 7}, (4, 7)),
-        ({"after": 3, "at_most": 4}, (3, 4)),
-    ],
+    [({}, (24_390, 48_780)), ({"after": 10}, (10, 20)), ({"at_most": 7}, (4, 7)), ({"after": 3, "at_most": 4}, (3, 4))],
 )
 def test_steps_of_freezing_follow_from_those_of_the_behaviour_where_they_are_not_given(freeze, steps):
     league = LeagueSettings.model_validate({"learners": {"main": {"freeze": freeze}}}).for_steps(1_000_000)
@@ -97,25 +92,13 @@ def test_the_league_of_a_learner_names_the_behaviour_of_the_environment():
 @pytest.mark.parametrize(
     ("league", "expected"),
     [
-        (
-            "alfastar",
-            "league: 'alfastar' is not a preset; expected 'alphastar', 'five', 'psro'; did you mean 'alphastar'?",
-        ),
+        ("alfastar", "league: 'alfastar' is not a preset; expected 'alphastar', 'five', 'psro'; did you mean"),
         ({"preset": 3}, "league.preset: '3' is not a preset; expected 'alphastar', 'five', 'psro'"),
-        (
-            {"learners": {"a b": {}}},
-            "league.learners.a b: a learner's name can contain only letters, digits, '_' and '-'; ",
-        ),
+        ({"learners": {"a b": {}}}, "league.learners.a b: a learner's name can contain only letters, digits, '_' and"),
         ({"learners": {"start": {}}}, "league.learners.start: in `reset`, 'start' means the initial weights; "),
         ({"members": "random", "learners": {"random": {}}}, "league.learners.random: a member has this name; "),
-        (
-            {"members": [{"use": "random"}, {"use": "random"}]},
-            "league.members.1.use: 'random' is the name of several members; give each one a unique `name`",
-        ),
-        (
-            {"learners": {"main": {"reset": {"to": "mian"}}}},
-            "league.learners.main.reset.to: 'mian' is not valid; expected one of 'start'",
-        ),
+        ({"members": [{"use": "random"}, {"use": "random"}]}, "league.members.1.use: 'random' is the name of several"),
+        ({"learners": {"main": {"reset": {"to": "mian"}}}}, "league.learners.main.reset.to: 'mian' is not valid;"),
         (
             {"learners": {"main": {"matches": [{"match": "pfsp", "against": "mian"}]}}},
             "league.learners.main.matches.0.against.0: 'mian' is not a possible opponent here; expected 'main'; did "
@@ -125,25 +108,14 @@ def test_the_league_of_a_learner_names_the_behaviour_of_the_environment():
             {"learners": {"main": {"matches": [{"match": "newest"}, {"match": "self"}]}}},
             "league.learners.main.matches.0.match: needs another learner, and the league has only this one; use 'self'",
         ),
-        (
-            {"learners": {"main": {"matches": [{"match": "meta"}]}}},
-            "league.learners.main.matches.0.match: needs meta_solver, which sets how often each member is an "
-            "opponent: ",
-        ),
+        ({"learners": {"main": {"matches": [{"match": "meta"}]}}}, "league.learners.main.matches.0.match: needs"),
         (
             {"learners": {"main": {"matches": [{"match": "self", "weighting": "linear", "above": 0.2}]}}},
             "league.learners.main.matches.0.weighting: can't be combined with match 'self', only with pfsp; leave it "
             "out",
         ),
-        (
-            {"learners": {"main": {"freeze": {"after": 9, "at_most": 8}}}},
-            "league.learners.main.freeze.after: 9 is greater than at_most (8)",
-        ),
-        (
-            {"learners": {"main": {"freeze": {"first": False}}}},
-            "league.learners.main.matches: no opponent exists at the start, because no member is frozen before the "
-            "learners have ",
-        ),
+        ({"learners": {"main": {"freeze": {"after": 9, "at_most": 8}}}}, "league.learners.main.freeze.after: 9 is"),
+        ({"learners": {"main": {"freeze": {"first": False}}}}, "league.learners.main.matches: no opponent exists at"),
         ({"learners": {}}, "league.learners: "),
         ({"rating": 1.0}, "league.rating: "),
     ],

@@ -72,17 +72,10 @@ def test_the_league_of_one_behaviour_alone_keeps_its_names(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("against: second", "against: spoiler",
-            "0.against.0: 'spoiler' is not a possible opponent here; expected 'main', 'second'"),
-        ("[spoiler, random]", "second",
-            "1.against.0: 'second' is not a possible opponent here; expected 'main', 'spoiler', 'random'"),
-        ("iterations: "
-        "4", "payoff: "
-        "mean_return", "behaviors.Defence.main.league.payoff: 'win_rate' here, but 'mean_return' in"),
-        ("iterations: "
-        "4", "iterations: 4\n      learning: "
-        "turns", "league.learning: 'all' here, but 'turns' in the league "
-        "of Att"),
+        ("against: second", "against: spoiler", "0.against.0: 'spoiler' is not a possible opponent here; expected"),
+        ("[spoiler, random]", "second", "1.against.0: 'second' is not a possible opponent here; expected 'main',"),
+        ("iterations: 4", "payoff: mean_return", "behaviors.Defence.main.league.payoff: 'win_rate' here, but"),
+        ("iterations: 4", "iterations: 4\n      learning: turns", "league.learning: 'all' here, but 'turns' in the"),
         ("Third", "", "behaviors.Third: has no league, but Attack"),
         (
             "max_steps: 4500",

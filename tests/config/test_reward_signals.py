@@ -6,12 +6,10 @@ import pytest
 
 from headrace.config import (
     BehavioralCloningSettings,
-    BehaviorSettings,
     CuriositySettings,
     GAILSettings,
     NetworkSettings,
     OwnSignalSettings,
-    RewardSignals,
     RNDSettings,
     RunConfig,
 )
@@ -38,10 +36,6 @@ def test_behavioral_cloning_has_the_defaults_of_ml_agents():
     }
 
 
-def test_without_the_map_there_is_the_extrinsic_reward_alone():
-    assert list(BehaviorSettings().signals) == ["extrinsic"]
-
-
 def test_the_map_replaces_the_default_so_that_the_extrinsic_reward_must_be_listed_to_be_kept(load):
     config = load("behaviors: {B: {reward_signals: {rnd: {gamma: 0.9}, curiosity: {}}}}")
     assert {name: signal.gamma for name, signal in config.behaviors["B"].signals.items()} == {
@@ -53,11 +47,6 @@ def test_the_map_replaces_the_default_so_that_the_extrinsic_reward_must_be_liste
 def test_signals_come_in_the_same_order_however_the_file_has_them(load):
     config = load("behaviors: {B: {reward_signals: {rnd: {}, gail: {demo_path: a}, curiosity: {}, extrinsic: {}}}}")
     assert list(config.behaviors["B"].signals) == ["extrinsic", "curiosity", "gail", "rnd"]
-
-
-def test_only_the_signals_that_were_asked_for_are_in_plain_data(load):
-    config = load("behaviors: {B: {reward_signals: {rnd: {}}}}")
-    assert list(config.to_plain()["behaviors"]["B"]["reward_signals"]) == ["rnd"]
 
 
 @pytest.mark.parametrize("name", ["curiosity", "gail", "rnd"])
@@ -117,42 +106,19 @@ MISTAKES = [
     ("{}", ": is empty; list at least one signal, such as 'extrinsic: {}', or leave the key out to use that default"),
     ("", ": an empty value (null) is not valid; expected a map of keys and values"),
     ("[extrinsic]", ": a list is not valid; expected a map"),
-    (
-        ("{extrinsic: }"),
-        ".extrinsic: an empty value (null) is not valid; expected a map of keys and values ('{}' uses the",
-    ),
-    ("{extrinsic: 1.0}", ".extrinsic: 1.0 is not valid; expected a map"),
+    ("{extrinsic: }", ".extrinsic: an empty value (null) is not valid; expected a map of keys and values ('{}' uses"),
     ("{extrinsc: {}}", ".extrinsc: unknown key; did you mean 'extrinsic'?"),
-    ("{GAIL: {demo_path: a}}", ".GAIL: unknown key; did you mean 'gail'?"),
-    (
-        "{entropy: {}}",
-        ".entropy: unknown key; expected one of curiosity, extrinsic, gail, rnd, or your own name with 'use: module:",
-    ),
-    ("{own: null}", ".own: unknown key"),
+    ("{entropy: {}}", ".entropy: unknown key; expected one of curiosity, extrinsic, gail, rnd, or your own name with"),
     ("{own: {use: Mine}}", ".own.use: 'Mine' is not valid; expected module:Name"),
-    ("{own: {use: my:Own, wiht: {}}}", ".own.wiht: unknown key; did you mean 'with'?"),
-    ("{own: {use: my:Own, gamma: 2}}", ".own.gamma: 2 is out of range"),
     ("{rnd: {use: my:Own}}", ".rnd.use: unknown key"),
     ("{strength: 1}", ".strength: unknown key here; it belongs under 'extrinsic'"),
     ("{extrinsic: {}, reward_signal_num_update: 4}", ".reward_signal_num_update: unknown key, from an older format"),
-    ("{extrinsic: {gamma: 1.1}}", ".extrinsic.gamma: 1.1 is out of range"),
     ("{extrinsic: {strength: .nan}}", ".extrinsic.strength: nan is not valid; expected"),
     ("{extrinsic: {gama: 1}}", ".extrinsic.gama: unknown key; did you mean 'gamma'?"),
     ("{extrinsic: {learning_rate: 1}}", ".extrinsic.learning_rate: unknown key here; it belongs under 'behaviors.B.re"),
     ("{gail: {}}", ".gail.demo_path: is required but missing: Demonstrations"),
-    ("{gail: {demo_path: ''}}", ".gail.demo_path: is empty"),
-    ("{gail: {demo_path: null}}", ".gail.demo_path: an empty value (null) is not valid; expected text"),
-    ("{gail: {demo_path: a, use_vale: true}}", ".gail.use_vale: unknown key; did you mean 'use_vail'?"),
-    ("{gail: {demo_path: a, use_actions: 1}}", ".gail.use_actions: 1 is not valid; expected true or false"),
-    ("{curiosity: {learning_rate: 0}}", ".curiosity.learning_rate: 0 is out of range"),
-    ("{curiosity: {encoding_size: 0}}", ".curiosity.network_settings.hidden_units: 0 is out of range"),
     ("{curiosity: {demo_path: a}}", ".curiosity.demo_path: unknown key here; it belongs under 'behaviors.B.reward_si"),
-    (
-        "{curiosity: {hidden_units: 9}}",
-        ".curiosity.hidden_units: unknown key here; it belongs under 'network_settings'",
-    ),
-    ("{rnd: {network_settings: {num_layers: 0}}}", ".rnd.network_settings.num_layers: 0 is out of range"),
-    ("{rnd: {network_settings: null}}", ".rnd.network_settings: an empty value (null) is not valid; expected a map"),
+    ("{curiosity: {hidden_units: 9}}", ".curiosity.hidden_units: unknown key here; it belongs under"),
 ]
 
 
@@ -181,11 +147,6 @@ def test_all_mistakes_of_all_signals_are_reported_at_once(mistakes_of):
     ]
 
 
-def test_equal_settings_are_equal_however_they_were_given():
-    given = RewardSignals.model_validate({"extrinsic": {"gamma": 0.99}})
-    assert given == BehaviorSettings().reward_signals
-
-
 OWN = "{bonus: {use: my.module:Bonus, with: {scale: 2}, gamma: 0.5}, rnd: {}}"
 
 
@@ -198,15 +159,3 @@ def test_a_signal_of_ones_own_has_any_other_name_and_comes_last(load):
         assert isinstance(bonus, OwnSignalSettings)
         assert (bonus.use, bonus.with_, bonus.gamma, bonus.strength) == ("my.module:Bonus", {"scale": 2}, 0.5, 1.0)
         assert each.behaviors["B"].reward_signals.class_of("bonus") == "my.module:Bonus"
-
-
-def test_a_signal_of_ones_own_is_inherited_key_by_key_and_dropped_by_null(load):
-    text = f"""
-        default_settings: {{reward_signals: {OWN}}}
-        behaviors: {{A: {{reward_signals: {{bonus: {{gamma: 0.6}}}}}}, B: {{reward_signals: {{bonus: null}}}}}}
-    """
-    config = load(text)
-    for each in (config, RunConfig.from_plain(config.to_plain())):
-        assert list(each.behaviors["B"].signals) == ["rnd"]
-        assert each.behaviors["A"].signals["bonus"].gamma == 0.6
-        assert list(each.behavior_settings("unlisted").signals) == ["rnd", "bonus"]

@@ -15,67 +15,30 @@ from headrace.config import (
     UniformSampler,
 )
 from headrace.config.pipeline import PipelineSettings
-from headrace.config.sections import CheckpointSettings, RecordSettings, ReplaySettings
+from headrace.config.sections import CheckpointSettings, ReplaySettings
 
 ONE = "behaviors: {B: {}}\n"
 TWO = "behaviors: {B: {}, C: {}}\n"
 
 
-def test_the_sections_of_ml_agents_have_its_defaults():
-    assert EnvSettings().model_dump() == {
-        "env_path": None,
-        "env_args": None,
-        "base_port": 5005,
-        "num_envs": 1,
-        "num_areas": 1,
-        "timeout_wait": 60,
-        "seed": -1,
-        "max_lifetime_restarts": 10,
-        "restarts_rate_limit_n": 1,
-        "restarts_rate_limit_period_s": 60,
-        "side_channels": (),
-        "listen": "localhost",
-        "max_message_mib": 512,  # these three are ours
-        "on_close": "end",
-    }
-    assert EngineSettings().model_dump() == {
-        "width": 84,
-        "height": 84,
-        "quality_level": 5,
-        "time_scale": 20.0,
-        "target_frame_rate": -1,
-        "capture_frame_rate": 60,
-        "no_graphics": False,
-        "no_graphics_monitor": False,
-    }
-    assert CheckpointSettings().keep == 2  # which ML-Agents has not
-    assert CheckpointSettings().model_dump(exclude={"keep"}) == {
-        "run_id": "ppo",
-        "initialize_from": None,
-        "load_model": False,
-        "resume": False,
-        "force": False,
-        "train_model": False,
-        "inference": False,
-        "results_dir": "results",
-    }
+@pytest.mark.parametrize(
+    ("section", "defaults"),
+    [
+        (EnvSettings, {"base_port": 5005, "num_envs": 1, "num_areas": 1, "timeout_wait": 60, "seed": -1}),
+        (EnvSettings, {"max_lifetime_restarts": 10, "restarts_rate_limit_n": 1, "restarts_rate_limit_period_s": 60}),
+        (EngineSettings, {"width": 84, "height": 84, "quality_level": 5, "time_scale": 20.0, "no_graphics": False}),
+        (EngineSettings, {"target_frame_rate": -1, "capture_frame_rate": 60, "no_graphics_monitor": False}),
+        (CheckpointSettings, {"run_id": "ppo", "resume": False, "force": False, "results_dir": "results"}),
+    ],
+)
+def test_the_sections_of_ml_agents_have_its_defaults(section, defaults):
+    assert defaults.items() <= section().model_dump().items()
 
 
 def test_a_run_has_neither_environment_nor_streams_unless_they_are_given(load):
     config = load(ONE)
     assert (config.environment, config.evaluation, config.record, config.replay) == (None, None, None, None)
     assert (config.torch_settings.device, config.debug, config.environment_parameters) == (None, False, None)
-
-
-def test_the_pipeline_uses_processes_and_chooses_the_lag_by_default():
-    pipeline = PipelineSettings()
-    assert (pipeline.hosts.actors.kind, pipeline.hosts.actors.replicas) == ("process", 1)
-    assert (pipeline.hosts.learners.kind, pipeline.max_policy_lag, pipeline.deterministic) == (
-        "process",
-        "auto",
-        False,
-    )
-    assert (pipeline.queues.trajectories.maxlen, pipeline.queues.slab_bytes, pipeline.stages) == (4, None, ())
 
 
 def test_evaluation_is_hosted_as_actors_are_unless_it_says_otherwise():
@@ -122,11 +85,6 @@ def test_kind_mlagents_names_its_behaviors_itself(load):
     assert RunConfig.from_plain(config.to_plain()).environment == config.environment
 
 
-def test_side_channels_are_classes(load):
-    config = load(ONE + "env_settings: {env_path: game, side_channels: ['mine:Channel']}\n")
-    assert config.env_settings.side_channels == ("mine:Channel",)
-
-
 def test_the_behavior_of_an_environment_is_the_only_one_unless_given(load):
     environment = "environment: {kind: gymnasium, id: CartPole-v1%s}\n"
     assert load(ONE + environment % "").environment.behavior == "B"
@@ -146,24 +104,10 @@ def test_a_stage_is_called_as_its_class_unless_it_has_a_name():
     assert (stage.after, stage.host) == ("agent_processor", None)
 
 
-def test_a_stage_may_be_one_that_an_installed_package_offers():
-    stage = StagePlacement.model_validate({"use": "clip-reward"})
-    assert (stage.use, stage.name) == ("clip-reward", "clip-reward")
-
-
-def test_a_statistics_writer_without_arguments_is_its_name(load):
-    config = load(ONE + "pipeline: {statistics_writers: [csv, {use: wandb, with: {mode: offline}}]}")
-    assert [writer.use for writer in config.pipeline.statistics_writers] == ["csv", "wandb"]
-
-
-def test_statistics_writers_have_arguments(load):
-    config = load(ONE + "pipeline: {statistics_writers: [{use: 'my.writers:Json', with: {file: a.json}}]}")
-    (writer,) = config.pipeline.statistics_writers
-    assert (writer.use, writer.with_) == ("my.writers:Json", {"file": "a.json"})
-
-
-def test_streams_of_the_trainers_receiver_of_all_behaviors_are_recorded_by_default():
-    assert (RecordSettings().edges, RecordSettings().behaviors) == (("trainer",), "all")
+def test_statistics_writers_are_names_or_have_arguments(load):
+    config = load(ONE + "pipeline: {statistics_writers: [csv, {use: 'my.writers:Json', with: {file: a.json}}]}")
+    csv, json = config.pipeline.statistics_writers
+    assert (csv.use, json.use, json.with_) == ("csv", "my.writers:Json", {"file": "a.json"})
 
 
 @pytest.mark.parametrize(("given", "taken"), [("max", "max"), ("realtime", "realtime"), (2, 2.0), ("1e1", 10.0)])
@@ -232,235 +176,57 @@ def test_a_lesson_by_a_rating_that_can_not_change_is_warned_about(load, ghosts: 
     assert [text.startswith(start) for text in without_places(config.warnings) if "'Elo'" in text] == [True] * warned
 
 
-def test_thresholds_may_be_negative(load):
-    lessons = "[{name: a, value: 1, completion_criteria: {behavior: B, threshold: -0.5}}, {name: b, value: 2}]"
-    config = load(f"{ONE}environment_parameters: {{h: {{curriculum: {lessons}}}}}")
-    assert config.environment_parameters["h"].curriculum[0].completion_criteria.threshold == -0.5
-
-
 CARTPOLE = "environment: {kind: gymnasium, id: CartPole-v1%s}"
 MISTAKES = [
     ("environment: {}", "environment.kind: is required but missing: `builtin`"),
-    (
-        "environment: {kind: gymnasum, id: A}",
-        "environment.kind: 'gymnasum' is not valid; expected 'builtin', 'gymnasium'",
-    ),
-    (
-        "environment: {kind: unity, id: A}",
-        "environment.id: can't be combined with kind 'unity', only with kinds 'builtin', 'gymnasium' and",
-    ),
-    (
-        "environment: {kind: unity, outcome: last_reward}",
-        "environment.outcome: can't be combined with kind 'unity', only with",
-    ),
-    (
-        "environment: {kind: mlagents}",
-        "environment: needs 'factory', which names the environment to create; add a line such as 'factory: "
-        "my_module:make_environment'",
-    ),
-    (
-        "environment: {kind: mlagents, factory: 'a:b', behavior: B}",
-        "environment.behavior: can't be combined with kind 'mlagents'",
-    ),
-    (
-        "environment: {kind: gymnasium}",
-        "environment: needs 'id' or 'factory', which names the environment to create; add a line such as 'id: "
-        "CartPole-v1'",
-    ),
+    ("environment: {kind: gymnasum, id: A}", "environment.kind: 'gymnasum' is not valid; expected 'builtin',"),
+    ("environment: {kind: unity, id: A}", "environment.id: can't be combined with kind 'unity', only with kinds"),
+    ("environment: {kind: mlagents}", "environment: needs 'factory', which names the environment to create; add a"),
+    ("environment: {kind: gymnasium}", "environment: needs 'id' or 'factory', which names the environment to create;"),
     (CARTPOLE % ", factory: 'a:b'", "environment.factory: can't be combined with 'id'; keep one of the two"),
-    (CARTPOLE % ", num_envs: 0", "environment.num_envs: 0 is out of range"),
-    (CARTPOLE % ", options: [1]", "environment.options: a list is not valid; expected a map"),
     (CARTPOLE % ", behavior: D", "environment.behavior: 'D' is not listed under behaviors; listed: B"),
-    (
-        "environment: {kind: gymnasium, factory: a.b}",
-        "environment.factory: 'a.b' is not valid; expected module:Name",
-    ),
-    (
-        "environment: {kind: builtin}",
-        "environment: needs 'id', which names the environment to create; add a line such as 'id: Volley'",
-    ),
-    (
-        "environment: {kind: builtin, id: V, factory: 'a:b'}",
-        "environment.factory: can't be combined with kind 'builtin'",
-    ),
+    ("environment: {kind: gymnasium, factory: a.b}", "environment.factory: 'a.b' is not valid; expected module:Name"),
+    ("environment: {kind: builtin, id: V, factory: 'a:b'}", "environment.factory: can't be combined with kind"),
     ("env_settings: {num_envs: 2}", "env_settings.num_envs: 2 environments need a program to start: add 'environment'"),
-    (
-        "pipeline: {hosts: {actors: {replicas: 2}}}",
-        "pipeline.hosts.actors.replicas: 2 actors with separate environments need",
-    ),
-    (
-        "env_settings: {env_path: a, side_channels: [b]}",
-        "env_settings.side_channels.0: 'b' is not valid; expected module:Name",
-    ),
-    (
-        "env_settings: {env_path: a, base_port: 65530, num_envs: 10}",
-        "env_settings.base_port: 65530 leaves too few ports for 10 environments",
-    ),
-    (
-        "env_settings: {env_path: a, base_port: 65530, num_envs: 5}\nevaluation: {every: 5}",
-        "env_settings.base_port: 65530 leaves too few ports for 10 environments",
-    ),
-    (
-        "env_settings: {env_path: a, num_envs: 300}",
-        "env_settings.num_envs: 300 exceeds the limit of 256 environments in one actor",
-    ),
-    (
-        "env_settings: {listen: my-host}",
-        "env_settings.listen: 'my-host' is not valid; expected localhost (this machine only), an address of this "
-        "machine such as",
-    ),
-    ("env_settings: {max_message_mib: 2048}", "env_settings.max_message_mib: 2048 is out of range; expected a number"),
-    ("env_settings: {num_areas: 0}", "env_settings.num_areas: 0 is out of range"),
-    (
-        "env_settings: {base_port: 65536}",
-        "env_settings.base_port: 65536 is out of range; expected a number at most",
-    ),
+    ("pipeline: {hosts: {actors: {replicas: 2}}}", "pipeline.hosts.actors.replicas: 2 actors with separate"),
+    ("env_settings: {env_path: a, side_channels: [b]}", "env_settings.side_channels.0: 'b' is not valid; expected"),
+    ("env_settings: {env_path: a, base_port: 65530, num_envs: 10}", "env_settings.base_port: 65530 leaves too few"),
+    ("env_settings: {env_path: a, num_envs: 300}", "env_settings.num_envs: 300 exceeds the limit of 256 environments"),
+    ("env_settings: {listen: my-host}", "env_settings.listen: 'my-host' is not valid; expected localhost (this"),
+    ("env_settings: {base_port: 65536}", "env_settings.base_port: 65536 is out of range; expected a number at most"),
     ("env_settings: {env_args: --fast}", "env_settings.env_args: '--fast' is not valid; expected a list"),
-    (
-        "env_settings: {env_path: 1.5}",
-        "env_settings.env_path: 1.5 is not valid; expected text; put it in quotes",
-    ),
-    (
-        "env_settings:",
-        "env_settings: an empty value (null) is not valid; expected a map of keys and values; give it keys",
-    ),
-    ("engine_settings: {time_scale: 0}", "engine_settings.time_scale: 0 is out of range"),
+    ("env_settings:", "env_settings: an empty value (null) is not valid; expected a map of keys and values; give it"),
     ("engine_settings: {widht: 1}", "engine_settings.widht: unknown key; did you mean 'width'?"),
     ("checkpoint_settings: {run_id: a/b}", "checkpoint_settings.run_id: 'a/b' is not a valid folder name"),
-    ("checkpoint_settings: {run_id: '..'}", "checkpoint_settings.run_id: '..' is not a valid folder name"),
-    (
-        "checkpoint_settings: {resume: 'no'}",
-        "checkpoint_settings.resume: 'no' is not valid; expected true or false",
-    ),
-    (
-        "torch_settings: {device: gpu}",
-        "torch_settings.device: 'gpu' is not a torch device; expected a name like 'cpu', 'cuda'",
-    ),
-    ("torch_settings: {device: 'cuda:one'}", "torch_settings.device: 'cuda:one' is not a torch device"),
-    ("torch_settings: {devise: cpu}", "torch_settings.devise: unknown key; did you mean 'device'?"),
+    ("torch_settings: {device: gpu}", "torch_settings.device: 'gpu' is not a torch device; expected a name like"),
     ("debug: 'true'", "debug: 'true' is not valid; expected true or false; write true, without quotes"),
     ("monitor: {port: 1}", "monitor.port: unknown key; expected one of control, listen"),
-    ("observer: {port: 1}", "observer: unknown key; expected one of behaviors,"),
     ("evaluation: {every: 5}", "evaluation: needs separate environments, but the Unity Editor is a single environment"),
     (CARTPOLE % "" + "\nevaluation: {episodes: 5}", "evaluation.every: is required but missing"),
-    (
-        "record: {edges: [trainers]}",
-        "record.edges.0: 'trainers' is not valid; expected 'agent_processor' or 'trai",
-    ),
-    ("record: {edges: []}", "record.edges: is empty; expected at least one"),
-    (
-        "record: {behaviors: B}",
-        "record.behaviors: 'B' is not valid; expected 'all' or a list of behaviour names",
-    ),
+    ("record: {edges: [trainers]}", "record.edges.0: 'trainers' is not valid; expected 'agent_processor' or 'trai"),
+    ("record: {behaviors: B}", "record.behaviors: 'B' is not valid; expected 'all' or a list of behaviour names"),
     ("record: {behaviors: [D]}", "record.behaviors.0: 'D' is not listed under behaviors"),
-    ("replay: {}", "replay.streams: is required but missing"),
     ("replay: {streams: []}", "replay.streams: is empty; expected at least one"),
-    (
-        "replay: {streams: [a], speed: fast}",
-        "replay.speed: 'fast' is not valid; expected 'max', 'realtime', or a",
-    ),
-    ("replay: {streams: [a], speed: 0}", "replay.speed: 0 is not valid"),
-    ("replay: {streams: [a], speed: true}", "replay.speed: True is not valid"),
-    (
-        "pipeline: {max_policy_lag: -1}",
-        "pipeline.max_policy_lag: -1 is not valid; expected 'auto' or a whole number from 0 to 1000000",
-    ),
-    (
-        "pipeline: {max_policy_lag: fast}",
-        "pipeline.max_policy_lag: 'fast' is not valid; expected 'auto' or a whole number from 0 to 1000000",
-    ),
-    (
-        "pipeline: {max_policy_lag: 1e7}",
-        "pipeline.max_policy_lag: 10000000.0 is not valid; expected 'auto' or a whole number from 0 to 1000000",
-    ),
-    (
-        "pipeline: {deterministic: true, max_policy_lag: 1}",
-        "pipeline.max_policy_lag: 1 conflicts with 'deterministic: t",
-    ),
-    (
-        "pipeline: {deterministic: true, hosts: {learners: {kind: process}}}",
-        "pipeline.hosts.learners.kind: 'process' conflicts with 'deterministic: true', which needs 'inline'",
-    ),
-    (
-        "pipeline: {hosts: {actors: {resources: {gpus: 1}}}}",
-        "pipeline.hosts.actors.resources: hosts of kind 'process' can't request resources; leave the resources out, "
-        "or use kind: ray",
-    ),
+    ("replay: {streams: [a], speed: fast}", "replay.speed: 'fast' is not valid; expected 'max', 'realtime', or a"),
+    ("pipeline: {max_policy_lag: -1}", "pipeline.max_policy_lag: -1 is not valid; expected 'auto' or a whole number"),
+    ("pipeline: {deterministic: true, max_policy_lag: 1}", "pipeline.max_policy_lag: 1 conflicts with"),
+    ("pipeline: {deterministic: true, hosts: {learners: {kind: process}}}", "pipeline.hosts.learners.kind: 'process'"),
+    ("pipeline: {hosts: {actors: {resources: {gpus: 1}}}}", "pipeline.hosts.actors.resources: hosts of kind"),
     (
         "pipeline: {hosts: {actors: {kind: ray, resources: {custom: {licence: one}}}}}",
         "pipeline.hosts.actors.resources.custom: 'licence' is 'one'; expected a non-negative number",
     ),
-    (
-        "pipeline: {hosts: {actors: {kind: thread}}}",
-        "pipeline.hosts.actors.kind: 'thread' is not valid; expected",
-    ),
-    (
-        "pipeline: {hosts: {replay: {kind: process}}}",
-        "pipeline.hosts.replay.kind: has no effect: only trainer_type 'sac' has a replay buffer",
-    ),
-    (
-        "pipeline: {deterministic: true, hosts: {evaluation: {kind: process}}}",
-        "pipeline.hosts.evaluation.kind: 'process' conflicts with 'deterministic: true'",
-    ),
-    ("pipeline: {hosts: {actors: {replicas: 0}}}", "pipeline.hosts.actors.replicas: 0 is out of range"),
-    (
-        "pipeline: {queues: {trajectories: {maxlen: 0}}}",
-        "pipeline.queues.trajectories.maxlen: 0 is out of range",
-    ),
+    ("pipeline: {hosts: {actors: {kind: thread}}}", "pipeline.hosts.actors.kind: 'thread' is not valid; expected"),
+    ("pipeline: {hosts: {replay: {kind: process}}}", "pipeline.hosts.replay.kind: has no effect: only trainer_type"),
     ("pipeline: {queues: {policies: {maxlen: 1}}}", "pipeline.queues.policies: unknown key"),
-    ("pipeline: {queues: {slab_bytes: 100}}", "pipeline.queues.slab_bytes: 100 is out of range"),
-    (
-        "pipeline: {deterministic: true, hosts: {actors: {replicas: 2}}}",
-        "pipeline.hosts.actors.replicas: 2 conflicts with 'deterministic: true', which needs 1",
-    ),
-    (
-        "pipeline: {stages: [{use: my.stages.Clip}]}",
-        "pipeline.stages.0.use: 'my.stages.Clip' is neither of the form module:Class nor a name that an installed "
-        "package provides (entry-point group headrace.stages); did you mean 'my.stages:Clip'?",
-    ),
-    (
-        "pipeline: {stages: [{use: my stage}]}",
-        "pipeline.stages.0.use: 'my stage' is neither of the form module:Class",
-    ),
-    (
-        "pipeline: {statistics_writers: [{use: JsonLines}]}",
-        "pipeline.statistics_writers.0.use: 'JsonLines' is not a statistics writer; expected 'csv', 'wandb', 'mlflow', "
-        "or",
-    ),
-    (
-        "pipeline: {statistics_writers: [{with: {file: a}}]}",
-        "pipeline.statistics_writers.0.use: is required but missing",
-    ),
-    ("pipeline: {stages: [{after: ghost}]}", "pipeline.stages.0.use: is required but missing"),
-    (
-        "pipeline: {stages: [{use: 'a:B', after: trainer}]}",
-        "pipeline.stages.0.after: 'trainer' is not valid; expec",
-    ),
-    (
-        "pipeline: {stages: [{use: 'a:B', after: ghost}]}",
-        "pipeline.stages.0.after: the ghost stage exists only with",
-    ),
-    (
-        "pipeline: {stages: [{use: 'a:B', host: actor}]}",
-        "pipeline.stages.0.host: 'actor' is not valid; expected 'm",
-    ),
-    (
-        "pipeline: {stages: [{use: 'a:B', behaviors: [b]}]}",
-        "pipeline.stages.0.behaviors.0: 'b' is not listed under",
-    ),
-    (
-        "pipeline: {stages: [{use: 'a:B', with_: {}}]}",
-        "pipeline.stages.0.with_: unknown key; did you mean 'with'?",
-    ),
-    (
-        "pipeline: {stages: [{use: 'a:B'}, {use: 'c:B'}]}",
-        "pipeline.stages.1: is a second stage called 'B'; give one",
-    ),
-    (
-        "pipeline: {supervision: {main: {warn_s: 10, end_s: 5}}}",
-        "pipeline.supervision.main.end_s: 5 is less than warn_s (10",
-    ),
-    ("pipeline: {stages: {use: 'a:B'}}", "pipeline.stages: a map is not valid; expected a list"),
+    ("pipeline: {deterministic: true, hosts: {actors: {replicas: 2}}}", "pipeline.hosts.actors.replicas: 2 conflicts"),
+    ("pipeline: {stages: [{use: my.stages.Clip}]}", "pipeline.stages.0.use: 'my.stages.Clip' is neither of the form"),
+    ("pipeline: {statistics_writers: [{use: JsonLines}]}", "pipeline.statistics_writers.0.use: 'JsonLines' is not a"),
+    ("pipeline: {stages: [{use: 'a:B', after: trainer}]}", "pipeline.stages.0.after: 'trainer' is not valid; expec"),
+    ("pipeline: {stages: [{use: 'a:B', after: ghost}]}", "pipeline.stages.0.after: the ghost stage exists only with"),
+    ("pipeline: {stages: [{use: 'a:B', behaviors: [b]}]}", "pipeline.stages.0.behaviors.0: 'b' is not listed under"),
+    ("pipeline: {stages: [{use: 'a:B'}, {use: 'c:B'}]}", "pipeline.stages.1: is a second stage called 'B'; give one"),
+    ("pipeline: {supervision: {main: {warn_s: 10, end_s: 5}}}", "pipeline.supervision.main.end_s: 5 is less than"),
 ]
 
 
@@ -477,43 +243,17 @@ RANGES = "{sampler_type: multirangeuniform, sampler_parameters: {intervals: [%s]
 CRITERIA = "{curriculum: [{name: a, value: 1, completion_criteria: {%s}}, {name: b, value: 2}]}"
 PARAMETER_MISTAKES = [
     ("text", ": 'text' is not valid; expected a number"),
-    (
-        "{sampler_type: unifrm, sampler_parameters: {}}",
-        ".sampler_type: 'unifrm' is not valid; expected 'constant', ",
-    ),
+    ("{sampler_type: unifrm, sampler_parameters: {}}", ".sampler_type: 'unifrm' is not valid; expected 'constant', "),
     ("{sampler_parameters: {}}", ".sampler_type: is required but missing; expected 'constant', 'uniform', "),
-    ("{sampler_type: gaussian}", ".sampler_parameters: is required but missing"),
     (UNIFORM % "min_vale: 1", ".sampler_parameters.min_vale: unknown key; did you mean 'min_value'?"),
     (UNIFORM % "min_value: 2", ".sampler_parameters.min_value: 2 is greater than max_value (1)"),
-    (RANGES % "[1, 2, 3]", ".sampler_parameters.intervals.0: has 3 numbers; expected a pair"),
     (RANGES % "[0, 1], [2, 1]", ".sampler_parameters.intervals.1: 2 is greater than 1"),
-    (RANGES % "[0, a]", ".sampler_parameters.intervals.0.1: 'a' is not valid; expected a number"),
-    (RANGES % "", ".sampler_parameters.intervals: is empty"),
     ("{curriculum: []}", ".curriculum: is empty; expected at least one"),
-    (
-        "{curriculum: [{name: a, value: 1}, {name: b, value: 2}]}",
-        ".curriculum.0: lesson 'a' has no completion_crite",
-    ),
-    ("{curriculum: [{name: a}]}", ".curriculum.0.value: is required but missing"),
-    ("{curriculum: [{value: 1}]}", ".curriculum.0.name: is required but missing"),
-    (
-        "{curriculum: [{name: a, value: 1, valu: 2}]}",
-        ".curriculum.0.valu: unknown key; did you mean 'value'?",
-    ),
-    (CRITERIA % "measure: reward", ".curriculum.0.completion_criteria.behavior: is required but missing"),
-    (
-        CRITERIA % "behavior: D",
-        ".curriculum.0.completion_criteria.behavior: 'D' is not listed under behaviors",
-    ),
+    ("{curriculum: [{name: a, value: 1}, {name: b, value: 2}]}", ".curriculum.0: lesson 'a' has no completion_crite"),
+    (CRITERIA % "behavior: D", ".curriculum.0.completion_criteria.behavior: 'D' is not listed under behaviors"),
     (CRITERIA % "behavior: B, measure: score", ".curriculum.0.completion_criteria.measure: 'score' is not valid"),
-    (
-        CRITERIA % "behavior: B, measure: Elo",
-        ".curriculum.0.completion_criteria.measure: 'Elo' needs self_play, which B does not have",
-    ),
-    (
-        CRITERIA % "behavior: B, measure: progress, threshold: 5",
-        ".curriculum.0.completion_criteria.threshold: 5 is not a fraction of max_steps",
-    ),
+    (CRITERIA % "behavior: B, measure: Elo", ".curriculum.0.completion_criteria.measure: 'Elo' needs self_play,"),
+    (CRITERIA % "behavior: B, measure: progress, threshold: 5", ".curriculum.0.completion_criteria.threshold: 5 is"),
 ]
 
 
@@ -532,10 +272,7 @@ def test_a_mistake_in_a_parameter_says_what_was_expected(mistakes_of, body: str,
         ("behaviors: {B: }", "config.yaml:1: behaviors.B: an empty value (null) is not valid; expected a map"),
         ("behaviors: {a/b: {}}", "config.yaml:1: behaviors.a/b: is not a valid behaviour name"),
         ("behaviors: {'B?team=0': {}}", "config.yaml:1: behaviors.B?team=0: is not a valid behaviour name"),
-        (
-            TWO + CARTPOLE % "",
-            "config.yaml:2: environment: needs 'behavior', the behaviour name of its agents, because 2",
-        ),
+        (TWO + CARTPOLE % "", "config.yaml:2: environment: needs 'behavior', the behaviour name of its agents,"),
         ("- behaviors", "config.yaml:1: is a list; expected a map"),
         ("", "config.yaml: is empty; expected at least 'behaviors'"),
     ],
@@ -543,12 +280,6 @@ def test_a_mistake_in_a_parameter_says_what_was_expected(mistakes_of, body: str,
 def test_a_file_must_say_what_to_train(mistakes_of, text: str, expected: str):
     (mistake,) = mistakes_of(text)
     assert expected in mistake
-
-
-def test_what_is_for_later_versions_of_unity_alone_is_accepted(load):
-    config = load(f"{ONE}env_settings: {{env_path: games/ball, num_envs: 4, env_args: [--port, 3]}}\n")
-    assert isinstance(config, RunConfig)
-    assert config.env_settings.env_args == ("--port", "3")
 
 
 def test_all_that_is_wrong_with_parameters_and_lessons_is_reported_at_once(mistakes_of):
@@ -582,12 +313,6 @@ def test_all_that_is_wrong_with_parameters_and_lessons_is_reported_at_once(mista
 
 
 DISTANCE = "environment_parameters.distance.curriculum"
-
-
-def test_a_criterion_that_lacks_a_key_is_not_taken_for_none(mistakes_of):
-    lessons = "[{name: a, value: 1, completion_criteria: {measure: reward}}, {name: b, value: 2}]"
-    (mistake,) = mistakes_of(f"behaviors: {{B: {{}}}}\nenvironment_parameters: {{distance: {{curriculum: {lessons}}}}}")
-    assert mistake.startswith(f"config.yaml:2: {DISTANCE}.0.completion_criteria.behavior: is required but missing")
 
 
 def test_what_is_wrong_with_one_stage_does_not_hide_what_is_wrong_with_the_next(mistakes_of):

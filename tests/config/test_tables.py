@@ -5,35 +5,15 @@ import sys
 import pytest
 
 from headrace.config import ConfigError, tables
-from headrace.config.tables import Table, import_plugins, plugin_modules
+from headrace.config.tables import Table, import_plugins
 
 
 @pytest.fixture(autouse=True)
-def _as_before(monkeypatch):
-    monkeypatch.setattr(tables, "_adders", {})
+def _plugins_unknown():
+    """Installed packages are looked for again."""
     tables._import_plugins.cache_clear()
     yield
     tables._import_plugins.cache_clear()
-
-
-def test_the_module_that_adds_an_entry_is_remembered():
-    table = Table(ours=1)
-    tables._adders.clear()
-
-    table["theirs"] = 2
-    tables._adders.clear()
-    table.update(more=3)
-
-    assert dict(table) == {"ours": 1, "theirs": 2, "more": 3}
-    assert plugin_modules() == [__name__]
-
-
-def test_a_script_is_remembered_by_its_file_and_headrace_not_at_all(monkeypatch):
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/somewhere/train.py", raising=False)
-    monkeypatch.setattr(tables, "_adders", {"__main__": None, "headrace.config.trainers": None, "kinds": None})
-
-    assert plugin_modules() == ["train", "kinds"]
 
 
 def test_modules_of_another_process_are_imported_once(tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ def test_what_can_not_be_learned_from_is_noted(capfd):
 
 
 @pytest.mark.lengthy
-def test_it_plays_until_the_game_ends(capfd):
+def test_the_check_plays_until_the_game_ends(capfd):
     assert main(["play", *PROGRAM, "--fault=end", "--fault_at=1500"]) == 0
     said = capfd.readouterr().out
     assert "mean return" in said

@@ -43,10 +43,6 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are():
         headrace.train  # noqa: B018
 
 
-def test_dir_lists_the_public_names():
-    assert dir(headrace) == list(headrace.__all__)
-
-
 def test_to_import_the_package_imports_nothing_else_of_ours():
     listed = (
         "import sys, headrace; "

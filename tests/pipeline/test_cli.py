@@ -87,16 +87,6 @@ def test_help_and_validation_import_nothing_heavy_and_write_nothing(good, tmp_pa
     assert "behavior Pole" in done.stdout
 
 
-def test_help_names_options_and_shows_examples(capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["--help"])
-    assert end.value.code == 0
-    text = capsys.readouterr().out
-    for option in ("--run-id", "--resume", "--force", "--record", "--replay", "--set", "--validate"):
-        assert option in text
-    assert "examples:" in text
-
-
 def test_the_version_is_that_of_headrace(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--version"])
@@ -144,46 +134,12 @@ def test_environment_parameters_are_shown(tmp_path, capsys):
     ]
 
 
-def test_every_mistake_is_reported_with_file_and_line(tmp_path, capsys):
-    path = tmp_path / "bad.yaml"
-    path.write_text(THREE_MISTAKES, encoding="utf-8")
-    assert main([str(path), "--validate"]) == 2
-    shown = capsys.readouterr()
-    lines = shown.err.splitlines()
-    assert [line.partition(": ")[0] for line in lines] == [f"{path}:5", f"{path}:6", f"{path}:7"]
-    assert "behaviors.Pole.max_step: unknown key; did you mean 'max_steps'?" in lines[0]
-    assert shown.out == ""
-
-
 def test_a_mistake_stops_a_run_before_it_starts(tmp_path, monkeypatch, in_this_process):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "bad.yaml"
     path.write_text(THREE_MISTAKES, encoding="utf-8")
     assert f"{path}:5: " in in_this_process(main, str(path), status=2)
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_mistake_in_set_is_reported_with_the_argument(good, capsys):
-    assert main([str(good), "--validate", "--set", "behaviors.Pole.max_steps=soon"]) == 2
-    assert capsys.readouterr().err.startswith("--set behaviors.Pole.max_steps=soon: behaviors.Pole.max_steps: ")
-
-
-@pytest.mark.parametrize("name", ["missing.yaml", "."])
-def test_a_file_that_can_not_be_read_is_named(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main([name, "--validate"]) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith(f"{name}: ")
-    assert len(shown.splitlines()) == 1
-
-
-def test_what_has_no_effect_is_a_warning_and_no_mistake(tmp_path, capsys):
-    path = tmp_path / "old.yaml"
-    path.write_text(GOOD + "checkpoint_settings: {load_model: true}\n", encoding="utf-8")
-    assert main([str(path), "--validate", "--no-env-check"]) == 0
-    shown = capsys.readouterr()
-    assert re.match(r"warning: .*load_model", shown.err)
-    assert "behavior Pole:" in shown.out
 
 
 @pytest.mark.parametrize("arguments", [["--seed", "soon"], ["--no-such-option"], ["--seed"]])
@@ -243,12 +199,6 @@ def test_an_old_file_is_printed_in_todays_form_and_nothing_beside_it(tmp_path, c
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_old_file_that_can_not_be_converted_is_a_mistake(tmp_path, capsys):
-    assert main(["--convert", str(tmp_path / "missing.yaml")]) == 2
-    shown = capsys.readouterr()
-    assert (shown.out, "no such file" in shown.err) == ("", True)
-
-
 def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_status_of_its_own(tmp_path, capsys):
     path = tmp_path / "sac.yml"
     path.write_text("Own-v0: {n_timesteps: 9000}\nHard-v0: {n_timesteps: 9000, n_steps: 3}\n", encoding="utf-8")
@@ -266,10 +216,7 @@ def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_statu
         (["--convert", "FILE"], "name the environment, as in 'run-pipeline --convert"),
         (["FILE", "--validate"], "is an rl-baselines3-zoo file; convert one of its entries first"),
         (["FILE", "--id", "Own-v0"], "--id and --algo work only with --convert"),
-        (
-            ["--convert", "FILE", "--id", "Own-v0", "--lesson", "1"],
-            "--id and --algo are for an rl-baselines3-zoo file",
-        ),
+        (["--convert", "FILE", "--id", "Own-v0", "--lesson", "1"], "--id and --algo are for an rl-baselines3-zoo file"),
     ],
 )
 def test_an_entry_that_is_not_asked_for_as_it_must_be_is_refused(arguments, message, tmp_path, capsys):
@@ -278,23 +225,6 @@ def test_an_entry_that_is_not_asked_for_as_it_must_be_is_refused(arguments, mess
     assert main([str(path) if word == "FILE" else word for word in arguments]) == 2
     shown = capsys.readouterr()
     assert (shown.out, message in shown.err) == ("", True)
-
-
-def test_old_lessons_may_come_beside_an_old_file(tmp_path, capsys):
-    file, lessons = tmp_path / "old.yaml", tmp_path / "lessons.yaml"
-    file.write_text("Ball: {trainer: ppo, batch_size: 64, buffer_size: 640}\n", encoding="utf-8")
-    lessons.write_text(
-        "Ball: {measure: progress, thresholds: [0.5], min_lesson_length: 1, signal_smoothing: true,\n"
-        "       parameters: {size: [1, 2]}}\n",
-        encoding="utf-8",
-    )
-    arguments = ["--curriculum", str(lessons), "--validate"]
-    assert main([str(file), *arguments]) == 0
-    shown = capsys.readouterr()
-    assert "environment parameter size: lessons Lesson0 → Lesson1" in shown.out
-    assert "warning: --curriculum is an option from older versions" in shown.err
-    assert main([str(file), *arguments, "--lesson", "1"]) == 0
-    assert "environment parameter size: lessons Lesson1" in capsys.readouterr().out
 
 
 @pytest.mark.lengthy

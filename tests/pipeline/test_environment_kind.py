@@ -11,7 +11,7 @@ from pydantic import Field
 from runs import run_here
 
 from headrace.config import ConfigError, EnvironmentSettings, RunConfig
-from headrace.config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind, load_entry
+from headrace.config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind
 from headrace.config.errors import Finding
 from headrace.config.fields import Int
 from headrace.config.reference import reference
@@ -161,8 +161,7 @@ def test_validate_describes_it_and_finds_what_it_names(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"kind": "lamp"}, "environment.kind: 'lamp' is not valid; expected 'builtin', .* or 'lamps'; did you mean "
-        "'lamps'"),
+        ({"kind": "lamp"}, "environment.kind: 'lamp' is not valid; expected 'builtin', .* or 'lamps'; did you mean"),
         ({"id": None}, "environment: needs 'id', which names the environment to create; add a line such as 'id: Lamp'"),
         ({"length": 0}, "environment.length: 0 is out of range"),
         ({"lenght": 3}, "environment.lenght: unknown key; did you mean 'length'"),
@@ -179,9 +178,3 @@ def test_mistakes_are_reported_by_its_entry(section, message):
 def test_the_reference_of_the_yaml_lists_its_keys():
     assert "`environment (kind: lamps)`" in reference()
     assert "| `length` | whole number | `5` | > 0 | Steps of an episode. |" in reference()
-
-
-def test_what_the_entries_name_is_there():
-    for kind in ENVIRONMENT_KINDS.values():
-        for entry in (kind.group, kind.settings, kind.check, kind.references, kind.preflight, kind.description):
-            assert entry is None or callable(load_entry(entry))

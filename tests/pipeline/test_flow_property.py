@@ -152,7 +152,7 @@ TICKS_BEYOND_THE_WINDOW = Scenario(
 @given(scenarios())
 @example(OPEN_STEPS_AT_A_CHANGE_OF_TURNS)
 @example(A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS)
-def test_it_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scenario: Scenario) -> None:
+def test_a_run_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scenario: Scenario) -> None:
     flow = run_flow(scenario)
     event(f"{scenario.replicas} replicas, self-play: {scenario.self_play is not None}")
     assert flow.coordinator.checkpointing.newest >= 0, "the last checkpoint is whole"

@@ -7,12 +7,10 @@ import time
 from unittest.mock import patch
 
 import pytest
-from fakes import Cast, EchoPolicy
-from flow_harness import Flow, Scenario, Trained, pass_time, run_flow
+from fakes import Cast
+from flow_harness import Flow, Scenario, Trained, run_flow
 
 from headrace.pipeline.reporting.bottleneck import Bottleneck
-from headrace.queues.stream_writer import StreamWriter
-from headrace.stages.publisher import PolicyPublisher
 
 pytestmark = pytest.mark.lengthy
 
@@ -23,18 +21,9 @@ WALKERS = (Cast("Walker", agents=2),)
 MANY = [f"B{number}" for number in range(8)]
 
 
-class SlowPolicy(EchoPolicy):
-    """Takes its time for a decision."""
-
-    def act(self, *what, **more):
-        pass_time(Flow.current.scenario.deciding_s)
-        return super().act(*what, **more)
-
-
 def seen_in(seconds: float = 25.0, **scenario) -> Bottleneck | None:
     """What is said of a run after so many virtual seconds."""
     seen, real = [], time.perf_counter
-    publish, write = PolicyPublisher.process, StreamWriter.write
 
     def now() -> float:
         try:
@@ -42,26 +31,13 @@ def seen_in(seconds: float = 25.0, **scenario) -> Bottleneck | None:
         except RuntimeError:
             return real()
 
-    def slow_publish(publisher, item):
-        pass_time(Flow.current.scenario.publishing_s)
-        return publish(publisher, item)
-
-    def slow_write(writer, *what):
-        pass_time(Flow.current.scenario.recording_s)
-        return write(writer, *what)
-
     async def look(flow: Flow) -> None:
         await asyncio.sleep(seconds)
         seen.append(flow.coordinator.reporter.snapshot().bottleneck)
         flow.stop.set()
 
     plain = {"trained": WALKER, "casts": WALKERS, "max_policy_lag": 0, "apart": True, **scenario}
-    with (
-        patch("time.perf_counter", now),
-        patch.object(PolicyPublisher, "process", slow_publish),
-        patch.object(StreamWriter, "write", slow_write),
-        patch("headrace.pipeline.parts.central_inference.policy_maker", lambda *_: SlowPolicy),
-    ):
+    with patch("time.perf_counter", now):
         run_flow(Scenario(**plain), look)
     return seen[0]
 
@@ -91,25 +67,6 @@ def test_a_slow_stage_in_main_is_named():
     assert found is not None
     assert (found.host, found.stage) == ("main", "slow")
     assert found.text.startswith("Stage slow in main: ")
-
-
-def test_a_slow_publisher_is_named():
-    found = seen_in(stepping_s=0.02, learning_s=0.1, publishing_s=2.0)
-    assert found is not None
-    assert (found.host, found.stage) == ("main", "policy_publisher")
-
-
-def test_a_recorder_that_writes_slowly_is_named():
-    at_once = (Trained("Walker", 20, 10, FOREVER, uses_all=False),)  # all rows of an update are one batch
-    found = seen_in(trained=at_once, min_rows=20, stepping_s=0.02, learning_s=0.1, recording_s=2.0)
-    assert found is not None
-    assert (found.host, found.stage) == ("learner-Walker", "recorder")
-
-
-def test_central_inference_at_its_limit_is_named():
-    found = seen_in(15.0, stepping_s=0.02, learning_s=0.1, deciding_s=0.2, replicas=2)
-    assert found is not None
-    assert (found.host, found.stage) == ("inference", "inference")
 
 
 def test_of_eight_behaviours_the_one_whose_learner_is_slow_is_named():

@@ -15,7 +15,6 @@ from runs import run_here
 from headrace.config import ConfigError, RunConfig
 from headrace.config.fields import Int
 from headrace.config.hyperparameters import Hyperparameters
-from headrace.config.reference import reference
 from headrace.config.trainers import TRAINERS, TrainerKind
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.stages.policy import design_of, policy_layout
@@ -117,7 +116,3 @@ def test_its_settings_model_checks_fills_in_and_explains():
         RunConfig.from_plain(wander(strid=5))
     with pytest.raises(ConfigError, match=r"unknown key for this trainer_type; it is valid only for 'sac'"):
         RunConfig.from_plain(wander(tau=0.1))
-
-
-def test_it_is_in_the_reference_of_all_keys():
-    assert "`behaviors.<name>.hyperparameters` (`trainer_type: wander`)" in reference()

@@ -26,7 +26,7 @@ async def local_queue(maxlen: int) -> AsyncIterator[Ends]:
     yield queue, queue
 
 
-async def test_it_does_what_every_queue_does():
+async def test_a_queue_within_one_loop_does_what_every_queue_does():
     await check_queue(local_queue)
 
 
@@ -36,12 +36,7 @@ def test_a_bound_below_one_is_refused(maxlen: int):
         AgentManagerQueue("Ball", maxlen)
 
 
-def test_an_unknown_overflow_is_refused():
-    with pytest.raises(ValueError, match="got 'drop'"):
-        AgentManagerQueue("Ball", 1, "drop")  # type: ignore[arg-type]
-
-
-async def test_it_has_the_names_of_ml_agents_queue():
+async def test_the_queue_has_the_names_of_ml_agents_queue():
     queue: AgentManagerQueue[int] = AgentManagerQueue("Ball?team=0", maxlen=2)
     assert (queue.behavior_id, queue.maxlen) == ("Ball?team=0", 2)
     assert queue.empty()
@@ -64,15 +59,6 @@ async def test_with_replace_oldest_a_put_never_waits_and_a_get_gives_the_newest(
     assert queue.statistics().items_in == 4
 
 
-async def test_a_consumer_that_was_promised_an_item_gets_the_one_that_replaced_it():
-    queue: AgentManagerQueue[int] = AgentManagerQueue("Ball", 1, "replace_oldest")
-    getter = asyncio.create_task(queue.get())
-    await until_blocked()
-    queue.put_nowait(1)
-    queue.put_nowait(2)
-    assert await getter == 2
-
-
 async def test_the_stream_ends_with_its_last_producer():
     queue: AgentManagerQueue[int] = AgentManagerQueue("Ball", 4)
     first, second = queue.add_producer(), queue.add_producer()
@@ -87,15 +73,6 @@ async def test_the_stream_ends_with_its_last_producer():
     assert [item async for item in queue] == [1, 3]
     with pytest.raises(QueueClosed, match="no more producers"):
         queue.add_producer()
-
-
-async def test_closing_the_queue_itself_ends_it_for_all_producers():
-    queue: AgentManagerQueue[int] = AgentManagerQueue("Ball", 1)
-    producer = queue.add_producer()
-    queue.close()
-    with pytest.raises(QueueClosed):
-        producer.put_nowait(1)
-    producer.close()
 
 
 async def test_room_promised_to_a_waiting_put_can_not_be_taken_by_another():
@@ -120,27 +97,6 @@ async def test_an_item_promised_to_a_waiting_get_can_not_be_taken_by_another():
     assert await waiting == 0
 
 
-async def test_a_promise_outlives_the_close_and_the_cancellation_of_who_had_it():
-    queue: AgentManagerQueue[int] = AgentManagerQueue("Ball", 1)
-    first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
-    await until_blocked()
-    queue.put_nowait(0)
-    queue.close()
-    first.cancel()
-    assert await second == 0
-
-
-async def test_who_waits_when_the_last_item_is_taken_from_a_closed_queue_learns_of_the_end():
-    queue: AgentManagerQueue[int] = AgentManagerQueue("Ball", 1)
-    first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
-    await until_blocked()
-    queue.put_nowait(0)
-    queue.close()
-    assert await first == 0
-    with pytest.raises(QueueClosed):
-        await second
-
-
 async def test_seconds_waited_are_counted_while_the_wait_lasts_and_after():
     loop = asyncio.get_running_loop()
     queue: AgentManagerQueue[int] = AgentManagerQueue("Ball", 1)
@@ -162,12 +118,6 @@ async def test_seconds_waited_are_counted_while_the_wait_lasts_and_after():
     assert loop.time() - started == pytest.approx(100)
     assert queue.statistics().get_wait_s == pytest.approx(20)
     assert queue.statistics().put_wait_s == pytest.approx(5)
-
-
-async def test_a_queue_names_itself_when_it_is_printed():
-    queue: AgentManagerQueue[int] = AgentManagerQueue("Ball?team=1", 3)
-    queue.put_nowait(1)
-    assert repr(queue) == "<AgentManagerQueue 'Ball?team=1' 1/3 open>"
 
 
 def test_virtual_time_reports_a_deadlock_instead_of_hanging():

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from queue_conformance import numbered
 
 from headrace.queues import codec
 from headrace.queues.errors import ShapeError
@@ -136,26 +135,6 @@ def assert_equal(got: Any, expected: Any) -> None:
 @given(message=messages)
 def test_every_message_comes_back_as_it_was(message: Message):
     assert_equal(there_and_back(message), message)
-
-
-@pytest.mark.lengthy
-@given(message=messages)
-def test_arrays_are_aligned_and_do_not_overlap(message: Message):
-    header, arrays = codec.describe(message)
-    starts, total = codec.offsets(header)
-    assert all(start % codec.ALIGNMENT == 0 for start in starts)
-    ends = [start + array.nbytes for start, array in zip(starts, arrays, strict=True)]
-    assert all(end <= start for end, start in zip(ends, [*starts[1:], total], strict=False))
-
-
-def test_what_is_read_are_views_that_keep_the_buffer_alive():
-    header, arrays = codec.describe(numbered(3))
-    starts, total = codec.offsets(header)
-    buffer = np.zeros(total, np.uint8)
-    codec.write_arrays(arrays, starts, buffer.data)
-    for view, array in zip(codec.read_arrays(header, buffer), arrays, strict=True):
-        assert np.shares_memory(view, buffer)
-        np.testing.assert_array_equal(view, array)
 
 
 def test_what_is_no_message_is_refused():

@@ -84,18 +84,3 @@ def test_what_was_handed_over_in_part_is_an_end_of_file():
             ours.close()
             with pytest.raises(EOFError):
                 take_over(theirs)
-
-
-def test_several_things_are_handed_over_one_after_the_other():
-    ours, theirs = socket.socketpair()
-
-    async def give():
-        for data in (b"one", b"", b"three"):
-            await hand_over(ours, [], data)
-        ours.close()
-
-    with ours, theirs:
-        asyncio.run(give())
-        assert [take_over(theirs)[0] for _ in range(3)] == [b"one", b"", b"three"]
-        with pytest.raises(EOFError):
-            take_over(theirs)

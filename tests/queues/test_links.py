@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import struct
 import sys
-from pathlib import Path
 
 import pytest
 from queue_child import child
@@ -172,23 +170,6 @@ async def test_what_a_producer_had_sent_before_it_died_arrives_even_if_it_can_no
 
 
 @virtual_time
-async def test_a_new_producer_passes_over_what_was_meant_for_its_predecessor():
-    spec = LinkSpec(2, SLAB, spare=1)
-    theirs, ours = make_link(spec)
-    second = theirs.duplicate()
-    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
-    async with receiver:
-        theirs.sock.send(links.hello(b"a" * 16))
-        await until_blocked()
-        theirs.sock.recv(7)  # it died in the middle of reading its welcome
-        theirs.close()
-        async with await SharedSender.open("Ball", second) as sender:
-            for number in range(5):
-                await sender.put(numbered(number))
-                assert number_of(await receiver.get()) == number
-
-
-@virtual_time
 @pytest.mark.parametrize(
     ("sent", "complaint"),
     [
@@ -225,23 +206,6 @@ async def test_an_item_whose_header_is_no_message_raises_and_gives_its_slab_back
         await until_blocked()
         assert receiver.slabs_in_use == 0
     theirs.close()
-
-
-@pytest.mark.lengthy
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs a list of open descriptors")
-@virtual_time
-async def test_nothing_stays_open_when_both_ends_are_closed():
-    async with shared_queue(LinkSpec(2, SLAB)):
-        pass
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    async with shared_queue(LinkSpec(2, SLAB), links_=2) as (senders, receiver):
-        await senders[0].put(numbered(1))
-        await receiver.get()
-    del senders, receiver
-    gc.collect()
-    await until_blocked()
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @virtual_time

@@ -18,10 +18,7 @@ def batch_of(lengths: list[int]) -> TrajectoryBatch:
     return TrajectoryBatch(
         "Ball?team=1",
         source=4,
-        rows={
-            "obs_0": np.arange(n * 2, dtype=np.float32).reshape(n, 2),
-            "rewards": np.arange(n, dtype=np.float32),
-        },
+        rows={"obs_0": np.arange(n * 2, dtype=np.float32).reshape(n, 2), "rewards": np.arange(n, dtype=np.float32)},
         trajectories={
             "lengths": np.array(lengths, np.int32),
             "agent_ids": np.arange(k),
@@ -32,15 +29,6 @@ def batch_of(lengths: list[int]) -> TrajectoryBatch:
         episodes={"episode_returns": np.array([1, 2], np.float32)},
         games={"game_outcome": np.array([0.5], np.float32)},
     )
-
-
-def test_a_batch_tells_its_sizes_and_whose_it_is():
-    batch = batch_of([3, 1])
-    assert (batch.behavior, batch.num_rows, batch.num_trajectories, batch.credits) == ("Ball", 4, 2, 4)
-    assert batch.lengths.tolist() == [3, 1]
-    assert batch.rewards.tolist() == [0, 1, 2, 3]
-    assert batch.terminated.tolist() == [True, False]
-    assert batch.truncated.tolist() == [False, True]
 
 
 @pytest.mark.parametrize("axis", ["rows", "trajectories", "episodes", "games"])
@@ -104,11 +92,6 @@ def test_replace_changes_columns_where_they_are_and_leaves_the_original_alone():
     assert changed.games["game_outcome"].tolist() == [1]
     assert changed.rows["bonus"].tolist() == [1, 1, 1]
     assert_equal_batches(batch, batch_of([2, 1]))
-
-
-def test_replace_refuses_a_column_that_fits_no_axis():
-    with pytest.raises(ShapeError, match="rows: all columns need the same length"):
-        batch_of([2, 1]).replace(bonus=np.ones(5))
 
 
 def test_a_copy_shares_nothing_with_the_batch():

@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import gc
 import json
-import logging
 import os
 import socket
 import subprocess
@@ -14,14 +13,7 @@ from pathlib import Path
 import pytest
 from queue_child import child_options
 
-from headrace.queues import platform
-from headrace.queues.platform import (
-    Segment,
-    connected_pair,
-    create_segment,
-    open_socket,
-    write_ticket,
-)
+from headrace.queues.platform import connected_pair, create_segment, write_ticket
 
 CHILD = """
 import ast, sys
@@ -90,17 +82,6 @@ def test_a_child_shares_the_memory_and_the_socket_that_it_was_given():
     assert memory[:5] == b"world"
 
 
-def test_connected_sockets_send_small_messages_at_once_also_where_they_are_those_of_tcp(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        client = socket.create_connection(server.getsockname())
-        pair = client, server.accept()[0]
-    monkeypatch.setattr(socket, "socketpair", lambda: pair)
-    assert connected_pair() is pair
-    for each in pair:
-        with each:
-            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
 @pytest.mark.windows
 def test_memory_for_which_there_is_no_room_is_refused_with_what_to_do():
     with pytest.raises(OSError, match="enlarge the paging file"):
@@ -158,44 +139,6 @@ def test_a_mapping_outlives_its_handle_and_a_duplicate_is_closed_on_its_own():
     assert second[10:12] == b"ab"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there the system keeps memory in files anyway")
-def test_where_there_is_no_fast_memory_it_says_so_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
-):
-    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
-    monkeypatch.setattr(platform, "_warned", False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for _ in range(2):
-        create_segment(4096).close()
-    (message,) = caplog.messages
-    assert str(tmp_path) in message
-    assert caplog.records[0].levelno == logging.WARNING
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has memory outside file systems")
-def test_without_anonymous_memory_it_is_a_file_in_the_fast_folder(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
-):
-    monkeypatch.delenv("HEADRACE_PLATFORM", raising=False)
-    monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setattr(platform, "_FAST_FOLDER", str(tmp_path))
-    segment = create_segment(1 << 20)
-    assert _target(segment).startswith(str(tmp_path))
-    segment.close()
-    assert caplog.messages == []
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has a fast folder")
-def test_without_a_fast_folder_it_is_a_file_in_the_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.delenv("HEADRACE_PLATFORM", raising=False)
-    monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setattr(platform, "_FAST_FOLDER", str(tmp_path / "missing"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    segment = create_segment(1 << 20)
-    assert _target(segment).startswith(str(tmp_path))
-    segment.close()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="its memory is no file")
 def test_room_is_set_aside_where_the_system_has_no_call_for_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
@@ -208,9 +151,7 @@ def test_room_is_set_aside_where_the_system_has_no_call_for_it(monkeypatch: pyte
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room can't be set aside here")
-def test_more_memory_than_there_is_fails_when_it_is_made_and_not_when_it_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_more_memory_than_there_is_fails_when_it_is_made_and_not_when_it_is_used(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
     gc.collect()  # what earlier tests left to the collector is not to be closed in between
     before = len(os.listdir("/proc/self/fd"))
@@ -218,21 +159,6 @@ def test_more_memory_than_there_is_fails_when_it_is_made_and_not_when_it_is_used
         create_segment(1 << 50)
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_ticket_of_the_wrong_kind_is_a_programming_error():
-    with pytest.raises(AssertionError):
-        open_socket("headrace-1-2")
-
-
-@pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False)])
-def test_poisoning_is_switched_by_the_environment(value: str, expected: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HEADRACE_POISON", value)
-    assert platform.poison_returned_slabs() is expected
-
-
-def _target(segment: Segment) -> str:
-    return os.readlink(f"/proc/self/fd/{segment.handle}")
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room is set aside otherwise")

@@ -23,11 +23,9 @@ class Calls:
 
     def __init__(self, sender: PullSender[Message]) -> None:
         self.sender = sender
-        self.made = 0
         self.death = asyncio.Event()
 
     async def fetch(self, name: str, taken: int) -> list[Any] | None:
-        self.made += 1
         fetching = asyncio.ensure_future(self.sender.fetch(taken))
         dying = asyncio.ensure_future(self.death.wait())
         done, left = await asyncio.wait([fetching, dying], return_when=asyncio.FIRST_COMPLETED)
@@ -54,7 +52,7 @@ def producer(maxlen: int = 2) -> Calls:
     return Calls(PullSender("Ball", maxlen))
 
 
-async def test_it_does_what_every_queue_does():
+async def test_a_queue_whose_consumer_fetches_does_what_every_queue_does():
     await check_queue(served)
 
 
@@ -68,27 +66,6 @@ async def test_what_was_fetched_and_not_taken_counts_for_the_bound():
         assert (receiver.qsize(), sender.qsize(), putter.done()) == (2, 2, False)
         await receiver.get()
         await putter
-
-
-async def test_the_next_call_has_left_when_the_consumer_gets_what_the_last_one_brought():
-    calls = producer(maxlen=2)
-    receiver: PullReceiver[Message] = PullReceiver("Ball", 2, {"actor-0": calls})
-    for number in range(3):
-        await calls.sender.put(Barrier(number))
-        assert await receiver.get() == Barrier(number)
-        assert calls.made == number + 2
-    receiver.close()
-
-
-async def test_no_call_is_made_as_long_as_the_producer_has_no_room():
-    calls = producer(maxlen=1)
-    receiver: PullReceiver[Message] = PullReceiver("Ball", 1, {"actor-0": calls})
-    for number in range(3):
-        await calls.sender.put(Barrier(number))
-        await until_blocked()
-        assert calls.made == number + 1
-        assert await receiver.get() == Barrier(number)
-    receiver.close()
 
 
 async def test_a_successor_continues_where_a_dead_producer_has_ended():
@@ -150,17 +127,6 @@ async def test_a_new_consumer_gets_what_the_dead_one_had_not_fetched_and_all_the
     assert await sender.fetch(0) == [Barrier(1), Barrier(2)]
 
 
-async def test_a_call_of_a_consumer_that_was_replaced_meanwhile_gets_nothing():
-    sender: PullSender[Message] = PullSender("trajectories", 2)
-    old = asyncio.create_task(sender.fetch(0))
-    await until_blocked()
-    sender.renew()
-    new = asyncio.create_task(sender.fetch(0))
-    sender.put_nowait(Barrier(1))
-    assert await old == []
-    assert await new == [Barrier(1)]
-
-
 async def test_a_consumer_that_waits_as_its_producer_begins_anew_for_another_one_behind_it_gets_what_comes_later():
     async with served(2) as (sender, receiver):
         await sender.put(numbered(0))
@@ -172,6 +138,17 @@ async def test_a_consumer_that_waits_as_its_producer_begins_anew_for_another_one
         for number in range(1, 9):
             await sender.put(numbered(number))
             assert number_of(await receiver.get()) == number
+
+
+async def test_a_call_of_a_consumer_that_was_replaced_meanwhile_gets_nothing():
+    sender: PullSender[Message] = PullSender("trajectories", 2)
+    old = asyncio.create_task(sender.fetch(0))
+    await until_blocked()
+    sender.renew()
+    new = asyncio.create_task(sender.fetch(0))
+    sender.put_nowait(Barrier(1))
+    assert await old == []
+    assert await new == [Barrier(1)]
 
 
 async def test_the_newest_replaces_what_was_not_fetched():

@@ -32,7 +32,7 @@ async def delivered(maxlen: int) -> AsyncIterator[Ends]:
     await until_blocked()
 
 
-async def test_it_does_what_every_queue_does():
+async def test_a_queue_whose_producer_calls_does_what_every_queue_does():
     await check_queue(delivered)
 
 

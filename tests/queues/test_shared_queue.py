@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -11,17 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
-from queue_conformance import Ends, assert_equal_batches, check_queue, number_of, numbered
+from queue_conformance import Ends, check_queue, number_of, numbered
 from shared_ends import SLAB, shared_queue
 from virtual_time import VirtualTimeLoop, until_blocked
 
-from headrace.queues import links
 from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
 from headrace.queues.links import make_link
 from headrace.queues.messages import Array, Barrier, Message, PolicyUpdate, TrajectoryBatch
 from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import STARVING_AFTER_S, SharedSender
-from headrace.queues.slabs import POISON, LinkSpec, TooLargeError
+from headrace.queues.slabs import LinkSpec, TooLargeError
 
 virtual_time = pytest.mark.virtual_time
 
@@ -68,29 +66,6 @@ async def test_a_slab_returns_with_the_last_view_of_it_and_not_before():
         del view
         await until_blocked()
         assert receiver.slabs_in_use == 0
-
-
-@virtual_time
-async def test_a_returned_slab_is_poisoned_and_a_view_that_is_kept_never_is():
-    spec = LinkSpec(1, SLAB)
-    sender_end, receiver_end = make_link(spec)
-    memory = np.frombuffer(sender_end.segment.map(), np.uint8).reshape(spec.slabs, spec.stride)
-    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [receiver_end])
-    async with receiver, await SharedSender.open("Ball", sender_end) as sender:
-        await sender.put(numbered(1))
-        first = await receiver.get()
-        assert isinstance(first, TrajectoryBatch)
-        kept = first.rows["obs_0"]
-        del first
-        for number in range(2, 10):
-            await sender.put(numbered(number))
-            assert number_of(await receiver.get()) == number
-            await until_blocked()
-            assert (kept == 1).all()
-        assert sum((slab == POISON).all() for slab in memory) == 1
-        del kept
-        await until_blocked()
-        assert sum((slab == POISON).all() for slab in memory) == 2
 
 
 @virtual_time
@@ -143,24 +118,6 @@ async def test_a_put_that_waits_for_a_slow_consumer_is_no_reason_to_warn(caplog:
         assert caplog.messages == []
 
 
-@virtual_time
-async def test_policies_that_a_busy_consumer_has_not_received_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture):
-    """Its event loop is held by a long step of the environment: it neither takes nor pushes out what it is sent."""
-    spec = LinkSpec(1, SLAB, spare=2, overflow="replace_oldest")
-    mine, theirs = make_link(spec)
-    sender: SharedSender[Message] = await SharedSender.open("policies/Ball", mine)
-    nonce = theirs.sock.recv(64)[-links.NONCE_BYTES :]
-    theirs.sock.sendall(links.welcome(nonce, 0, [0], spec.slabs))  # it acts by the policy in slab 0
-    for number in range(5):
-        await until_blocked()
-        await sender.put(numbered(number))
-    await asyncio.sleep(10 * STARVING_AFTER_S)
-    assert sender.statistics().replaced == 2
-    assert caplog.messages == []
-    theirs.close()
-    await sender.wait_closed()
-
-
 async def test_the_slabs_of_dead_views_are_returned_before_the_work_on_the_next_item():
     """That work may hold the consumer's event loop for long, and the producer counts on these slabs."""
     mine, theirs = make_link(LinkSpec(2, SLAB, spare=1))
@@ -206,16 +163,6 @@ async def test_a_view_that_dies_in_another_thread_returns_its_slab():
         await putter
         thread.join()
         assert number_of(await receiver.get()) == 2
-
-
-@virtual_time
-async def test_a_view_may_outlive_its_receiver():
-    async with shared_queue(LinkSpec(1, SLAB)) as ((sender,), receiver):
-        await sender.put(numbered(5))
-        batch = await receiver.get()
-    del sender, receiver
-    gc.collect()
-    assert number_of(batch) == 5
 
 
 @virtual_time
@@ -289,18 +236,6 @@ async def test_what_can_not_be_split_to_fit_is_refused_with_the_size_that_it_nee
         assert (sender.statistics().items_in, receiver.qsize()) == (1, 0)
 
 
-@virtual_time
-async def test_a_message_whose_arrays_are_all_empty_needs_no_slab():
-    async with shared_queue(LinkSpec(1, SLAB)) as ((sender,), receiver):
-        empty = numbered(0, trajectories=0)
-        empty = TrajectoryBatch(empty.behavior_id, 0, empty.rows, empty.trajectories)
-        await sender.put(empty)
-        assert receiver.slabs_in_use == 0
-        got = await receiver.get()
-        assert isinstance(got, TrajectoryBatch)
-        assert_equal_batches(got, empty)
-
-
 def policy(version: int) -> PolicyUpdate:
     return PolicyUpdate("Ball?team=0", version, np.full(50, version, np.float32), (("w", (50,)),), version)
 
@@ -367,15 +302,6 @@ async def test_a_receiver_without_links_or_with_unlike_links_is_refused():
         end.close()
 
 
-@virtual_time
-async def test_ends_name_themselves_when_they_are_printed():
-    async with shared_queue(LinkSpec(2, SLAB)) as ((sender,), receiver):
-        await sender.put(Barrier(0))
-        await until_blocked()
-        assert repr(sender) == "<SharedSender 'Ball' 1/2 open>"
-        assert repr(receiver) == "<SharedReceiver 'Ball' 1/2 of 1 links>"
-
-
 Action = tuple[str, int, int, int]
 ACTIONS = st.tuples(
     st.sampled_from(["put", "put", "put", "big", "cancel", "get", "get", "get", "drop", "settle"]),
@@ -400,10 +326,7 @@ def test_nothing_is_lost_doubled_or_reordered_and_every_slab_returns(maxlen: int
 async def _random_walk(spec: LinkSpec, actions: list[Action]) -> None:
     async with shared_queue(spec, links_=2) as (senders, receiver):
         rows_put = [0, 0]
-        puts: list[list[tuple[asyncio.Task[None], int, int]]] = [
-            [],
-            [],
-        ]  # task, first row, row after the last
+        puts: list[list[tuple[asyncio.Task[None], int, int]]] = [[], []]  # task, first row, row after the last
         got: list[list[int]] = [[], []]
         kept: list[tuple[Array, list[float]]] = []
 

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queue_conformance import numbered
 from shared_ends import SLAB
 
 from headrace.queues import codec
-from headrace.queues.messages import Barrier, TrajectoryBatch
+from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.slabs import LinkSpec, TooLargeError, pieces
 
 
@@ -67,16 +64,3 @@ def test_pieces_fit_and_are_the_batch_in_order(lengths: list[int], episodes: int
     assert [row for part in parts for row in part.rewards] == list(range(sum(lengths)))
     assert [row for part in parts for row in part.trajectories["agent_ids"]] == list(range(len(lengths)))
     assert sum(len(part.episodes.get("episode_returns", ())) for part in parts) == episodes
-
-
-@given(lengths=st.lists(st.integers(1, 40), min_size=2, max_size=30), slab_bytes=st.integers(600, 2000))
-def test_no_piece_could_have_taken_the_next_trajectory_as_well(lengths: list[int], slab_bytes: int):
-    parts = pieces_of(batch_of(lengths, 0), slab_bytes)
-    for part, following in itertools.pairwise(parts):
-        assert slab_bytes_of(batch_of([*part.lengths, following.lengths[0]], 0)) > slab_bytes
-
-
-def test_what_fits_is_not_touched():
-    batch = numbered(1)
-    assert list(pieces(batch, SLAB)) == [batch]
-    assert list(pieces(Barrier(1), 1)) == [Barrier(1)]

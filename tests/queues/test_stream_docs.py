@@ -3,15 +3,11 @@ works."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 import zstandard
 from stream_samples import EVERY_KIND, header, index_of, record
 
@@ -108,28 +104,3 @@ def test_the_example_reads_what_the_reader_reads(tmp_path):
         assert meta["message"] == described
         assert [a.tobytes() for a in arrays.values()] == [a.tobytes() for a in expected]
     assert frames[-1][2]["rows"].tolist() == [3, 3, 0, 0]
-
-
-@pytest.mark.parametrize("cut", [100, 17, 16, 1])
-def test_the_example_stops_where_the_reader_stops(tmp_path, cut, capsys):
-    path = record(tmp_path / "a.stream", list(EVERY_KIND))
-    path.write_bytes(path.read_bytes()[:-cut])
-    reader = StreamReader(path)
-    got = [meta["sequence"] for kind, meta, _ in example().read_stream(path) if kind == 2]
-    assert got == [frame.sequence for frame in reader]
-
-
-def test_the_example_uses_nothing_of_ours():
-    tree = ast.parse(EXAMPLE.read_text(encoding="utf-8"))
-    plain = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    named = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    tops = {name.partition(".")[0] for name in plain + named}
-    assert tops - sys.stdlib_module_names == {"msgpack", "numpy", "zstandard"}
-
-
-@pytest.mark.lengthy
-def test_the_example_prints_a_line_for_each_frame(tmp_path):
-    path = record(tmp_path / "a.stream", list(EVERY_KIND))
-    done = subprocess.run([sys.executable, EXAMPLE, path], capture_output=True, encoding="utf-8", check=True)
-    assert len(done.stdout.splitlines()) == 6
-    assert "index: 4 messages, 6 rows" in done.stdout

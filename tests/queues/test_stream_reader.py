@@ -74,17 +74,6 @@ def test_header_and_messages_come_back_as_they_were_recorded(tmp_path):
     assert (reader.closed_cleanly, reader.lost_bytes, reader.damage) == (True, 0, None)
 
 
-def test_a_stream_can_be_read_twice(recording):
-    reader = StreamReader(recording)
-    assert len(list(reader)) == len(list(reader)) == 4
-
-
-def test_a_stream_without_messages_is_whole(tmp_path):
-    path = record(tmp_path / "a.stream", [])
-    reader = StreamReader(path)
-    assert (list(reader), reader.closed_cleanly, len(index_of(path)[0])) == ([], True, 0)
-
-
 def test_index_finds_every_message_and_counts_its_rows(recording):
     offsets, sequences, rows = index_of(recording)
     assert (sequences.tolist(), rows.tolist()) == ([0, 1, 2, 3], [3, 3, 3, 3])
@@ -219,19 +208,6 @@ def test_a_flipped_bit_in_any_byte_gives_a_clean_prefix_or_a_stream_error(tmp_pa
         data[at] ^= 1 << at % 8
 
 
-@pytest.mark.lengthy
-def test_a_flipped_byte_in_a_frame_replays_exactly_the_frames_before_it(recording, tmp_path):
-    data, starts = bytearray(recording.read_bytes()), boundaries(recording)
-    path = tmp_path / "flipped.stream"
-    for at in places(starts[1], starts[2]):
-        data[at] ^= 0xFF
-        path.write_bytes(data)
-        reader = StreamReader(path)
-        assert [frame.sequence for frame in reader] == [0]
-        assert reader.lost_bytes == len(data) - starts[1]
-        data[at] ^= 0xFF
-
-
 def test_a_frame_that_was_taken_out_is_noticed(recording, tmp_path):
     data, starts = recording.read_bytes(), boundaries(recording)
     path = tmp_path / "spliced.stream"
@@ -299,6 +275,11 @@ def body(meta: Any) -> bytes:
     return zstandard.ZstdCompressor().compress(padded)
 
 
+def _meta(**changes: Any) -> dict[str, Any]:
+    message = {"type": "Barrier", "fields": {"number": 1, "source": 0}, "arrays": []}
+    return {"edge": "trainer", "sequence": 1, "time_s": 0.0, "message": message} | changes
+
+
 def after_one_message(path: Path, data: bytes) -> Path:
     """A stream of one good message that goes on with `data`."""
     record(path, [Barrier(1)])
@@ -334,18 +315,7 @@ def test_a_frame_of_ten_gigabytes_is_refused_without_allocating(tmp_path, size_o
     [
         (BOMB, "states 10,000,000,000 bytes"),
         (
-            body(
-                {
-                    "edge": "trainer",
-                    "sequence": 1,
-                    "time_s": 0.0,
-                    "message": {
-                        "type": "PolicyUpdate",
-                        "fields": {},
-                        "arrays": [["weights", "<f4", [TEN_GB // 4]]],
-                    },
-                }
-            ),
+            body(_meta(message={"type": "PolicyUpdate", "fields": {}, "arrays": [["weights", "<f4", [TEN_GB // 4]]]})),
             "arrays claim 10,000,000,000 bytes",
         ),
     ],
@@ -365,27 +335,15 @@ def test_content_of_ten_gigabytes_is_refused_without_allocating(tmp_path, conten
     assert peak < 1_000_000
 
 
-def _meta(**changes: Any) -> dict[str, Any]:
-    message = {"type": "Barrier", "fields": {"number": 1, "source": 0}, "arrays": []}
-    return {"edge": "trainer", "sequence": 1, "time_s": 0.0, "message": message} | changes
-
-
 @pytest.mark.parametrize(
     "data",
     [
         frame(b"not zstd"),
         frame(body(_meta()), kind=9),
-        frame(body(_meta()), kind=1),
-        frame(body([])),
         frame(body({})),
-        frame(body(_meta(edge=3))),
-        frame(body(_meta(sequence="1"))),
-        frame(body(_meta(time_s=None))),
         frame(body(_meta(message="text"))),
-        frame(body(_meta(message={"type": "Barrier"}))),
         frame(body(_meta(message={"type": "System", "fields": {}, "arrays": []}))),
         frame(body(_meta(message={"type": "Barrier", "fields": {"cmd": "rm"}, "arrays": []}))),
-        frame(body(_meta(message={"type": "Barrier", "fields": 5, "arrays": []}))),
         frame(body(_meta(message={"type": "Barrier", "fields": {}, "arrays": [["a", "|O", [0]]]}))),
         frame(body(_meta(message={"type": "TrajectoryBatch", "fields": {}, "arrays": []}))),
     ],
@@ -395,20 +353,3 @@ def test_content_that_no_writer_makes_is_a_stream_error_after_the_good_frames(tm
     with pytest.raises(StreamError, match=r"a.stream: the frame at byte [\d,]+ is not a recorded message"):
         got.extend(f.sequence for f in StreamReader(after_one_message(tmp_path / "a.stream", data)))
     assert got == [0]
-
-
-def test_memory_is_bounded_by_one_frame(tmp_path):
-    megabyte = PolicyUpdate("Ball", 0, np.zeros(250_000, np.float32), (), 0)
-    reader = StreamReader(record(tmp_path / "a.stream", [megabyte] * 8))
-    tracemalloc.start()
-    try:
-        count = 0
-        for taken in reader:
-            assert isinstance(taken.message, PolicyUpdate)
-            count += len(taken.message.weights) // 250_000
-            del taken  # a consumer that holds on to a frame has two while it takes the next
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert count == 8
-    assert peak < 1_500_000

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headrace.queues.windows_files import ON_LOOP, PAUSES_S, once_released
+from headrace.queues.windows_files import PAUSES_S, once_released
 
 
 def held(number: int = 32) -> PermissionError:
@@ -51,11 +51,3 @@ def test_other_errors_are_raised_at_once(error, monkeypatch):
     with pytest.raises(type(error)):
         once_released(file.replace, file.pauses.append)
     assert file.pauses == []
-
-
-async def test_an_event_loop_is_held_for_less_than_a_second():
-    file = File(99, held())
-    with pytest.raises(PermissionError):
-        once_released(file.replace, file.pauses.append)
-    assert file.pauses == [*PAUSES_S[:ON_LOOP]]
-    assert sum(file.pauses) < 1

@@ -117,7 +117,7 @@ FILES = st.dictionaries(WORDS, st.dictionaries(WORDS, ANYTHING, max_size=5) | AN
 @pytest.mark.lengthy
 @examples(30)
 @given(FILES)
-def test_whatever_stands_in_a_file_it_is_converted_or_its_mistakes_are_reported(data: dict[str, Any]):
+def test_any_old_file_is_converted_or_its_mistakes_are_reported(data: dict[str, Any]):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "old.yaml"
         path.write_text(json.dumps(data), encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import ConfigError, load_config
-from headrace.config.legacy.rl_zoo.expressions import Name, read_expression
+from headrace.config.legacy.rl_zoo.expressions import read_expression
 from headrace.config.load import convert
 from headrace.config.network_settings import StateNoiseSettings
 from headrace.config.yaml_reader import read_text
@@ -207,11 +207,6 @@ def test_squashed_actions_of_ppo_are_not_clipped_as_well(converted):
     assert (gsde.squash_output, gsde.clip_mean, config.environment.action_bounds) == (True, 0, "scale")
 
 
-def test_a_frequency_that_is_no_number_is_named(converted):
-    with pytest.raises(ConfigError, match="sde_sample_freq: often is not valid; expected a whole number"):
-        converted(entry(use_sde=True, sde_sample_freq="often"), "Own-v0", "ppo.yml")
-
-
 def test_updates_at_the_end_of_an_episode(converted):
     text = entry(train_freq='[1, "episode"]', gradient_steps=-1, tau=0.02, ent_coef="auto")
     made, config = converted(text, "Own-v0", "own.yml")
@@ -223,14 +218,7 @@ def test_updates_at_the_end_of_an_episode(converted):
 
 
 @pytest.mark.parametrize(
-    ("freq", "updates", "envs", "expected"),
-    [
-        (32, 32, 1, (32, 32)),
-        (8, 10, 2, (16, 10)),
-        (16, -1, 2, (32, 32)),
-        (8, 4, 1, (None, None)),
-        (1, 1, 16, (None, None)),
-    ],
+    ("freq", "updates", "envs", "expected"), [(32, 32, 1, (32, 32)), (8, 4, 1, (None, None)), (1, 1, 16, (None, None))]
 )
 def test_rounds_longer_than_what_actors_send_at_a_time_are_kept(converted, freq, updates, envs, expected):
     text = entry(train_freq=freq, gradient_steps=updates, n_envs=envs)
@@ -366,13 +354,10 @@ def test_wrappers_and_frames(converted):
     ("key", "value"),
     [
         ("vec_env_wrapper", "my.own.Wrapper"),
-        ("callback", "[my.own.Callback: {every: 3}]"),
-        ("policy", "my.own.Policy"),
         ("clip_range_vf", "0.2"),
         ("policy_kwargs", '"dict(net_arch=dict(pi=[], vf=[32]))"'),
         ("policy_kwargs", '"dict(optimizer_class=RMSpropTFLike)"'),
         ("policy_kwargs", '"dict(activation_fn=nn.Mish)"'),
-        ("policy_kwargs", '"dict(optimizer_kwargs=dict(weight_decay=1))"'),
     ],
 )
 def test_what_has_no_place(converted, key, value):
@@ -386,11 +371,6 @@ def test_what_is_rarely_in_an_entry_has_its_place(converted):
     assert (made.left_out, config.behaviors["Own"].hyperparameters.target_kl) == ((), 0.02)
     assert (config.env_settings.seed, config.torch_settings.device) == (3, "cpu")
     assert config.environment.info_keys == ("height",)
-
-
-def test_in_the_place_of_what_has_none_stands_their_default(converted):
-    network = converted(entry(policy_kwargs='"dict(activation_fn=nn.Mish)"'), "Own-v0")[1].behaviors["Own"]
-    assert network.network_settings.activation == "tanh"
 
 
 def test_what_has_no_effect_stands_in_no_ones_way(converted):
@@ -443,11 +423,8 @@ def test_a_file_of_the_zoo_is_no_configuration_until_it_is_converted(tmp_path):
     ("keys", "message"),
     [
         ({"n_envs": "many"}, "ppo.yml:3: Own-v0.n_envs: many is not valid; expected a whole number above 0"),
-        ({"n_steps": ".inf"}, "ppo.yml:3: Own-v0.n_steps: "),
         ({"learning_rate": "cos_1"}, "ppo.yml:3: behaviors.Own.hyperparameters.learning_rate: 'cos_1' is not"),
         ({"policy_kwargs": '"dict(a=open(1))"'}, "ppo.yml:3: Own-v0.policy_kwargs: contains a Call,"),
-        ({"normalize": "3"}, "ppo.yml:3: Own-v0.normalize: 3 is not valid; expected a map"),
-        ({"env_wrapper": "[{a.B: {}, c.D: {}}]"}, "ppo.yml:3: Own-v0.env_wrapper: "),
         ({"callback": "[[a.B]]"}, "ppo.yml:3: Own-v0.callback: [a.B] is not valid; expected package.module.Class"),
         ({"policy_kwargs": '"dict(a=0x' + "f" * 5000 + ')"'}, "ppo.yml:3: Own-v0.policy_kwargs: contains a Constant"),
     ],
@@ -456,15 +433,7 @@ def test_what_can_not_be_read_is_named_with_its_line(refused, keys, message):
     assert message in refused(entry(**keys), "Own-v0")
 
 
-def test_expressions_are_read_and_never_evaluated():
-    read = read_expression("dict(a=[1, -2.5, (None, True)], b={'c': th.nn.GELU},)")
-    assert read == {"a": [1, -2.5, [None, True]], "b": {"c": "th.nn.GELU"}}
-    assert isinstance(read["b"]["c"], Name)
-
-
-@pytest.mark.parametrize(
-    "text", ["__import__('os')", "dict(**x)", "[x for x in y]", "a + 1", "(", "f'{x}'", "{1: 2}", "x()"]
-)
+@pytest.mark.parametrize("text", ["__import__('os')", "dict(**x)", "[x for x in y]", "("])
 def test_what_is_no_literal_is_refused(text):
     with pytest.raises(ValueError, match="expected dict"):
         read_expression(text)

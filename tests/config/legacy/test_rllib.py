@@ -119,11 +119,7 @@ def test_another_algorithm_is_refused_by_its_line(tmp_path):
     ("old", "new"),
     [
         ("algorithm: PPO", "algorithm: [PPO]"),
-        ("training_iteration: 1000", "training_iteration: .inf"),
         ("training_iteration: 1000", "training_iteration: 10\n    timesteps_total: many"),
-        ("checkpoint_frequency: 20", "checkpoint_frequency: .inf"),
-        ("num_workers: 4", "num_workers: .nan"),
-        ("train_batch_size: 2048", "train_batch_size: .inf"),
     ],
 )
 def test_values_that_are_no_numbers_are_no_traceback(tmp_path, old, new):

@@ -18,10 +18,7 @@ from headrace.pipeline.command.description import describe
             "environment: unity Game, 3 instances per actor, on ports 6000 to 6002",
         ),
         (
-            {
-                "env_settings": {"env_path": "Game", "num_envs": 3},
-                "pipeline": {"hosts": {"actors": {"replicas": 2}}},
-            },
+            {"env_settings": {"env_path": "Game", "num_envs": 3}, "pipeline": {"hosts": {"actors": {"replicas": 2}}}},
             "environment: unity Game, 3 instances per actor, on ports 5005 to 5010",
         ),
         (
@@ -38,12 +35,12 @@ from headrace.pipeline.command.description import describe
         ),
     ],
 )
-def test_it_names_what_is_played_and_where(sections, said):
+def test_the_description_names_what_is_played_and_where(sections, said):
     assert f"  {said}" in describe(RunConfig.from_plain({"behaviors": {"B": {}}, **sections})).splitlines()
 
 
 @pytest.mark.parametrize(("replicas", "said"), [(1, "1 shard"), (2, "2 shards")])
-def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
+def test_the_description_counts_the_shards_of_a_replay_buffer(replicas, said):
     hosts = {"replay": {"kind": "process", "replicas": replicas}}
     plain = {"behaviors": {"B": {"trainer_type": "sac"}}, "pipeline": {"hosts": hosts}}
     assert f"  replay buffer in {said} (process)" in describe(RunConfig.from_plain(plain)).splitlines()
@@ -69,14 +66,10 @@ def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
             "hand-written if it observes only vectors and learns on a CPU, otherwise autograd; "
             "the group critic's gradients always use autograd",
         ),
-        (
-            {"trainer_type": "poca"},
-            {"gradients": "autograd"},
-            "autograd, as set by torch_settings.gradients",
-        ),
+        ({"trainer_type": "poca"}, {"gradients": "autograd"}, "autograd, as set by torch_settings.gradients"),
     ],
 )
-def test_it_says_how_gradients_are_found(block, torch_settings, said):
+def test_the_description_says_how_gradients_are_found(block, torch_settings, said):
     config = RunConfig.from_plain({"behaviors": {"B": block}, "torch_settings": torch_settings})
     assert f"  gradients: {said}" in describe(config).splitlines()
 

@@ -8,7 +8,6 @@ import pytest
 
 from headrace.config import ConfigError, RunConfig, load_config
 from headrace.pipeline.command import parse, read_request
-from headrace.pipeline.command.parser import OLD_OPTIONS
 from headrace.pipeline.common.errors import CommandError
 
 FILE = "behaviors: {Ball: {}, Bat: {keep_checkpoints: 2}}\nenv_settings: {env_path: Builds/Ball}\n"
@@ -47,7 +46,7 @@ def followed(file: Path, *arguments: str) -> tuple[RunConfig, list[str]]:
 
 
 @pytest.mark.parametrize("arguments", FOLLOWED, ids=" ".join)
-def test_it_is_followed_and_the_warning_shows_how_it_is_written_now(arguments, file):
+def test_an_old_option_is_followed_and_the_warning_shows_how_it_is_written_now(arguments, file):
     key, value, instead = FOLLOWED[arguments]
     config, warnings = followed(file, *arguments)
     section, name = key.split(".")
@@ -108,8 +107,3 @@ def test_files_and_lessons_of_old_curricula_are_handed_to_the_conversion(option)
 def test_a_mistake_in_an_old_options_value_is_reported_with_it(file):
     with pytest.raises(ConfigError, match="^--save-freq 0: behaviors.Ball.checkpoint_interval: 0 is out of range"):
         followed(file, "--save-freq", "0")
-
-
-def test_every_old_option_is_tested():
-    tested = {each[0] for each in (*FOLLOWED, *WITHOUT_EFFECT, *REFUSED)} | set(CONVERTED)
-    assert tested | {"--keep-checkpoints", "--save-freq"} == {option.flag for option, _ in OLD_OPTIONS}

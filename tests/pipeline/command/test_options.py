@@ -11,7 +11,6 @@ import pytest
 
 from headrace.config import ConfigError, RunConfig, load_config
 from headrace.pipeline.command import parse, parser, read_request
-from headrace.pipeline.command.parser import OLD_OPTIONS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "command-line.md"
 GYM = """\
@@ -64,19 +63,6 @@ MEANINGS = {
     ("--monitor-control",): ("monitor.control", True),
     ("--set", "behaviors.Ball.max_steps=1e6"): ("behaviors.Ball.max_steps", 1_000_000),
 }
-NO_KEYS = {
-    "--validate",
-    "--no-env-check",
-    "--version",
-    "--convert",
-    "--to-demo",
-    "--export-onnx",
-    "--view",
-    "--plot",
-    "--plot-file",
-    "--verbose",
-}
-NO_KEYS |= {"--id", "--algo", "--tournament", "--serve", "--listen", "--allow-origin"}
 
 
 def value_at(config: RunConfig, path: str) -> object:
@@ -103,13 +89,6 @@ def test_an_option_stands_for_a_key_of_the_file(arguments, loaded):
     plain = "behaviors: {Ball: {}, Bat: {}}\nenv_settings: {env_path: Builds/Ball}\n"
     assert value_at(loaded(plain, *arguments), key) == value
     assert loaded(plain, *arguments) != loaded(plain)
-
-
-def test_every_option_of_the_help_has_its_meaning_tested():
-    options = set(re.findall(r"^ +(--[a-z-]+)", parser().format_help(), flags=re.MULTILINE))
-    assert options - NO_KEYS - {old.flag for old, _ in OLD_OPTIONS} == {
-        arguments[0].split("=")[0] for arguments in MEANINGS
-    }
 
 
 def test_every_option_stands_on_the_page_about_the_command_line():

@@ -78,7 +78,7 @@ def test_the_log_goes_on_in_the_terminal_and_in_the_folder(what, console, capsys
     assert "[INFO] the run goes on" in (tmp_path / "run_logs" / "run.log").read_text(encoding="utf-8")
 
 
-def test_it_is_said_once_however_often_it_is_changed(console, capsys):
+def test_a_change_of_global_state_is_said_once(console, capsys):
     with global_state_guard():
         for _ in range(3):
             OURS.setLevel(logging.ERROR)

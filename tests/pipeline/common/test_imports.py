@@ -3,26 +3,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from headrace.pipeline.common.process import import_early, uncollected
-
-
-def test_garbage_is_collected_again_after_imports_and_not_in_them():
-    assert gc.isenabled()
-    with uncollected():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    gc.unfreeze()
-
-
-def test_who_has_switched_collection_off_finds_it_off():
-    gc.disable()
-    try:
-        with uncollected():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-        gc.unfreeze()
+from headrace.pipeline.common.process import import_early
 
 
 def test_a_module_that_fails_stops_no_other(tmp_path, monkeypatch):

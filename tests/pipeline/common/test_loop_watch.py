@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ctypes
 import logging
-import threading
 import time
 
 import pytest
@@ -71,37 +70,6 @@ def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own
 
 
 @pytest.mark.lengthy
-def test_what_is_no_stage_is_named_by_whose_code_it_is_and_interrupted_too(caplog):
-    async def run():
-        with LoopWatch(limits(0.1, 0.25)):
-            sleeps()
-
-    with pytest.raises(Interrupted, match=r"pipeline\.supervision\.main\.end_s"):
-        asyncio.run(run())
-    assert f"pipeline.supervision.main.warn_s): sleeps of {__file__}\n" in caplog.messages[0]
-
-
-@pytest.mark.lengthy
-def test_elsewhere_than_in_the_main_thread_python_code_is_interrupted():
-    raised = []
-
-    async def run():
-        with LoopWatch(limits(0.2, 0.2)):
-            computes()
-
-    def in_thread():
-        try:
-            asyncio.run(run())
-        except Interrupted as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=in_thread)
-    thread.start()
-    thread.join()
-    assert len(raised) == 1
-
-
-@pytest.mark.lengthy
 def test_a_call_that_can_not_be_interrupted_is_given_up(monkeypatch):
     monkeypatch.setattr("headrace.pipeline.common.loop_watch.YIELD_S", 0.3)
     given_up = []
@@ -125,14 +93,3 @@ def test_a_call_that_can_not_be_interrupted_is_given_up(monkeypatch):
     assert len(given_up) == 1
     assert "can't be interrupted" in given_up[0]
     assert "in waits_in_c" in given_up[0]
-
-
-@pytest.mark.lengthy
-def test_an_event_loop_that_gets_on_is_left_alone(caplog):
-    async def run():
-        with LoopWatch(limits(warn_s=1.0, end_s=1.0)):
-            for _ in range(15):
-                await asyncio.sleep(0.1)
-
-    asyncio.run(run())
-    assert caplog.text == ""

@@ -17,7 +17,6 @@ from headrace import protocol
 from headrace.pipeline import cli
 from headrace.pipeline.common.output import EveryRecord, complain, prepare_output, speaking
 from headrace.pipeline.gdrl import command as gdrl
-from headrace.pipeline.hosts import child
 
 pytestmark = pytest.mark.windows_too
 
@@ -153,14 +152,6 @@ def test_a_broken_pipe_that_is_not_the_output_s_is_no_success(monkeypatch):
         speaking(fail)()
 
 
-def test_errors_of_a_command_that_are_not_its_output_s_are_raised():
-    def fail() -> int:
-        raise FileNotFoundError("there is no such file")
-
-    with pytest.raises(FileNotFoundError):
-        speaking(fail)()
-
-
 @pytest.mark.parametrize("command", [cli.main, gdrl.main, protocol.main])
 def test_every_command_speaks_where_only_ascii_can_be_written(monkeypatch, command):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="")
@@ -172,33 +163,6 @@ def test_every_command_speaks_where_only_ascii_can_be_written(monkeypatch, comma
 
     stream.flush()
     assert stream.buffer.getvalue() == b"from -> to"
-
-
-@pytest.mark.lengthy
-def test_the_command_validates_where_only_ascii_can_be_written():
-    done = subprocess.run(
-        [sys.executable, "bin/run-pipeline", "config/examples/cartpole.yaml", "--validate", "--no-env-check"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
-        capture_output=True,
-    )
-
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"actors -> trainer" in done.stdout
-
-
-class PreparedError(Exception):
-    """Ends a process's function where its output is prepared."""
-
-
-def test_a_process_that_runs_the_user_s_code_prepares_its_output_first(monkeypatch):
-    def prepare():
-        raise PreparedError
-
-    monkeypatch.setattr(child, "hold_lifeline", lambda _: None)
-    monkeypatch.setattr(child, "prepare_output", prepare)
-    with pytest.raises(PreparedError):
-        child.main("", "")
 
 
 CHANGED = """

@@ -21,7 +21,7 @@ def watch(caplog: pytest.LogCaptureFixture) -> StarvationWatch:
     return watch
 
 
-def test_it_warns_once_and_names_the_stages_with_the_greediest_first(
+def test_stages_that_starve_the_trainer_are_named_once_with_the_greediest_first(
     watch: StarvationWatch, caplog: pytest.LogCaptureFixture
 ):
     watch.kept_back("Filter@actor-0", "Ball", 1)

@@ -206,7 +206,7 @@ async def test_actors_put_straight_into_a_learner_s_queue_which_ends_with_the_la
 # Life and death. ------------------------------------------------------------------------------------------------------
 
 
-async def test_it_answers_in_order_logs_prepares_itself_and_says_that_it_has_ended_well(
+async def test_a_host_answers_in_order_logs_prepares_itself_and_says_that_it_has_ended_well(
     opened: OpenHosts, caplog: pytest.LogCaptureFixture
 ):
     async with opened() as hosts:
@@ -226,7 +226,7 @@ async def test_it_answers_in_order_logs_prepares_itself_and_says_that_it_has_end
 
 
 @pytest.mark.lengthy
-async def test_it_gives_signs_of_life_says_how_its_queues_are_and_ends_when_main_says_no_more(opened: OpenHosts):
+async def test_a_host_gives_signs_of_life_reports_its_queues_and_ends_when_main_says_no_more(opened: OpenHosts):
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
         _, receiver = await from_host(hosts, peer, "out")
@@ -242,12 +242,9 @@ async def test_it_gives_signs_of_life_says_how_its_queues_are_and_ends_when_main
 
 @pytest.mark.parametrize(
     ("what", "said"),
-    [
-        ("raise", "the motor is on fire"),
-        pytest.param("raise SystemExit", "SystemExit", marks=pytest.mark.slow),
-    ],
+    [("raise", "the motor is on fire"), pytest.param("raise SystemExit", "SystemExit", marks=pytest.mark.slow)],
 )
-async def test_one_that_fails_says_why_last_and_ends_with_status_1(opened: OpenHosts, what: str, said: str):
+async def test_a_host_that_fails_says_why_last_and_ends_with_status_1(opened: OpenHosts, what: str, said: str):
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
         peer.order(what)
@@ -258,7 +255,7 @@ async def test_one_that_fails_says_why_last_and_ends_with_status_1(opened: OpenH
         assert "scripted_host.py" in failed.traceback
 
 
-async def test_one_that_can_t_be_made_says_why(opened: OpenHosts):
+async def test_a_host_that_can_not_be_made_says_why(opened: OpenHosts):
     async with opened() as hosts:
         peer = await hosts.start("actor-0", host_class="scripted_host:NoSuchHost")
         assert await peer.end() == 1
@@ -266,10 +263,9 @@ async def test_one_that_can_t_be_made_says_why(opened: OpenHosts):
 
 
 @pytest.mark.parametrize(
-    ("what", "value"),
-    [("os._exit", 0), pytest.param("os._exit", 3, marks=pytest.mark.slow), ("kill -9", None)],
+    ("what", "value"), [("os._exit", 0), pytest.param("os._exit", 3, marks=pytest.mark.slow), ("kill -9", None)]
 )
-async def test_one_that_dies_ends_without_a_farewell_and_what_it_has_started_with_it(
+async def test_a_host_that_dies_takes_what_it_has_started_with_it(
     opened: OpenHosts, beside_main: None, what: str, value: int | None, monkeypatch: pytest.MonkeyPatch
 ):
     on_linux = sys.platform == "linux"  # elsewhere what hosts leave behind is not found
@@ -305,9 +301,7 @@ async def test_what_one_has_put_arrives_while_it_computes_and_if_it_hangs_it_say
             peer.handle.settle()
 
 
-async def test_one_that_is_stopped_or_prepares_itself_is_said_to_and_can_be_killed(
-    opened: OpenHosts, beside_main: None
-):
+async def test_a_host_that_is_stopped_or_prepares_itself_can_be_killed(opened: OpenHosts, beside_main: None):
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
         pid = await peer.order("pid")

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from stream_samples import policy, trajectories
 
-from headrace.pipeline.hosts.links import (
-    RESERVED_SLAB,
-    UNTOUCHED_SLAB,
-    HostLinks,
-    ProcessEdges,
-    default_slab_bytes,
-    policy_link,
-    trajectory_link,
-)
+from headrace.pipeline.hosts.links import HostLinks, ProcessEdges, policy_link, trajectory_link
 from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import SharedSender
 
@@ -124,17 +115,3 @@ def test_no_descriptor_stays_open():
     for end in taken:  # whoever takes a link owns it
         end.close()
     assert open_descriptors() == before
-
-
-def test_policy_queues_hold_the_newest_policy_alone():
-    assert (policy_link(SLAB).maxlen, policy_link(SLAB).overflow) == (1, "replace_oldest")
-    assert (trajectory_link(7, SLAB).maxlen, trajectory_link(7, SLAB).slab_bytes) == (7, SLAB)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="there alone it costs nothing")
-def test_slabs_are_generous_only_where_untouched_memory_costs_nothing(monkeypatch):
-    monkeypatch.delenv("HEADRACE_PLATFORM", raising=False)
-    assert default_slab_bytes() == UNTOUCHED_SLAB == trajectory_link(4, None).slab_bytes
-    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
-    assert default_slab_bytes() == RESERVED_SLAB == policy_link(None).slab_bytes
-    assert RESERVED_SLAB < default_slab_bytes("win32") < UNTOUCHED_SLAB

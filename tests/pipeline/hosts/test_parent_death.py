@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from headrace.pipeline.hosts.crash_file import CrashFile
-from headrace.pipeline.hosts.parent_death import ASK
 from headrace.pipeline.hosts.process_cleanup import mark_of, sweep_after_this_process
 from headrace.pipeline.hosts.spawn import child_environment, start_child
 
@@ -66,17 +65,6 @@ def child(*modules):
         process.kill()
         process.wait()
         crash_file.read_and_close()
-
-
-@pytest.mark.lengthy
-def test_a_child_holds_its_lifeline_also_where_sockets_have_a_default_timeout(monkeypatch):
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(0.001)
-    with child() as (_, lifeline):
-        socket.setdefaulttimeout(before)
-        lifeline.settimeout(None)
-        lifeline.sendall(ASK)
-        assert b"File" in lifeline.recv(4096)
 
 
 def gone(pid):

@@ -42,7 +42,7 @@ async def channel(monkeypatch):
 
 
 @pytest.mark.parametrize("failure", [None, FAILURE])
-async def test_it_ends_with_the_process_and_what_that_has_raised_comes_last(channel, failure):
+async def test_the_channel_ends_with_the_process_and_its_error_comes_last(channel, failure):
     ours, theirs = channel
     ours.follow(dead := Process(failure))
     theirs.send(LINE)

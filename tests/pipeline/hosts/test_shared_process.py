@@ -16,7 +16,7 @@ from headrace.config import ConfigError, RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.control.messages import HostFailed, HostFinished, LogLine
 from headrace.pipeline.hosts import early_children, spawn
-from headrace.pipeline.hosts.early_children import learner_processes, started_early
+from headrace.pipeline.hosts.early_children import learner_processes
 from headrace.pipeline.hosts.process import ProcessHosts
 from headrace.queues.errors import QueueClosed
 
@@ -89,7 +89,7 @@ async def none_waits_for_the_others_consumer(opened, first, second):
 
 @pytest.mark.lengthy
 async def test_what_kills_the_process_ends_all_and_their_replacements_share_a_new_one(hosts, monkeypatch):
-    """So does a start that fails halfway, for which nobody waits."""
+    """A start that fails halfway and for which nobody waits ends them too."""
     async with hosts() as opened:
         first, second = await two(opened)
         killed = first.handle.pid
@@ -123,14 +123,7 @@ def listed(count, **changes):
 
 @pytest.mark.parametrize(
     ("behaviors", "changes", "processes"),
-    [
-        (1, {}, 1),
-        (2, {}, 2),
-        (8, {}, 4),
-        (8, {"processes": 1}, 1),
-        (8, {"processes": 100}, 8),
-        (8, {"replicas": 2}, 8),
-    ],
+    [(1, {}, 1), (2, {}, 2), (8, {}, 4), (8, {"processes": 1}, 1), (8, {"processes": 100}, 8), (8, {"replicas": 2}, 8)],
 )
 def test_by_default_there_are_as_many_processes_as_cores_and_as_many_learners_in_each(
     monkeypatch, behaviors, changes, processes
@@ -139,14 +132,6 @@ def test_by_default_there_are_as_many_processes_as_cores_and_as_many_learners_in
     config = listed(behaviors, **{f"pipeline__hosts__learners__{key}": value for key, value in changes.items()})
     shares = Counter(learner_processes(config).values())
     assert (len(shares), max(shares.values())) == (processes, behaviors // processes)
-
-
-def test_their_processes_are_started_early_each_with_the_name_of_its_first_learner(monkeypatch):
-    started = []
-    monkeypatch.setattr(early_children, "ChildProcess", lambda name, modules: started.append(name))
-    monkeypatch.setattr(early_children, "dismiss_early", lambda: early_children._early.clear())
-    with started_early(listed(5, pipeline__hosts__learners__processes=2)):
-        assert started == ["learner-B0", "learner-B1", "actor-0"]
 
 
 async def test_a_behaviour_that_was_not_listed_learns_where_the_fewest_do():

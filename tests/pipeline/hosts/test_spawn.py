@@ -10,11 +10,10 @@ import sys
 
 import pytest
 from run_configs import INLINE, cartpole
-from runs import run_here
 
 from headrace.config import RunConfig
 from headrace.pipeline.hosts import early_children
-from headrace.pipeline.hosts.early_children import imported_in_main, started_early, take_child
+from headrace.pipeline.hosts.early_children import started_early, take_child
 from headrace.pipeline.hosts.spawn import ChildProcess
 
 
@@ -69,28 +68,7 @@ def test_only_what_runs_in_a_process_is_started(made, changes, names):
         assert [child.name for child in made] == names
 
 
-def test_main_imports_what_learners_in_it_need():
-    assert imported_in_main(config(**INLINE)) == [
-        "torch",
-        "headrace.pipeline.roles.learner",
-        "headrace.stages.trainer.ppo",
-    ]
-    assert imported_in_main(config()) == []
-
-
-def test_a_child_is_taken_once_and_what_is_left_is_dismissed_at_the_end(made):
-    with started_early(config()):
-        learner = take_child("learner-CartPole")
-        with started_early(config()):  # by the command, and by the run that it makes
-            assert learner is made[0]
-    assert [(child.name, child.dismissed) for child in made] == [
-        ("learner-CartPole", False),
-        ("actor-0", True),
-        ("learner-CartPole", True),
-    ]
-
-
-def test_one_that_was_killed_while_it_waited_is_replaced_and_that_is_said(made, caplog):
+def test_a_spare_process_that_was_killed_is_replaced_with_a_message(made, caplog):
     with started_early(config()):
         made[0].alive = False
         assert take_child("learner-CartPole") is made[-1]
@@ -99,13 +77,6 @@ def test_one_that_was_killed_while_it_waited_is_replaced_and_that_is_said(made, 
         in caplog.text
     )
     assert [child.dismissed for child in made] == [True, True, False]
-
-
-def test_one_that_has_said_why_it_ends_is_taken_as_it_is(made, caplog):
-    with started_early(config()):
-        made[0].alive, made[0].wrote_traceback = False, True
-        assert take_child("learner-CartPole") is made[0]
-    assert not caplog.text
 
 
 def test_a_dismissed_child_is_no_more():
@@ -166,29 +137,6 @@ def test_the_stack_of_a_child_that_crashes_in_c_is_shown(tmp_path, monkeypatch, 
     child.close()
     assert "The process of actor-0 has crashed:\nFatal Python error: Segmentation fault" in caplog.text
     assert "crashing.py" in caplog.text
-
-
-@pytest.mark.slow
-def test_the_learner_of_a_behaviour_that_is_not_there_does_not_stay(tmp_path, monkeypatch):
-    started, dismissed = [], []
-
-    class Watched(ChildProcess):
-        def __init__(self, name, modules=()):
-            started.append(name)
-            super().__init__(name)
-
-        def dismiss(self):
-            dismissed.append((self, self.alive))
-            super().dismiss()
-
-    monkeypatch.setattr(early_children, "ChildProcess", Watched)
-    plain = cartpole(
-        behaviors__CartPole__max_steps=500, environment__behavior="CartPole", pipeline__hosts__actors__kind="inline"
-    )
-    plain["behaviors"]["Ghost"] = plain["behaviors"]["CartPole"]
-    run_here(plain, tmp_path, "run")
-    assert sorted(started) == ["learner-CartPole", "learner-Ghost"]
-    assert [alive for _, alive in dismissed] == [True]
 
 
 IMPORTED = """

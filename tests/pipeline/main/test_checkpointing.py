@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,9 +15,7 @@ from fakes_files import Held
 
 from headrace.config import RunConfig
 from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import BeginCheckpoint, FolderMoved, HostFailed, PartFailed, PartSaved, Stop
-from headrace.pipeline.hosts.inline import InlineHost, LocalEdges
-from headrace.pipeline.hosts.protocol import HostPlan
+from headrace.pipeline.control.messages import FolderMoved, HostFailed, PartFailed, PartSaved
 from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.run_plan import RunPlan
@@ -53,21 +50,16 @@ class Made:
         self.sources: list[Any] = []
         self.hosts: list[Any] = []
         self.failures: list[HostFailed] = []
-        self.told_parts: list[str] = []
-        part = SimpleNamespace(
-            checkpoint_begins=lambda: self.told_parts.append("begins"),
-            checkpoint_ended=lambda: self.told_parts.append("ended"),
-        )
         run: Any = SimpleNamespace(
             plan=self.plan,
             behaviors=behaviors,
             stages=stages,
-            parts=SimpleNamespace(merged=lambda take: {}, tell=lambda what: what(part)),
+            parts=SimpleNamespace(merged=lambda take: {}, tell=lambda what: None),
             starter=SimpleNamespace(self_play=None, brain_league=BrainLeague(), league_reports=lambda: self.leagues),
             broadcaster=SimpleNamespace(sources=lambda: self.sources),
             reporter=SimpleNamespace(elapsed_s=0.0, leave=lambda: None, mark=lambda *of_a_curve: None),
             running=SimpleNamespace(all=lambda: self.hosts),
-            flow=SimpleNamespace(resume=lambda: self.told_parts.append("actors continue")),
+            flow=SimpleNamespace(resume=lambda: None),
         )
         self.checkpointing = Checkpointing(run)
         self.checkpointing.ended = self.ended.append
@@ -88,16 +80,6 @@ class Made:
 def made(tmp_path: Path) -> Iterator[Made]:
     with RunFolder.create(tmp_path / "results", "run") as folder:
         yield Made(folder)
-
-
-async def test_sources_are_sent_the_barrier_and_stop_behind_it(made):
-    control, theirs = local_pair("actor-0")
-    host: Any = InlineHost(HostPlan("actor", "actor-0", {}, None, "", 0), 1, control, LocalEdges(), None)
-    made.sources.append(host)
-    made.checkpointing.begin(then_stop=True)
-    made.checkpointing.repeat_announcement(host)
-    control.close()
-    assert [message async for message in theirs.receive()] == [BeginCheckpoint(0), Stop(), BeginCheckpoint(0)]
 
 
 def reported(step: int) -> TrainerReport:
@@ -123,14 +105,6 @@ def test_a_checkpoint_that_becomes_due_while_another_is_under_way_is_not_passed_
     assert made.ball.receive_report(reported(220)), "the one of step 200 is still due"
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_parts_are_told_of_the_end_before_actors_continue_however_it_ends(made, complete):
-    made.checkpointing.begin()
-    assert made.told_parts == ["begins"]
-    made.checkpointing.receive(made.part(0) if complete else PartFailed(0, TRAINER, "No space left on device"))
-    assert made.told_parts == ["begins", "ended", "actors continue"]
-
-
 def test_its_steps_are_those_at_which_its_trainers_were_saved_however_far_they_have_come_since(tmp_path):
     with RunFolder.create(tmp_path, "run") as folder:
         made = Made(folder, ("Ball", "Cube"))
@@ -152,15 +126,6 @@ def test_the_list_of_exports_is_written_before_the_manifest_so_that_it_is_never_
     assert listed.steps == 130
 
 
-def test_each_checkpoint_has_the_leagues_reports_and_no_picture(made):
-    made.checkpointing.begin()
-    made.leagues = {"Ball": {"behavior": "Ball", "members": [1]}}
-    made.checkpointing.receive(made.part(0))
-    folder = made.plan.folder.path / "Ball"
-    assert json.loads((folder / "league.json").read_text()) == made.leagues["Ball"]
-    assert not (folder / "league.png").exists()
-
-
 def test_a_part_that_failed_ends_the_checkpoint_and_the_one_before_it_stays(made, caplog):
     for number in (0, 1):
         made.checkpointing.begin()
@@ -169,31 +134,10 @@ def test_a_part_that_failed_ends_the_checkpoint_and_the_one_before_it_stays(made
     assert "Checkpoint 1 could not be written, so the previous one is kept" in caplog.text
 
 
-def test_a_part_of_an_older_checkpoint_changes_nothing(made):
-    made.checkpointing.begin()
-    made.checkpointing.begin()
-    made.checkpointing.receive(made.part(0))
-    made.checkpointing.receive(PartFailed(0, TRAINER, "no space left"))
-    assert (made.checkpointing.busy, made.ended) == (True, [])
-
-
 def test_a_part_that_is_missing_when_all_hosts_have_ended_is_named(made):
     made.checkpointing.begin()
     made.checkpointing.close()
     assert made.ended == [f"its hosts have ended, and never delivered {TRAINER}"]
-
-
-async def test_a_replacement_does_not_write_again_what_the_dead_actor_has_saved(tmp_path):
-    control, theirs = local_pair("actor-0")
-    host: Any = InlineHost(HostPlan("actor", "actor-0", {}, None, "", 0), 1, control, LocalEdges(), None)
-    with RunFolder.create(tmp_path, "run") as folder:
-        made = Made(folder, stages=[{"use": "any:Stage", "name": "filter"}])
-        made.checkpointing.begin()
-        made.checkpointing.repeat_announcement(host)
-        made.checkpointing.receive(write_part(folder.checkpoints, 0, "filter@actor-0", {}))
-        made.checkpointing.repeat_announcement(host)
-        control.close()
-        assert [message async for message in theirs.receive()] == [BeginCheckpoint(0)]
 
 
 def test_the_part_of_a_stage_is_left_out_when_its_host_has_ended_and_that_of_a_trainer_is_not(tmp_path, caplog):
@@ -242,23 +186,18 @@ needs_unix = pytest.mark.skipif(sys.platform == "win32", reason="Windows removes
 
 
 @needs_unix
-@pytest.mark.parametrize("moment", ["begin", "look", "part", "part failed"])
-async def test_a_lost_folder_is_noticed_at_each_moment_and_a_checkpoint_made_beside_it(made, moment):
+@pytest.mark.parametrize("moment", ["look", "part failed"])
+async def test_a_lost_folder_is_noticed_and_a_checkpoint_made_beside_it(made, moment):
     control, theirs = local_pair("learner-Ball")
     made.hosts.append(SimpleNamespace(control=control))
     made.checkpointing.begin()
-    part = made.part(0)
+    made.part(0)
     lost = made.plan.folder.path
     shutil.rmtree(lost)
-    match moment:
-        case "begin":
-            made.checkpointing.begin()
-        case "look":
-            assert made.checkpointing.look()
-        case "part":
-            made.checkpointing.receive(part)
-        case "part failed":
-            made.checkpointing.receive(PartFailed(0, TRAINER, "is no longer the folder"))
+    if moment == "look":
+        assert made.checkpointing.look()
+    else:
+        made.checkpointing.receive(PartFailed(0, TRAINER, "is no longer the folder"))
     (failure,) = made.failures
     assert failure.message == f"{lost} is no longer the folder that this run has locked: it was removed or moved."
     rescue = lost.with_name("run-rescued")
@@ -278,23 +217,3 @@ def test_a_folder_that_is_lost_when_the_run_has_failed_already_is_named_and_what
     assert "is no longer the folder that this run has locked" in caplog.text
     made.checkpointing.receive(made.part(1))
     assert made.checkpointing.newest == 1
-
-
-@needs_unix
-def test_where_no_folder_can_be_made_nobody_is_told_to_write(made, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(made.plan.folder.path))
-    made.hosts.append(SimpleNamespace(control=None))
-    results = made.plan.folder.path.parent
-    shutil.rmtree(results)
-    results.touch()
-    assert made.checkpointing.look()
-    assert "Everything learned since its last checkpoint is lost, because" in made.failures[0].message
-    assert not made.checkpointing.busy
-    assert not made.checkpointing.look(), "it is said once"
-
-
-@needs_unix
-def test_what_is_only_played_needs_no_folder(made):
-    made.plan.config.checkpoint_settings.__dict__["inference"] = True
-    shutil.rmtree(made.plan.folder.path)
-    assert not made.checkpointing.look()

@@ -167,19 +167,6 @@ def test_a_run_that_is_asked_to_stop_makes_a_last_checkpoint(caplog):
     assert "Learning was interrupted." in caplog.text
 
 
-def test_learners_that_are_still_fed_after_the_last_checkpoint_end_with_the_run():
-    """The first actor's barrier makes the cut: of the other's steps, some come behind it."""
-
-    async def stop(flow: Flow) -> None:
-        await until_updated(flow)
-        flow.stop.set()
-
-    flow = run_flow(Scenario(ENDLESS.trained, ENDLESS.casts, seed=2, replicas=3, slowness_s=(0.0, 2e-2)), stop)
-    trainer = flow.trainers["Walker"]
-    assert flow.coordinator.checkpointing.newest == 0
-    assert trainer.step > flow.coordinator.starter.behaviors["Walker"].exports[-1].steps
-
-
 def test_a_run_that_is_asked_to_stop_before_any_agent_is_seen_ends_without_a_checkpoint():
     async def stop(flow: Flow) -> None:
         flow.stop.set()
@@ -197,21 +184,6 @@ def test_a_behaviour_that_is_first_seen_as_the_run_ends_keeps_no_host_from_endin
         casts = (Cast("Walker", agents=2), Cast("Rival", agents=2, joins_at=tick))
         flow = run_flow(Scenario((walker, rival), casts, replicas=2, slowness_s=(0.0, 1e-3)))
         assert flow.trainers["Walker"].step >= 24
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_checkpoints_are_made_at_their_intervals(deterministic):
-    scenario = Scenario(
-        FINITE.trained,
-        FINITE.casts,
-        checkpoint_interval=40,
-        deterministic=deterministic,
-        max_policy_lag=0 if deterministic else 1,
-    )
-    flow = run_flow(scenario)
-    assert flow.trainers["Walker"].step >= 160
-    assert flow.coordinator.checkpointing.newest >= 3
 
 
 @pytest.mark.lengthy

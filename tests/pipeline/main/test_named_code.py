@@ -151,15 +151,6 @@ def test_a_name_that_is_inherited_is_reported_where_it_stands(path, capsys):
     assert (status, told.partition(": ")[0]) == (2, f"{path}:1")
 
 
-def test_the_defaults_are_looked_at_where_no_behaviour_is_listed(path, capsys):
-    path.write_text(
-        "default_settings: {self_play: {opponents: mine:Nobody}}\nenv_settings: {env_path: game}\n", encoding="utf-8"
-    )
-    status, (told,) = validated(path, capsys)
-    assert status == 2
-    assert told.startswith(f"{path}:1: default_settings.self_play.opponents 'mine:Nobody': ")
-
-
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
-import headrace.pipeline.main.preflight
 from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.main.preflight import check_run, missing_parts
@@ -74,7 +75,7 @@ def test_a_person_who_could_not_play_is_told_what_to_do(plain, message):
 
 
 def test_without_ray_a_run_on_it_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(headrace.pipeline.main.preflight, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     plain = {**PENDULUM, "behaviors": {"A": {}}, "pipeline": {"hosts": {"actors": {"kind": "ray"}}}}
     with pytest.raises(
         RunError, match=r"hosts.actors.kind: 'ray' needs the package ray, .*pip install .headrace\[ray\]."

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
-import hypothesis.strategies as st
 import pytest
 import yaml
-from hypothesis import given
-from properties import examples
 
 from headrace.config import RunConfig
 from headrace.pipeline.main import run_shape
@@ -93,27 +88,7 @@ def test_actors_share_the_environments_where_their_steps_take_long_and_cores_are
     assert found.environment.num_envs * actors == 64
 
 
-def test_a_step_whose_time_does_not_depend_on_the_number_is_not_shared(machine):
-    machine(8, fixed_s=1.0)
-    found, said = settled_and_said()
-    assert found.pipeline.hosts.actors.replicas == 1
-    assert "more actors would hardly be faster" in said
-
-
-TIMES = st.one_of(st.floats(1e-6, 1.0), st.sampled_from([0.0, -1.0, 1e-300, 1e300, math.inf, -math.inf]))
 """Seconds of a tick: of an environment, or of one that changes the clock."""
-
-
-@given(st.integers(1, 65), st.sampled_from(["auto", *range(1, 65)]), st.lists(TIMES, min_size=7, max_size=7))
-@examples(60)
-def test_whatever_was_measured_every_core_gets_at_most_one_actor_and_no_environment_is_lost(cores, num_envs, times):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_shape, "usable_cores", lambda: cores)
-        patch.setattr(run_shape, "probe", lambda *asked, **limits: [*zip(asked[2], times, strict=False)])
-        found = settled(num_envs=num_envs)
-    actors, each = found.pipeline.hosts.actors.replicas, found.environment.num_envs
-    assert 1 <= actors <= cores
-    assert actors * each == num_envs or (num_envs == "auto" and actors * each in {1, 2, 4, 8, 16, 32, 64})
 
 
 @pytest.mark.parametrize(("half_s", "actors"), [(0.015, 8), (0.010, 8), (0.0, 8), (0.029, 1), (0.1, 1)])
@@ -189,14 +164,6 @@ def test_a_resumed_run_keeps_what_was_chosen_on_whatever_machine(machine, tmp_pa
     assert not asked
     other = settled(num_envs=32, checkpoint_settings={**where, "resume": True})
     assert other.environment.num_envs * other.pipeline.hosts.actors.replicas == 32
-
-
-def test_a_configuration_of_another_version_in_the_folder_is_not_followed(machine, tmp_path):
-    machine(1)
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / CONFIGURATION).write_text("pipeline: {hosts: 7}", encoding="utf-8")
-    found = settled(checkpoint_settings={"results_dir": str(tmp_path), "run_id": "r", "resume": True})
-    assert shape(found) == ("inline", "inline", "inline", 1)
 
 
 @pytest.mark.lengthy

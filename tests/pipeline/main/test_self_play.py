@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from fakes import policy_update
 
@@ -21,7 +20,6 @@ from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folde
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, TrainingStatus
 from headrace.stages.errors import LoadError
-from headrace.stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
 from headrace.stages.ghost.policy_history import NEWEST
 from headrace.stages.publisher import PolicyPublisher, PublisherPort
 from headrace.stages.trainer.report import TrainerReport
@@ -74,12 +72,6 @@ def saved(parts):
     return [(part.name, part.number) for part in parts]
 
 
-def test_what_the_controller_decides_is_published(self_play, assigned):
-    self_play.on_report(report("Hider", False))
-    self_play.on_report(report("Hider", True))
-    assert [(a.generation, a.learning_team) for a in assigned] == [(1, 0), (2, 1)]
-
-
 def test_the_part_is_written_once_when_the_barrier_has_come_through_all_ways(self_play, parts):
     self_play.shared.begin_checkpoint()
     reach(self_play, "Seeker", 4)
@@ -101,21 +93,6 @@ def test_a_barrier_of_a_checkpoint_that_was_given_up_leaves_the_next_one_whole(s
     assert saved(parts) == [("ghost@main", 4)]
     reach(self_play, "Hider", 5)
     assert saved(parts) == [("ghost@main", 4), ("ghost@main", 5)]
-
-
-def test_a_behaviour_that_appears_after_the_barrier_was_sent_is_not_waited_for(self_play, parts):
-    self_play.shared.begin_checkpoint()
-    self_play.controller.add_history("Third", self_play.controller.histories["Hider"].settings)
-    for name in ("Hider", "Seeker"):
-        reach(self_play, name, 0)
-    assert saved(parts) == [("ghost@main", 0)]
-
-
-def test_without_a_barrier_the_state_is_handed_over_once(self_play):
-    handed = []
-    for name in ("Hider", "Seeker"):
-        self_play.shared.save_now(name, lambda part, state: handed.append((part, state["generation"])))
-    assert handed == [("ghost", 1)]
 
 
 def test_a_resumed_run_takes_up_its_part(self_play, plan):
@@ -140,22 +117,6 @@ def test_a_rating_that_ml_agents_left_takes_the_place_of_the_initial_one(plan):
     for name in ("Hider", "Seeker"):
         again.add(name)
     assert [history.records[NEWEST].rating for history in again.controller.histories.values()] == [1310, 1200]
-
-
-def test_a_player_that_is_gone_when_all_have_been_announced_is_played_without(self_play, plan, assigned):
-    class Saved(StageHost):
-        def saved_state(self, stage):
-            return self_play.controller.state_dict() if stage == "ghost" else None
-
-    stages = host_of(Saved, plan, lambda part: None)
-    again = SelfPlay(plan.config, stages, PolicyPublisher(PublisherPort(assign=assigned.append)), seed=2)
-    again.add("Hider")
-    again.add_behavior("Hider?team=0")
-    list(again.policy_stage("Striker").process(policy_update("Hider", 0)))
-    again.on_report(report("Hider", False))
-    assert len(assigned) == 1, "the seekers are waited for"
-    again.all_announced()
-    assert assigned[1].policies.keys() == {"Hider?team=0"}
 
 
 @pytest.fixture
@@ -198,13 +159,6 @@ def test_the_league_is_written_for_each_behaviour(self_play, tmp_path):
         assert (tmp_path / name / "league.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_who_had_no_policy_when_a_run_failed_leaves_no_league(self_play, tmp_path):
-    self_play.add("Seeker")  # as in a run of its own, whose trainer has sent nothing yet
-    write_leagues(self_play.reports(), tmp_path)
-    assert (tmp_path / "Hider" / "league.json").exists()
-    assert not (tmp_path / "Seeker").exists()
-
-
 def test_a_league_that_can_t_be_written_is_no_reason_to_fail(self_play, tmp_path, caplog):
     (tmp_path / "Hider").write_text("in the way")
     write_leagues(self_play.reports(), tmp_path)
@@ -217,16 +171,6 @@ def test_a_league_that_can_t_be_written_is_no_reason_to_fail(self_play, tmp_path
 
 def config(**self_play):
     return RunConfig.from_plain({"behaviors": {"Ball": {"self_play": self_play}}})
-
-
-def test_built_in_samplers_go_by_their_word():
-    assert isinstance(make_sampler(config(), "Ball"), UniformOpponents)
-    made = make_sampler(config(opponents="prioritised", opponents_with={"power": 3}), "Ball")
-    assert isinstance(made, PrioritisedOpponents)
-    candidates = [Candidate(0, 1200.0, 8, 1, 0, 7), Candidate(1, 1200.0, 8, 5, 0, 3)]
-    random = np.random.default_rng(0)
-    second = np.mean([made.choose(candidates, random) for _ in range(2000)])
-    assert second == pytest.approx(0.4**3 / (0.4**3 + 0.8**3), abs=0.02), "with a power of 2 it is 0.2"
 
 
 def test_a_sampler_without_choose_is_refused():

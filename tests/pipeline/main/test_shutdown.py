@@ -60,11 +60,7 @@ class Ending:
     def __init__(self, folder: RunFolder, tasks: asyncio.TaskGroup) -> None:
         environment = {"kind": "builtin", "id": "Volley", "behavior": "Ball"}
         config = RunConfig.from_plain(
-            {
-                "behaviors": {"Ball": {}},
-                "environment": environment,
-                "pipeline": {"hosts": {"actors": {"replicas": 2}}},
-            }
+            {"behaviors": {"Ball": {}}, "environment": environment, "pipeline": {"hosts": {"actors": {"replicas": 2}}}}
         )
         plan = RunPlan(config, folder, 0, None)
         stages = StageHost("main", folder.path, 0, None, StatisticsCollector(0), None, lambda message: None)
@@ -90,14 +86,6 @@ async def ending_in(folder: Path) -> AsyncIterator[Ending]:
             ending.running.mark_ended("learner-Ball")
 
 
-async def test_a_run_that_ends_in_order_makes_one_last_checkpoint(tmp_path):
-    async with ending_in(tmp_path) as ending:
-        for _ in range(2):
-            ending.shutdown.finish()
-        assert (ending.shutdown.begun, ending.shutdown.failure) == (True, None)
-        assert ending.asked == ["last checkpoint"]
-
-
 async def test_a_stop_before_a_trainer_is_ready_ends_even_a_host_that_hangs_within_seconds(tmp_path, monkeypatch):
     monkeypatch.setitem(HOST_KINDS, "deaf", HostKind("deaf", f"{__name__}:DeafHosts", in_main=True))
     async with ending_in(tmp_path) as ending:
@@ -107,13 +95,6 @@ async def test_a_stop_before_a_trainer_is_ready_ends_even_a_host_that_hangs_with
         assert await learner.wait() == 1
         assert asyncio.get_running_loop().time() - began_s <= DISMISSED_S
         assert ending.asked == [], "there is nothing to save"
-
-
-async def test_a_stop_after_a_trainer_was_ready_makes_a_last_checkpoint(tmp_path):
-    async with ending_in(tmp_path) as ending:
-        ending.behaviors["Ball"].was_ready = True
-        ending.shutdown.stop()
-        assert ending.asked == ["last checkpoint"]
 
 
 async def test_the_first_failure_is_the_one_that_counts(tmp_path, caplog):
@@ -167,17 +148,9 @@ async def test_a_trainer_that_failed_before_it_was_ready_failed_at_the_start(sta
 
 
 async def test_a_learner_that_was_lost_and_could_not_be_replaced_did_not_fail_at_the_start(tmp_path):
-    """So the message names the checkpoint from which another run may go on."""
+    """The message then names the checkpoint from which another run may go on."""
     async with ending_in(tmp_path) as ending:
         (state,) = ending.behaviors.values()
         state.was_ready = True
         ending.shutdown.fail(HostFailed("its node is gone", "", "learner-Ball"))
         assert not ending.shutdown.failed_at_start
-
-
-async def test_learners_have_ended_when_the_run_is_ending_and_each_of_them_has(tmp_path):
-    async with ending_in(tmp_path) as ending:
-        ending.running.mark_ended("learner-Ball")
-        before = ending.shutdown.learners_ended
-        ending.shutdown.finish()
-        assert (before, ending.shutdown.learners_ended) == (False, True)

@@ -7,7 +7,7 @@ import logging
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -16,10 +16,9 @@ from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, SupervisionSettings
 from headrace.pipeline.common.graph import MAIN
 from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import LearnerReady
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
-from headrace.pipeline.main.coordinator import Learners, SilenceWatch
+from headrace.pipeline.main.coordinator import SilenceWatch
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.reporting.statistics import StatisticsCollector
@@ -113,14 +112,6 @@ async def test_a_silent_actor_is_warned_of_with_what_it_does_and_then_killed(wat
     assert not watched.failures  # another one takes its place
 
 
-async def test_a_silent_learner_is_killed(watched, caplog):
-    learner = await watched.start("learner", "learner-Ball")
-    await watched.pass_seconds(STARTING_FACTOR * END_S + 1)
-    assert caplog.messages[-1].endswith("in step of its environment\nKilling it.")
-    assert await learner.wait() == 1
-    assert not watched.failures  # another one takes its place
-
-
 async def test_a_silent_learner_that_is_not_replaced_fails_the_run_and_is_killed(watched):
     watched.replaces_learners = False
     learner = await watched.start("learner", "learner-Ball")
@@ -137,26 +128,3 @@ async def test_a_silent_evaluation_is_blamed_and_may_be_started_again(watched):
     assert "evaluation has been silent" in watched.blamed[0]
     assert await evaluation.wait() == 1
     assert not watched.failures
-
-
-async def test_a_host_that_has_ended_meanwhile_is_not_blamed(watched, caplog):
-    await watched.start("learner", "learner-Ball")
-    watched.running.mark_ended("learner-Ball")
-    await watched.pass_seconds(STARTING_FACTOR * END_S + 1)
-    assert not watched.failures
-    assert not caplog.messages
-
-
-async def test_a_learner_that_is_ready_has_begun_so_a_hang_in_its_first_second_is_named_in_time(watched, caplog):
-    learner = await watched.start("learner", "learner-Ball")
-    run = SimpleNamespace(
-        supervisor=watched.watch._run.supervisor,
-        behaviors={"Ball": SimpleNamespace(behavior="Ball")},
-        controls=SimpleNamespace(learner_ready=lambda message: None),
-        flow=SimpleNamespace(learner_ready=lambda message: None),
-    )
-    Learners(cast("Any", run)).ready(learner, LearnerReady("Ball", 100, 0))
-    await watched.pass_seconds(WARN_S + 1)
-    assert caplog.messages[-1].startswith("learner-Ball has been silent for 5 s (pipeline.supervision.learners.warn_s)")
-    await watched.pass_seconds(END_S - WARN_S)
-    assert await learner.wait() == 1

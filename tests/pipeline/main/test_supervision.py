@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import EnvSettings
-from headrace.config.pipeline import PAUSE_S, START_S, STARTING_FACTOR, SupervisionSettings
+from headrace.config.pipeline import START_S, STARTING_FACTOR, SupervisionSettings
 from headrace.pipeline.main.supervision import Silence, Supervisor
 
 LIMITS = {
@@ -97,13 +97,6 @@ def test_the_game_s_time_begins_when_the_host_has_prepared_itself():
     assert [now for now, *_ in looks(watch, *every_second(51, 70))] == [55.0, 61.0]
 
 
-@pytest.mark.parametrize("host", ["main", "unknown"])
-def test_main_prepares_itself_within_its_own_limits_and_who_is_unknown_is_not_watched(host):
-    watch = watched("main", "main")
-    watch.preparing(host, 0.0, begins=True)
-    assert [now for now, *_ in looks(watch, *every_second(1, 100))] == [31.0, 91.0]
-
-
 def test_a_sign_of_life_begins_anew_and_is_followed_by_a_new_warning():
     watch = watched()
     assert [ends for _, _, ends, _ in looks(watch, *every_second(1, 8))] == [False]
@@ -127,13 +120,10 @@ def test_nobody_was_silent_while_main_itself_did_not_run():
     watch = watched()
     assert looks(watch, 1.0, 2.0, 1000.0, 1001.0, 1002.0) == []
     assert [now for now, *_ in looks(watch, 1003.0, 1004.0)] == [1003.0], "what went before the pause counts"
-
-
-def test_a_stage_that_was_silent_before_such_a_pause_is_not_charged_with_it():
     watch = watched()
-    assert looks(watch, 1.0, 2.0, 2.0 + PAUSE_S * 100) == []
-    watch.alive("actor-0", 503.0, 501.0)  # its own clock went on
-    assert looks(watch, 503.0) == []
+    looks(watch, 1.0, 2.0, 1000.0)
+    watch.alive("actor-0", 1001.0, 999.0)  # the clock of its stage went on
+    assert looks(watch, 1001.0) == []
 
 
 def test_a_host_that_has_ended_is_silent_by_right():
@@ -156,10 +146,3 @@ def test_restarts_are_limited_within_a_period():
     assert [watch.refusal("actor-0", now) for now in (0.0, 10.0)] == [None, None]
     assert "it was restarted twice within 60 s" in watch.refusal("actor-0", 20.0)
     assert watch.refusal("actor-0", 61.0) is None
-
-
-@pytest.mark.parametrize("times", [11, 12])
-def test_by_default_a_host_is_restarted_ten_times_at_most(times):
-    watch = supervisor()
-    refusals = [watch.refusal("actor-0", 1000.0 * i) for i in range(times)]
-    assert [refusal is None for refusal in refusals] == [True] * 10 + [False] * (times - 10)

@@ -13,7 +13,7 @@ from stream_samples import trajectories
 from headrace.config import RunConfig
 from headrace.pipeline.common.graph import route
 from headrace.pipeline.control.messages import CreditsReturned
-from headrace.pipeline.main.behavior import TrajectoryPath, drain
+from headrace.pipeline.main.behavior import TrajectoryPath
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost
 from headrace.queues.agent_manager_queue import AgentManagerQueue
@@ -60,13 +60,6 @@ async def test_students_get_copies_under_their_own_names(tmp_path):
     assert [batch.behavior_id async for batch in student] == ["Student?team=0"]
 
 
-async def test_a_learner_that_is_gone_ends_the_way(tmp_path):
-    learner, receiver = Queue("learn/Ball", 4), fed(trajectories())
-    learner.close()
-    await asyncio.gather(*path_in(tmp_path, []).trajectories(receiver, learner))
-    assert receiver.closed
-
-
 @pytest.mark.parametrize("saved", [False, True], ids=["in the stream", "at a failure"])
 async def test_custom_stages_in_main_are_on_the_way(saved, tmp_path, caplog):
     sent: list[Any] = []
@@ -95,14 +88,6 @@ async def test_a_stage_that_failed_as_its_state_was_asked_for_is_not_asked_again
     assert parts == [("keeper-Ball", None)]
 
 
-async def test_policies_go_to_the_publisher(tmp_path):
-    published: list[Any] = []
-    publisher = PolicyPublisher(PublisherPort(published.append))
-    publisher.add_behavior("Ball")
-    await asyncio.gather(*path_in(tmp_path, [], publisher).policies(fed(policy_update("Ball", 3))))
-    assert [(update.behavior_id, update.version) for update in published] == [("Ball", 3)]
-
-
 async def test_a_publisher_that_fails_is_named(tmp_path):
     def fail(update):
         raise BrokenPipeError("the actor is gone")
@@ -115,9 +100,3 @@ async def test_a_publisher_that_fails_is_named(tmp_path):
         StageFailure, match="stage publisher failed on PolicyUpdate of Ball .version 1.: BrokenPipeError"
     ):
         await carry
-
-
-async def test_draining_takes_everything():
-    receiver = fed(trajectories(0), trajectories(1))
-    await drain(receiver)
-    assert receiver.empty()

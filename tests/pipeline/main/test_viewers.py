@@ -68,17 +68,9 @@ def test_without_viewers_or_while_training_nothing_changes():
         (POLE, {"watch": True, "video": "films"}, "use only one of the two"),
         (None, {"watch": True}, "--watch: Unity shows its games itself"),
         ({"kind": "godot"}, {"video": "films"}, "--video: Godot shows its games itself"),
-        (
-            {"kind": "open_protocol"},
-            {"watch": True},
-            "--watch: a game that uses the open protocol opens its own window",
-        ),
+        ({"kind": "open_protocol"}, {"watch": True}, "--watch: a game that uses the open protocol opens its own"),
         (None, {"video": "films"}, "--video: Unity shows its games itself"),
-        (
-            {"kind": "gymnasium", "factory": "math:sqrt"},
-            {"watch": True},
-            "environment.factory 'math:sqrt' has no render_mode",
-        ),
+        ({"kind": "gymnasium", "factory": "math:sqrt"}, {"watch": True}, "environment.factory 'math:sqrt' has no"),
     ],
 )
 def test_what_can_not_be_seen_is_refused_with_what_to_do_instead(environment, viewers, message):

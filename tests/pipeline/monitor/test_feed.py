@@ -51,24 +51,6 @@ async def test_a_viewer_gets_the_newest_state_at_once_and_then_each_new_one(feed
         assert (await answer.content.read()).strip() == b""
 
 
-async def test_fifty_viewers_cost_one_serialisation(feed, monkeypatch):
-    written = []
-
-    def counted(plain):
-        written.append(plain)
-        return to_json(plain)
-
-    monkeypatch.setattr(api_module, "to_json", counted)
-    async with ClientSession(feed.site.url) as caller:
-        answers = [await caller.get("/stream") for _ in range(50)]
-        for n in (1, 2):
-            feed.publish({"n": n})
-            assert [(await read(answer))["n"] for answer in answers] == [n] * 50
-        for answer in answers:
-            answer.close()
-    assert [each["n"] for each in written if "n" in each] == [1, 2]
-
-
 @pytest.mark.lengthy
 async def test_a_viewer_that_stops_reading_skips_states_and_is_left_at_last(feed, monkeypatch):
     monkeypatch.setattr(api_module, "PATIENCE_S", 0.5)

@@ -76,11 +76,7 @@ def test_seeds_are_drawn_as_their_mean_and_standard_deviation_where_all_have_poi
 
 def test_lines_at_different_places_share_a_table_and_a_long_one_is_thinned():
     found = computed()
-    assert found["joined"] == [
-        [0, 5, 10, 15, 20, 25],
-        [0, None, 10, None, 20, None],
-        [None, 7, None, 17, None, 27],
-    ]
+    assert found["joined"] == [[0, 5, 10, 15, 20, 25], [0, None, 10, None, 20, None], [None, 7, None, 17, None, 27]]
     assert found["same"] == [[0, 10, 20], [0, 10, 20], [0, 10, 20], [1, 2, 3]]
     assert found["thinned"] == [3001, 17998, 8999, 8999]
 

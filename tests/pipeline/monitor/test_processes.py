@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from headrace.pipeline.common import process
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
 from headrace.pipeline.monitor.live_run import Processes
 
@@ -46,7 +45,7 @@ def test_a_replacement_begins_anew():
     assert usages(processes, host("actor-0", told=ProcessUsage(22, 2.0, 1000)))[0]["cpu"] == 0.5
 
 
-def test_one_that_has_ended_and_one_in_main_use_nothing_of_their_own():
+def test_a_process_that_has_ended_and_one_in_main_use_nothing_of_their_own():
     told = ProcessUsage(10, 5.0, 1000)
     assert usages(Processes(), host("actor-0", told=told, ended=True), host("actor-1", told=told, kind="inline")) == [
         None,
@@ -74,10 +73,3 @@ def test_another_system_tells_by_psutil_what_linux_tells_itself(monkeypatch):
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
         assert read_usage(ended.pid) is None
-
-
-def test_without_psutil_another_system_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(process, "_psutil", lambda: None)
-    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
-    assert read_usage(os.getpid()) is None
-    assert "headrace[monitor]" in usage_lacks()

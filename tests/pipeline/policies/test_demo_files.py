@@ -95,9 +95,3 @@ def test_the_command_says_what_it_wrote_or_why_it_did_not(record, tmp_path, caps
     assert "bad.stream: not a stream" in capsys.readouterr().err
     assert main(["--to-demo", "nowhere.stream", str(tmp_path / "b.demo")]) == 2
     assert "no file or folder matches" in capsys.readouterr().err
-
-
-def test_a_source_that_is_not_there_is_named_as_it_was_given(tmp_path, capsys):
-    missing = str(tmp_path / "streams")
-    assert main(["--to-demo", missing, str(tmp_path / "a.demo")]) == 2
-    assert f"--to-demo {missing}: no file or folder matches this path or pattern" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -144,18 +143,6 @@ def test_the_newest_by_step_are_kept_and_labelled_ones_are_not_counted(tmp_path)
     assert read_export(tmp_path / "Ball" / NEWEST).update.step == 1000
 
 
-def test_what_is_labelled_is_not_the_newest(tmp_path):
-    export_policy(tmp_path, policy(50), SPEC, SETTINGS)
-    export_policy(tmp_path, policy(900), SPEC, SETTINGS, label="best")
-    assert read_export(tmp_path / "Ball" / NEWEST).update.step == 50
-
-
-def test_all_are_kept_where_the_configuration_says_so(tmp_path):
-    for step in (50, 900, 1000):
-        export_policy(tmp_path, policy(step), SPEC, SETTINGS.model_copy(update={"keep_checkpoints": 0}))
-    assert len(names(tmp_path)) == 3
-
-
 def test_files_of_others_are_neither_counted_nor_removed(tmp_path):
     (tmp_path / "Ball").mkdir()
     others = ["Ball-2-3.pt", "Ball-old.pt", "Ballast-7.pt", "Ball-5.onnx", "notes.txt"]
@@ -168,7 +155,7 @@ def test_files_of_others_are_neither_counted_nor_removed(tmp_path):
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("stop", [False, True])
-def test_whatever_goes_wrong_every_export_that_is_there_is_whole(tmp_path, stop):
+def test_an_export_that_is_there_is_whole_although_writing_it_failed(tmp_path, stop):
     recorder = Recorder()
     for step in (100, 200):
         export_policy(tmp_path / "probe", policy(step), SPEC, SETTINGS, files=recorder)
@@ -228,28 +215,6 @@ def test_a_file_that_would_run_code_when_read_is_refused(tmp_path):
     assert "print); loading them" in str(caught.value)
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-@pytest.mark.parametrize("content", [{"weights": {1, 2}}, {"weights": Path("a")}, {"weights": torch.nn.Linear(1, 1)}])
-def test_torchs_advice_to_allow_code_is_not_passed_on(tmp_path, content, protocol, recwarn):
-    path = tmp_path / "Ball-1.pt"
-    for save in (lambda: torch.save(content, path, pickle_protocol=protocol), lambda: _pickled(content, path)):
-        save()
-        with pytest.raises(ValueError, match="is not an exported policy") as caught:
-            read_export(path)
-        for words in ("weights_only", "torch.load", "trusted", "Please", "\n"):
-            assert words not in str(caught.value)
-    assert not recwarn.list
-
-
-def _pickled(content: object, path: Path) -> None:
-    path.write_bytes(pickle.dumps(content))
-
-
-def test_a_file_that_is_not_there_is_an_os_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        read_export(tmp_path / "Ball-1.pt")
-
-
 @pytest.mark.parametrize("name", ["Team/Ball", "Ball [2]", "a:b"])
 def test_a_behaviour_whose_name_no_file_can_have_keeps_its_policies_too(tmp_path, name):
     spec = replace(SPEC, behavior_id=f"{name}?team=0")
@@ -277,11 +242,16 @@ def test_tensors_that_are_views_of_a_few_bytes_are_not_spread_out(tmp_path, wher
         read_export(path)
 
 
-@pytest.mark.lengthy
 def flipped(data, bit):
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
+
+
+def test_a_policy_with_a_label_is_not_the_newest(tmp_path):
+    export_policy(tmp_path, policy(50), SPEC, SETTINGS)
+    export_policy(tmp_path, policy(900), SPEC, SETTINGS, label="best")
+    assert read_export(tmp_path / "Ball" / NEWEST).update.step == 50
 
 
 def test_a_flipped_bit_of_a_weight_is_named_as_damage(tmp_path):
@@ -292,32 +262,7 @@ def test_a_flipped_bit_of_a_weight_is_named_as_damage(tmp_path):
         read_export(path)
 
 
-def test_a_bit_that_makes_a_folder_of_a_tensor_is_named_as_damage(tmp_path):
-    path = export_policy(tmp_path, policy(), SPEC, SETTINGS)
-    whole = path.read_bytes()
-    attributes = whole.rindex(b"archive/data/0") - 46 + 38  # of its entry in the zip's directory
-    path.write_bytes(flipped(whole, 8 * attributes + 4))
-    with pytest.raises(ValueError, match=r"Ball-100\.pt is damaged: its entry archive/data/0 is marked as a folder"):
-        read_export(path)
-
-
-@pytest.mark.slow
-def test_every_single_bit_is_looked_at(tmp_path):
-    """Of the zip's own fields some are not: names, times, versions."""
-    written = policy()
-    path = export_policy(tmp_path, written, SPEC, SETTINGS)
-    whole = path.read_bytes()
-    for bit in range(8 * len(whole)):
-        path.write_bytes(flipped(whole, bit))
-        try:
-            read = read_export(path)
-        except ValueError:
-            continue
-        assert (read.design.spec, read.update.step) == (SPEC, written.step), bit
-        np.testing.assert_array_equal(read.update.weights, written.weights, str(bit))
-
-
-def test_whatever_bit_is_flipped_a_policy_is_the_one_that_was_written_or_is_refused(tmp_path):
+def test_a_policy_with_a_flipped_bit_is_the_one_that_was_written_or_is_refused(tmp_path):
     written = policy()
     path = export_policy(tmp_path, written, SPEC, SETTINGS)
     whole, refused = path.read_bytes(), 0

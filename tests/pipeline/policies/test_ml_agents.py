@@ -183,10 +183,8 @@ def test_networks_of_reward_signals_that_are_not_taken_over_are_named(tmp_path, 
     ("network", "told"),
     [
         ({"hidden_units": 32}, "2 hidden layers of 16 units, .*; the behaviour now has .* 2 hidden layers of 32 units"),
-        ({"num_layers": 1}, r"2 hidden layers of 16 units, .*; the behaviour now has .* 1 hidden layer of 16 units"),
         ({"normalize": False}, r"trained with 1 number \(normalised\), .* now has 1 number \(not normalised\)"),
         ({"memory": {}}, "holds an MLP .* different layers"),
-        ({"activation": "tanh"}, "holds an MLP .* different layers"),
     ],
 )
 @pytest.mark.parametrize("resume", [True, False])
@@ -232,8 +230,6 @@ def test_another_trainer_is_named():
     [
         ("network_body.lstm.lstm.weight_ih_l0", "a memory"),
         ("network_body.observation_encoder.processors.0.conv_layers.0.weight", "images"),
-        ("network_body.observation_encoder.rsa.fc_q.weight", "buffer sensors"),
-        ("network_body._body_endoder._hypernet.0.weight", "a goal signal"),
         ("something.else", "other layers"),
     ],
 )
@@ -245,7 +241,7 @@ def test_what_is_no_perceptron_is_named(tmp_path, parameter, what):
         take(PPO, path)
 
 
-@pytest.mark.parametrize("left_out", ["Optimizer:value_optimizer", "Policy", "global_step"])
+@pytest.mark.parametrize("left_out", ["Optimizer:value_optimizer", "global_step"])
 def test_a_file_that_lacks_a_module_is_no_checkpoint(tmp_path, left_out):
     path = changed(tmp_path, PPO, lambda content: content.pop(left_out))
     with pytest.raises(StageError, match="is not an ML-Agents checkpoint of ppo, sac or poca"):
@@ -256,13 +252,8 @@ def test_a_file_that_lacks_a_module_is_no_checkpoint(tmp_path, left_out):
     ("module", "key", "told"),
     [
         ("Optimizer:critic", "network_body._body_endoder.seq_layers.2.bias", "can't be resumed from: it is incomplete"),
-        ("Optimizer:critic", "value_heads.value_heads.extrinsic.bias", "can't be resumed from: it is incomplete"),
         ("Optimizer:value_optimizer", "param_groups", "is not an ML-Agents checkpoint of ppo, sac or poca"),
-        (
-            "Policy",
-            "action_model._continuous_distribution.mu.bias",
-            "it was trained with .* branches of 3, 2 choices; ",
-        ),
+        ("Policy", "action_model._continuous_distribution.mu.bias", "it was trained with .* branches of 3, 2"),
     ],
 )
 def test_a_file_that_lacks_something_is_refused_in_words(tmp_path, module, key, told):
@@ -287,7 +278,7 @@ def test_the_checkpoint_that_ml_agents_resumes_from_is_taken(tmp_path):
     assert left_checkpoint(tmp_path, "Simple") == folder / "Simple-1248.pt"
 
 
-def test_one_that_can_not_be_resumed_from_is_named_before_anything_starts(tmp_path):
+def test_a_checkpoint_that_can_not_be_resumed_from_is_named_before_anything_starts(tmp_path):
     (tmp_path / "Simple").mkdir()
     torch.save({"Policy": {}, "global_step": {}}, tmp_path / "Simple" / "checkpoint.pt")
     with pytest.raises(RunError, match=r"Simple/checkpoint\.pt is not an ML-Agents checkpoint of ppo, sac or poca"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 
@@ -185,17 +183,3 @@ def test_a_damaged_file_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"no model")
     with pytest.raises(RunError, match=name):
         read_model(find_model(str(tmp_path / name)))
-
-
-@pytest.mark.slow
-def test_an_onnx_model_is_played_without_torch(tmp_path):
-    path = tmp_path / "Test.onnx"
-    path.write_bytes(exported(design_for()))
-    script = (
-        "import sys, numpy as np\n"
-        "from headrace.pipeline.policies.model_files import find_model, read_model\n"
-        f"policy = read_model(find_model({str(path)!r})).make_policy()\n"
-        "policy.act((np.zeros((1, 3), np.float32),), None, np.random.default_rng(0))\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)

@@ -61,7 +61,7 @@ def test_a_run_is_found_from_all_that_names_a_policy_of_it(tmp_path):
         (["results/none@all", "random"], "results/none@all: there is no step at which"),
     ],
 )
-def test_who_can_not_play_is_named(players, message):
+def test_players_that_can_not_play_are_named(players, message):
     with pytest.raises(RunError, match=f"^--tournament {message}"):
         entrants_of(players, "results", None)
 

@@ -71,10 +71,7 @@ def start_from(folder, maker, taker, actions, **network):
     return trainer.policy()
 
 
-@pytest.mark.parametrize(
-    ("maker", "taker"),
-    [("bc", "sac"), ("ppo", "sac"), ("sac", "ppo")],
-)
+@pytest.mark.parametrize(("maker", "taker"), [("bc", "sac"), ("ppo", "sac"), ("sac", "ppo")])
 def test_a_policy_that_draws_its_continuous_actions_otherwise_is_refused_in_words(tmp_path, maker, taker):
     with pytest.raises(
         StageError,

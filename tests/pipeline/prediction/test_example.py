@@ -13,11 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_example_is_a_program_of_twenty_lines():
-    lines = (ROOT / "examples" / "corridor.py").read_text(encoding="utf-8").splitlines()
-    assert len([line for line in lines if line and not line.startswith('"""')]) <= 20
-
-
 @pytest.mark.slow  # the README's program, which differs from it in line breaks, is run by tests/test_page_code.py
 def test_the_example_learns_the_way_and_is_asked_for_it(tmp_path):
     shutil.copy(ROOT / "examples" / "corridor.py", tmp_path)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import subprocess
 import sys
 from dataclasses import replace
-from functools import reduce
-from operator import getitem
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from gymnasium import spaces
 from onnx_samples import design_for
@@ -69,10 +64,7 @@ def test_of_a_run_it_takes_the_behaviour_and_the_checkpoint_that_are_asked_for(r
         ),
         ({"behavior": "Test", "checkpoint": 600}, r"holds no policy Test-600\.pt or \.onnx: available: @500, @1000$"),
         ({"behavior": "Other", "checkpoint": "best"}, "only a run with an evaluation section keeps best"),
-        (
-            {"checkpoint": "newest"},
-            "checkpoint: expected 'best', 'last', a step, or a member of a league's pool such as 'member-3', got 'newest'$",
-        ),
+        ({"checkpoint": "newest"}, "checkpoint: expected 'best', 'last', a step, or a member of a league's pool such"),
     ],
 )
 def test_what_a_run_does_not_have_is_told_with_what_there_is(run_folder, which, message):
@@ -112,7 +104,7 @@ def test_what_names_no_place_is_told_with_the_place_that_is_meant(run_folder, tm
         load_policy(3)  # type: ignore[call-overload]
 
 
-def test_it_describes_what_it_sees_and_does(tmp_path):
+def test_a_policy_describes_what_it_sees_and_does(tmp_path):
     spec = repeated(spec_of(BOX, spaces.MultiBinary(3)), ActionRepeatSettings(steps=4))
     policy = load_policy(saved(tmp_path, spec, **MEMORY))
 
@@ -171,35 +163,6 @@ def test_a_lone_observation_without_spaces_needs_no_name_and_those_of_one_name_c
     assert twins.predict(([0, 1], [2, 3]))[0]["continuous"].shape == (2,)
     with pytest.raises(PredictError, match=r"obs: expected an observation in Tuple"):
         twins.predict({"ray": [0, 1]})
-
-
-@pytest.mark.lengthy
-def test_whatever_the_notes_of_an_onnx_file_say_it_is_read_or_refused(tmp_path):
-    observed = spaces.Dict(at=BOX, gear=spaces.Discrete(3, start=1), things=spaces.Sequence(spaces.Box(-1, 1, (2,))))
-    spec = spec_of(observed, spaces.Tuple([BOX, spaces.MultiDiscrete([2, 3])]))
-    file = saved(tmp_path, spec, ".onnx")
-    model, obs = onnx.load(file), {"at": [0, 0, 0], "gear": 2, "things": [[0, 1]]}
-    random, notes = np.random.default_rng(0), json.loads(model.metadata_props[0].value)
-    outcomes = set()
-    for *way, last in [*places(notes)][::2]:
-        for value in random.choice(np.array([None, 0, -1, 10**13, 1e300, "x", [], {}, [1], True, "Dict"], object), 1):
-            changed = copy.deepcopy(notes)
-            reduce(getitem, way, changed)[last] = value
-            model.metadata_props[0].value = json.dumps(changed)
-            file.write_bytes(model.SerializeToString())
-            try:
-                load_policy(file).predict(obs)
-                outcomes.add("played")
-            except (RunError, PredictError):
-                outcomes.add("refused")
-    assert outcomes == {"played", "refused"}
-
-
-def places(value, way=()):
-    """The way to each value within nested data."""
-    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
-        yield (*way, key)
-        yield from places(value[key], (*way, key))
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def files() -> list[Any]:
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize(("observed", "done", "suffix", "network"), files())
-def test_it_answers_as_inference_plays_one_by_one_and_in_a_batch(tmp_path, observed, done, suffix, network):
+def test_predictions_are_what_inference_plays_one_by_one_and_in_a_batch(tmp_path, observed, done, suffix, network):
     group, envs, result = group_of(observed, done)
     file = saved(tmp_path, group.behavior_specs["Test"], suffix, normalize=True, **network)
     acting, policy = Acting(file, group), load_policy(file)

@@ -21,21 +21,6 @@ def test_jobs_are_done_in_order_before_close_returns():
     assert done == list(range(50))
 
 
-def test_the_error_of_a_job_is_raised_where_the_next_is_left():
-    jobs, raised = BackgroundJobs("test"), threading.Event()
-
-    def fail() -> None:
-        raised.set()
-        raise ConnectionError("no server")
-
-    jobs.put(fail)
-    raised.wait()
-    jobs._thread.join()
-    with pytest.raises(ConnectionError, match="no server"):
-        jobs.put(lambda: None)
-    jobs.close()
-
-
 def test_the_error_of_the_last_job_is_raised_at_the_end():
     jobs = BackgroundJobs("test")
     jobs.put(lambda: [][0])
@@ -43,9 +28,8 @@ def test_the_error_of_the_last_job_is_raised_at_the_end():
         jobs.close()
 
 
-def test_a_service_that_hangs_costs_its_summaries_and_says_so(monkeypatch, caplog):
+def test_a_service_that_hangs_costs_its_summaries_and_says_so(caplog):
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(mlflow_writer, "MOST_WAITING", 3)
     jobs, go_on = BackgroundJobs("Slow", patience_s=0.01), threading.Event()
     begun = threading.Event()
 
@@ -55,11 +39,10 @@ def test_a_service_that_hangs_costs_its_summaries_and_says_so(monkeypatch, caplo
 
     jobs.put(hang)
     begun.wait()
-    for _ in range(5):
+    for _ in range(mlflow_writer.MOST_WAITING + 2):
         jobs.put(lambda: None)
     jobs.close()
     go_on.set()
-    assert [record.getMessage() for record in caplog.records] == [
-        "Slow is too slow: 3 summaries are waiting for it. New summaries are dropped until some of these have been written.",
-        "Slow did not accept the last 4 summaries within 0 s, so it does not contain these summaries.",
-    ]
+    slow, lost = [record.getMessage() for record in caplog.records]
+    assert slow.startswith("Slow is too slow: 1000 summaries are waiting for it. New summaries are dropped")
+    assert lost.startswith("Slow did not accept the last 1001 summaries within 0 s")

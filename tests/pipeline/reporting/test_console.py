@@ -40,30 +40,15 @@ def summaries(**values: list[float]) -> dict[str, Summary]:
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        (
-            {"reward": [1.0, 2.0]},
-            "Mean Reward: 1.500. Std of Reward: 0.500. Training.",
-        ),
+        ({"reward": [1.0, 2.0]}, "Mean Reward: 1.500. Std of Reward: 0.500. Training."),
         (
             {"reward": [1.0], "elo": [1201.0, 1202.0]},
             "Mean Reward: 1.000. Std of Reward: 0.000. Training. ELO: 1201.500.",
         ),
-        (
-            {"reward": [1.0], "training": [0.0]},
-            "Mean Reward: 1.000. Std of Reward: 0.000. Not Training.",
-        ),
-        (
-            {"reward": [1.0], "group": [3.0]},
-            "Mean Reward: 1.000. Mean Group Reward: 3.000. Training.",
-        ),
-        (
-            {},
-            "No episode was completed since last summary. Training.",
-        ),
-        (
-            {"held_out": [-0.5, -0.25]},
-            "Held-out Log Likelihood: -0.375. Training.",
-        ),
+        ({"reward": [1.0], "training": [0.0]}, "Mean Reward: 1.000. Std of Reward: 0.000. Not Training."),
+        ({"reward": [1.0], "group": [3.0]}, "Mean Reward: 1.000. Mean Group Reward: 3.000. Training."),
+        ({}, "No episode was completed since last summary. Training."),
+        ({"held_out": [-0.5, -0.25]}, "Held-out Log Likelihood: -0.375. Training."),
     ],
 )
 def test_the_line_of_a_summary_is_ml_agents(values, line):
@@ -100,14 +85,6 @@ def test_debug_lines_carry_time_and_place():
     assert re.fullmatch(pattern, out.getvalue())
 
 
-def test_configuring_twice_says_everything_once():
-    first, second = io.StringIO(), io.StringIO()
-    configure_logging(stream=first)
-    configure_logging(stream=second)
-    logging.getLogger("headrace.queues").warning("full")
-    assert (first.getvalue(), second.getvalue()) == ("", "[WARNING] full\n")
-
-
 def test_what_other_libraries_warn_of_has_its_level_too(monkeypatch):
     err = io.StringIO()
     configure_logging(stream=io.StringIO())
@@ -115,16 +92,6 @@ def test_what_other_libraries_warn_of_has_its_level_too(monkeypatch):
     monkeypatch.setattr("sys.stderr", err)
     other.warning("old\nand slow")
     assert err.getvalue() == "[WARNING] old\n[WARNING] and slow\n"
-
-
-def test_other_loggers_are_left_alone():
-    root, other = logging.getLogger(), logging.getLogger("somebody.else")
-    before = (root.level, root.handlers[:], other.level, other.handlers[:])
-    out = io.StringIO()
-    configure_logging(debug=True, stream=out)
-    other.warning("not ours")
-    assert (root.level, root.handlers, other.level, other.handlers) == before
-    assert out.getvalue() == ""
 
 
 def test_lines_follow_standard_output_when_it_is_led_elsewhere(monkeypatch):
@@ -156,13 +123,3 @@ def test_details_are_left_out_unless_they_are_asked_for():
         configure_logging(debug, out, details)
         ConsoleWriter(lambda: 0.0).add_property("Tennis", "hyperparameters", {"trainer_type": "ppo"})
         assert ("trainer_type" in out.getvalue()) == expected
-
-
-def test_the_pipelines_own_numbers_and_other_properties_have_no_line():
-    out = io.StringIO()
-    configure_logging(stream=out)
-    writer = ConsoleWriter(lambda: 0.0)
-    writer.write("Pipeline", {"x": Summary("mean", 1, 1, 0, 1, 1)}, 5)
-    writer.add_property("Tennis", "something", 1)
-    writer.close()
-    assert out.getvalue() == ""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-from io import FileIO
 from pathlib import Path
 
 import pytest
+from full_disk import files_no_larger_than
 
-from headrace.pipeline.reporting import csv_writer
 from headrace.pipeline.reporting.csv_writer import CsvWriter
 from headrace.pipeline.reporting.statistics import Summary
 
@@ -85,21 +84,13 @@ def test_a_lost_learner_takes_its_rows_back(tmp_path: Path):
     assert [(row["step"], row["x"]) for row in table(tmp_path)] == [("1", "1.0"), ("2", "9.0")]
 
 
-def test_a_full_disk_leaves_whole_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_leaves_whole_rows_alone(tmp_path: Path):
     writer = opened(tmp_path)
     writer.write("B", {"x": summary(1)}, 1)
     before = (tmp_path / "B/statistics.csv").read_bytes()
-
-    def fill_up(file: FileIO, data: bytes) -> None:
-        file.write(data[:3])
-        raise OSError(28, "No space left on device")
-
-    path = tmp_path / "B/statistics.csv"
-    with monkeypatch.context() as patched:
-        patched.setattr(csv_writer, "_write_all", fill_up)
-        with pytest.raises(OSError, match="No space"):
-            writer.write("B", {"x": summary(2)}, 2)
-    assert path.read_bytes() == before
+    with files_no_larger_than(len(before) + 3), pytest.raises(OSError, match="too large"):
+        writer.write("B", {"x": summary(2)}, 2)
+    assert (tmp_path / "B/statistics.csv").read_bytes() == before
     writer.write("B", {"x": summary(3)}, 3)
     assert [row["step"] for row in table(tmp_path)] == ["1", "3"]
 

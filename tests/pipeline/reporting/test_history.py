@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-import pytest
-
-from headrace.pipeline.reporting.history import (
-    MOST_CURVES,
-    MOST_MARKS,
-    MOST_POINTS,
-    Curve,
-    History,
-    HistoryWriter,
-    Mark,
-    read_events,
-)
+from headrace.pipeline.reporting.history import MOST_POINTS, Curve, History, HistoryWriter, Mark, read_events
 from headrace.pipeline.reporting.statistics import Summary
 from headrace.pipeline.reporting.writers import TensorboardWriter
 
@@ -33,31 +20,6 @@ def test_a_long_curve_keeps_its_ends_its_mean_and_its_bound():
     assert (plain["steps"][0] < 1000, plain["steps"][-1]) == (True, 99_999)
     assert set(plain["values"]) == {0.5}
     assert plain["steps"] == sorted(plain["steps"])
-
-
-@pytest.mark.lengthy
-def test_eight_hours_of_ten_curves_are_half_a_megabyte():
-    history = History()
-    for step in range(8 * 3600 // 5):
-        for name in range(10):
-            history.add("Ball", f"Losses/{name}", (step * 1000, 1.7e9 + 5 * step, step / 7))
-    history.take_fresh()
-    assert len(json.dumps(history.plain())) < 5e5
-
-
-def test_names_without_end_take_no_space_without_end():
-    history = History()
-    for number in range(2 * MOST_CURVES):
-        history.add("Ball", f"name {number}", (0, 0.0, 0.0))
-    assert len(history.plain()["Ball"]) == MOST_CURVES
-
-
-def test_points_that_nobody_takes_are_dropped_and_the_revision_says_so():
-    history = History()
-    for step in range(10 * MOST_CURVES):
-        history.add("Ball", "reward", (step, 0.0, 0.0))
-    assert history.revision > 0
-    assert len(history.take_fresh()) <= 2 * MOST_CURVES
 
 
 def test_a_lost_learners_points_are_forgotten():
@@ -116,13 +78,6 @@ def test_a_resumed_run_is_marked_once():
     writer.write("Ball", {"reward": of(1.0)}, 20)
     assert history.marks() == {"Ball": [Mark(15, 5.0, "restart", "restart"), Mark(16, 5.0, "set", "beta = 1")]}
     assert history.take_fresh()[1] == [("Ball", mark) for mark in history.marks()["Ball"]]
-
-
-def test_marks_without_end_take_no_space_without_end():
-    history = History()
-    for step in range(2 * MOST_MARKS):
-        history.mark("Ball", Mark(step, 0.0, "checkpoint", ""))
-    assert (len(history.marks()["Ball"]), len(history.take_fresh()[1])) == (MOST_MARKS, MOST_MARKS)
 
 
 def test_a_damaged_event_file_counts_up_to_the_damage(tmp_path):

@@ -81,14 +81,6 @@ def test_the_rows_that_the_last_update_took_beyond_max_steps_make_no_point_of_th
     assert [step for step, _ in run.writer.points] == [100, 200]
 
 
-def test_max_steps_between_two_summaries_are_all_told_of():
-    run = Run(max_steps=150)
-    for step in (120, 155):
-        run.reach(step, 2.0)
-    run.reporter.finish()
-    assert [step for step, _ in run.writer.points] == [100, 155]
-
-
 def test_a_report_beyond_several_summaries_makes_one():
     run = Run()
     for step, reward in ((350, 2.0), (410, 3.0), (500, 4.0)):
@@ -105,13 +97,6 @@ def test_a_resumed_run_goes_on_behind_the_last_summary():
     assert run.writer.points == [(200, 1.0)]
     run.reporter.finish()
     assert run.writer.points == [(200, 1.0)], "it was of all 230 steps"
-
-
-def test_policies_that_are_only_played_have_no_last_summary():
-    run = Run(training=False)
-    run.reach(150, 1.0)
-    run.reporter.finish()
-    assert [step for step, _ in run.writer.points] == [100]
 
 
 def counts(at, items=0, put_wait=0.0, get_wait=0.0):

@@ -113,19 +113,6 @@ def test_a_run_from_python_has_all_of_it_and_callers_hear_what_they_heard_before
     assert logging.getLogger("headrace").level == logging.ERROR
 
 
-def test_a_caller_who_listens_to_a_part_of_ours_hears_it_during_a_run_too(unconfigured, tmp_path):
-    part = logging.getLogger("headrace.pipeline")
-    part.setLevel(logging.INFO)
-    try:
-        with logged_to(tmp_path, append=False):
-            log.info("begun")
-            logging.getLogger("headrace.stages").info("no word")
-    finally:
-        part.setLevel(logging.NOTSET)
-    assert unconfigured[0].words == unconfigured[1].words == ["begun"]
-    assert lines(tmp_path) == ["[INFO] begun", "[INFO] no word"]
-
-
 def test_runs_beside_each_other_all_have_their_logs_whichever_ends_first(unconfigured, tmp_path):
     with logged_to(tmp_path / "second", append=False):
         with logged_to(tmp_path / "first", append=False):

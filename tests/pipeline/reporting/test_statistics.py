@@ -13,15 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pipeline.reporting.statistics import RESERVOIR_SIZE, StatisticsCollector
-from headrace.stages.stage import Statistics
 
 NUMBERS = st.floats(-1e6, 1e6)
-
-
-def test_a_collector_is_what_stages_report_to():
-    statistics: Statistics = StatisticsCollector()
-    statistics.add("Tennis", "Policy/Entropy", 1.5)
-    assert statistics.summaries("Tennis")["Policy/Entropy"].mean == 1.5  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("how", "value"), [("mean", 2.0), ("sum", 6.0), ("last", 3.0), ("histogram", 2.0)])
@@ -82,13 +75,6 @@ def test_collectors_of_several_hosts_merge_to_what_one_would_have_gathered(parts
         assert summary.std == pytest.approx(expected[name].std, abs=1e-5)
 
 
-def test_draining_begins_anew():
-    collector = StatisticsCollector()
-    collector.add("Tennis", "x", 1)
-    assert collector.drain()["Tennis"]["x"]["count"] == 1
-    assert collector.drain() == {}
-
-
 def test_a_long_histogram_keeps_a_fair_sample_and_an_exact_mean():
     count = 20 * RESERVOIR_SIZE
     collector = StatisticsCollector(seed=3)
@@ -100,13 +86,6 @@ def test_a_long_histogram_keeps_a_fair_sample_and_an_exact_mean():
     # A fair sample's mean has the spread count / sqrt(12 n): six of these are allowed.
     assert np.mean(summary.values) == pytest.approx(summary.mean, abs=6 * count / math.sqrt(12 * RESERVOIR_SIZE))
     assert len(set(summary.values)) == RESERVOIR_SIZE
-
-
-def test_extending_a_long_histogram_keeps_it_bounded():
-    collector = StatisticsCollector()
-    for _ in range(3):
-        collector.extend("Tennis", "x", np.arange(RESERVOIR_SIZE))
-    assert len(collector.summaries("Tennis")["x"].values) == RESERVOIR_SIZE
 
 
 def test_merging_full_histograms_takes_from_each_by_its_number_of_values():
@@ -135,15 +114,6 @@ def test_a_statistic_of_nothing_but_nan_is_absent_from_the_summaries():
     collector = StatisticsCollector()
     collector.add("Tennis", "x", math.nan)
     assert collector.summaries("Tennis") == {}
-
-
-def test_a_statistic_of_nothing_but_nan_on_another_host_is_absent_from_mains_summaries(caplog):
-    main, host = StatisticsCollector(), StatisticsCollector()
-    host.add("Tennis", "x", math.nan)
-    caplog.clear()
-    main.merge(host.drain())
-    assert main.summaries("Tennis") == {}
-    assert caplog.records == []
 
 
 def test_an_unknown_how_is_refused_by_name():

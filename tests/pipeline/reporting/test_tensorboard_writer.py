@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +11,6 @@ import pytest
 from full_disk import files_no_larger_than
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import headrace.pipeline.reporting.writers
 from headrace.pipeline.reporting.statistics import StatisticsCollector, Summary
 from headrace.pipeline.reporting.writers import TensorboardWriter
 
@@ -41,15 +37,6 @@ def test_a_statistic_is_a_scalar_under_its_name_at_the_nominal_step(tmp_path):
     assert points(tmp_path / "Tennis", "Policy/Learning Rate") == [(1000, 250.0), (2000, 500.0)]
 
 
-def test_each_kind_of_statistic_shows_its_own_value(tmp_path):
-    writer = TensorboardWriter(tmp_path, resume=False)
-    kinds = {how: summary(2.0, how) for how in ("mean", "sum", "last")}
-    writer.write("Tennis", kinds, 5)
-    writer.close()
-    values = {how: points(tmp_path / "Tennis", how)[0][1] for how in kinds}
-    assert values == {"mean": 2.0, "sum": 20.0, "last": 3.0}
-
-
 def test_a_histogram_has_its_mean_as_scalar_and_its_distribution_beside_it(tmp_path):
     collector = StatisticsCollector()
     collector.extend("Tennis", REWARD, np.arange(100.0))
@@ -63,30 +50,6 @@ def test_a_histogram_has_its_mean_as_scalar_and_its_distribution_beside_it(tmp_p
     assert (histogram.sum, histogram.sum_squares) == (4950, pytest.approx(328350))
     assert sum(histogram.bucket) == pytest.approx(100)
     assert histogram.bucket_limit[-1] == 99
-
-
-def test_the_distribution_of_a_sample_stands_for_all_values(tmp_path):
-    sampled = Summary("histogram", 0.5, 4000.0, 0.5, 8000, 1.0, (0.0,) * 500 + (1.0,) * 500)
-    writer = TensorboardWriter(tmp_path, resume=False)
-    writer.write("Tennis", {"x": sampled}, 1)
-    writer.close()
-    buckets = read(tmp_path / "Tennis").Histograms("x_hist")[0].histogram_value.bucket
-    assert (buckets[0], buckets[-1], sum(buckets)) == (4000, 4000, 8000)
-
-
-def test_a_histogram_of_equal_values_can_be_drawn(tmp_path):
-    writer = TensorboardWriter(tmp_path, resume=False)
-    writer.write("Tennis", {"x": Summary("histogram", 1.0, 2.0, 0.0, 2, 1.0, (1.0, 1.0))}, 1)
-    writer.close()
-    assert sum(read(tmp_path / "Tennis").Histograms("x_hist")[0].histogram_value.bucket) == 2
-
-
-def test_everything_is_in_the_file_when_write_returns(tmp_path):
-    writer = TensorboardWriter(tmp_path, resume=False)
-    writer.write("Tennis", {"x": summary(1.0)}, 1)
-    assert points(tmp_path / "Tennis", "x") == [(1, 1.0)]
-    writer.close()
-    writer.close()
 
 
 def test_every_category_has_its_own_folder(tmp_path):
@@ -140,23 +103,6 @@ def test_a_resumed_run_continues_the_curves_from_its_checkpoint(tmp_path):
     assert points(tmp_path / "Tennis", "x") == [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
 
 
-USE = """
-import sys, warnings
-warnings.simplefilter("error")
-from pathlib import Path
-from headrace.pipeline.reporting.statistics import StatisticsCollector
-from headrace.pipeline.reporting.writers import TensorboardWriter
-assert "tensorboard" not in sys.modules
-collector = StatisticsCollector()
-collector.extend("Tennis", "x", [1, 2, 3])
-writer = TensorboardWriter(Path(sys.argv[1]), resume=False)
-writer.add_property("Tennis", "hyperparameters", {"a": 1})
-writer.write("Tennis", collector.summaries("Tennis"), 1)
-writer.close()
-print(*sorted({"torch", "tensorflow"} & sys.modules.keys()))
-"""
-
-
 def test_a_behaviour_that_goes_back_goes_on_with_one_curve(tmp_path):
     writer = TensorboardWriter(tmp_path, resume=False)
     for step in (1000, 2000, 3000):
@@ -168,21 +114,6 @@ def test_a_behaviour_that_goes_back_goes_on_with_one_curve(tmp_path):
     writer.close()
     assert points(tmp_path / "Tennis", REWARD) == [(1000, 1.0), (2000, 2.0), (3000, 2.0)]
     assert points(tmp_path / "Other", REWARD) == [(3000, 1.0)]
-
-
-@pytest.mark.lengthy
-def test_writing_imports_neither_torch_nor_an_installed_tensorflow_and_warns_of_nothing(tmp_path):
-    (tmp_path / "modules" / "tensorflow").mkdir(parents=True)
-    (tmp_path / "modules" / "tensorflow" / "__init__.py").write_text("raise SystemExit('was imported')")
-    root = Path(headrace.pipeline.reporting.writers.__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", USE, str(tmp_path / "run")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(tmp_path / "modules")])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
 
 
 def test_a_file_that_the_disk_refuses_to_lengthen_ends_with_a_whole_record_and_goes_on_when_there_is_room(tmp_path):
@@ -197,16 +128,6 @@ def test_a_file_that_the_disk_refuses_to_lengthen_ends_with_a_whole_record_and_g
     writer.write("Tennis", {REWARD: summary(1.0)}, 20)
     writer.close()
     assert [step for step, _ in points(tmp_path / "Tennis", REWARD)] == [*before, 20]
-
-
-def test_a_file_that_can_not_be_begun_is_begun_later(tmp_path):
-    writer = TensorboardWriter(tmp_path, resume=False)
-    with files_no_larger_than(10), pytest.raises(OSError, match="large"):
-        writer.write("Tennis", {REWARD: summary(1.0)}, 1)
-    writer.write("Tennis", {REWARD: summary(1.0)}, 2)
-    writer.close()
-    assert [step for step, _ in points(tmp_path / "Tennis", REWARD)] == [2]
-    assert len(list((tmp_path / "Tennis").iterdir())) == 1
 
 
 def test_statistics_go_on_in_a_new_file_where_the_folder_was_removed(tmp_path, caplog):

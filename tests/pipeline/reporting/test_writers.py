@@ -76,15 +76,9 @@ def test_a_writer_that_raises_is_named_and_called_no_more_except_to_close(caplog
     [
         ({"use": "my_writer:JsonLine"}, "did you mean 'JsonLines'?"),
         ({"use": "no_such_module:Writer"}, "no module named 'no_such_module'"),
-        (
-            {"use": "my_stages:ClipReward"},
-            "my_stages:ClipReward is not a statistics writer: it has no write, add_property",
-        ),
+        ({"use": "my_stages:ClipReward"}, "my_stages:ClipReward is not a statistics writer: it has no write,"),
         ({"use": "my_env:long_pole"}, "my_env:long_pole: expected a class"),
-        (
-            {"use": "my_writer:JsonLines", "with": {"path": 1}},
-            "unexpected keyword argument 'path'; its parameters are (run_folder",
-        ),
+        ({"use": "my_writer:JsonLines", "with": {"path": 1}}, "unexpected keyword argument 'path'; its parameters"),
     ],
 )
 def test_mistakes_are_found_without_making_a_writer(writer: Mapping[str, Any], message: str):

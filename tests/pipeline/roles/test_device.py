@@ -11,19 +11,14 @@ from runs import run_here
 from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError, RunFailed
 from headrace.pipeline.roles.device import choose_device, choose_provider, choose_rounding, device_of, products_of
-from headrace.stages.policy.design import BF16, TORCHS_OWN
 
 
 def test_what_is_configured_is_taken():
     assert choose_device("cpu") == ("cpu", "set by torch_settings.device")
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_without_a_word_it_is_cuda_where_there_is_one(monkeypatch, there):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A card")
-    device, why = choose_device(None)
-    assert (device, why.split(";")[0]) == (("cuda", "A card") if there else ("cpu", "torch finds no CUDA device"))
+def test_the_default_device_is_cuda_where_torch_finds_one():
+    assert choose_device(None)[0] == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "cpuu", "mps:7"])
@@ -60,26 +55,13 @@ def test_a_run_on_a_device_that_is_not_there_ends_with_what_to_write(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("configured", "by", "expected"),
-    [
-        ("float32", "AMX", (0, "float32 (torch_settings.precision)", False)),
-        ("auto", "AMX", (256, "bf16 for layers of at least 256 units (cpu has AMX)", False)),
-        ("auto", None, (0, "float32 (bf16 is slow on cpu)", False)),
-        ("bf16", "AMX", (128, "bf16 (AMX)", False)),
-    ],
+    ("configured", "trainer", "rounded_from"),
+    [("float32", "sac", 0), ("bf16", "sac", 128), ("bf16", "poca", 128), ("auto", "poca", 0)],
 )
-def test_the_precision_is_the_configured_one_or_the_faster_one(configured, by, expected, monkeypatch):
-    monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: by)
-    settings, *told = choose_rounding(configured, "cpu", "sac")
-    assert (settings.rounded_from, *told) == expected
-
-
-def test_a_trainer_that_was_not_shown_to_learn_as_much_rounds_when_it_is_told_to(monkeypatch):
-    monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: "AMX")
-    settings, words, _ = choose_rounding("auto", "cpu", "poca")
-    assert settings == TORCHS_OWN
-    assert words == "float32 (bf16 has not been shown to learn equally well with poca)"
-    assert choose_rounding("bf16", "cpu", "poca").settings == BF16
+def test_the_precision_is_the_configured_one_and_auto_rounds_only_with_trainers_that_were_shown_to_learn(
+    configured, trainer, rounded_from
+):
+    assert choose_rounding(configured, "cpu", trainer).settings.rounded_from == rounded_from
 
 
 @pytest.mark.parametrize(
@@ -92,18 +74,8 @@ def test_a_trainer_that_was_not_shown_to_learn_as_much_rounds_when_it_is_told_to
         ({"pipeline__deterministic": True, "torch_settings__products": "onednn"}, "cpu", "onednn"),
     ],
 )
-def test_who_multiplies_is_measured_but_where_a_run_must_give_the_same_again(changes, device, provider):
+def test_the_kernels_are_measured_but_where_a_run_must_give_the_same_again(changes, device, provider):
     assert choose_provider(RunConfig.from_plain(cartpole(**changes)), device) == provider
-
-
-@pytest.mark.lengthy
-def test_bf16_where_it_is_slow_is_computed_with_a_warning(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: None)
-    config = cartpole(torch_settings__precision="bf16", behaviors__CartPole__max_steps=500, **INLINE)
-    run_here(config, tmp_path, "run")
-    (told,) = [record for record in caplog.records if "hidden-layer matrix products" in record.message]
-    assert told.levelno == logging.WARNING
-    assert "bf16, which cpu computes more slowly than float32; torch_settings.precision: auto" in told.message
 
 
 @pytest.mark.parametrize(("trainer", "rows"), [("ppo", 1024), ("impala", 12 * 20), ("sac", 128)])

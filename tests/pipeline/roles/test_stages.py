@@ -60,16 +60,6 @@ def test_a_part_that_can_not_be_written_is_reported_and_ends_nothing(tmp_path):
     assert (failed.number, failed.name) == (3, "Filter@actor-2")
 
 
-def test_seeds_differ_between_replicas_and_stages_and_not_between_runs(tmp_path):
-    seeds = [
-        host_in(tmp_path, [], f"actor-{replica}", replica).context(stage).seed
-        for replica in (0, 1)
-        for stage in ("Filter", "Delay")
-    ]
-    assert len(set(seeds)) == 4
-    assert host_in(tmp_path, [], "actor-0", 0).context("Filter").seed == seeds[0]
-
-
 async def test_a_chain_runs_its_stages_in_order_and_saves_each_at_a_barrier(tmp_path):
     order: list[str] = []
     sent: list[Any] = []

@@ -45,15 +45,6 @@ def test_parts_that_nobody_expects_any_more_are_ignored(tmp_path, saved):
     assert assembler.add(saved(second, PARTS[0]))
 
 
-def test_a_part_may_be_written_twice(tmp_path, saved):
-    """By an actor that died, and by the one that took its place."""
-    assembler = CheckpointAssembler(tmp_path)
-    number = assembler.begin(PARTS, 0.0)
-    assert not assembler.add(saved(number, PARTS[0]))
-    assert not assembler.add(saved(number, PARTS[0]))
-    assert assembler.add(saved(number, PARTS[1]))
-
-
 def test_what_the_newest_has_of_others_is_carried_over_with_the_files_beside_it(tmp_path, saved):
     assembler = CheckpointAssembler(tmp_path)
     number = assembler.begin(PARTS, 0.0)
@@ -71,35 +62,7 @@ def test_what_the_newest_has_of_others_is_carried_over_with_the_files_beside_it(
     newest.check()
 
 
-def test_a_part_more_than_expected_is_kept_with_the_others(tmp_path, saved):
-    assembler = CheckpointAssembler(tmp_path)
-    number = assembler.begin(PARTS[:1], 0.0)
-    assembler.add(saved(number, "filter@actor-0"))
-    assembler.add(saved(number, PARTS[0]))
-    assembler.commit({}, {})
-    assert set(newest_checkpoint(tmp_path).parts) == {PARTS[0], "filter@actor-0"}
-
-
-def test_a_resumed_run_goes_on_counting(tmp_path, saved):
-    assembler = CheckpointAssembler(tmp_path, last=6)
-    assert assembler.newest == 6
-    assert assembler.begin(PARTS, 0.0) == 7
-
-
-def test_a_checkpoint_that_is_given_up_is_forgotten(tmp_path, saved):
-    assembler = CheckpointAssembler(tmp_path)
-    number = assembler.begin(PARTS, 0.0)
-    assembler.add(saved(number, PARTS[0]))
-    assert not assembler.give_up(number + 1)
-    assert assembler.busy
-    assert assembler.give_up(number)
-    assert not assembler.give_up(number), "once is enough to tell people"
-    assert not assembler.busy
-    assert not assembler.add(saved(number, PARTS[1]))
-    assert assembler.begin(PARTS, 0.0) == number + 1
-
-
-def test_one_that_takes_too_long_is_given_up_and_who_is_missing_is_named(tmp_path, saved, caplog):
+def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_missing_hosts_are_named(tmp_path, saved, caplog):
     assembler = CheckpointAssembler(tmp_path)
     assert not assembler.give_up_if_overdue(1e9)
     number = assembler.begin(PARTS, 1000.0)

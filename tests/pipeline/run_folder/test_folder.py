@@ -21,7 +21,7 @@ from headrace.pipeline.run_folder.atomic_files import FileOperations, write_atom
 from headrace.pipeline.run_folder.checkpoint import write_manifest, write_part
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.lock import GUARD, LOCK
-from headrace.pipeline.run_folder.names import behavior_folder, check_length
+from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 pytestmark = pytest.mark.windows_too
@@ -46,14 +46,6 @@ def test_a_new_run_has_its_layout_and_its_configuration_from_the_start(tmp_path)
         assert folder.behavior("Tennis").is_dir()
 
 
-def test_closing_lets_others_have_the_folder_and_may_be_repeated(tmp_path):
-    folder = RunFolder.create(tmp_path, "ppo")
-    folder.close()
-    folder.close()
-    assert LOCK not in names(folder.path)
-    RunFolder.create(tmp_path, "ppo", resume=True).close()
-
-
 def test_an_existing_run_is_neither_mixed_up_nor_lost_by_accident(tmp_path):
     path = make_run(tmp_path)
     with pytest.raises(RunFolderError, match="--resume to resume it, --force to archive it"):
@@ -70,7 +62,7 @@ def test_a_run_that_failed_before_it_met_an_agent_is_simply_started_again(tmp_pa
 
 
 @pytest.mark.parametrize("left", ["checkpoints/000001", "streams/a.stream", "Ball.onnx", "notes.txt"])
-def test_whatever_a_run_has_left_is_not_written_over(tmp_path, left):
+def test_what_a_run_has_left_is_not_written_over(tmp_path, left):
     RunFolder.create(tmp_path, "ppo").close()
     (tmp_path / "ppo" / left).write_bytes(b"1")
     with pytest.raises(RunFolderError, match="exists"):
@@ -86,8 +78,7 @@ def test_resume_goes_on_in_the_same_folder_with_the_options_of_now(tmp_path):
 
 
 def test_resume_clears_away_what_an_interrupted_write_left(tmp_path):
-    path = make_run(tmp_path)
-    left = path / "run_logs" / ".training_status.json.123-4.partial"
+    left = make_run(tmp_path) / "run_logs" / ".training_status.json.123-4.partial"
     left.write_bytes(b"half")
     RunFolder.create(tmp_path, "ppo", resume=True).close()
     assert not left.exists()
@@ -134,13 +125,7 @@ def test_resume_of_an_unknown_run_names_those_that_exist(tmp_path):
     assert "not a run" not in message
 
 
-def test_resume_without_any_runs_says_so(tmp_path):
-    with pytest.raises(RunFolderError, match="the folder holds no runs"):
-        RunFolder.create(tmp_path / "results", "ppo", resume=True)
-    assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize("run_id", ["", ".", "..", " ", "a/b", "a\\b", "/tmp", "../up", "nul\0"])
+@pytest.mark.parametrize("run_id", ["", "..", " ", "a/b", "a\\b", "nul\0"])
 def test_a_run_id_that_is_no_folder_name_is_refused(tmp_path, run_id):
     with pytest.raises(RunFolderError, match="can't name a folder"):
         RunFolder.create(tmp_path, run_id, force=True)
@@ -154,14 +139,7 @@ def test_a_behavior_cannot_have_a_folder_of_the_run(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("category", "folder"),
-    [
-        ("Tennis", "Tennis"),
-        ("My Behavior", "My Behavior"),
-        ("a/b", "a%2Fb"),
-        ("..", ".%2E"),
-        ("x?team=1", "x%3Fteam=1"),
-    ],
+    ("category", "folder"), [("Tennis", "Tennis"), ("My Behavior", "My Behavior"), ("a/b", "a%2Fb")]
 )
 def test_folders_of_behaviors_have_names_that_every_platform_takes(tmp_path, category, folder):
     assert behavior_folder(tmp_path, category) == tmp_path / folder
@@ -169,27 +147,12 @@ def test_folders_of_behaviors_have_names_that_every_platform_takes(tmp_path, cat
         assert run.behavior(category).name == folder
 
 
-def test_behaviors_whose_folder_would_be_one_are_named(tmp_path):
-    with RunFolder.create(tmp_path, "ppo") as run:
-        run.behavior("Ball")
-        assert run.behavior("a/b") != run.behavior("a%2Fb")
-        if (run.path / "BALL").exists():  # on Windows and macOS
-            with pytest.raises(RunFolderError, match="behaviors 'Ball' and 'ball' would share the folder"):
-                run.behavior("ball")
-        else:
-            assert run.behavior("ball") != run.behavior("Ball")
-
-
 @pytest.mark.parametrize(
     ("name", "why"),
     [
         ("configuration.yaml", "'configuration.yaml' is the name of a file, folder or entry that every run has"),
-        (".LOCK", "entry that every run has"),
         ("Checkpoints", "entry that every run has"),
-        ("wandb", "entry that every run has"),
-        ("metadata", "entry that every run has"),
         ("x" * 210, "its files would have names of up to 2.. bytes, but at most 255 are possible"),
-        ("é" * 110, "its files would have names"),
         ("a\ud800", "unpaired surrogate"),
     ],
 )
@@ -199,12 +162,6 @@ def test_a_name_by_which_nothing_could_be_kept_is_refused(tmp_path, name, why):
             RunFolderError, match=rf"^behavior .*: .*{why}.*; choose a different name for the behavior$"
         ):
             run.behavior(name)
-
-
-@pytest.mark.parametrize("name", ["con", "aux", "NUL", "com1.x"])
-def test_a_name_of_a_device_is_written_as_another_one(tmp_path, name):
-    with RunFolder.create(tmp_path, "ppo") as run:
-        assert run.behavior(name).name.startswith("%")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="whole paths are limited there")
@@ -269,20 +226,9 @@ def test_the_lock_of_a_killed_process_is_taken_over_that_of_a_living_one_is_not(
     assert LOCK not in names(folder.path)
 
 
-def test_what_a_dead_process_has_left_does_not_count(tmp_path):
-    path = make_run(tmp_path)
-    for content in (b"", b'{"pid": 1, "host": "elsewhere"}'):
-        (path / LOCK).write_bytes(content)
-        RunFolder.create(tmp_path, "ppo", resume=True).close()
-
-
 @pytest.mark.parametrize(
     ("content", "holder"),
-    [
-        ('{"pid": 7, "host": "elsewhere"}', "process 7 on the machine 'elsewhere'"),
-        ("", "another process"),
-        ("[]", "another process"),
-    ],
+    [('{"pid": 7, "host": "elsewhere"}', "process 7 on the machine 'elsewhere'"), ("", "another process")],
 )
 def test_a_process_that_runs_the_run_is_named_as_well_as_its_file_does(tmp_path, content, holder):
     with RunFolder.create(tmp_path, "ppo") as folder:
@@ -291,7 +237,7 @@ def test_a_process_that_runs_the_run_is_named_as_well_as_its_file_does(tmp_path,
             RunFolder.create(tmp_path, "ppo", force=True)
 
 
-@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"inference": True}, {"force": True}])
+@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"inference": True}])
 def test_a_results_folder_that_cannot_be_made_is_named_with_what_is_in_the_way(tmp_path, flags):
     (tmp_path / "file").touch()
     results = tmp_path / "file" / "results"
@@ -301,14 +247,6 @@ def test_a_results_folder_that_cannot_be_made_is_named_with_what_is_in_the_way(t
     on_windows = sys.platform == "win32" and "resume" in flags  # which sees no folder there, and not why
     nothing = f"there is no run 'run' in {re.escape(str(results))}; the folder holds no runs"
     with pytest.raises(RunFolderError, match=nothing if "inference" in flags or on_windows else in_way):
-        run_here(cartpole(**INLINE), results, "run", **flags)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="refused there by the length of the path")
-@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"inference": True}, {"force": True}])
-def test_a_results_folder_that_the_system_refuses_is_refused_in_one_sentence(tmp_path, flags):
-    results = tmp_path / ("long" * 100)
-    with pytest.raises(RunFolderError, match=r"/run can't be written: File name too long\. Free some space there"):
         run_here(cartpole(**INLINE), results, "run", **flags)
 
 
@@ -425,19 +363,7 @@ def test_a_training_status_is_read_as_it_was_written(tmp_path):
         assert folder.read_training_status() == STATUS
 
 
-def test_a_reward_that_is_no_finite_number_is_written_as_none(tmp_path):
-    entry = ExportEntry(1, "x.onnx", float("nan"), 0.0)
-    with RunFolder.create(tmp_path, "ppo") as folder:
-        folder.write_training_status(TrainingStatus({"Tennis": BehaviorStatus((entry,))}))
-        assert folder.read_training_status().behaviors["Tennis"].checkpoints[0].reward is None
-
-
-def test_without_a_status_file_the_status_is_empty(tmp_path):
-    with RunFolder.create(tmp_path, "ppo") as folder:
-        assert folder.read_training_status() == TrainingStatus()
-
-
-@pytest.mark.parametrize("content", ["", "[1]", '{"Tennis": 3}', '{"Tennis": {"checkpoints": [{}]}}', "{"])
+@pytest.mark.parametrize("content", ["", "[1]", '{"Tennis": {"checkpoints": [{}]}}'])
 def test_a_broken_status_file_is_named(tmp_path, content):
     with RunFolder.create(tmp_path, "ppo") as folder:
         folder.training_status.write_text(content)
@@ -461,14 +387,7 @@ def altered(status, key, value):
     ("key", "value", "named"),
     [
         ("Tennis.checkpoints.1.creation_time", float("inf"), r"Tennis\.checkpoints\[1\]\.creation_time is inf"),
-        ("Tennis.checkpoints.0.steps", float("nan"), r"Tennis\.checkpoints\[0\]\.steps is nan"),
-        ("Tennis.checkpoints.0.steps", -1, r"Tennis\.checkpoints\[0\]\.steps is -1"),
         ("Tennis.checkpoints.0.steps", 10**400, r"Tennis\.checkpoints\[0\]\.steps is 10"),
-        ("Tennis.checkpoints.0.steps", "500", r"Tennis\.checkpoints\[0\]\.steps is '500'"),
-        ("Tennis.checkpoints.0.reward", float("-inf"), r"Tennis\.checkpoints\[0\]\.reward is -inf"),
-        ("Tennis.checkpoints.0.file_path", None, r"Tennis\.checkpoints\[0\]\.file_path is None"),
-        ("Tennis.final_checkpoint.auxillary_file_paths", [3], r"final_checkpoint\.auxillary_file_paths is 3"),
-        ("Tennis.elo", True, r"Tennis\.elo is True"),
         ("wall_height.lesson_num", 1.5, r"wall_height\.lesson_num is 1\.5"),
     ],
 )
@@ -495,13 +414,6 @@ def test_a_status_file_without_a_checksum_is_read_and_so_is_a_reward_that_is_no_
     with RunFolder.create(tmp_path, "ppo") as folder:
         folder.training_status.write_text(altered(STATUS, "Tennis.checkpoints.1.reward", float("nan")))
         assert folder.read_training_status().behaviors["Tennis"].checkpoints[1].reward is None
-
-
-def test_a_run_whose_files_would_have_too_long_paths_on_windows_is_told_before_it_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr(check_length, "__defaults__", (lambda: False,))
-    with pytest.raises(RunFolderError, match=r"Windows allows 259 here: choose a shorter .* LongPathsEnabled"):
-        RunFolder.create(tmp_path / ("a" * 150), "ppo")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.windows

@@ -17,9 +17,7 @@ from headrace.pipeline.run_folder.checkpoint import (
     CheckpointError,
     CheckpointFormatError,
     checksum_of,
-    holds_checkpoint,
     newest_checkpoint,
-    unfinished_folder,
     write_manifest,
     write_part,
 )
@@ -67,14 +65,6 @@ def truncate_manifests(folder):
         path.write_bytes(path.read_bytes()[:100])
 
 
-def write_manifests(content):
-    def damage(folder):
-        for path in both_manifests(folder, 7):
-            path.write_bytes(content)
-
-    return damage
-
-
 def remove_manifests(folder):
     for path in both_manifests(folder, 7):
         path.unlink()
@@ -97,15 +87,10 @@ def swap_the_folders(folder):
 
 DAMAGES = {
     "a flipped bit": (lambda folder: flip(part(folder, 7)), "000007.trainer.*is damaged: its checksum"),
-    "a truncated part": (lambda folder: part(folder, 7).write_bytes(b"x"), "000007.trainer.*it has 1 bytes"),
     "a missing part": (lambda folder: part(folder, 7).unlink(), "000007.trainer.*can't be read: No such file"),
     "a part of the older one": (swap_the_part, "000007.trainer.*its checksum"),
     "a manifest of the older one": (swap_the_manifest, "is the manifest of checkpoint 6, not of checkpoint 7"),
     "truncated manifests": (truncate_manifests, "000007.manifest.json is not a checkpoint manifest"),
-    "empty manifests": (write_manifests(b""), "000007.manifest.json is not a checkpoint manifest"),
-    "manifests of bytes": (write_manifests(bytes(range(256))), "000007.manifest.json is not a checkpoint manifest"),
-    "manifests of brackets": (write_manifests(b"[" * 100_000), "000007.manifest.json is not a checkpoint manifest"),
-    "manifests of a list": (write_manifests(b"[1, 2]"), "000007.manifest.json is not a checkpoint manifest"),
     "missing manifests": (remove_manifests, "000007.manifest.json is missing"),
     "a missing folder": (lambda folder: shutil.rmtree(folder / "000007"), "000007.trainer.*can't be read"),
 }
@@ -129,16 +114,8 @@ def test_a_damaged_newest_one_is_named_and_put_aside_and_the_older_one_is_taken(
     assert choose_checkpoint(two).number == 7
 
 
-def test_the_same_number_may_be_damaged_twice(two):
-    for aside in ("000007.damaged", "000007.damaged-2"):
-        flip(part(two, 7))
-        assert choose_checkpoint(two).number == 6
-        assert (two / aside).is_dir()
-        save(two, 7)
-
-
 @pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.parametrize("content", [b"", b"{", None])
+@pytest.mark.parametrize("content", [b"{", None])
 def test_one_of_a_manifests_two_copies_is_enough_and_mends_the_other(two, heard, index, content):
     path, other = both_manifests(two, 7)[:: 1 if index == 0 else -1]
     path.unlink() if content is None else path.write_bytes(content)
@@ -199,13 +176,6 @@ def test_no_flip_of_a_bit_of_a_manifest_makes_another_checkpoint_of_it(tmp_path,
     assert (refused > 0.9 * 8 * len(data) // each) == everywhere
 
 
-def test_a_manifest_without_a_checksum_is_damaged(two, heard):
-    for path in both_manifests(two, 7):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "checksum": None}))
-    assert choose_checkpoint(two).number == 6
-    assert "manifest.json is damaged: its checksum does not match" in heard.text
-
-
 def sealed(content):
     del content["checksum"]
     return json.dumps({**content, "checksum": checksum_of(content)})
@@ -237,23 +207,6 @@ def test_to_play_policies_no_part_has_to_be_whole_and_nothing_is_put_aside(two, 
     assert choose_checkpoint(two, playing=True).number == 6
     assert "Playing from the previous checkpoint" in heard.text
     assert sorted(two.rglob("*")) == before
-
-
-def test_where_none_was_ever_whole_there_is_none(tmp_path):
-    assert choose_checkpoint(tmp_path) is None
-    assert not holds_checkpoint(tmp_path)
-    write_part(tmp_path, 0, PARTS[0], {})
-    assert choose_checkpoint(tmp_path) is None
-    assert holds_checkpoint(tmp_path)
-
-
-def test_a_folder_without_a_manifest_is_damage_and_not_an_unfinished_one(tmp_path):
-    save(tmp_path, 0)
-    for path in both_manifests(tmp_path, 0):
-        path.unlink()
-    with pytest.raises(CheckpointError, match="000000.manifest.json is missing.*No older checkpoint is intact"):
-        choose_checkpoint(tmp_path)
-    assert not unfinished_folder(tmp_path, 0).exists()
 
 
 def test_wherever_putting_aside_is_interrupted_the_next_try_takes_the_same_one(tmp_path):

@@ -45,28 +45,3 @@ def test_a_fast_server_keeps_the_whole_bound_and_a_slow_spell_is_forgotten():
     assert admission.bound < 40
     serve(admission, clock, 10_000, 2.0)
     assert admission.bound == 128
-
-
-def test_where_one_decision_takes_long_batches_stay_large():
-    clock = [0.0]
-    admission = Admission(64, lambda: clock[0], lambda: 3 * 0.2)
-    for _ in range(200):  # 64 requests share a decision of 0.2 s
-        begun = [admission.begin() for _ in range(64)]
-        clock[0] += 0.2
-        for each in begun:
-            admission.end(each)
-    assert admission.bound == 64
-
-
-def test_a_small_bound_stays():
-    clock = [0.0]
-    admission = Admission(2, lambda: clock[0])
-    for _ in range(100):
-        begun = admission.begin()
-        clock[0] += 9.0
-        admission.end(begun)
-    assert admission.bound == 2
-    admission.begin()
-    assert not admission.full
-    admission.begin()
-    assert admission.full and admission.under_way == 2

@@ -155,7 +155,7 @@ async def test_while_one_is_decided_others_gather_up_to_the_bound():
     assert [call[0] for call in policy.calls] == [[1], [2, 3]]
 
 
-async def test_who_leaves_while_waiting_makes_room_and_is_not_decided_for():
+async def test_a_client_that_leaves_while_waiting_makes_room_and_is_not_decided_for():
     policy = Held()
     async with batcher(policy, quick=False, waiting=1) as made:
         first = asyncio.create_task(actions(made, 1))
@@ -172,7 +172,7 @@ async def test_who_leaves_while_waiting_makes_room_and_is_not_decided_for():
     assert [call[0] for call in policy.calls] == [[1], [3]]
 
 
-async def test_who_is_not_answered_in_time_is_told():
+async def test_a_client_that_is_not_answered_in_time_is_told():
     policy = Held()
     async with batcher(policy, quick=False, patience_s=0.01) as made:
         with pytest.raises(RequestRefused, match=r"no decision was made within 0\.01 s") as raised:

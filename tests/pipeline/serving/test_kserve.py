@@ -200,16 +200,13 @@ async def test_what_does_not_fit_is_refused_by_name(tmp_path):
         ({"inputs": []}, "inputs.vector: missing; available: vector, masks"),
         (changed(name="vektor"), "inputs: unknown name 'vektor'; did you mean 'vector'?"),
         (changed(datatype="FP64"), "inputs.vector: the datatype is FP64; expected FP32"),
-        (changed(shape=[3]), "inputs.vector: the shape is [3]; expected [-1, 3]"),
         (changed(shape=[1, -3]), "inputs.0.shape.1"),
         (changed(shape=[2, 3]), "the data is for 1 agents, but the shape is [2, 3]"),
         (changed(data=[1, 2, True]), "expected numbers"),
-        (changed(data=None), "inputs.vector: the data is missing"),
         (changed(parameters={"content_type": "pd"}), "inputs.vector.parameters.content_type: 'pd' is not supported"),
         ({"inputs": [VECTOR, VECTOR]}, "give each input once"),
         ({"inputs": [VECTOR, {**VECTOR, "name": "masks", "datatype": "BOOL", "shape": [1, 5]}]}, "masks: "),
         ({"inputs": [VECTOR], "parameters": {"priority": 1}}, "parameters: unknown name 'priority'"),
-        ({"inputs": [VECTOR], "parameters": {"deterministic": 1}}, "parameters.deterministic: expected true or false"),
         ({"inputs": [VECTOR], "parameters": {"sequence_start": True}}, "needs a sequence_id, but none is given"),
         ({"inputs": [VECTOR], "outputs": [{"name": "value"}]}, "outputs: unknown name 'value'"),
         (
@@ -243,9 +240,7 @@ async def test_grpc_refuses_by_name_too(tmp_path):
         ({"inputs": [{**tensor, "contents": {"fp64_contents": ROW}}]}, "has fp64_contents; expected fp32_contents"),
         ({"inputs": [tensor]}, "has no contents; expected fp32_contents"),
         ({"inputs": [{**filled, "datatype": "BF16"}]}, "expected raw_input_contents"),
-        ({"inputs": [filled], "raw_input_contents": [bytes(12)]}, "has both contents and raw_input_contents"),
         ({"inputs": [tensor], "raw_input_contents": [bytes(12)] * 2}, "raw_input_contents: has 2 entries for 1 inputs"),
-        ({"inputs": [{**tensor, "shape": [-1, 3]}], "raw_input_contents": [bytes(12)]}, "inputs.vector: "),
         ({"inputs": [tensor], "raw_input_contents": [bytes(8)]}, "got 8 bytes; expected a multiple of 12"),
     ]
     async with called(tmp_path) as (_, _caller, channel):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import socket
-import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
 
@@ -15,11 +13,7 @@ import pytest
 from serving_samples import serving, write_model
 
 from headrace.pipeline.serving import kserve_grpc
-from headrace.pipeline.serving import service as service_module
-from headrace.pipeline.serving.batcher import BatchLimits
 from headrace.pipeline.serving.kserve_grpc import SERVICE, GrpcServer, message
-from headrace.pipeline.serving.served_models import load_models
-from headrace.pipeline.serving.service import PolicyService
 
 ROW = [0.5, -1.0, 2.0]
 
@@ -66,48 +60,6 @@ async def test_what_is_no_message_or_too_large_a_one_is_the_callers_mistake(tmp_
         code, words = await refusal(stub.ModelInfer(asking("x" * 200_000)))
         assert (code, "larger than" in words) == ("RESOURCE_EXHAUSTED", True)
         assert (await stub.ModelInfer(asking())).model_version == "1"
-
-
-@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),), (("authorization", "right"),)])
-async def test_only_who_knows_the_token_is_served(tmp_path, metadata):
-    write_model(tmp_path)
-    async with called(tmp_path, token="right") as (_, stub):
-        for call, request in (
-            (stub.ModelInfer, asking()),
-            (stub.ModelMetadata, message("ModelMetadataRequest")(name="Ball")),
-        ):
-            assert (await refusal(call(request, metadata=metadata)))[0] == "UNAUTHENTICATED"
-            assert await call(request, metadata=(("authorization", "Bearer right"),))
-
-
-async def test_beyond_its_bound_it_refuses(tmp_path):
-    write_model(tmp_path)
-    async with called(tmp_path, batches=BatchLimits(waiting=0)) as (_, stub):
-        code, words = await refusal(stub.ModelInfer(asking()))
-        assert (code, "requests are already waiting" in words) == ("RESOURCE_EXHAUSTED", True)
-
-
-async def test_clients_beyond_the_bound_are_refused_and_the_others_answered(tmp_path, monkeypatch):
-    monkeypatch.setattr(service_module, "MOST_REQUESTS", 8)
-    monkeypatch.setattr(service_module, "REFUSED_S", 0.0)
-    write_model(tmp_path)
-    patient = BatchLimits(patience_s=120.0)  # else a slow machine's waiting calls are refused as late
-    service = PolicyService(load_models([str(tmp_path)]), True, 0, time.monotonic, patient)  # it decides nothing yet
-    server = GrpcServer(service, "127.0.0.1", "", 1000, 64)
-    await server.start((0,))
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(server.stop, 0.0)
-        own = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own for each client
-        channels = [grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", own) for _ in range(30)]
-        stubs: list[Any] = [Stub(await stack.enter_async_context(channel)) for channel in channels]
-        calls = [stub.ModelInfer(asking()) for stub in stubs]
-        for done in itertools.islice(asyncio.as_completed([asyncio.ensure_future(call.code()) for call in calls]), 22):
-            assert (await done).name == "RESOURCE_EXHAUSTED"
-        assert await channels[0].unary_unary(f"/{SERVICE}/ServerReady")(b"")  # health has room
-        running = asyncio.create_task(service.run())
-        assert sorted([(await call.code()).name for call in calls]) == ["OK"] * 8 + ["RESOURCE_EXHAUSTED"] * 22
-        assert b"headrace_serving_turned_away_total 22.0" in service.tally.text()
-        running.cancel()
 
 
 async def test_when_it_ends_it_says_so(tmp_path):

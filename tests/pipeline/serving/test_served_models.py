@@ -83,7 +83,7 @@ def test_a_file_that_is_half_written_is_told_of_once_and_read_when_it_is_whole(t
     assert model.newest.step == 900
 
 
-def test_one_that_is_gone_is_told_of_once(tmp_path, caplog):
+def test_a_model_that_is_gone_is_reported_once(tmp_path, caplog):
     path = write_model(tmp_path, step=500)
     (model,) = load_models([str(path)])
     path.unlink()
@@ -99,20 +99,10 @@ def test_one_that_is_gone_is_told_of_once(tmp_path, caplog):
         ({"memory": MEMORY}, {}, "its memory has 0 numbers, but the open sessions hold 6"),
     ],
 )
-def test_one_that_does_not_fit_those_who_ask_is_not_served(tmp_path, caplog, before, after, words):
+def test_a_model_that_does_not_fit_its_clients_is_not_served(tmp_path, caplog, before, after, words):
     path = write_model(tmp_path, step=500, **before)
     (model,) = load_models([str(path)])
     os.replace(write_model(tmp_path / "newer", step=900, **after), path)
     model.refresh()
     assert model.newest.step == 500
     assert words in caplog.text
-
-
-def test_a_decision_that_is_large_is_made_beside_the_others(tmp_path):
-    write_model(tmp_path / "small")
-    write_model(tmp_path / "large", hidden_units=512, num_layers=3)
-    write_model(tmp_path / "torch", memory=MEMORY)
-    small, large, torch = (load_models([str(tmp_path / name)])[0].newest for name in ("small", "large", "torch"))
-    assert [small.is_quick(agents) for agents in (1, 500, 4096)] == [True, True, False]
-    assert [large.is_quick(agents) for agents in (1, 500)] == [True, False]
-    assert not torch.is_quick(1)

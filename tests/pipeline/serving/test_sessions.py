@@ -110,7 +110,7 @@ def test_a_session_in_use_is_not_idle():
     decide(sessions, asked(key))
 
 
-def test_one_that_is_ended_while_it_is_used_is_gone():
+def test_a_session_that_is_ended_while_it_is_used_is_gone():
     sessions, _ = opened()
     key = sessions.open(1)
     with sessions.turn(asked(key)):

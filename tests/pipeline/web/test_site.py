@@ -14,7 +14,6 @@ import pytest
 from aiohttp import ClientSession, web
 from pydantic import BaseModel
 
-from headrace.pipeline.web import connections
 from headrace.pipeline.web import site as site_module
 from headrace.pipeline.web.guards import HEADERS, TOKEN_VARIABLE, make_token
 from headrace.pipeline.web.site import Site, SiteOptions, file_routes, read_json
@@ -69,7 +68,7 @@ async def opened(desk: Desk, routes=(), **options) -> AsyncIterator[tuple[Site, 
         await site.stop()
 
 
-async def test_it_answers_who_may_call_it():
+async def test_the_site_answers_the_pages_that_came_from_it():
     async with opened(Desk()) as (site, caller):
         for host in (f"localhost:{site.port}", f"127.0.0.1:{site.port}", "[::1]:9000", "LOCALHOST"):
             async with caller.get("/orders", headers={"Host": host}) as answer:
@@ -86,14 +85,8 @@ async def test_it_answers_who_may_call_it():
         {"Host": "evil.example"},
         {"Host": "127.0.0.1.evil.example:80"},
         {"Host": "localhost.evil.example"},
-        {"Host": "192.168.1.5"},
-        {"Host": "[::1"},
-        {"Host": ""},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
-        {"Origin": "http://\udcff"},
-        {"Host": "\udcff"},
-        {"Origin": "http://localhost:1"},
         {"Sec-Fetch-Site": "cross-site"},
     ],
 )
@@ -119,9 +112,7 @@ async def test_a_link_from_another_page_may_be_followed():
     [
         ("", {}, 401),
         ("?token=wrong", {}, 401),
-        ("?token=right%ff", {}, 401),
         ("", {"Authorization": "Bearer righ"}, 401),
-        ("", {"Authorization": "Basic right"}, 401),
         ("?token=right", {"Authorization": "Bearer wrong"}, 401),
         ("?token=right", {}, 200),
         ("", {"Authorization": "Bearer right"}, 200),
@@ -150,12 +141,8 @@ def test_a_token_is_the_users_or_one_that_nobody_guesses(monkeypatch):
     ("body", "headers", "status"),
     [
         (b"{", JSON, 400),
-        (b"\xff\xfe", JSON, 400),
-        (b"[" * 900, JSON, 400),
         (b'{"amount": "many"}', JSON, 422),
         (rb'{"amount": "\ud800"}', JSON, 400),
-        (b"[]", JSON, 422),
-        (b"{}", JSON, 422),
         (b'{"amount": 1}', {"Content-Type": "text/plain"}, 415),
         (b" " * 1001, JSON, 413),
         (b'{"amount": 1}', {**JSON, "Content-Encoding": "deflate"}, 415),
@@ -210,19 +197,6 @@ async def test_what_is_no_request_is_refused(words):
             assert answer.status == 200
 
 
-@pytest.mark.parametrize("path", ["/orders", "/none"])
-async def test_a_header_that_is_no_text_is_refused(path):
-    async with opened(Desk()) as (site, _):
-        words = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nExpect: \udcff\r\nConnection: close\r\n\r\n"
-        assert await raw(site, words) == (400, "error")
-
-
-async def test_a_body_whose_parts_are_no_parts_is_refused():
-    async with opened(Desk()) as (site, _):
-        head = "POST /orders HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        assert (await raw(site, f"{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n"))[0] == 400
-
-
 async def raw(site: Site, words: str) -> tuple[int, str]:
     """The status of the answer to these bytes, and the only key of its body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
@@ -252,16 +226,6 @@ async def test_a_port_in_use_is_named_and_the_usual_one_has_others_beside_it():
             assert port < site.port < port + site_module.TRIED_PORTS
 
 
-async def test_an_answer_waits_for_no_acknowledgement_of_the_one_before():
-    async def told(request: web.Request) -> web.Response:
-        assert request.transport is not None
-        at_once = request.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        return web.json_response(bool(at_once))
-
-    async with opened(Desk(), [web.get("/told", told)]) as (_, caller), caller.get("/told") as answer:
-        assert await answer.json() is True
-
-
 async def test_connections_that_say_nothing_make_room_for_those_that_ask():
     async with opened(Desk(), most_connections=8) as (site, caller):
         silent = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(20)]
@@ -277,15 +241,6 @@ async def ended(reader):
     with suppress(ConnectionResetError):
         return await reader.read() == b""
     return True
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
-def test_connections_leave_most_of_the_files_that_may_be_open(monkeypatch):
-    import resource
-
-    for limit, most in ((1024, 256), (300, 100), (resource.RLIM_INFINITY, 256)):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
-        assert connections.within_open_files(256) == most
 
 
 class Busy(Desk):
@@ -323,18 +278,6 @@ async def test_while_all_connections_are_in_use_new_ones_are_refused_and_none_is
 async def order_of(caller):
     async with caller.post("/orders", json={"amount": 1}) as answer:
         return answer.status
-
-
-async def test_connections_that_end_leave_their_room():
-    async with opened(Desk(), most_connections=4) as (site, caller):
-        for _ in range(20):
-            assert (await raw(site, "GET /orders HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))[0] == 200
-        kept = await asyncio.open_connection("127.0.0.1", site.port)
-        async with caller.get("/orders") as answer:
-            assert answer.status == 200
-        kept[1].write(b"GET /orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (await kept[0].readline()).startswith(b"HTTP/1.1 200")
-        kept[1].close()
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="has 127.0.0.1 alone")

@@ -86,22 +86,6 @@ async def two_queues(actor, source):
     return line, newest, *receivers
 
 
-async def test_queues_of_one_host_share_a_call():
-    actor = Actor()
-    line, newest, from_line, from_newest = await two_queues(actor, RaySource(actor))
-    for number in range(10):
-        calls = actor.fetch.calls
-        await line.put(numbered(number))
-        await newest.put(numbered(number + 100))
-        assert number_of(await from_line.get()) == number
-        assert number_of(await from_newest.get()) == number + 100
-        await asyncio.sleep(1)
-        assert actor.fetch.calls == calls + 1
-    for receiver in (from_line, from_newest):
-        receiver.close()
-    await asyncio.sleep(1)
-
-
 async def test_a_queue_goes_on_when_another_one_of_the_host_has_ended_or_is_not_read():
     actor = Actor()
     line, newest, from_line, from_newest = await two_queues(actor, RaySource(actor))
@@ -119,19 +103,6 @@ async def test_a_queue_goes_on_when_another_one_of_the_host_has_ended_or_is_not_
     with pytest.raises(QueueClosed):
         await from_line.get()
     await line.wait_closed()
-
-
-async def test_what_is_delivered_at_a_time_goes_in_one_call():
-    actor = Actor()
-    receivers = [await actor.edges.open_receiver(name, bounds) for name, bounds in (("line", LINE), ("newest", NEWEST))]
-    deliver = RayDeliveries(actor, PolicyObjectStore()).deliver
-    line, newest = PushSender("line", 2, deliver), PushSender("newest", 1, deliver, "replace_oldest")
-    await line.put(numbered(0))
-    await newest.put(numbered(1))
-    assert [number_of(await receiver.get()) for receiver in receivers] == [0, 1]
-    await asyncio.sleep(1)
-    assert actor.deliver.calls == 1
-    assert (line.qsize(), newest.qsize()) == (0, 0)
 
 
 OLD, NEW = Caller("learner-Ball", 1), Caller("learner-Ball", 2)

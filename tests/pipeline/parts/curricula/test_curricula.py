@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from headrace.config import EnvironmentParameter, RunConfig
-from headrace.pipeline.common.lessons import final_parameters, kept_returns
+from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.parts.curricula import Curricula, MeasuredProgress
 from headrace.stages.trainer.report import TrainerReport
 
@@ -66,13 +66,6 @@ def test_constants_samplers_and_first_lessons_are_sent_as_they_are():
     assert curricula.lessons == {"height": 0}, "only what has lessons is in one"
 
 
-def test_without_parameters_there_is_nothing_to_tell():
-    curricula = Curricula(None)
-    assert not curricula
-    curricula.record(report(1.0, step=5))
-    assert curricula.advance(lambda behavior: MeasuredProgress(5, 10)) is None
-
-
 def test_a_next_lesson_is_sent_in_full_under_a_new_generation():
     school = School(mass=UNIFORM, height=curriculum({"threshold": 1}))
     told = school.hear(2.0)
@@ -94,69 +87,12 @@ def test_the_final_parameters_are_those_of_the_last_lessons():
 # Measuring rewards. --------------------------------------------------------------------------------------------------
 
 
-def test_the_mean_return_has_to_exceed_the_threshold():
-    school = School(height=curriculum({"threshold": 2, "min_lesson_length": 2}))
-    assert school.hear(1.0, 3.0) is None, "2 is not above 2"
-    assert school.hear(0.5) is None
-    assert school.hear(4.0)
-    assert school.lesson == 1
-
-
-def test_a_lesson_has_at_least_so_many_episodes():
-    school = School(height=curriculum({"min_lesson_length": 3}))
-    assert school.hear(9.0, 9.0) is None
-    assert school.hear() is None
-    assert school.hear(9.0)
-
-
-def test_the_mean_is_that_of_the_newest_episodes():
-    school = School(height=curriculum({"threshold": 5, "min_lesson_length": 2}))
-    assert school.hear(-100.0, 4.0, 4.0) is None
-    assert school.hear(6.0) is None
-    assert school.hear(6.0)
-
-
-def test_the_greatest_lesson_length_that_names_a_behavior_says_of_how_many():
-    lessons = curriculum({"min_lesson_length": 2}, {"min_lesson_length": 7}, {"behavior": "Other"})
-    assert kept_returns(parameters(height=lessons), "Walker") == 7
-    assert kept_returns(parameters(height=lessons), "Other") == 1
-    assert kept_returns(parameters(height=lessons, gravity=1), "Nobody") == 0
-    assert kept_returns(None, "Walker") == 0
-
-
-def test_without_a_lesson_length_the_last_episode_decides_but_there_has_to_be_one():
-    school = School(height=curriculum({"threshold": -1000}))
-    assert school.hear() is None
-    assert school.hear(-2000.0, -1.0)
-
-
 def test_the_last_lesson_does_not_end():
     school = School(height=curriculum({}))
     assert school.hear(1.0)
     for _ in range(5):
         assert school.hear(1.0) is None
     assert school.lesson == 1
-
-
-def test_criteria_on_the_last_lesson_mean_nothing():
-    lessons = curriculum({})
-    lessons["curriculum"][-1]["completion_criteria"] = {"behavior": "Walker", "min_lesson_length": 50}
-    assert kept_returns(parameters(height=lessons), "Walker") == 1
-    school = School(height=lessons)
-    assert school.hear(1.0)
-    assert school.hear(1.0) is None
-
-
-def test_other_behaviors_do_not_matter():
-    school = School(height=curriculum({}))
-    assert school.hear(5.0, behavior="Swimmer") is None
-    assert school.lesson == 0
-
-
-def test_a_behavior_without_a_trainer_ends_no_lesson():
-    curricula = Curricula(parameters(height=curriculum({})))
-    curricula.record(report(5.0, step=1))
-    assert curricula.advance(lambda behavior: None) is None
 
 
 def test_when_a_lesson_changes_all_means_begin_anew():
@@ -204,28 +140,11 @@ def test_smoothing_starts_from_the_first_value_so_that_negative_thresholds_work(
     assert school.hear(-0.5), "0.25 x (0.25 x -1 + 0.75 x -0.9) + 0.75 x -0.5 = -0.606"
 
 
-def test_a_quarter_of_the_value_before_stays():
-    school = School(height=smoothed({"threshold": 1.9}))
-    assert school.hear(0.0) is None
-    assert school.hear(2.0) is None, "1.5"
-    assert school.hear(2.0) is None, "1.875"
-    assert school.hear(2.0), "1.96875"
-
-
 def test_the_mean_of_a_lesson_is_not_smoothed_with_that_of_the_one_before():
     school = School(height=smoothed({"threshold": 5}, {"threshold": 1}))
     assert school.hear(100.0)
     assert school.hear(0.0) is None
     assert school.lesson == 1
-
-
-def test_a_report_without_news_is_not_smoothed_again():
-    school = School(height=smoothed({"threshold": 1.9}))
-    school.hear(0.0, step=1)
-    school.hear(2.0, step=2)
-    for _ in range(9):
-        assert school.hear(step=2) is None
-    assert school.hear(2.0, step=3) is None, "1.875, as if the others had not been"
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=20), st.floats(-5, 5))
@@ -252,22 +171,12 @@ def test_progress_is_the_share_of_max_steps():
     assert school.hear(step=101)
 
 
-def test_progress_waits_for_the_lesson_length_too():
-    school = School(height=curriculum({"measure": "progress", "threshold": 0.1, "min_lesson_length": 2}))
-    assert school.hear(step=500) is None
-    assert school.hear(0.0, 0.0, step=501)
-
-
 def test_elo_is_the_newest_policy_s_rating():
     school = School(elo=1200.0, height=curriculum({"measure": "elo", "threshold": 1250}))
     assert school.hear(1.0) is None
     school.elo = 1250.5
     assert school.hear(step=school.step) is None, "nothing was reported since"
     assert school.hear()
-
-
-def test_without_a_rating_there_is_no_elo_to_exceed():
-    assert School(elo=None, height=curriculum({"measure": "Elo", "threshold": -5000})).hear(1.0) is None
 
 
 # Several curricula. --------------------------------------------------------------------------------------------------
@@ -360,17 +269,6 @@ def test_a_resumed_run_decides_as_one_that_went_on(reports, cut):
         if judged:
             assert whole.advance() == resumed.advance()
     assert whole.curricula.state_dict() == resumed.curricula.state_dict()
-
-
-def test_a_resumed_run_smooths_with_what_was_measured_before():
-    school = School(height=smoothed({"threshold": 1.9}))
-    assert school.hear(0.0) is None
-    resumed = School(height=smoothed({"threshold": 1.9}))
-    resumed.curricula.load_state_dict(json.loads(json.dumps(school.curricula.state_dict())))
-    resumed.step = school.step
-    assert resumed.hear(2.0) is None, "0 / 4 + 2 * 3 / 4 = 1.5"
-    assert resumed.hear(2.0) is None, "1.5 / 4 + 2 * 3 / 4 = 1.875"
-    assert resumed.hear(2.0)
 
 
 def test_what_was_known_when_it_was_resumed_is_no_news():

@@ -17,9 +17,8 @@ from run_configs import changed
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
-from headrace.pipeline.common.run_parts import RUN_PARTS
 from headrace.pipeline.control.channel import LocalControl, local_pair
-from headrace.pipeline.control.messages import OpenEdge, Stop
+from headrace.pipeline.control.messages import OpenEdge
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.main.launcher import Launcher
 from headrace.pipeline.main.run_plan import RunPlan
@@ -98,15 +97,6 @@ async def test_one_host_evaluates_all_behaviours_whoever_announces_them(tmp_path
         assert Waiting.started[0][2].ends.keys() == {"policies/Ball", "policies/Goalie"}
 
 
-@pytest.mark.parametrize("changes", [{"evaluation": None}, {"checkpoint_settings": {"inference": True}}])
-def test_without_evaluation_a_run_does_not_have_the_part(changes):
-    game = {"kind": "builtin", "id": "Volley"}
-    plain = {"behaviors": {"Ball": {}}, "environment": game, "evaluation": {"every": 100}}
-    wanted = RUN_PARTS["evaluation"].wanted
-    assert wanted(RunConfig.from_plain(plain))
-    assert not wanted(RunConfig.from_plain({**plain, **changes}))
-
-
 async def test_the_newest_policy_waits_also_if_it_came_before_the_host(tmp_path):
     async with evaluation_of(tmp_path) as evaluation:
         evaluation.policy_came("Ball", policy_update("Ball", 3))
@@ -153,27 +143,6 @@ async def test_a_host_that_can_t_be_started_costs_the_evaluation_alone(tmp_path,
         assert "Evaluation has failed: OSError: too many open files" in caplog.text
 
 
-@pytest.mark.parametrize(("at_once", "stopped"), [(False, []), (True, [Stop()])])
-async def test_at_an_interruption_it_ends_at_once(tmp_path, at_once, stopped):
-    async with evaluation_of(tmp_path) as evaluation:
-        await evaluation.learns("Ball", None)
-        evaluation.fewer_hosts(at_once)
-        Waiting.started[0][0].close()
-        assert await sent(0) == stopped
-
-
-async def test_a_queue_ends_behind_its_last_policy_also_one_that_is_opened_later(tmp_path):
-    async with evaluation_of(tmp_path) as evaluation:
-        await evaluation.learns("Ball", None)
-        for name in ("Ball", "Goalie"):
-            evaluation.policy_came(name, policy_update(name, 9))
-            evaluation.policy_came(name, None)
-        await evaluation.learns("Goalie", None)
-        for name in ("Ball", "Goalie"):
-            assert Waiting.started[0][2].ends[f"policies/{name}"].closed
-            assert waiting_policy(0, name) == 9
-
-
 async def test_what_is_lost_at_the_end_is_said_unless_it_was_asked_for(tmp_path, caplog):
     async with evaluation_of(tmp_path) as evaluation:
         await evaluation.learns("Ball", None)
@@ -205,16 +174,11 @@ def compared(*, behavior: str = "Ball", **changes: Any) -> dict[str, str]:
     ("changes", "about"),
     [
         ({"environment__options": {"g": 5.0}}, "environment"),
-        ({"environment__id": "CartPole-v1"}, "environment"),
         ({"environment__wrappers": ["gymnasium.wrappers:TimeAwareObservation"]}, "environment"),
-        ({"environment__max_episode_steps": 50}, "environment"),
-        ({"environment__action_repeat": 2}, "environment"),
         ({"environment_parameters": {"gravity": 2.0}}, "environment"),
         ({"env_settings__env_args": ["--hard"]}, "environment"),
-        ({"engine_settings__time_scale": 1.0}, "environment"),
         ({"behaviors__Ball__reward_signals": {"extrinsic": {"strength": 2.0}}}, "reward_signals"),
         ({"behaviors__Ball__reward_signals": {"extrinsic": {}, "curiosity": {}}}, "reward_signals"),
-        ({"evaluation__episodes": 3}, "evaluation"),
         ({"evaluation__opponents": "random"}, "evaluation"),
         ({"behaviors__Goalie__brain": "random"}, "evaluation"),
     ],
@@ -228,11 +192,8 @@ def test_scores_under_other_settings_do_not_compare(changes, about):
     "changes",
     [
         {"environment__num_envs": 8},
-        {"environment__info_keys": ["speed"]},
         {"env_settings": {"num_envs": 3, "base_port": 7000, "timeout_wait": 9, "seed": 5}},
-        {"engine_settings__no_graphics": True},
         {"pipeline__hosts__actors__replicas": 3},
-        {"evaluation__every": 7},
         {"behaviors__Ball__max_steps": 10**6},
         {"behaviors__Goalie__reward_signals": {"extrinsic": {"strength": 2.0}}},
         {"behaviors__Ball__reward_signals": {"extrinsic": {"gamma": 0.99}}},  # the default

@@ -105,7 +105,7 @@ def onnx_step(path: Path) -> int:
     return found.step
 
 
-async def test_it_reports_a_score_and_keeps_the_best_policy(tmp_path):
+async def test_the_host_reports_a_score_and_keeps_the_best_policy(tmp_path):
     score, end = await evaluated(tmp_path, policy(120))
     assert (score.behavior, score.step, score.score["episodes"], score.best) == ("Volley", 120, 4, True)
     assert score.score["lowest"] <= score.score["mean"] <= score.score["highest"]
@@ -183,25 +183,10 @@ async def test_the_policy_that_is_played_against_is_kept_and_used_again(tmp_path
     assert read_export(kept).update.step == 120
 
 
-async def test_a_damaged_opponent_is_named_and_replaced(tmp_path, caplog):
-    (tmp_path / "Volley").mkdir()
-    kept = tmp_path / "Volley" / "Volley-opponent.pt"
-    kept.write_bytes(b"no policy")
-    score, _ = await evaluated(tmp_path, policy(120), opponents="snapshot")
-    assert f"{kept} is not an exported policy" in caplog.text
-    assert score.step == 120
-    assert read_export(kept).update.step == 120
-
-
 async def test_what_fails_in_it_is_told_to_main_in_words(tmp_path):
     (end,) = await evaluated(tmp_path, policy(120), opponents="headrace.stages.games.connect_four:TacticalPlayer")
     assert isinstance(end, HostFailed)
     assert "evaluation.opponents: headrace.stages.games.connect_four:TacticalPlayer raised TypeError" in end.message
-
-
-async def test_it_ends_when_it_is_told_to_without_any_policy(tmp_path):
-    (end,) = await evaluated(tmp_path)
-    assert isinstance(end, HostFinished)
 
 
 @pytest.mark.parametrize("opponents", ["self", "snapshot", "random", "headrace.stages.games.volley:ScriptedPlayer"])

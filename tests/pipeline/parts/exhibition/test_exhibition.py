@@ -23,7 +23,6 @@ from headrace.pipeline.hosts.run_host import serve
 from headrace.pipeline.policies.export import export_policy
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
-from headrace.stages.exhibition import keys
 from headrace.stages.games.volley import VolleyGroup
 from headrace.stages.trainer.imitation import load_recorded
 from headrace.stages.trainer.ppo.trainer import PPOTrainer
@@ -89,7 +88,7 @@ class Hosted:
         return self.ends
 
 
-async def test_it_says_who_may_play_and_shows_the_game(tmp_path):
+async def test_the_exhibition_says_who_may_play_and_shows_the_game(tmp_path):
     export_policy(
         tmp_path, policy(500), VolleyGroup(1).behavior_specs[LEFT], RunConfig.from_plain(PLAIN).behaviors["Volley"]
     )
@@ -148,18 +147,6 @@ async def test_a_persons_keys_move_the_agent_and_are_recorded(tmp_path):
         found = load_recorded(str(path), "Volley")
         assert len(found) >= 20
         assert (found.choices == [0, 0]).all()
-
-
-@pytest.mark.lengthy
-async def test_what_happens_while_nothing_is_heard_of_the_person_is_not_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr(keys, "LATE_S", 0.0)
-    host = Hosted(tmp_path)
-    host.control.send(DirectShow({LEFT: ("newest", True)}, speed=4.0, recorded=LEFT))
-    await host.until(lambda: len(host.pictures) > 20)
-    host.control.send(DirectShow({}))
-    await host.until(lambda: host.told.get("saved"))
-    assert host.told["saved"] == "nothing was recorded, because no one played"
-    await host.end()
 
 
 @pytest.mark.lengthy

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from typing import Any
 
 import pytest
@@ -18,44 +16,6 @@ from headrace.pipeline.control.messages import BeginAnew
 from headrace.pipeline.run_folder.checkpoint import pack_state, unpack_state
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.takeover import Takeover
-
-
-@pytest.fixture
-def slow_disk(monkeypatch):
-    """Files are only written once this is set."""
-    written, replace = threading.Event(), os.replace
-
-    def wait_and_replace(*paths):
-        written.wait(20)
-        replace(*paths)
-
-    monkeypatch.setattr(os, "replace", wait_and_replace)
-    yield written
-    written.set()
-
-
-async def test_policies_are_written_in_order_while_main_goes_on_and_a_checkpoint_has_what_waits(tmp_path, slow_disk):
-    world = World(tmp_path)
-    world.policy(FIRST, 0)
-    world.policy(OTHER, 0)
-    world.policy(FIRST, 50)
-    world.policy(OTHER, 100)
-    assert world.members == []
-    world.checkpoint(1)
-    world.part.checkpoint_ended()
-    world.policy(OTHER, 120)
-    assert (world.saved[1]["Duel"]["members"], len(world.saved[1]["freezes"])) == ([], 2)
-    slow_disk.set()
-    await world.part.settle()
-    assert world.members == [("main", 0), ("exploiter", 100)]
-    assert world.told[OTHER] == [BeginAnew(100, None)]
-    world.checkpoint(2)
-    assert "freezes" not in world.saved[2]
-    resumed = World(tmp_path, world.saved[1])
-    assert resumed.members == []
-    resumed.policy(OTHER, 120)  # not due, as the one before is being written
-    await resumed.part.settle()
-    assert (resumed.members, resumed.told[OTHER]) == (world.members, world.told[OTHER])
 
 
 async def test_a_learner_that_is_started_again_hears_of_its_reset_whatever_policies_came_meanwhile(tmp_path):

@@ -120,16 +120,6 @@ def test_a_newer_policy_of_the_learner_plays_at_once_and_members_do_not_change()
     assert game.players[FIRST if game.learning_team == 0 else SECOND].version == 9
 
 
-def test_no_more_members_are_kept_than_memory_allows_beside_those_that_play():
-    actor = Actor(*((OWN, code, 0.05) for code in range(20)), games=200, memory=4)
-    assert len(actor.mappings._members) == 4
-    assert {game.opponent for game in actor.games} == set(range(20))
-    before = len(actor.read)
-    actor.mappings.assign(matches((OWN, 7, 1.0), number=2))
-    actor.mappings.restart_games(np.arange(200, dtype=np.int32))
-    assert actor.read[before:] in ([], [7])
-
-
 ROWS = st.lists(st.tuples(st.sampled_from([OWN, 0, 1]), st.sampled_from([OWN, 0, 1, 2, 3])), min_size=1, max_size=6)
 
 
