@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from english_words import FOREIGN
+
+pytest.importorskip("proselint", reason="a dependency of development alone")
+
 from proselint.checks import __register__ as proselint_checks
 from proselint.config import DEFAULT
 from proselint.registry import CheckRegistry

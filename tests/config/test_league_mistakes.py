@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from headrace.config import ConfigError, RunConfig, load_config
@@ -240,7 +242,7 @@ behaviors:
 )
 def test_a_team_of_two_behaviours_with_leagues_is_refused_with_its_line(tmp_path, teams, lines, words):
     found = refused(tmp_path, TEAMS.format(**teams))
-    assert {int(each.split(":")[1]) for each in found} == lines
+    assert {int(re.search(r":(\d+):", each)[1]) for each in found} == lines
     assert words in found[0]
 
 

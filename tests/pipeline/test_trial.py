@@ -156,8 +156,8 @@ def test_a_new_run_is_tried_with_the_policies_that_it_starts_from_and_a_played_r
 
 @pytest.mark.lengthy
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no sweeper ends what has left its session")
-@pytest.mark.parametrize("number", [signal.SIGKILL, *(pytest.param(each, marks=pytest.mark.slow) for each in REQUESTS)])
-def test_a_trial_leaves_nothing_when_the_command_is_ended(path, number):
+@pytest.mark.parametrize("name", ["SIGKILL", *(pytest.param(each.name, marks=pytest.mark.slow) for each in REQUESTS)])
+def test_a_trial_leaves_nothing_when_the_command_is_ended(path, name):
     words = [sys.executable, "-c", "from headrace.pipeline.cli import main; main()", str(path), "--validate"]
     words += ["--set", "environment.factory=tried:Starting", "--set", "env_settings.timeout_wait=600"]
     environment = {**os.environ, "TMPDIR": str(path.parent / "scratch")}
@@ -165,9 +165,9 @@ def test_a_trial_leaves_nothing_when_the_command_is_ended(path, number):
         while not (path.parent / "pids").exists():
             assert command.poll() is None
             time.sleep(0.01)
-        command.send_signal(number)
+        command.send_signal(signal.Signals[name])
         said = command.communicate(timeout=60)[1].decode()
-    assert command.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130), said
+    assert command.returncode == (-signal.SIGKILL if name == "SIGKILL" else 130), said
     pids = [int(pid) for pid in (path.parent / "pids").read_text().split()]
     deadline = time.monotonic() + 60
     while any(map(lives, pids)) or not nothing_left(path):
