@@ -248,9 +248,8 @@ def test_a_room_imports_only_the_rooms_listed_before_it(package):
 
 
 @pytest.mark.parametrize("package", ROOMS)
-def test_every_folder_is_a_room_or_lies_in_one(package):
-    folders = {path.rpartition("/")[0] for path, _ in modules() if path.startswith(f"{package}/")}
-    found = {room_of(folder.replace("/", "."), package) for folder in folders}
+def test_every_module_is_a_room_or_lies_in_one(package):
+    found = {room_of(name_of(path), package) for path, _ in modules() if path.startswith(f"{package}/")}
     assert found == set(ROOMS[package])
 
 

@@ -3,7 +3,7 @@
 A part is one module, `pipeline/parts/<name>.py`, with a class for each side: main's event loop, its own host, its
 additions to actor and learner hosts, the live page. A part is a folder with a module per side if the sides are long, or
 if only one of them imports torch. A run without the part needs none of this, so deleting the module and its entry here
-leaves other runs intact. Only the part's messages (`control/messages.py`), YAML keys and stages remain, without effect.
+leaves other runs intact. Only the part's messages (`pipeline/control.py`), YAML keys and stages remain, without effect.
 
 The table names code as `module:Class` strings, and only the process that runs the code imports it: a learner needs no
 environment library, and an actor no torch.

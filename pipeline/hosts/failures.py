@@ -10,7 +10,7 @@ from typing import Any
 from headrace.config import ConfigError
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import ACTOR
-from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.control import HostFailed
 from headrace.pipeline.run_folder.checkpoint import CheckpointError
 from headrace.process_tree import describe_status
 from headrace.queues.errors import QueueClosed, SpecError

@@ -22,8 +22,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import actor_names, decides_centrally, learner_name
 from headrace.pipeline.common.process import describe_limit
-from headrace.pipeline.control.channel import SocketControl
-from headrace.pipeline.control.messages import ControlMessage, HostFailed, HostFinished, OpenEdge
+from headrace.pipeline.control import ControlMessage, HostFailed, HostFinished, OpenEdge, SocketControl
 from headrace.pipeline.hosts.early_children import learner_processes, most_learner_processes, take_child
 from headrace.pipeline.hosts.links import HostLinks, policy_link, trajectory_link
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from headrace.config import RunConfig
 from headrace.config.tables import import_plugins, plugin_modules
 from headrace.pipeline.common.run_parts import host_role
-from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control import ControlEnd
 from headrace.queues.ends import Receiver, Sender
 from headrace.stages.environments.given import carried, take_over
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from headrace.pipeline.common.loop_watch import own_frames
 from headrace.pipeline.common.process import let_child_find_us, start_python, use_one_thread
-from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.control import HostFailed
 from headrace.pipeline.hosts.crash_file import RAISED, CrashFile
 from headrace.pipeline.hosts.failures import crashed, how_it_ended
 from headrace.pipeline.hosts.parent_death import ASK, DUMP, END, LENGTH

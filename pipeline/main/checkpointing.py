@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import MAIN, TRAINER, learner_name, part_name, saved_shards
-from headrace.pipeline.control.messages import (
+from headrace.pipeline.control import (
     BeginCheckpoint,
     ExportFailed,
     FolderMoved,

@@ -1,8 +1,8 @@
 """Main: handles messages from hosts, and starts and ends the run.
 
 This module decides nothing about learning. The other modules in this folder serve every run: `launcher` starts and
-connects hosts and sends messages to actors, `behavior_start` starts a behaviour when it first appears, `pipeline/flow/`
-grants credits, `checkpointing` assembles checkpoints, `shutdown` ends the run, `behavior` holds the stages in main, and
+connects hosts and sends messages to actors, `behavior_start` starts a behaviour when it first appears, `flow` grants
+credits, `checkpointing` assembles checkpoints, `shutdown` ends the run, `behavior` holds the stages in main, and
 `host_watch` starts actors, listens to hosts, and handles hosts that end or fall silent. Features that only some runs
 have are parts (`common/run_parts.py`). This module wires all of them and dispatches each message.
 """
@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import Self
 
 from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline import control as control
 from headrace.pipeline.common.graph import MAIN, actor_names, learner_name
 from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.common.process import ProcessUsage
 from headrace.pipeline.common.run_parts import host_role
-from headrace.pipeline.control import messages as control
-from headrace.pipeline.control.messages import (
+from headrace.pipeline.control import (
     HostFailed,
     HostFinished,
     LearnerReady,
@@ -31,7 +31,7 @@ from headrace.pipeline.control.messages import (
     StatisticsReport,
     Stop,
 )
-from headrace.pipeline.flow.control import FlowControl
+from headrace.pipeline.flow import FlowControl
 from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState

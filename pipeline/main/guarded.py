@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.pipeline.common.graph import MAIN
-from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.control import HostFailed
 from headrace.pipeline.hosts.failures import describe_failure
 from headrace.stages.errors import is_failure
 

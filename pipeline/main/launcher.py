@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from headrace.pipeline.common.graph import league_seats, learner_name
 from headrace.pipeline.common.run_parts import host_role
-from headrace.pipeline.control.messages import ControlMessage, Grant
+from headrace.pipeline.control import ControlMessage, Grant
 from headrace.pipeline.hosts.protocol import Feed, HostHandle
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.run_plan import RunPlan

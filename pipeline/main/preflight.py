@@ -24,7 +24,7 @@ from headrace.config.section_checks import lacking_programs, persons_in
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import ACTOR, acts
-from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.control import HostFailed
 from headrace.pipeline.main.fixed_settings import check_settings
 from headrace.pipeline.main.self_play import check_samplers
 from headrace.pipeline.policies.brains import check_brains

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from headrace.config import RunConfig
-from headrace.pipeline.control.messages import HostFailed, ProbeAnswer, ProbeRequest
+from headrace.pipeline.control import HostFailed, ProbeAnswer, ProbeRequest
 from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.links import HostLinks
 from headrace.pipeline.hosts.process import ProcessHost, start_process

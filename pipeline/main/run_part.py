@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from headrace.pipeline.common.run_parts import RUN_PARTS, wanted_sides
-from headrace.pipeline.control.messages import ControlMessage
-from headrace.pipeline.flow.control import FlowControl
+from headrace.pipeline.control import ControlMessage
+from headrace.pipeline.flow import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.guarded import GuardedTasks

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import actor_names, learner_name
-from headrace.pipeline.control.messages import HostFailed, LearnNoMore, Stop
+from headrace.pipeline.control import HostFailed, LearnNoMore, Stop
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.checkpointing import SavedRun
 from headrace.pipeline.main.run_plan import RunPlan

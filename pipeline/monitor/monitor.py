@@ -36,8 +36,7 @@ from headrace.pipeline.monitor.watching import watching
 from headrace.pipeline.reporting.console import DETAIL
 from headrace.pipeline.reporting.history import History, HistoryWriter, read_events
 from headrace.pipeline.reporting.progress import ProgressSnapshot
-from headrace.pipeline.web.guards import carries_token, make_token
-from headrace.pipeline.web.site import Site, SiteOptions, read_json
+from headrace.pipeline.web import Site, SiteOptions, carries_token, make_token, read_json
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.pipeline.control.messages import DirectShow, KeysHeld, PictureTaken, ShowAnnounced
+from headrace.pipeline.control import DirectShow, KeysHeld, PictureTaken, ShowAnnounced
 
 _HEADER = struct.Struct("<I")
 

@@ -21,8 +21,7 @@ from headrace.pipeline.reporting.pictures import grouped, shared_settings
 from headrace.pipeline.reporting.statistics import PIPELINE
 from headrace.pipeline.run_folder.folder import find_run, read_configuration
 from headrace.pipeline.run_folder.names import CONFIGURATION
-from headrace.pipeline.web.guards import make_token
-from headrace.pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.web import Site, SiteOptions, make_token
 
 
 class RunInFolder:

@@ -20,8 +20,7 @@ from typing import Any
 from headrace.config import RunConfig
 from headrace.config.fields import Settings
 from headrace.pipeline.common.lessons import final_parameters
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import OpenEdge, PolicyEvaluated, Stop
+from headrace.pipeline.control import ControlEnd, OpenEdge, PolicyEvaluated, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart

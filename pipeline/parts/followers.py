@@ -20,7 +20,7 @@ from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import TRAINER, shard_names
-from headrace.pipeline.control.messages import FollowerLost, FollowerReady, HostFailed, HostFinished, LogLine, OpenEdge
+from headrace.pipeline.control import FollowerLost, FollowerReady, HostFailed, HostFinished, LogLine, OpenEdge
 from headrace.pipeline.hosts.failures import how_it_ended, root_cause
 from headrace.pipeline.hosts.protocol import HostFactory, HostHandle, HostPlan
 from headrace.pipeline.main.run_part import RunPart

@@ -25,7 +25,7 @@ from headrace.config.league_game import LeagueGame, league_game
 from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import LEAGUE, league_seats
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.control.messages import BeginAnew
+from headrace.pipeline.control import BeginAnew
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.shared_stage import SharedState

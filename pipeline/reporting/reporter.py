@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from headrace.pipeline.control.messages import EpochEnded, PolicyEvaluated
+from headrace.pipeline.control import EpochEnded, PolicyEvaluated
 from headrace.pipeline.reporting.bottleneck import find_bottleneck
 from headrace.pipeline.reporting.console import ELO, EPISODE_LENGTH, REWARD, ConsoleWriter
 from headrace.pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress

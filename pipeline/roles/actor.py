@@ -12,10 +12,10 @@ from headrace.config.sections import EnvSettings
 from headrace.pipeline.common.graph import ACTOR, placements_after
 from headrace.pipeline.common.run_parts import wanted_sides
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import (
+from headrace.pipeline.control import (
     BeginCheckpoint,
     BehaviorSeen,
+    ControlEnd,
     ControlMessage,
     CreditRequest,
     Grant,

@@ -13,9 +13,9 @@ import numpy as np
 
 from headrace.pipeline.common.graph import TRAINER
 from headrace.pipeline.common.run_parts import learner_side
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import (
+from headrace.pipeline.control import (
     BeginAnew,
+    ControlEnd,
     EpochEnded,
     ExportFailed,
     FolderMoved,

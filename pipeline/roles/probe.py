@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from headrace.config import RunConfig
 from headrace.config.environment_kinds import load_entry
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import ProbeAnswer, ProbeRequest
+from headrace.pipeline.control import ControlEnd, ProbeAnswer, ProbeRequest
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import maybe_await

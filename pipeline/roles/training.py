@@ -17,7 +17,7 @@ from headrace.pipeline.common.lessons import kept_returns
 from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.common.run_parts import learner_side
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control import ControlEnd
 from headrace.pipeline.hosts.early_children import learners_of, most_learner_processes
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.ml_agents import left_checkpoint

@@ -26,7 +26,7 @@ import msgpack
 import numpy as np
 
 from headrace.config.file_names import portable
-from headrace.pipeline.control.messages import PartSaved
+from headrace.pipeline.control import PartSaved
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.queues.packing import pack, unpack
 from headrace.queues.windows_files import once_released

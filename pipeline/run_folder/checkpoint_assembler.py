@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.pipeline.control.messages import PartSaved
+from headrace.pipeline.control import PartSaved
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations
 from headrace.pipeline.run_folder.checkpoint import (
     MANIFEST,

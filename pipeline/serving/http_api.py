@@ -19,8 +19,7 @@ from headrace.pipeline.serving.batcher import ActionAnswer
 from headrace.pipeline.serving.kserve import InferRequest, OpenInference, open_inference_routes
 from headrace.pipeline.serving.refusals import refusing
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web.guards import bears_token
-from headrace.pipeline.web.site import HEALTH, file_routes, read_json, read_plain
+from headrace.pipeline.web import HEALTH, bears_token, file_routes, read_json, read_plain
 
 STYLE = "/style.css"
 """URL path of the pages' style sheet."""

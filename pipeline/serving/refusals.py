@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import hdrs, web
 
 from headrace.pipeline.serving.action_request import ErrorKind, RequestRefused
-from headrace.pipeline.web.site import refusal
+from headrace.pipeline.web import refusal
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 

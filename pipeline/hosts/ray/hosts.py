@@ -33,8 +33,7 @@ from headrace.paths import FOLDERS, ROOT
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import decides_centrally, league_seats
 from headrace.pipeline.common.run_parts import host_role
-from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
-from headrace.pipeline.control.messages import OpenEdge
+from headrace.pipeline.control import CONTROL_BOUND, LocalControl, OpenEdge
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
 from headrace.pipeline.hosts.ray.calls import PolicyObjectStore, RayDeliveries, RaySource

@@ -22,7 +22,7 @@ from ray.exceptions import ActorDiedError, RayError
 from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.common.output import complain, prepare_output
 from headrace.pipeline.common.process import follow_path_of_main
-from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
+from headrace.pipeline.control import CONTROL_BOUND, LocalControl
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.hosts.ray.calls import Caller, RaySource

@@ -6,7 +6,7 @@ from functools import partial
 
 from headrace.config.brains import PLAYER, brains_of_team
 from headrace.config.section_checks import persons_in
-from headrace.pipeline.control.messages import ControlMessage
+from headrace.pipeline.control import ControlMessage
 from headrace.pipeline.parts.exhibition.hosted_game import HostedGame
 from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host

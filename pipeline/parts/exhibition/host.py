@@ -18,8 +18,7 @@ from headrace.config.brains import SCRIPTED_PLAYERS, kind_of
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import DirectShow, OpenEdge, Stop
+from headrace.pipeline.control import ControlEnd, DirectShow, OpenEdge, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.parts.exhibition.hosted_game import GameNotes, HostedGame
 from headrace.pipeline.policies.brains import lone_brain, named_brains

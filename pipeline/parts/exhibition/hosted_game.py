@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from headrace.config import RunConfig
 from headrace.config.environment import KeyMapSettings
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import ControlMessage, DirectShow, KeysHeld, PictureTaken, ShowAnnounced
+from headrace.pipeline.control import ControlEnd, ControlMessage, DirectShow, KeysHeld, PictureTaken, ShowAnnounced
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.exhibition.film import FilmedGroup

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from headrace.config.section_checks import persons_in
-from headrace.pipeline.control.messages import (
+from headrace.pipeline.control import (
     DirectShow,
     HostFailed,
     KeysHeld,

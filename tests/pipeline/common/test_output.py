@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from headrace import protocol
-from headrace.pipeline import cli
+from headrace.pipeline import cli, gdrl_command
 from headrace.pipeline.common.output import EveryRecord, complain, prepare_output, speaking
-from headrace.pipeline.gdrl import command as gdrl
 from headrace.pipeline.hosts import child
 
 pytestmark = pytest.mark.windows_too
@@ -161,7 +160,7 @@ def test_errors_of_a_command_that_are_not_its_output_s_are_raised():
         speaking(fail)()
 
 
-@pytest.mark.parametrize("command", [cli.main, gdrl.main, protocol.main])
+@pytest.mark.parametrize("command", [cli.main, gdrl_command.main, protocol.main])
 def test_every_command_speaks_where_only_ascii_can_be_written(monkeypatch, command):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="")
     monkeypatch.setattr(sys, "stdout", stream)

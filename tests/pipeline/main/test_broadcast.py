@@ -13,8 +13,7 @@ from fakes import policy_update
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
-from headrace.pipeline.control.channel import LocalControl, local_pair
-from headrace.pipeline.control.messages import Grant, OpenEdge, Stop
+from headrace.pipeline.control import Grant, LocalControl, OpenEdge, Stop, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.main.launcher import Broadcaster, Launcher
 from headrace.pipeline.main.run_plan import RunPlan

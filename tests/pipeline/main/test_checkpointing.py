@@ -15,8 +15,7 @@ from fakes import counting_spec
 from fakes_files import Held
 
 from headrace.config import RunConfig
-from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import BeginCheckpoint, FolderMoved, HostFailed, PartFailed, PartSaved, Stop
+from headrace.pipeline.control import BeginCheckpoint, FolderMoved, HostFailed, PartFailed, PartSaved, Stop, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath

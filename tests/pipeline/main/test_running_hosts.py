@@ -11,7 +11,7 @@ import pytest
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
-from headrace.pipeline.control.channel import local_pair
+from headrace.pipeline.control import local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.main.running_hosts import RunningHosts

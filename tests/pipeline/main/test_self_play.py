@@ -11,7 +11,7 @@ from fakes import policy_update
 
 from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.control.messages import PartSaved
+from headrace.pipeline.control import PartSaved
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler
 from headrace.pipeline.reporting.league_files import write_leagues

@@ -14,8 +14,7 @@ from fakes import counting_spec
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
-from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.control import HostFailed, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath

@@ -15,8 +15,7 @@ from headrace.config import EnvSettings, RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, SupervisionSettings
 from headrace.pipeline.common.graph import MAIN
-from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import LearnerReady
+from headrace.pipeline.control import LearnerReady, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.main.coordinator import Learners, SilenceWatch

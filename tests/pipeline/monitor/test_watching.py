@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from headrace.pipeline.control.messages import HostFailed, LogLine, PictureTaken, ShowAnnounced, StatisticsReport, Stop
+from headrace.pipeline.control import HostFailed, LogLine, PictureTaken, ShowAnnounced, StatisticsReport, Stop
 from headrace.pipeline.monitor.watching import Refused, Viewer
 from headrace.pipeline.parts.exhibition import page as exhibition
 from headrace.pipeline.parts.exhibition.page import Exhibition, RunGame

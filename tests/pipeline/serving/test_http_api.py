@@ -19,7 +19,7 @@ from headrace.pipeline.serving.batcher import BatchLimits
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.served_models import load_models
 from headrace.pipeline.serving.service import PolicyService, SessionLimits
-from headrace.pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.web import Site, SiteOptions
 from headrace.stages.policy.protocol import Recall
 
 ROW = [0.5, -1.0, 2.0]

@@ -18,8 +18,7 @@ from run_configs import changed
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.pipeline.common.run_parts import RUN_PARTS
-from headrace.pipeline.control.channel import LocalControl, local_pair
-from headrace.pipeline.control.messages import OpenEdge, Stop
+from headrace.pipeline.control import LocalControl, OpenEdge, Stop, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.main.launcher import Launcher
 from headrace.pipeline.main.run_plan import RunPlan

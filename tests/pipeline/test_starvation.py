@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from headrace.pipeline.flow.control import PATIENCE_UPDATES, StarvationWatch
+from headrace.pipeline.flow import PATIENCE_UPDATES, StarvationWatch
 
 ROWS = 100
 PATIENCE = PATIENCE_UPDATES * ROWS

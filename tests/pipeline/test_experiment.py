@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.gdrl.command import configuration_of, read_flags
+from headrace.pipeline.gdrl_command import configuration_of, read_flags
 
 
 def configured(*arguments):

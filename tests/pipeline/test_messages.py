@@ -18,17 +18,21 @@ from hypothesis import strategies as st
 from properties import examples
 from virtual_time import until_blocked
 
-from headrace.pipeline.control import messages as control
-from headrace.pipeline.control.channel import (
+from headrace.pipeline import control as control
+from headrace.pipeline.control import (
     CONTROL_BOUND,
     MAX_FRAME,
     ControlError,
+    ControlMessage,
+    HostFailed,
+    HostFinished,
+    LogLine,
     SocketControl,
+    Stop,
     decode,
     encode,
     local_pair,
 )
-from headrace.pipeline.control.messages import ControlMessage, HostFailed, HostFinished, LogLine, Stop
 from headrace.queues.errors import QueueFull
 
 KINDS = typing.get_args(ControlMessage)

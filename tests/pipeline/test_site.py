@@ -14,10 +14,8 @@ import pytest
 from aiohttp import ClientSession, web
 from pydantic import BaseModel
 
-from headrace.pipeline.web import connections
-from headrace.pipeline.web import site as site_module
-from headrace.pipeline.web.guards import HEADERS, TOKEN_VARIABLE, make_token
-from headrace.pipeline.web.site import Site, SiteOptions, file_routes, read_json
+from headrace.pipeline import web as site_module
+from headrace.pipeline.web import HEADERS, TOKEN_VARIABLE, Site, SiteOptions, file_routes, make_token, read_json
 
 TOKEN = "right"
 JSON = {"Content-Type": "application/json"}
@@ -285,7 +283,7 @@ def test_connections_leave_most_of_the_files_that_may_be_open(monkeypatch):
 
     for limit, most in ((1024, 256), (300, 100), (resource.RLIM_INFINITY, 256)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
-        assert connections.within_open_files(256) == most
+        assert site_module.within_open_files(256) == most
 
 
 class Busy(Desk):

@@ -1,21 +1,37 @@
-"""A site: an HTTP server on one endpoint, with guards, which runs in the event loop that starts it.
+"""The basis of Headrace's HTTP servers: a site on one endpoint, protected by guards, with a bound on its connections.
 
-This module also creates refusals, serves a page's files and reads request bodies.
+A guard decides who may call the site. It is a function that receives a request before its handler does. A guard raises
+a refusal, returns a response that replaces the handler's, or returns None to let the request pass.
+
+The Host check blocks other sites' pages whose host name was made to point here (DNS rebinding). The Origin check blocks
+other sites' pages that call this site from the user's browser, including WebSockets. The token check blocks every
+caller without the token.
+
+A site runs in the event loop that starts it. This module also creates refusals, serves a page's files and reads request
+bodies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import hmac
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import os
+import secrets
+import socket
+import sys
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from importlib.resources.abc import Traversable
+from ipaddress import ip_address
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import orjson
 from aiohttp import hdrs, web
@@ -23,12 +39,294 @@ from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
 
 from headrace.config.errors import dotted
-from headrace.config.listen import endpoint_of, reaches_others
+from headrace.config.listen import LOCALHOST, endpoint_of, reaches_others
 from headrace.config.validation import explain
-from headrace.pipeline.web.connections import Connection, Connections, within_open_files
-from headrace.pipeline.web.guards import check_host, check_origin, check_token, header_adder
 from headrace.stages.errors import describe_error
 from headrace.stages.listening import find_port, outer_host
+
+Guard = Callable[[web.Request], web.Response | None]
+TOKEN_VARIABLE = "HEADRACE_TOKEN"
+"""Environment variable in which a user can set the token."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",  # the URL may contain the token
+    "X-Content-Type-Options": "nosniff",
+}
+"""Headers of every response."""
+
+LEAVE = {
+    hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, DELETE",
+    hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "authorization, content-type",
+    hdrs.ACCESS_CONTROL_MAX_AGE: "600",
+}
+"""Headers of the response to a preflight request from an allowed origin."""
+
+
+def make_token() -> str:
+    """Return the token that the user set in the environment, or a new token."""
+    return os.environ.get(TOKEN_VARIABLE, "").strip() or secrets.token_urlsafe(24)
+
+
+def check_host(listen: str, names: Collection[str] = ()) -> Guard:
+    """Return a guard that refuses requests whose Host header is not a name of this server.
+
+    Other sites can't make a numeric address point here. So a numeric address is refused only if it is not a loopback
+    address and other machines may not call the server.
+
+    Args:
+        listen: the server's `listen` value.
+        names: additional names of the server.
+    """
+    wide = reaches_others(listen)
+    known = {LOCALHOST, *(name.lower() for name in names), *([socket.gethostname().lower()] if wide else [])}
+
+    @lru_cache(maxsize=64)
+    def is_ours(*hosts: str) -> bool:
+        host = _name_of(hosts)
+        return host in known or _may_be_called(host, wide)
+
+    def guard(request: web.Request) -> None:
+        hosts = request.headers.getall(hdrs.HOST, [])
+        if not is_ours(*hosts):
+            name = _name_of(hosts)
+            raise web.HTTPForbidden(
+                text=f"{name!a} is not a name of this server; use the server's address, or localhost"
+            )
+
+    return guard
+
+
+def _name_of(hosts: Sequence[str]) -> str:
+    if len(hosts) == 1:
+        try:
+            return urlsplit(f"//{hosts[0]}").hostname or ""
+        except ValueError:
+            pass
+    return ""
+
+
+def _may_be_called(host: str, wide: bool) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return wide or address.is_loopback
+
+
+def check_origin(allowed: Collection[str] = ()) -> Guard:
+    """Return a guard that refuses requests from pages of other origins. Only browsers send an Origin header.
+
+    Args:
+        allowed: additional origins whose pages may call the server; browsers first send a preflight without a token.
+    """
+
+    def guard(request: web.Request) -> web.Response | None:
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin in allowed:
+            return web.Response(status=204, headers=LEAVE) if request.method == "OPTIONS" else None
+        if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
+            raise web.HTTPForbidden(text=f"pages from {origin!a} are not allowed to call this server")
+        if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not _opens_page(request):
+            raise web.HTTPForbidden(text="pages from other sites are not allowed to call this server")
+        return None
+
+    return guard
+
+
+def _opens_page(request: web.Request) -> bool:
+    """Return True if the user followed a link from a different site, in which case only the user sees the response."""
+    return request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
+
+
+def check_token(token: str, needed: Callable[[web.Request], bool]) -> Guard:
+    """Return a guard that refuses requests without the token.
+
+    The token is sent as `Authorization: Bearer …`, or as `?token=…` if a browser can't send headers.
+
+    Args:
+        token: the token.
+        needed: returns True for requests that need it.
+    """
+
+    def guard(request: web.Request) -> None:
+        if needed(request) and not carries_token(request, token):
+            raise web.HTTPUnauthorized(
+                headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
+                text="a token is needed: send the one that the command printed, as 'Authorization: Bearer TOKEN'",
+            )
+
+    return guard
+
+
+def carries_token(request: web.Request, token: str) -> bool:
+    """Return True if a request carries the token, in a header or in its query string."""
+    header = request.headers.get(hdrs.AUTHORIZATION, "")
+    if not header.lower().startswith("bearer "):
+        header = f"bearer {request.query.get('token', '')}"
+    return has_token(header, token)
+
+
+def bears_token(request: web.Request) -> bool:
+    """Return True if a request carries any token, whether right or wrong."""
+    return hdrs.AUTHORIZATION in request.headers or "token" in request.query
+
+
+def has_token(header: str, token: str) -> bool:
+    """Return True if an `authorization` header contains the token, comparing in constant time."""
+    scheme, _, secret = header.partition(" ")
+    given, expected = (text.encode("utf-8", "surrogateescape") for text in (secret.strip(), token))
+    same = hmac.compare_digest(given, expected)
+    return same and scheme.lower() == "bearer"
+
+
+def header_adder(allowed: Collection[str] = ()) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Return a function that adds headers to every response; aiohttp calls it when a response is prepared.
+
+    Args:
+        allowed: origins whose pages may read the responses.
+    """
+
+    async def add(request: web.Request, response: web.StreamResponse) -> None:
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and origin in allowed:
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            response.headers[hdrs.VARY] = hdrs.ORIGIN
+
+    return add
+
+
+if sys.platform != "win32":
+    import resource
+
+_BODY = b'{"error": "all connections are in use; try again later"}'
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+)
+
+
+def allow_open_files(wanted: int) -> None:
+    """Raise this process's limit on open files to `wanted`, as far as the system permits."""
+    if sys.platform != "win32":
+        limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if resource.RLIM_INFINITY != limit < wanted:
+            with suppress(ValueError, OSError):  # macOS has an additional limit
+                resource.setrlimit(
+                    resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
+                )
+
+
+def within_open_files(wanted: int) -> int:
+    """Return `wanted`, capped at a third of the number of files that this process may open."""
+    if sys.platform == "win32":
+        return wanted
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if limit == resource.RLIM_INFINITY else min(wanted, limit // 3)
+
+
+@dataclass
+class _Group:
+    """The connections of one address, or all connections."""
+
+    most: int
+    count: int = 0
+    idle: OrderedDict[Connection, None] = field(default_factory=OrderedDict)
+    """Connections without a request in progress, the longest idle first. A plain dict would search for its first."""
+
+
+class Connections:
+    """A server's open connections, at most half of them from one address.
+
+    A connection beyond the limit replaces the connection that has been idle longest. If none is idle, the new
+    connection gets a 503 response and is closed. The work for a connection does not depend on the number of others.
+
+    Args:
+        most: maximum number of connections.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._all = _Group(most)
+        self._by_address: dict[str, _Group] = {}
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection; return False if there is no room for it."""
+        own = self._by_address.get(connection.address) or _Group(max(1, self._all.most // 2))
+        for group in (own, self._all):
+            if group.count >= group.most:
+                if not group.idle:
+                    return False
+                next(iter(group.idle)).drop()
+        self._by_address[connection.address] = own
+        connection.groups = (own, self._all)
+        for group in connection.groups:
+            group.count += 1
+            group.idle[connection] = None
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """Stop counting a connection."""
+        for group in connection.groups:
+            group.count -= 1
+            group.idle.pop(connection, None)
+        if connection.groups and not connection.groups[0].count:
+            del self._by_address[connection.address]
+        connection.groups = ()
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's handler of a connection, which counts among a server's connections.
+
+    Args:
+        connections: the server's connections.
+        manager: the server.
+        options: see `aiohttp.web.RequestHandler`.
+    """
+
+    __slots__ = ("_connections", "address", "groups")
+
+    def __init__(self, connections: Connections, manager: web.Server, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._connections = connections
+        self.address = ""
+        self.groups: tuple[_Group, ...] = ()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to read requests, or refuse the connection. Called by asyncio."""
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if peer else ""
+        if self.transport is not None and not self._connections.admit(self):
+            self.transport.write(_REFUSAL)
+            self.transport.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Make room for others. Called by asyncio."""
+        self._connections.forget(self)
+        super().connection_lost(exc)
+
+    def drop(self) -> None:
+        """Close the connection immediately."""
+        self._connections.forget(self)
+        if self.transport is not None:
+            self.transport.abort()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count as in use while a request is being answered."""
+        for group in self.groups:
+            group.idle.pop(self, None)
+        try:
+            yield
+        finally:
+            for group in self.groups:
+                group.idle[self] = None
+
 
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger(f"{__name__}.connections")

@@ -1,4 +1,4 @@
-"""The command `gdrl`: from its flags to a configuration, a run, and an exit status.
+"""The `gdrl` command for Godot RL Agents users: maps its flags, and its example scripts' flags, to Headrace runs.
 
 A saved model is a single file: a zip of an experiment's last checkpoint and everything else that is needed to continue
 from it.

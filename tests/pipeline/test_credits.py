@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipeline.control.messages import CreditRequest, Grant
-from headrace.pipeline.flow.credits import CreditLedger, FlowError
+from headrace.pipeline.control import CreditRequest, Grant
+from headrace.pipeline.flow import CreditLedger, FlowError
 from headrace.queues.messages import FREE
 
 

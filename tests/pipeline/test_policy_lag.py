@@ -9,7 +9,7 @@ from fakes import Cast
 from flow_harness import Scenario, Trained, run_flow
 
 from headrace.config.pipeline import PipelineSettings
-from headrace.pipeline.flow.control import MEASURED_UPDATES, PolicyLags
+from headrace.pipeline.flow import MEASURED_UPDATES, PolicyLags
 
 INLINE = {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}
 
