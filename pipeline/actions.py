@@ -123,7 +123,7 @@ def _convert(args: Namespace, request: Request) -> int:
 def _export_onnx(run_folder: Path, request: Request) -> int:
     """Rewrite a run's .onnx files; return 1 if some could not be written."""
     from headrace.pipeline.common.errors import RunError
-    from headrace.pipeline.policies.onnx_export import reexport
+    from headrace.pipeline.policies.export import reexport
     from headrace.pipeline.reporting.console import configure_logging
 
     configure_logging(debug=False)

@@ -46,7 +46,7 @@ COVERED = (
     "pipeline/command/*.py",
     "pipeline/hosts/**/*.py",
     "pipeline/main/*.py",
-    "pipeline/parts/*/*.py",
+    "pipeline/parts/**/*.py",
     "pipeline/policies/*.py",
     "pipeline/reporting/*.py",
     "pipeline/run_folder/*.py",

@@ -18,12 +18,11 @@ from headrace.pipeline.common.graph import GHOST, LEAGUE
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.hosts.early_children import dismiss_early
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath, drain
+from headrace.pipeline.main.behavior import BehaviorState, SharedPlay, TrajectoryPath, drain
 from headrace.pipeline.main.fixed_settings import check_fixed_spec
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run
 from headrace.pipeline.main.self_play import SelfPlay
-from headrace.pipeline.main.shared_stage import SharedPlay
 from headrace.pipeline.policies.inference import CountingStage, policy_file
 from headrace.pipeline.policies.model_files import read_policy_update
 from headrace.pipeline.roles.stages import LOCAL_BOUND, Runner

@@ -38,13 +38,11 @@ from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.behavior_start import BehaviorStarter
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.controls import RunControls
-from headrace.pipeline.main.guarded import GuardedTasks
-from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher
+from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher, RunningHosts
 from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.shutdown import SOURCES_SHARE, EarlyEnd, Shutdown
-from headrace.pipeline.main.supervision import Role, Silence, Supervisor
+from headrace.pipeline.main.supervision import GuardedTasks, Role, Silence, Supervisor
 from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector

@@ -10,11 +10,9 @@ from headrace.pipeline.control import ControlMessage
 from headrace.pipeline.flow import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState
-from headrace.pipeline.main.guarded import GuardedTasks
-from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher
+from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher, RunningHosts
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.running_hosts import RunningHosts
-from headrace.pipeline.main.supervision import Supervisor
+from headrace.pipeline.main.supervision import GuardedTasks, Supervisor
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import Runner, StageHost

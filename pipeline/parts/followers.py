@@ -25,7 +25,7 @@ from headrace.pipeline.hosts.failures import how_it_ended, root_cause
 from headrace.pipeline.hosts.protocol import HostFactory, HostHandle, HostPlan
 from headrace.pipeline.main.run_part import RunPart
 from headrace.pipeline.roles.device import device_of
-from headrace.pipeline.roles.training import TrainerHost
+from headrace.pipeline.roles.learner import TrainerHost
 from headrace.queues.ends import ItemSink, ItemSource, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier, TrajectoryBatch

@@ -26,9 +26,9 @@ from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import LEAGUE, league_seats
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import BeginAnew
+from headrace.pipeline.main.behavior import SharedState
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
-from headrace.pipeline.main.shared_stage import SharedState
 from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.names import behavior_folder

@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from headrace.pipeline.reporting.bottleneck import Bottleneck
+from headrace.pipeline.reporting.time_shares import Bottleneck
 
 SHORTEST_INTERVAL_S = 0.25
 LONGEST_INTERVAL_S = 2.0

@@ -26,7 +26,7 @@ from run_folders import digest, read_whole_checkpoint
 from runs import Command, record_expert, run_here
 
 from headrace.pipeline.roles import runtime
-from headrace.pipeline.run_folder import checkpoint_assembler
+from headrace.pipeline.run_folder import checkpoint
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint, write_manifest
 
 CARTPOLE = cartpole(
@@ -130,7 +130,7 @@ def whole(request, expert, tmp_path_factory):
         shutil.copytree(checkpoints.parent, copies[-1], ignore=shutil.ignore_patterns(".lock"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint_assembler, "write_manifest", keeping)
+        patch.setattr(checkpoint, "write_manifest", keeping)
         run_here(plain, results, "whole")
     return plain, results / "whole", copies
 

@@ -36,8 +36,7 @@ from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control import CONTROL_BOUND, LocalControl, OpenEdge
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
-from headrace.pipeline.hosts.ray.calls import PolicyObjectStore, RayDeliveries, RaySource
-from headrace.pipeline.hosts.ray.worker import DOWN, UP, RayWorker
+from headrace.pipeline.hosts.ray.worker import DOWN, UP, PolicyObjectStore, RayDeliveries, RaySource, RayWorker
 from headrace.pipeline.hosts.spawn import ANSWER_S, child_environment
 from headrace.pipeline.run_folder.lock import refuse_writes
 from headrace.queues.agent_manager_queue import Overflow

@@ -16,7 +16,6 @@ from pathlib import Path
 from headrace.config import RunConfig
 from headrace.config.brains import SCRIPTED_PLAYERS, kind_of
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import ControlEnd, DirectShow, OpenEdge, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
@@ -36,7 +35,7 @@ from headrace.queues.stream_writer import next_stream_path
 from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters, final_parameters
 from headrace.stages.environments.protocol import AgentSteps, maybe_await, play
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.evaluation.opponents import SEED, GreedyPlayer, Player

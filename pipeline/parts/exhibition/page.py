@@ -30,7 +30,7 @@ from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.monitor.shown_game import ShownGame
+from headrace.pipeline.monitor.watching import ShownGame
 from headrace.queues.ends import Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate

@@ -15,9 +15,8 @@ from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.pipeline.control import Grant, LocalControl, OpenEdge, Stop, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
-from headrace.pipeline.main.launcher import Broadcaster, Launcher
+from headrace.pipeline.main.launcher import Broadcaster, Launcher, RunningHosts
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.virtual_time

@@ -14,7 +14,7 @@ from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.pipeline.control import local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
-from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.launcher import RunningHosts
 
 pytestmark = pytest.mark.virtual_time
 

@@ -19,7 +19,7 @@ from headrace.pipeline.control import LearnerReady, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.main.coordinator import Learners, SilenceWatch
-from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.launcher import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost

@@ -12,14 +12,13 @@ import onnx
 import pytest
 from onnx_samples import design_for, update_for
 
-import headrace.pipeline.policies.onnx_export
+import headrace.pipeline.policies.export
 from headrace.config import BehaviorSettings, RunConfig
 from headrace.pipeline.cli import main
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.policies.export import export_policy, exports_by_step
+from headrace.pipeline.policies.export import OnnxExporter, copy_final_model, export_policy, exports_by_step, reexport
 from headrace.pipeline.policies.inference import make_inference_policy, policy_file
 from headrace.pipeline.policies.model_files import read_policy_update
-from headrace.pipeline.policies.onnx_export import OnnxExporter, copy_final_model, reexport
 from headrace.pipeline.run_folder.atomic_files import FileOperations
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -108,7 +107,7 @@ def test_a_comparison_that_fails_costs_a_warning_and_not_the_model(tmp_path, cap
 
 
 def test_models_are_made_where_onnxruntime_is_not_installed(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(headrace.pipeline.policies.onnx_export, "find_spec", lambda name: None)
+    monkeypatch.setattr(headrace.pipeline.policies.export, "find_spec", lambda name: None)
     assert written(tmp_path).is_file()
     assert warnings_of(caplog) == []
 

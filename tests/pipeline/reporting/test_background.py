@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from headrace.pipeline.reporting import mlflow_writer
-from headrace.pipeline.reporting.mlflow_writer import BackgroundJobs
+from headrace.pipeline.reporting import trackers
+from headrace.pipeline.reporting.trackers import BackgroundJobs
 
 
 def test_jobs_are_done_in_order_before_close_returns():
@@ -45,7 +45,7 @@ def test_the_error_of_the_last_job_is_raised_at_the_end():
 
 def test_a_service_that_hangs_costs_its_summaries_and_says_so(monkeypatch, caplog):
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(mlflow_writer, "MOST_WAITING", 3)
+    monkeypatch.setattr(trackers, "MOST_WAITING", 3)
     jobs, go_on = BackgroundJobs("Slow", patience_s=0.01), threading.Event()
     begun = threading.Event()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.pipeline.reporting import csv_writer
-from headrace.pipeline.reporting.episode_table import EpisodeTable
+from headrace.pipeline.reporting.csv_writer import EpisodeTable
 
 
 def table(folder: Path, *seconds: float) -> EpisodeTable:

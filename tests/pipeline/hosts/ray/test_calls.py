@@ -14,8 +14,13 @@ from headrace.queues.push import PushSender
 
 ray = pytest.importorskip("ray")
 
-from headrace.pipeline.hosts.ray.calls import Caller, PolicyObjectStore, RayDeliveries, RaySource  # noqa: E402
-from headrace.pipeline.hosts.ray.worker import RayEdges  # noqa: E402
+from headrace.pipeline.hosts.ray.worker import (  # noqa: E402
+    Caller,
+    PolicyObjectStore,
+    RayDeliveries,
+    RayEdges,
+    RaySource,
+)
 
 pytestmark = pytest.mark.virtual_time
 

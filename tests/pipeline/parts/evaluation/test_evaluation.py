@@ -20,9 +20,8 @@ from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.pipeline.common.run_parts import RUN_PARTS
 from headrace.pipeline.control import LocalControl, OpenEdge, Stop, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
-from headrace.pipeline.main.launcher import Launcher
+from headrace.pipeline.main.launcher import Launcher, RunningHosts
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.parts.evaluation import Evaluation, conditions, environment_checksum
 from headrace.pipeline.run_folder.folder import RunFolder
