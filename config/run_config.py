@@ -13,8 +13,7 @@ from headrace.config.environment import EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY
 from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
 from headrace.config.fields import report
-from headrace.config.league import UNKNOWN, LeagueSettings
-from headrace.config.league_presets import PRESET_LEARNING
+from headrace.config.league import PRESET_LEARNING, UNKNOWN, LeagueSettings
 from headrace.config.learning_defaults import instances_of, with_learning_defaults
 from headrace.config.section_checks import check_run, check_sections
 from headrace.config.sections import Sections

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from headrace.queues import StepBatch as StepBatch
     from headrace.queues import TrajectoryBatch as TrajectoryBatch
     from headrace.queues.messages import ActionBatch as ActionBatch
-    from headrace.queues.stream_reader import StreamReader as StreamReader
+    from headrace.queues.stream_file import StreamReader as StreamReader
     from headrace.stages import Stage as Stage
     from headrace.stages import StageContext as StageContext
     from headrace.stages import StageError as StageError
@@ -104,7 +104,7 @@ _HOMES = {
         "TrajectoryBatch",
     ),
     "headrace.queues.messages": ("ActionBatch",),
-    "headrace.queues.stream_reader": ("StreamReader",),
+    "headrace.queues.stream_file": ("StreamReader",),
     "headrace.stages": ("Stage", "StageContext", "StageError"),
     "headrace.stages.environments.protocol": ("AgentSteps", "EnvironmentGroup", "StepResult"),
     "headrace.stages.errors": ("NotFiniteError",),

@@ -18,10 +18,10 @@ from typing import Any, Protocol, Self
 import msgpack
 
 from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.codec import pack, unpack
 from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Assignment, Matches
-from headrace.queues.packing import pack, unpack
 from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.trainer.report import TrainerReport
 

@@ -1,7 +1,7 @@
 """The bounded queue between two stages of one event loop, named after the behaviour id whose items it carries.
 
-`shared_sender` and `shared_receiver` do the same across processes; `ends` defines the interface that stages see in both
-cases. Call all methods from the event loop's thread.
+`shared_queue` has the same across processes; `ends` defines the interface that stages see in both cases. Call all
+methods from the event loop's thread.
 
 Waiting tasks are served in order of arrival. An item (or free space) for the first task in line is *promised* to that
 task and stays in the queue until the task runs. No other task can overtake that task, and a cancelled task passes its

@@ -59,8 +59,7 @@ from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.queues.errors import SpecError, StreamError
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.queues.stream_format import FRAME, MAGIC, PREAMBLE, VERSION, checksum, column_table
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import FRAME, MAGIC, PREAMBLE, VERSION, StreamReader, checksum, column_table
 from headrace.stages.environments.engines.errors import GameLate, GameRefused, MessageError
 from headrace.stages.environments.engines.game import GameSettings
 from headrace.stages.environments.engines.godot.announcement import BadAnnouncement

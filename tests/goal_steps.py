@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from trainer_samples import context_of
 
-from headrace.config.sac_hyperparameters import HindsightSettings
+from headrace.config.hyperparameters import HindsightSettings
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from headrace.config.errors import KeyPath, Mistake
 from headrace.config.legacy import outdated_keys
-from headrace.config.legacy.flat_block import DISTINCTIVE, convert_block
-from headrace.config.legacy.flat_file import DEFAULT, convert_sections, in_order
+from headrace.config.legacy.flat_file import DEFAULT, DISTINCTIVE, convert_block, convert_sections, in_order
 from headrace.config.legacy.old_values import Notes, OldValue, SourceLocation, Target
 from headrace.config.legacy.parameters import (
     convert_curriculum,
@@ -23,7 +22,7 @@ from headrace.config.legacy.parameters import (
 )
 from headrace.config.legacy.rllib import convert_rllib, is_rllib
 from headrace.config.run_config import RunConfig
-from headrace.config.schema_lookup import fields_of, is_inside
+from headrace.config.validation import fields_of, is_inside
 from headrace.config.yaml_reader import Document
 
 _PARAMETERS = "environment_parameters"

@@ -1,6 +1,6 @@
 """Converts old keys in sections that still exist: keys from versions 0.16 to 0.18, and keys deprecated later.
 
-`flat_block` and `flat_file` convert older files.
+`flat_file` converts older files.
 """
 
 from __future__ import annotations

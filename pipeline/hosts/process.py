@@ -31,8 +31,7 @@ from headrace.pipeline.hosts.spawn import ChildProcess
 from headrace.queues.ends import Receiver, Sender
 from headrace.queues.links import LinkEnd
 from headrace.queues.platform import Segment, connected_pair, write_ticket
-from headrace.queues.shared_receiver import SharedReceiver
-from headrace.queues.shared_sender import SharedSender
+from headrace.queues.shared_queue import SharedReceiver, SharedSender
 
 SOCKETS_CLOSE_S = 1.0
 """Seconds within which a dead process's sockets close, unless its forks still hold them. Closing takes

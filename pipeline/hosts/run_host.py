@@ -30,7 +30,7 @@ from headrace.pipeline.hosts.failures import describe_failure
 from headrace.pipeline.hosts.links import ProcessEdges
 from headrace.pipeline.hosts.parent_death import HostLifeline
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork
-from headrace.queues.packing import unpack
+from headrace.queues.codec import unpack
 from headrace.queues.platform import open_socket, take_over
 from headrace.stages.errors import is_failure
 from headrace.stages.loading import load_attribute

@@ -28,7 +28,7 @@ from headrace.pipeline.hosts.parent_death import ASK, DUMP, END, LENGTH
 from headrace.pipeline.hosts.process_cleanup import end_left_behind, new_mark, sweep_after_this_process
 from headrace.pipeline.hosts.sweeper import VARIABLE
 from headrace.process_tree import ProcessTree
-from headrace.queues.packing import pack
+from headrace.queues.codec import pack
 from headrace.queues.platform import Segment, hand_over
 from headrace.startup_context import socket_pair, startup_context
 

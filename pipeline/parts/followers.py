@@ -28,8 +28,8 @@ from headrace.pipeline.roles.device import device_of
 from headrace.pipeline.roles.learner import TrainerHost
 from headrace.queues.ends import ItemSink, ItemSource, Sender
 from headrace.queues.errors import QueueClosed
+from headrace.queues.links import pieces
 from headrace.queues.messages import Barrier, TrajectoryBatch
-from headrace.queues.slabs import pieces
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
 from headrace.stages.loop import NoSender, StageFailure, StageRunner

@@ -6,9 +6,9 @@ import glob
 import logging
 from pathlib import Path
 
-from headrace.config.file_names import file_name
+from headrace.config.paths import file_name
 from headrace.queues.errors import StreamError
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation import Demonstrations, load_recorded
 from headrace.stages.trainer.imitation.minari_sets import PREFIX

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from headrace.config import BehaviorSettings, NetworkSettings
-from headrace.config.file_names import file_name
+from headrace.config.paths import file_name
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder

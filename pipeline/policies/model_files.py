@@ -26,7 +26,7 @@ import numpy as np
 from headrace.config import NetworkSettings
 from headrace.config.brains import kind_of
 from headrace.config.errors import suggest
-from headrace.config.file_names import file_name
+from headrace.config.paths import file_name
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, SUFFIX, exports_by_step, is_export, read_export, step_in_name
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint

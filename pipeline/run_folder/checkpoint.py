@@ -27,10 +27,10 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from headrace.config.file_names import portable
+from headrace.config.paths import portable
 from headrace.pipeline.control import PartSaved
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
-from headrace.queues.packing import pack, unpack
+from headrace.queues.codec import pack, unpack
 from headrace.queues.windows_files import is_held, once_released
 from headrace.stages.errors import StageError, type_of
 

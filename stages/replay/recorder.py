@@ -9,8 +9,7 @@ from contextlib import suppress
 
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import Message
-from headrace.queues.stream_format import StreamHeader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import StreamHeader, StreamWriter
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from headrace.config.errors import suggest
 from headrace.queues.errors import SpecError
 from headrace.queues.messages import Message, PolicyUpdate, StepBatch, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
-from headrace.queues.stream_reader import Frame, StreamReader
+from headrace.queues.stream_file import Frame, StreamReader
 from headrace.stages.errors import StageError
 from headrace.stages.stage import Source, StageContext
 from headrace.startup_context import absolute

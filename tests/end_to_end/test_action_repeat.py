@@ -16,7 +16,7 @@ from unity_command import unity
 from headrace.pipeline.policies.export import load_acting_policy
 from headrace.pipeline.run import RunOptions
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 
 LEARNED = cartpole(environment__action_repeat={"max": 4}, record__edges=["trainer"], pipeline__deterministic=True)
 

@@ -15,7 +15,7 @@ import zstandard
 from runs import COMMAND, PATIENCE_S
 from stream_samples import header
 
-from headrace.queues.stream_format import FRAME, HEADER, MAGIC, MESSAGE, PREAMBLE, VERSION, checksum, pack_frame
+from headrace.queues.stream_file import FRAME, HEADER, MAGIC, MESSAGE, PREAMBLE, VERSION, checksum, pack_frame
 
 MEGABYTE = 1 << 20
 MOST_MEMORY = 100 * MEGABYTE
@@ -85,12 +85,12 @@ def test_a_bomb_in_a_stream_is_a_clear_error_in_little_memory(name, tmp_path):
     path = tmp_path / "bomb.stream"
     path.write_bytes(STREAM_BOMBS[name]())
     assert path.stat().st_size < 100_000
-    program = "import sys\nfrom headrace.queues.stream_reader import StreamReader\nlist(StreamReader(sys.argv[1]))"
+    program = "import sys\nfrom headrace.queues.stream_file import StreamReader\nlist(StreamReader(sys.argv[1]))"
     status, output, memory = measured([sys.executable, "-c", program, str(path)])
     assert status == 1
     assert "StreamError" in output
     assert "claims 35,0" in output or "states" in output
-    assert memory - measured([sys.executable, "-c", "import headrace.queues.stream_reader"])[2] < MOST_MEMORY
+    assert memory - measured([sys.executable, "-c", "import headrace.queues.stream_file"])[2] < MOST_MEMORY
 
 
 def validated(folder: Path, text: str) -> tuple[int, str, int]:

@@ -23,7 +23,7 @@ from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_handle import StopRequest
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 from headrace.stages import StageContext
 from headrace.stages.loading import load_attribute
 from headrace.stages.trainer.input_tracking import VARIABLE

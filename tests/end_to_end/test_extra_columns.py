@@ -19,7 +19,7 @@ from headrace.pipeline.cli import main
 from headrace.pipeline.common.errors import RunFailed
 from headrace.pipeline.run import RunOptions, RunResult, run
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 NAME = "watched_trainer:WatchedPPO"

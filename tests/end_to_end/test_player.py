@@ -16,7 +16,7 @@ from run_folders import streams
 from runs import PATIENCE_S
 
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 
 SEAT = "Volley?team=1"
 GAME = "headrace.stages.games.volley"

@@ -11,7 +11,7 @@ from fakes import Cast, EchoPolicy
 from flow_harness import Flow, Scenario, Trained, pass_time, run_flow
 
 from headrace.pipeline.reporting.time_shares import Bottleneck
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import StreamWriter
 from headrace.stages.publisher import PolicyPublisher
 
 pytestmark = pytest.mark.lengthy

@@ -10,8 +10,8 @@ from queue_conformance import numbered
 from shared_ends import SLAB
 
 from headrace.queues import codec
+from headrace.queues.links import LinkSpec, TooLargeError, pieces
 from headrace.queues.messages import Barrier, TrajectoryBatch
-from headrace.queues.slabs import LinkSpec, TooLargeError, pieces
 
 
 def test_links_that_could_deadlock_are_refused_with_the_reason():

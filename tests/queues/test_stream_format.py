@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from stream_samples import SPEC, header
 
-from headrace.queues import stream_format, stream_reader, stream_writer
+from headrace.queues import stream_file
 from headrace.queues.columns import (
     GROUP_EPISODE_COLUMNS,
     GROUP_ROW_COLUMNS,
@@ -21,7 +21,7 @@ from headrace.queues.columns import (
     Column,
 )
 from headrace.queues.errors import ShapeError, StreamError
-from headrace.queues.stream_format import (
+from headrace.queues.stream_file import (
     MESSAGE,
     StreamHeader,
     column_table,
@@ -84,7 +84,7 @@ def test_header_with_a_field_of_another_kind_is_refused(field, value):
 
 
 def test_frame_too_large_for_readers_is_refused_by_the_writer(monkeypatch):
-    monkeypatch.setattr(stream_format, "MAX_FRAME_BYTES", 1000)
+    monkeypatch.setattr(stream_file, "MAX_FRAME_BYTES", 1000)
     array = np.zeros(1000, np.uint8)
     table = {"arrays": [["a", array.dtype.str, [1000]]]}
     with pytest.raises(StreamError, match="the maximum is 1,000"):
@@ -116,7 +116,7 @@ def test_shapes_that_can_not_be_are_refused_by_the_reader(shape):
 def test_arrays_from_a_frame_can_not_be_written_to():
     table = {"arrays": [["a", "<f4", [2]]]}
     frame = pack_frame(MESSAGE, table, table, [np.ones(2, "<f4")])
-    (array,) = unpack_arrays(*unpack_payload(frame[stream_format.FRAME.size :]))
+    (array,) = unpack_arrays(*unpack_payload(frame[stream_file.FRAME.size :]))
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 2
 
@@ -154,7 +154,7 @@ def test_bytes_behind_the_compressed_content_are_refused():
         unpack_payload(zstandard.ZstdCompressor().compress(bytes(64)) + b"x")
 
 
-@pytest.mark.parametrize("module", [stream_format, stream_reader, stream_writer])
+@pytest.mark.parametrize("module", [stream_file])
 def test_no_module_of_the_format_can_unpickle(module):
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

@@ -31,7 +31,7 @@ from headrace.queues.ends import Receiver
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
-from headrace.queues.stream_writer import next_stream_path
+from headrace.queues.stream_file import next_stream_path
 from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest

@@ -20,8 +20,7 @@ from headrace.pipeline.hosts.links import (
     policy_link,
     trajectory_link,
 )
-from headrace.queues.shared_receiver import SharedReceiver
-from headrace.queues.shared_sender import SharedSender
+from headrace.queues.shared_queue import SharedReceiver, SharedSender
 
 SLAB = 64 * 1024
 

@@ -10,8 +10,7 @@ from full_disk import files_no_larger_than
 from stream_samples import EVERY_KIND, header, same
 
 from headrace.queues.messages import Barrier
-from headrace.queues.stream_reader import StreamReader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import StreamReader, StreamWriter
 from headrace.stages.replay import Recorder
 from headrace.stages.replay.recorder import GuardedRecorder
 

@@ -16,9 +16,7 @@ from headrace.queues.columns import Column
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import Barrier, Message, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, ObservationSpec
-from headrace.queues.stream_format import StreamHeader
-from headrace.queues.stream_reader import StreamReader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import StreamHeader, StreamReader, StreamWriter
 from headrace.stages.errors import StageError
 from headrace.stages.loop import run_source
 from headrace.stages.replay import Recorder, ReplaySource
