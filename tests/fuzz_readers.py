@@ -62,13 +62,12 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.queues.stream_file import FRAME, MAGIC, PREAMBLE, VERSION, StreamReader, checksum, column_table
 from headrace.stages.environments.engines.errors import GameLate, GameRefused, MessageError
 from headrace.stages.environments.engines.game import GameSettings
-from headrace.stages.environments.engines.godot.announcement import BadAnnouncement
-from headrace.stages.environments.engines.godot.messages import WrongColumn
+from headrace.stages.environments.engines.godot.messages import BadAnnouncement, WrongColumn
 from headrace.stages.environments.engines.unity import messages
 from headrace.stages.environments.engines.unity.game import UnityGame
-from headrace.stages.environments.engines.unity.handshake import check, read_greeting
+from headrace.stages.environments.engines.unity.messages import check, read_greeting
 from headrace.stages.environments.engines.unity.png import PngError, decode_into, encode_png
-from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
+from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 from headrace.stages.errors import StageError
 from headrace.stages.policy import design_of, policy_layout
 from headrace.stages.policy.onnx.graph import ModelProto

@@ -26,7 +26,6 @@ COVERED = (
     "benchmarks/*",
     "stages/actor/*.py",
     "stages/agent/*.py",
-    "stages/inference/*.py",
     "stages/league/*.py",
     "stages/policy/**/*.py",
     "stages/replay/*.py",

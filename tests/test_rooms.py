@@ -23,12 +23,9 @@ HEAVY_ALLOWED = {
     "gymnasium": (
         "stages/environments/checks.py",
         "stages/environments/gymnasium/group.py",
-        "stages/environments/gymnasium/group.py",
         "stages/environments/gymnasium/singles.py",
-        "stages/environments/pettingzoo/behavior_spaces.py",
-        "stages/environments/gymnasium/env_lint.py",
+        "stages/environments/pettingzoo/group.py",
         "stages/environments/gymnasium/vectorising.py",
-        "stages/environments/engines/godot/environment.py",
         "stages/environments/engines/godot/environment.py",
         "stages/environments/engines/unity/wrappers/",
     ),

@@ -193,7 +193,7 @@ def _missing_persons(config: RunConfig) -> Iterator[str]:
     found = persons_in(config)
     if not found:
         return
-    from headrace.stages.exhibition.making import why_not_shown
+    from headrace.stages.exhibition.film import why_not_shown
 
     where = f"{dotted(found[0][0])}.brain: 'player'"
     if refused := why_not_shown(config):

@@ -270,7 +270,7 @@ def for_viewers(config: RunConfig) -> RunConfig:
         )
     if persons_in(config):
         raise RunError(f"{option}: brain 'player' plays on the live page, which shows the game; omit one of the two")
-    from headrace.stages.exhibition.making import for_one_film, for_one_window
+    from headrace.stages.exhibition.film import for_one_film, for_one_window
 
     try:
         arranged = for_one_window(config) if settings.watch else for_one_film(config)

@@ -40,10 +40,8 @@ from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.policy_mapping import MappedPlayer, PolicyMapping, PolicyMappings
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, WrappedGroup
 from headrace.stages.errors import StageError
-from headrace.stages.league.controller import Freeze, LeagueController
-from headrace.stages.league.match_table import MatchTable
+from headrace.stages.league.controller import Freeze, LeagueController, MatchTable, Turns
 from headrace.stages.league.pool import FOLDER, Member, Pool, packed, read_member, unpacked
-from headrace.stages.league.turns import Turns
 from headrace.stages.policy.design import design_of
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.stage import Stage, StageContext

@@ -38,7 +38,7 @@ async def advice_on(config: RunConfig) -> list[str]:
     kind, request = config.environment_kind, EnvironmentRequest(config)
     advice = [] if kind.advice is None else [*load_entry(kind.advice)(request)]
     if config.monitor is not None:
-        from headrace.stages.exhibition.making import make_shown_group, why_not_shown
+        from headrace.stages.exhibition.film import make_shown_group, why_not_shown
 
         if not why_not_shown(config):
             try:

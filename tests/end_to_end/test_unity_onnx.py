@@ -16,8 +16,7 @@ from unity_runs import BUILD, NoChannels, build, free_port, reports
 from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_handle import StopRequest
 from headrace.stages.environments.engines.game import GameSettings
-from headrace.stages.environments.engines.unity.actions import action_protos
-from headrace.stages.environments.engines.unity.columns import BehaviorReader
+from headrace.stages.environments.engines.unity.columns import BehaviorReader, action_protos
 from headrace.stages.environments.engines.unity.game import UnityGame
 
 SCENE = ("--agents", "4", "--continuous", "1", "--branches", "3", "--mask")

@@ -20,10 +20,8 @@ from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.exhibition.film import FilmedGroup
-from headrace.stages.exhibition.keys import buttons, keys_of
-from headrace.stages.exhibition.making import make_shown_group
-from headrace.stages.exhibition.people import HumanControllers
+from headrace.stages.exhibition.film import FilmedGroup, make_shown_group
+from headrace.stages.exhibition.people import HumanControllers, buttons, keys_of
 from headrace.stages.exhibition.show import PacedGroup, ShownFrame
 from headrace.stages.games.scene import Display
 

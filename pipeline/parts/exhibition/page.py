@@ -253,7 +253,7 @@ def game_of(plan: RunPlan, coordinator: Coordinator) -> ShownGame:
     environments can't be shown.
     """
     from headrace.stages.environments.given import why_not_elsewhere
-    from headrace.stages.exhibition.making import why_not_shown
+    from headrace.stages.exhibition.film import why_not_shown
 
     config = plan.config
     if persons_in(config):

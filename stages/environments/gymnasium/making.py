@@ -1,11 +1,14 @@
 """Makes a group of Gymnasium environments from the `environment` section.
 
-This module can be imported without gymnasium, because `--validate` uses it only to import what the section names.
+For `--validate`, this module also yields what Gymnasium's environment checker finds, in addition to a run's own checks.
+This module can be imported without gymnasium, because `--validate` usually uses it only to import what the section
+names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +16,11 @@ from typing import Any
 
 from headrace.config import RunConfig
 from headrace.stages.environments import factory
+from headrace.stages.environments.env_lint import words_of
+from headrace.stages.environments.factory import EnvironmentRequest, environment_name
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.errors import LoadError, blaming, type_of
+from headrace.stages.environments.spaces.masks import MASK
+from headrace.stages.errors import LoadError, StageError, blaming, type_of
 from headrace.stages.loading import import_module
 
 
@@ -29,7 +35,7 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
     from gymnasium.wrappers import TimeLimit
 
     from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-    from headrace.stages.environments.gymnasium.old_gym import advice_for_class
+    from headrace.stages.environments.gymnasium.singles import advice_for_class
     from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
 
     def wrap(limit: int | None) -> Callable[[Any], Any] | None:
@@ -103,3 +109,29 @@ def _import_registrar(env_id: str, folder: Path | None) -> None:
 
 def _name(env_id: str) -> str:
     return f"Gymnasium environment {env_id!r}"
+
+
+_CHECKER = "Gymnasium's own checker (gymnasium.utils.env_checker)"
+
+
+def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
+    """Yield findings about a single environment without wrappers, or nothing if all environments are vectorised."""
+    from gymnasium import Env
+
+    try:
+        env, close = make_single(request)
+    except StageError:  # the vectorised implementation takes options that single ones lack
+        return
+    single = getattr(env, "unwrapped", None)
+    if isinstance(single, Env):  # a wrapper may translate a different interface
+        yield from words_of(partial(_check, single), _CHECKER, environment_name(request.settings))
+    with suppress(Exception):
+        close()
+
+
+def _check(env: Any) -> None:
+    """Run the checker, unless there are action masks, which its random actions would ignore."""
+    from gymnasium.utils.env_checker import check_env
+
+    if not any(isinstance(each, Mapping) and MASK in each for each in env.reset(seed=0)):
+        check_env(env, skip_render_check=True)

@@ -18,8 +18,14 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from headrace.stages.environments.factory import HUMAN, takes_any
-from headrace.stages.environments.gymnasium.old_gym import advice_for_id
-from headrace.stages.environments.gymnasium.singles import AnyEnv, AnyVectorEnv, Envs, SingleEnvs, prepared
+from headrace.stages.environments.gymnasium.singles import (
+    AnyEnv,
+    AnyVectorEnv,
+    Envs,
+    SingleEnvs,
+    advice_for_id,
+    prepared,
+)
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault, error_summary
 
 Wrap = Callable[[AnyEnv], AnyEnv]

@@ -21,8 +21,7 @@ from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folde
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, TrainingStatus
 from headrace.stages.errors import LoadError
-from headrace.stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
-from headrace.stages.ghost.policy_history import NEWEST
+from headrace.stages.ghost.policy_history import NEWEST, Candidate, PrioritisedOpponents, UniformOpponents
 from headrace.stages.publisher import PolicyPublisher, PublisherPort
 from headrace.stages.trainer.report import TrainerReport
 
@@ -237,6 +236,6 @@ def test_a_sampler_without_choose_is_refused():
 
 
 def test_arguments_that_a_class_does_not_take_are_reported():
-    wrong = config(opponents="headrace.stages.ghost.opponents:UniformOpponents", opponents_with={"power": 1})
+    wrong = config(opponents="headrace.stages.ghost.policy_history:UniformOpponents", opponents_with={"power": 1})
     with pytest.raises(LoadError, match=r"behaviors\.Ball\.self_play\.opponents: .*does not accept .*power"):
         make_sampler(wrong, "Ball")

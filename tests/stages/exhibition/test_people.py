@@ -13,9 +13,8 @@ from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import EnvironmentGroup, Punctual, Stoppable
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.keys import LATE_S, keys_of
-from headrace.stages.exhibition.making import make_shown_group
-from headrace.stages.exhibition.people import HumanControllers
+from headrace.stages.exhibition.film import make_shown_group
+from headrace.stages.exhibition.people import LATE_S, HumanControllers, keys_of
 from headrace.stages.exhibition.show import PacedGroup
 
 SIDE = "Ball?team=1"

@@ -28,15 +28,16 @@ from headrace.stages.environments.engines.game import (
     merged_statistics,
 )
 from headrace.stages.environments.engines.group import RUN_LOGS, GameGroup, make_game_group
-from headrace.stages.environments.engines.open_protocol.columns import actions_part, read_state
 from headrace.stages.environments.engines.open_protocol.messages import (
     VERSION,
     Format,
     Hello,
+    actions_part,
     decode,
     encode,
     format_of,
     read_hello,
+    read_state,
 )
 from headrace.stages.environments.engines.process import Build, find_executable
 from headrace.stages.environments.engines.rows import GameRows, TrackedRows

@@ -23,7 +23,7 @@ from headrace.pipeline.hosts.run_host import serve
 from headrace.pipeline.policies.export import export_policy
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
-from headrace.stages.exhibition import keys
+from headrace.stages.exhibition import people
 from headrace.stages.games.volley import VolleyGroup
 from headrace.stages.trainer.imitation import load_recorded
 from headrace.stages.trainer.ppo.trainer import PPOTrainer
@@ -152,7 +152,7 @@ async def test_a_persons_keys_move_the_agent_and_are_recorded(tmp_path):
 
 @pytest.mark.lengthy
 async def test_what_happens_while_nothing_is_heard_of_the_person_is_not_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr(keys, "LATE_S", 0.0)
+    monkeypatch.setattr(people, "LATE_S", 0.0)
     host = Hosted(tmp_path)
     host.control.send(DirectShow({LEFT: ("newest", True)}, speed=4.0, recorded=LEFT))
     await host.until(lambda: len(host.pictures) > 20)

@@ -10,7 +10,7 @@ from unity_runs import BUILD, reports
 from headrace.config import EngineSettings, EnvironmentSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.engines.unity.environment import UnityEnvironment
-from headrace.stages.environments.low_level.group import make_low_level_group
+from headrace.stages.environments.low_level import make_low_level_group
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters
 from headrace.stages.environments.protocol import StatisticValues
 from headrace.stages.errors import BrokenEnvironmentError, LoadError, StageError

@@ -8,9 +8,7 @@ import pytest
 from benchmarks.matches import RandomPlayer
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.games.pursuit import PursuitGroup
-from headrace.stages.games.pursuit.group import ACTIONS
-from headrace.stages.games.pursuit.motion import EVADER, RESULT_REWARD, STEP_REWARD
+from headrace.stages.games.pursuit import ACTIONS, EVADER, RESULT_REWARD, STEP_REWARD, PursuitGroup
 
 HUNT, FLEE = "Pursuer?team=0", "Evader?team=1"
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from headrace.stages.games.connect_four import rules
+from headrace.stages.games import connect_four
 
 
 def stones(*lines):
     """One player's stones of a drawing, the top line first; x marks them."""
-    assert len(lines) == rules.ROWS
+    assert len(lines) == connect_four.ROWS
     bits = sum(
-        1 << (7 * column + rules.ROWS - 1 - row)
+        1 << (7 * column + connect_four.ROWS - 1 - row)
         for row, line in enumerate(lines)
         for column, sign in enumerate(line)
         if sign == "x"
@@ -52,7 +52,7 @@ def won_slowly(board, player):
     ],
 )
 def test_four_in_a_row_in_any_direction_win(lines, won):
-    assert rules.four_in_a_row(stones(*lines)).tolist() == [won]
+    assert connect_four.four_in_a_row(stones(*lines)).tolist() == [won]
 
 
 @pytest.mark.lengthy
@@ -64,7 +64,7 @@ def test_random_games_are_those_of_a_board_looked_at_place_by_place(seed):
     sides, heights = np.zeros((2, 1), np.uint64), np.zeros((1, 7), np.int8)
     for move in range(42):
         free = np.flatnonzero(board[0] == 0)
-        np.testing.assert_array_equal(np.flatnonzero(rules.free(heights)[0]), free)
+        np.testing.assert_array_equal(np.flatnonzero(connect_four.free(heights)[0]), free)
         mover = move % 2
         for side in (0, 1):
             winning = []
@@ -73,18 +73,18 @@ def test_random_games_are_those_of_a_board_looked_at_place_by_place(seed):
                 then[np.flatnonzero(then[:, column] == 0)[-1], column] = side + 1
                 if won_slowly(then, side + 1):
                     winning.append(column)
-            assert np.flatnonzero(rules.winning_columns(sides[side], heights)[0]).tolist() == winning
+            assert np.flatnonzero(connect_four.winning_columns(sides[side], heights)[0]).tolist() == winning
         column = random.choice(free)
         board[np.flatnonzero(board[:, column] == 0)[-1], column] = mover + 1
-        sides[mover] |= rules.drop(np.array([column]), heights)
+        sides[mover] |= connect_four.drop(np.array([column]), heights)
         heights[0, column] += 1
-        planes = rules.to_planes(sides[mover], sides[1 - mover])
+        planes = connect_four.to_planes(sides[mover], sides[1 - mover])
         expected = np.stack([board == mover + 1, board == 2 - mover], axis=2)
         np.testing.assert_array_equal(planes.reshape(6, 7, 2), expected)
-        own, other, high = rules.from_planes(planes)
+        own, other, high = connect_four.from_planes(planes)
         assert (own[0], other[0]) == (sides[mover, 0], sides[1 - mover, 0])
         np.testing.assert_array_equal(high, heights)
         won = won_slowly(board, mover + 1)
-        assert rules.four_in_a_row(sides[mover]).tolist() == [won]
+        assert connect_four.four_in_a_row(sides[mover]).tolist() == [won]
         if won:
             return

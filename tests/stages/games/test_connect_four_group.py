@@ -8,7 +8,8 @@ import pytest
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import StageError
-from headrace.stages.games.connect_four import ConnectFourGroup, RandomPlayer, rules
+from headrace.stages.games import connect_four
+from headrace.stages.games.connect_four import ConnectFourGroup, RandomPlayer
 
 ZERO, ONE = "Four?team=0", "Four?team=1"
 
@@ -155,12 +156,12 @@ def test_games_begin_with_moves_drawn_at_random():
 
     assert set(stones_of(group)) == set(range(13))
     np.testing.assert_array_equal(group.to_move, (np.arange(64) + stones_of(group)) % 2)
-    assert not rules.four_in_a_row(group.stones).any()
+    assert not connect_four.four_in_a_row(group.stones).any()
     for team, name in enumerate((ZERO, ONE)):
         steps = result.steps[name]
         np.testing.assert_array_equal(steps.env_ids, np.flatnonzero(group.to_move == team))
         np.testing.assert_array_equal(steps.action_masks, group.heights[steps.env_ids] < 6)
-        own, other, heights = rules.from_planes(steps.observations[0])
+        own, other, heights = connect_four.from_planes(steps.observations[0])
         np.testing.assert_array_equal(own, group.stones[team, steps.env_ids])
         np.testing.assert_array_equal(other, group.stones[1 - team, steps.env_ids])
         np.testing.assert_array_equal(heights, group.heights[steps.env_ids])
@@ -169,9 +170,9 @@ def test_games_begin_with_moves_drawn_at_random():
 def test_an_opening_that_would_end_the_game_is_left_out():
     group, _ = opened(boards=500, most=41)
 
-    assert not rules.four_in_a_row(group.stones).any()
+    assert not connect_four.four_in_a_row(group.stones).any()
     assert (stones_of(group) == 0).sum() > 100, "most openings as long as that would"
-    drop(group, *rules.free(group.heights).argmax(axis=1))
+    drop(group, *connect_four.free(group.heights).argmax(axis=1))
 
 
 @pytest.mark.lengthy
@@ -179,7 +180,7 @@ def test_the_seed_decides_the_openings_of_all_games():
     def heights(seed):
         group, _ = opened(boards=8, seed=seed)
         for _ in range(60):
-            drop(group, *rules.free(group.heights).argmax(axis=1))
+            drop(group, *connect_four.free(group.heights).argmax(axis=1))
         return group.heights
 
     np.testing.assert_array_equal(heights(3), heights(3))
@@ -192,7 +193,7 @@ def test_games_that_follow_have_openings_of_their_own():
     first = group.heights.copy()
     lengths = []
     while len(lengths) < 20:
-        result = drop(group, *rules.free(group.heights).argmax(axis=1))
+        result = drop(group, *connect_four.free(group.heights).argmax(axis=1))
         if result.games is not None:
             lengths.append(int(stones_of(group)[0]))
     assert len(set(lengths)) > 5

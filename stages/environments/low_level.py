@@ -1,6 +1,7 @@
-"""Objects with ML-Agents' interface as one environment group, which steps them one after another in every tick.
+"""Environments with the interface of ML-Agents' low-level API (`BaseEnv`), from any package, as one environment group.
 
-`make_low_level_group` makes the group from the `environment` section.
+The group steps the objects one after another in every tick. `make_low_level_group` makes the group from the
+`environment` section.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from headrace.stages.environments.engines.rows import (
     agent_steps,
     decision_rows,
 )
-from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
+from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 from headrace.stages.environments.engines.unity.specs import ActionTuple
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import StepResult

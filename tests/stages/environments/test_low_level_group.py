@@ -9,7 +9,7 @@ import pytest
 from low_level_env import BRAIN, GuessEnv, ScriptedEnv, behavior, decisions, endings, observation
 
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.low_level.group import LowLevelGroup
+from headrace.stages.environments.low_level import LowLevelGroup
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError

@@ -1,4 +1,6 @@
-"""Decides for the agents of many actors: one forward pass per policy handles all waiting requests for that policy.
+"""Central inference: decides for the agents of many actors, in batches.
+
+One forward pass per policy handles all waiting requests for that policy.
 
 This is the design of SEED RL (Espeholt et al. 2020, "SEED RL: Scalable and Efficient Deep-RL with Accelerated Central
 Inference"): actors only step environments, and policies run on a machine with a GPU, or on a core with a large cache.
@@ -24,6 +26,9 @@ from headrace.queues.messages import (
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
+
+__all__ = ["CentralDecider"]
+
 
 _Place = tuple[str, int]
 """(actor, index of a question in the actor's request)."""

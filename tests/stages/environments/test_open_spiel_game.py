@@ -10,7 +10,7 @@ from environment_requests import request_of
 
 from headrace.config import EnvironmentSettings
 from headrace.stages.environments.factory import make_group
-from headrace.stages.environments.open_spiel.game import OpenSpielGame, find_game
+from headrace.stages.environments.open_spiel import OpenSpielGame, find_game
 from headrace.stages.errors import LoadError, StageError
 
 KINDS = SimpleNamespace(

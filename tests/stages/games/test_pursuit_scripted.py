@@ -9,9 +9,7 @@ from fakes import FakePolicy
 from benchmarks.matches import RandomPlayer, play_pursuit
 from headrace.queues.messages import ActionBatch
 from headrace.stages.games.policy_player import PolicyPlayer
-from headrace.stages.games.pursuit import ScriptedEvader, ScriptedPursuer
-from headrace.stages.games.pursuit.group import ACTIONS
-from headrace.stages.games.pursuit.motion import DIRECTIONS, Arenas, observe
+from headrace.stages.games.pursuit import ACTIONS, DIRECTIONS, Arenas, ScriptedEvader, ScriptedPursuer, observe
 from headrace.stages.policy.protocol import Decision
 
 GAMES = 200

@@ -8,8 +8,8 @@ from fakes import FakePolicy
 
 from benchmarks.matches import play_connect_four
 from headrace.queues.messages import ActionBatch
-from headrace.stages.games.connect_four import RandomPlayer, TacticalPlayer, rules
-from headrace.stages.games.connect_four.group import ACTIONS
+from headrace.stages.games import connect_four
+from headrace.stages.games.connect_four import ACTIONS, RandomPlayer, TacticalPlayer
 from headrace.stages.games.policy_player import PolicyPlayer
 from headrace.stages.policy.protocol import Decision
 
@@ -21,8 +21,8 @@ def seen(*lines):
 
 
 def choices(player, board, times=40):
-    heights = rules.from_planes(board)[2]
-    return {int(player((board,), rules.free(heights)).discrete[0, 0]) for _ in range(times)}
+    heights = connect_four.from_planes(board)[2]
+    return {int(player((board,), connect_four.free(heights)).discrete[0, 0]) for _ in range(times)}
 
 
 EMPTY = ("       ",) * 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.stages.games.pursuit.motion import (
+from headrace.stages.games.pursuit import (
     ACCELERATION,
     CATCH_DISTANCE,
     DIRECTIONS,

@@ -11,8 +11,7 @@ import pytest
 
 from headrace.config import EnvironmentSettings
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.open_spiel.game import OpenSpielGame, find_game
-from headrace.stages.environments.open_spiel.making import GameInstance
+from headrace.stages.environments.open_spiel import GameInstance, OpenSpielGame, find_game
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 
 pyspiel = pytest.importorskip("pyspiel", reason="python -m pip install 'headrace[openspiel]'")
