@@ -507,7 +507,10 @@ class StreamReader:
                 try:
                     kind, payload = _read_frame(file, size - at)
                     if kind == INDEX:
-                        self._check_end(at, file.tell(), size)
+                        # Only the trailer may follow an index frame.
+                        end = file.tell()
+                        if self._index_offset != at:
+                            self._lose(end, size, f"the trailer at byte {end:,} is damaged, or has bytes after it")
                         return
                     if kind == LATER:  # only new if the file has grown since it was opened
                         self._join(at, payload)
@@ -598,11 +601,6 @@ class StreamReader:
         length, kind, _ = FRAME.unpack(file.read(FRAME.size))
         whole = kind == INDEX and offset + FRAME.size + length + TRAILER.size == size
         return int(offset) if whole else None
-
-    def _check_end(self, at: int, end: int, size: int) -> None:
-        """Check, at an index frame, that only the trailer follows."""
-        if self._index_offset != at:
-            self._lose(end, size, f"the trailer at byte {end:,} is damaged, or has bytes after it")
 
     def _lose(self, at: int, size: int, what: str) -> None:
         self.lost_bytes = size - at

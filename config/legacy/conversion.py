@@ -153,7 +153,11 @@ class _Conversion:
     def convert(self, kind: Kind) -> None:
         """Convert everything except `environment_parameters`, and collect its curricula and samplers."""
         if kind == "curricula":
-            self._take_curricula()
+            message = "the file contains only lessons, so behaviours learn with the defaults; see --curriculum"
+            self._notes.warn(self._whole, "behaviors", message)
+            for name, old in curricula_in(self._whole).items():
+                self._top.put_at(("behaviors", name), {"trainer_type": "ppo"}, old)
+                self.curricula.append((name, old, True))
         elif kind == "samplers":
             self._take_samplers()
         elif kind == "rllib":
@@ -174,13 +178,6 @@ class _Conversion:
         if target.data or isinstance(written, dict):
             self._top.data[_PARAMETERS] = target.data
         return self._top.data
-
-    def _take_curricula(self) -> None:
-        message = "the file contains only lessons, so behaviours learn with the defaults; see --curriculum"
-        self._notes.warn(self._whole, "behaviors", message)
-        for name, old in curricula_in(self._whole).items():
-            self._top.put_at(("behaviors", name), {"trainer_type": "ppo"}, old)
-            self.curricula.append((name, old, True))
 
     def _take_samplers(self) -> None:
         message = "the file contains only samplers, so behaviours learn with the defaults; see --sampler"
@@ -204,7 +201,14 @@ class _Conversion:
             elif key in outdated_keys.HARDWARE:
                 outdated_keys.convert_hardware(key, old, self._top.data, self._notes)
             elif key in ("curriculum", "parameter_randomization"):
-                self._take_parameters(key, old)
+                below = ".<name>.curriculum" if key == "curriculum" else ""
+                self._notes.warn(old, key, f"is now '{_PARAMETERS}{below}'")
+                if key == "parameter_randomization":
+                    self.samplers.append(old)
+                elif isinstance(old.value, dict):
+                    self.curricula += [(name, inner, False) for name, inner in old.items()]
+                else:
+                    self._notes.wrong(old, "is not valid; expected a map of behaviours and their curricula")
             elif key not in sections and key not in self._top.data:
                 self._top.data[key] = old.value
         outdated_keys.write_into_blocks(moved, self._top.data, self._notes)
@@ -241,13 +245,3 @@ class _Conversion:
                 old = block.at("curriculum")
                 self._notes.warn(old, "curriculum", f"is now '{_PARAMETERS}.<name>.curriculum'")
                 self.curricula.append((name, old, False))
-
-    def _take_parameters(self, key: str, old: OldValue) -> None:
-        below = ".<name>.curriculum" if key == "curriculum" else ""
-        self._notes.warn(old, key, f"is now '{_PARAMETERS}{below}'")
-        if key == "parameter_randomization":
-            self.samplers.append(old)
-        elif isinstance(old.value, dict):
-            self.curricula += [(name, inner, False) for name, inner in old.items()]
-        else:
-            self._notes.wrong(old, "is not valid; expected a map of behaviours and their curricula")

@@ -32,7 +32,10 @@ def convert_sections(sections: Mapping[str, OldValue], target: Target, *, rename
     default = sections.get(DEFAULT)
     behaviors = {name: old for name, old in sections.items() if name != DEFAULT}
     if renamed and behaviors:
-        _warn_of_new_names(behaviors, target.notes)
+        names = list(behaviors)
+        listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        verb = "is" if len(names) == 1 else "are"
+        target.notes.warn(behaviors[names[0]], listed, f"{verb} now under 'behaviors'")
     shared = _convert_default(default, behaviors, target)
     for name, section in behaviors.items():
         body = _follow(name, sections, target.notes)
@@ -45,13 +48,6 @@ def convert_sections(sections: Mapping[str, OldValue], target: Target, *, rename
         convert_block({**inherited, **dict(body.items())}, section, inner, reported)
         block = in_order(inner.data)
         target.put_at(("behaviors", name), block if shared is None else own_part(shared, block))
-
-
-def _warn_of_new_names(behaviors: Mapping[str, OldValue], notes: Notes) -> None:
-    names = list(behaviors)
-    listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-    verb = "is" if len(names) == 1 else "are"
-    notes.warn(behaviors[names[0]], listed, f"{verb} now under 'behaviors'")
 
 
 def _convert_default(
@@ -393,7 +389,11 @@ def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) 
     if trainer == "sac":
         _convert_updates(flat, section, target)
     else:
-        _refuse_paces(flat, trainer, target.notes)
+        signals = flat.get("reward_signals")
+        for name in PACES:
+            old = pace(signals, name)
+            if old is not None:
+                target.notes.warn(old, f"reward_signals.{name}", f"applies only to sac, not to {trainer}; left out")
     if "time_horizon" in flat:
         target.put("time_horizon", integral(flat["time_horizon"].value), flat["time_horizon"])
     else:
@@ -430,14 +430,6 @@ def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
         new = f"{hyper}.reward_signal_steps_per_update"
         notes.warn(own_steps, f"reward_signals.{PACES[1]}", f"is now '{new}'")
         target.put(new, integral(own_steps.value), own_steps)
-
-
-def _refuse_paces(flat: Flat, trainer: str, notes: Notes) -> None:
-    signals = flat.get("reward_signals")
-    for name in PACES:
-        old = pace(signals, name)
-        if old is not None:
-            notes.warn(old, f"reward_signals.{name}", f"applies only to sac, not to {trainer}; left out")
 
 
 def _convert_memory(flat: Flat, target: Target) -> None:
@@ -538,14 +530,11 @@ def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) 
     else:
         wanted = "demo_path" if flat["trainer"].value == "offline_bc" else "brain_to_imitate"
         target.notes.wrong(section, f"has nothing to imitate; add '{wanted}'")
-    _warn_of_the_other(demo if online else teacher, online, target)
-    _convert_amounts(flat, section, target, online=online)
-
-
-def _warn_of_the_other(other: OldValue | None, online: bool, target: Target) -> None:
+    other = demo if online else teacher
     if other is not None:
         whose = "offline_bc" if online else "online_bc"
         target.notes.warn(other, str(other.path[-1]), f"applies only to {whose} and has no effect here; left out")
+    _convert_amounts(flat, section, target, online=online)
 
 
 def _convert_amounts(flat: Mapping[str, OldValue], section: OldValue, target: Target, *, online: bool) -> None:

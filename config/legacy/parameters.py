@@ -287,10 +287,6 @@ def _convert_sampler(name: str, old: OldValue, target: Target) -> None:
         new = key.replace("-", "_")
         target.notes.warn(value, key, f"is now '{where}.sampler_parameters.{new}'")
         target.put_at((name, "sampler_parameters", new), value.value, value)
-    _check_needed(kind, old, target)
-
-
-def _check_needed(kind: Any, old: OldValue, target: Target) -> None:
     keys = {key.replace("-", "_") for key in old.value}
     for key in _NEEDED.get(kind, ()) if isinstance(kind, str) else ():
         if key not in keys:

@@ -83,7 +83,10 @@ class BehaviorStarter:
         if slot is None:
             return
         if self._run.shutdown.begun:
-            await self._drain_unlearned(spec.name)
+            # Drain the queue of a behaviour that first appears while the run is ending, because actors wait for it.
+            if spec.name not in self.behaviors and spec.name not in self._unlearned:
+                self._unlearned.add(spec.name)
+                self._start(drain(await self._launcher.gather(spec.name)))
             return
         log.info("Connected new brain: %s", spec.behavior_id)
         await self._open_for(slot, spec)
@@ -126,12 +129,6 @@ class BehaviorStarter:
         """Return the reports of all leagues: self-play, brains against brains, and leagues with several learners."""
         found = self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
         return found | self._run.parts.merged(lambda part: part.league_reports())
-
-    async def _drain_unlearned(self, name: str) -> None:
-        """Drain the queue of a behaviour that first appears while the run is ending, because actors wait for it."""
-        if name not in self.behaviors and name not in self._unlearned:
-            self._unlearned.add(name)
-            self._start(drain(await self._launcher.gather(name)))
 
     def heartbeat(self, slot: ActorSlot) -> None:
         """Handle an actor's sign of life, which arrives only after the actor has announced all its initial ids.

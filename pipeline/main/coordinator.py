@@ -162,7 +162,7 @@ class HostWatch:
         """
         self._run.supervisor.ended(host.plan.name)
         name = host.plan.name
-        how = self._reasons.pop(name, "") or _how_it_ended(status)
+        how = self._reasons.pop(name, "") or (how_it_ended(status) + ("" if status else " before the run was over"))
         if not said_goodbye and (sharers := self._run.running.sharers(host)):
             how += f", and with it {', '.join(sharers)}"
         part = self._run.parts.of_role(host.plan.role)
@@ -213,10 +213,6 @@ class HostWatch:
         if not self._run.shutdown.begun:
             text = f"{name} ended in the middle of the run: its consumer is gone."
             self._run.shutdown.fail(HostFailed(text, "", name))
-
-
-def _how_it_ended(status: int) -> str:
-    return how_it_ended(status) + ("" if status else " before the run was over")
 
 
 # Starting hosts, and replacing lost ones.
@@ -510,7 +506,11 @@ class Coordinator:
             case control.PolicyExported() | control.ExportFailed():
                 self.checkpointing.exported(message)
             case control.LogLine():
-                self._on_log_line(host, message)
+                # Log a warning about the environment only once, although every actor sends it.
+                name = host.plan.name
+                shared = message.level == logging.WARNING and message.logger.startswith(OF_ENVIRONMENTS)
+                if not shared or self._first_to_warn.setdefault(message.text, name) == name:
+                    logging.getLogger(message.logger).log(message.level, "%s", message.text)
             case control.EpochEnded():
                 self.reporter.record_epoch(message)
             case control.SourceEnded():
@@ -531,13 +531,6 @@ class Coordinator:
         ):
             self.checkpointing.go_on()
             self.reporter.go_on()
-
-    def _on_log_line(self, host: HostHandle, line: control.LogLine) -> None:
-        """Log a host's record; log a warning about the environment only once, although every actor sends it."""
-        name = host.plan.name
-        shared = line.level == logging.WARNING and line.logger.startswith(OF_ENVIRONMENTS)
-        if not shared or self._first_to_warn.setdefault(line.text, name) == name:
-            logging.getLogger(line.logger).log(line.level, "%s", line.text)
 
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.behaviors

@@ -75,7 +75,8 @@ class RepeatingGroup(WrappedGroup):
         for _ in range(_STEPS_AT_ONCE):
             held = {behavior_id: self._holds[behavior_id].actions() for behavior_id in self._acting_ids}
             result = self._without_held(await maybe_await(self._group.step(held)))
-            if _tells_something(result):
+            games = result.games is not None and len(result.games.env_ids)
+            if result.steps or result.statistics or games or result.gone:
                 break
         return result
 
@@ -126,11 +127,6 @@ def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec
     return replace(
         spec, actions=replace(actions, discrete_branches=branches, branch_names=names), action_repeat="learned"
     )
-
-
-def _tells_something(result: StepResult) -> bool:
-    games = result.games is not None and len(result.games.env_ids)
-    return bool(result.steps or result.statistics or games or result.gone)
 
 
 class HeldActions:

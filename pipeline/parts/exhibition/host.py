@@ -190,7 +190,15 @@ class ExhibitionHost(Host):
                     continue
                 begun = self._game.receive(message)
                 if isinstance(message, DirectShow):
-                    self._direct(message, begun)
+                    # Let the requested players play; if a person has begun to play, begin a new game.
+                    for behavior_id, (player, _) in message.parts.items():
+                        self._cast.give(behavior_id, player)
+                    if begun and self._group is not None:
+                        self._group.restart()
+                        if self._demonstration is not None:
+                            self._demonstration[1].cut()
+                    self._wanted = message.recorded
+                    self._record()
             for task in following:
                 task.cancel()
 
@@ -208,17 +216,6 @@ class ExhibitionHost(Host):
     def _notes(self) -> GameNotes:
         recorded = 0 if self._demonstration is None else self._demonstration[1].steps
         return GameNotes(recorded, self._saved, self._cast.trouble)
-
-    def _direct(self, message: DirectShow, begun: bool) -> None:
-        """Let the requested players play; if a person has begun to play, begin a new game."""
-        for behavior_id, (player, _) in message.parts.items():
-            self._cast.give(behavior_id, player)
-        if begun and self._group is not None:
-            self._group.restart()
-            if self._demonstration is not None:
-                self._demonstration[1].cut()
-        self._wanted = message.recorded
-        self._record()
 
     def _decide(self, behavior_id: str, steps: AgentSteps) -> ActionBatch:
         assert self._group is not None, "it is played"

@@ -192,18 +192,13 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
         options = {"disable_env_checker": True, **options}
         return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, wrappers=wrappers, **options)
     envs = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
-    if options.get("render_mode") == HUMAN:
-        _check_it_has_a_window(envs, env_id)
-    return envs
-
-
-def _check_it_has_a_window(envs: AnyVectorEnv, env_id: str) -> None:
-    if HUMAN not in envs.metadata.get("render_modes", ()):
+    if options.get("render_mode") == HUMAN and HUMAN not in envs.metadata.get("render_modes", ()):
         envs.close()
         raise StageError(
             f"environment.options: the vectorised implementation of {env_id} has no window, so render_mode human can't "
             "be combined with vectorization_mode 'vector_entry_point'; leave one of the two out"
         )
+    return envs
 
 
 def _wrapped(singles: Iterable[AnyEnv], wrap: Wrap | None, name: str) -> SingleEnvs:

@@ -574,7 +574,15 @@ class PettingZooGroup:
             if time_step.agent not in self._assignment.roles:
                 self._join(time_step)
         if self._tracks_group_rewards:
-            self._add_group_rewards(env_id, game, time_steps)
+            # Add the members' rewards to their groups before rows are made from them.
+            received = [(time_step.agent, time_step.reward, True) for time_step in time_steps]
+            seen = {time_step.agent for time_step in time_steps}
+            waiting = self._instances[env_id].waiting()
+            received += [(agent, reward, False) for agent, reward in waiting.items() if agent not in seen]
+            for agent, reward, final in received:
+                role = self._assignment.roles.get(agent)
+                if role is not None and role.grouped:
+                    game.group_rewards.add(self._group_id(env_id, role, game.rotation), agent, reward, final=final)
         for time_step in time_steps:
             agent, ended = time_step.agent, time_step.ended
             episode = game.live.get(agent)
@@ -592,17 +600,6 @@ class PettingZooGroup:
             mates = game.group_rewards.of_mates(episode.group_id, agent) if self._tracks_group_rewards else 0.0
             rows.add(env_id, episode, time_step, ended, mates - episode.mates_rewards)
             episode.decided, episode.mates_rewards = True, mates
-
-    def _add_group_rewards(self, env_id: int, game: RunningGame, time_steps: Sequence[TimeStep]) -> None:
-        """Add the members' rewards to their groups, before rows are made from them."""
-        received = [(time_step.agent, time_step.reward, True) for time_step in time_steps]
-        seen = {time_step.agent for time_step in time_steps}
-        waiting = self._instances[env_id].waiting()
-        received += [(agent, reward, False) for agent, reward in waiting.items() if agent not in seen]
-        for agent, reward, final in received:
-            role = self._assignment.roles.get(agent)
-            if role is not None and role.grouped:
-                game.group_rewards.add(self._group_id(env_id, role, game.rotation), agent, reward, final=final)
 
     def _begin_agent_episode(self, env_id: int, agent: Agent, rotation: int) -> AgentEpisode:
         role = self._assignment.roles[agent]

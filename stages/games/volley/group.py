@@ -157,7 +157,11 @@ class VolleyGroup:
         final_rewards = lead[ended].astype(np.float32)
         final = observe(Courts(self.courts.ball[:, ended], self.courts.players[:, :, ended])) if ended.size else None
         result_lengths = self._decisions[ended] * (self.frame_skip * TICK_S)
-        self._begin_matches(ended)
+        self.score[:, ended] = 0
+        self._decisions[ended] = 0
+        self._episodes[ended] += 1
+        if ended.size:
+            self._draw_parameters(ended)
         self._serve(np.flatnonzero(over | (landed != 0)))
         return self._result(ended, final_rewards, rewards, final, result_lengths)
 
@@ -196,13 +200,6 @@ class VolleyGroup:
             if self.on_tick is not None:
                 self.on_tick()
         return landed
-
-    def _begin_matches(self, ended: NDArray[np.int32]) -> None:
-        self.score[:, ended] = 0
-        self._decisions[ended] = 0
-        self._episodes[ended] += 1
-        if ended.size:
-            self._draw_parameters(ended)
 
     def _draw_parameters(self, beginning: NDArray[np.int32]) -> None:
         if self._parameters is None:

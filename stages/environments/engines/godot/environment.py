@@ -101,7 +101,10 @@ class BlockingLink:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
             self._listen(server)
             if command is not None:
-                self._launch(command)
+                try:
+                    self.process = ProcessTree(command, shows=True, stdin=subprocess.DEVNULL)
+                except OSError as error:
+                    raise GodotEnvError(f"{command[0]} can't be started: {error.strerror}") from error
             try:
                 self._socket = self._accepted(server)
             except BaseException:
@@ -210,12 +213,6 @@ class BlockingLink:
                 "is in use by another program: end that program, or pass another port=" if used else f"fails: {error}"
             )
             raise GodotEnvError(f"port {self._port} {what}") from error
-
-    def _launch(self, command: list[str]) -> None:
-        try:
-            self.process = ProcessTree(command, shows=True, stdin=subprocess.DEVNULL)
-        except OSError as error:
-            raise GodotEnvError(f"{command[0]} can't be started: {error.strerror}") from error
 
     def _accepted(self, server: socket.socket) -> socket.socket:
         server.settimeout(_POLL_S)

@@ -638,7 +638,10 @@ class SideChannelBridge:
         for name, value in parameters.values.items():
             if self._sent.get(name) != value:
                 self._sent[name] = value
-                self._parameters_channel.set_parameter(name, value, self._sampler_seed(name))
+                # Each parameter and each Unity program of a run has a distinct seed.
+                entropy = [self._seed, zlib.crc32(name.encode()), self._worker_id]
+                seed = int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
+                self._parameters_channel.set_parameter(name, value, seed)
 
     def statistics(self) -> Mapping[str, StatisticValues]:
         """Return the statistics received since the last call."""
@@ -649,8 +652,3 @@ class SideChannelBridge:
             if how != "last" or self._worker_id == 0:
                 found[name] = StatisticValues(tuple(value for value, _ in values), how)
         return found
-
-    def _sampler_seed(self, name: str) -> int:
-        """Return a distinct seed for each parameter and each Unity program of a run."""
-        entropy = [self._seed, zlib.crc32(name.encode()), self._worker_id]
-        return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
