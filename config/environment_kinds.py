@@ -90,7 +90,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         check="headrace.config.section_checks:check_behavior",
         references="headrace.stages.environments.gymnasium.making:named_in_section",
         advice="headrace.stages.environments.gymnasium.making:of_gymnasium",
-        goal_rewards="headrace.stages.environments.gymnasium.goal_rewards:GymnasiumGoalRewards",
+        goal_rewards="headrace.stages.environments.gymnasium.making:GymnasiumGoalRewards",
         learning_defaults=True,
         one_after_another=True,
     ),

@@ -29,7 +29,7 @@ from headrace.startup_context import absolute, shown
 
 if TYPE_CHECKING:
     from headrace.pipeline.policies.tournament import TournamentTable
-    from headrace.pipeline.reporting.progress import ProgressSnapshot
+    from headrace.pipeline.reporting.console import ProgressSnapshot
 
 TOURNAMENT = "tournament"
 """Default folder for a tournament's files, inside the results folder; `--run-id` selects a different one."""
@@ -294,7 +294,7 @@ def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSn
 
 async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot], bool] | None) -> int:
     from headrace.pipeline.command.signals import end_process, stopped_by_signals
-    from headrace.pipeline.reporting.progress import Progress
+    from headrace.pipeline.reporting.console import Progress
     from headrace.pipeline.run import RunOptions, run_async
 
     limits = config.pipeline.supervision.main

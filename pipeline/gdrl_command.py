@@ -23,7 +23,7 @@ from headrace.pipeline.actions import train
 from headrace.pipeline.command.parser import OURS
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.output import complain, speaking
-from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.reporting.console import ProgressSnapshot
 from headrace.pipeline.run_folder.atomic_files import free_name
 from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.lock import LOCK

@@ -39,10 +39,9 @@ from headrace.pipeline.policies.clip import write_final_clips
 from headrace.pipeline.policies.export import NEWEST, best_policy, read_score
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_steps
-from headrace.pipeline.reporting.console import logged_to
+from headrace.pipeline.reporting.console import ProgressSnapshot, logged_to
 from headrace.pipeline.reporting.league_files import write_leagues
 from headrace.pipeline.reporting.pictures import write_run_picture
-from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.run_folder.carrying import carry, unpack
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder, unusable

@@ -32,8 +32,7 @@ from headrace.pipeline.control import (
     Stop,
 )
 from headrace.pipeline.flow import FlowControl
-from headrace.pipeline.hosts.failures import how_it_ended
-from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.hosts.protocol import HostHandle, how_it_ended
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.behavior_start import BehaviorStarter
 from headrace.pipeline.main.checkpointing import Checkpointing
@@ -43,7 +42,7 @@ from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.shutdown import SOURCES_SHARE, EarlyEnd, Shutdown
 from headrace.pipeline.main.supervision import GuardedTasks, Role, Silence, Supervisor
-from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
+from headrace.pipeline.reporting.console import Progress, ProgressSnapshot
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.reporting.writers import open_writers

@@ -22,10 +22,9 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import acts, decides_centrally, league_seats, placements_after
 from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.control import HostFailed, ProbeAnswer, ProbeRequest
-from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.links import HostLinks
 from headrace.pipeline.hosts.process import ProcessHost, start_process
-from headrace.pipeline.hosts.protocol import HostPlan
+from headrace.pipeline.hosts.protocol import HostPlan, how_it_ended
 from headrace.pipeline.roles.sizes import kind_of_trainer
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.environments.factory import no_screen

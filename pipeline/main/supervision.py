@@ -17,7 +17,7 @@ from headrace.config import EnvSettings
 from headrace.config.pipeline import PAUSE_S, START_S, STARTING_FACTOR, SupervisionSettings
 from headrace.pipeline.common.graph import MAIN
 from headrace.pipeline.control import HostFailed
-from headrace.pipeline.hosts.failures import describe_failure
+from headrace.pipeline.hosts.protocol import describe_failure
 from headrace.stages.errors import is_failure
 from headrace.stages.restarts import RestartBudget
 

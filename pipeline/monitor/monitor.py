@@ -48,9 +48,8 @@ from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, StateFeed, answer, health_routes, page_routes, run_routes
 from headrace.pipeline.monitor.live_run import LiveRun, LogTail
 from headrace.pipeline.monitor.watching import ShownGame, watching
-from headrace.pipeline.reporting.console import DETAIL
+from headrace.pipeline.reporting.console import DETAIL, ProgressSnapshot, QueueProgress
 from headrace.pipeline.reporting.history import History, HistoryWriter, read_events
-from headrace.pipeline.reporting.progress import ProgressSnapshot, QueueProgress
 from headrace.pipeline.reporting.time_shares import ACTORS, WAIT, Bottleneck
 from headrace.pipeline.web import Site, SiteOptions, carries_token, make_token, read_json
 from headrace.queues.specs import behavior_name, behavior_team

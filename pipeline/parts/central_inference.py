@@ -22,8 +22,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.graph import INFERENCE, actor_names
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import ControlEnd, DecideFor, OpenEdge, PolicyKept, Stop
-from headrace.pipeline.hosts.failures import contained
-from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan, contained
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.policies.inference import acting_design, make_inference_policy, policy_maker

@@ -21,8 +21,7 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import TRAINER, shard_names
 from headrace.pipeline.control import FollowerLost, FollowerReady, HostFailed, HostFinished, LogLine, OpenEdge
-from headrace.pipeline.hosts.failures import how_it_ended, root_cause
-from headrace.pipeline.hosts.protocol import HostFactory, HostHandle, HostPlan
+from headrace.pipeline.hosts.protocol import HostFactory, HostHandle, HostPlan, how_it_ended, root_cause
 from headrace.pipeline.main.run_part import RunPart
 from headrace.pipeline.roles.device import device_of
 from headrace.pipeline.roles.learner import TrainerHost

@@ -25,8 +25,7 @@ from headrace.pipeline.control import (
     SourceEnded,
     Stop,
 )
-from headrace.pipeline.hosts.failures import contained
-from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, contained
 from headrace.pipeline.policies.brains import brain_maker
 from headrace.pipeline.policies.inference import policy_maker
 from headrace.pipeline.roles.runtime import Host

@@ -18,9 +18,8 @@ import numpy as np
 from headrace.config.league import FreezeSettings, LeagueSettings, ResetSettings
 from headrace.queues.messages import Columns, PolicyUpdate
 from headrace.stages.errors import StageError, blaming
-from headrace.stages.league import meta_solver
-from headrace.stages.league.matchmaking import OWN, Matchmaker
-from headrace.stages.league.payoff import PayoffTable, duels
+from headrace.stages.league import matchmaking
+from headrace.stages.league.matchmaking import OWN, Matchmaker, PayoffTable, duels
 from headrace.stages.league.pool import Member, Pool, packed, unpacked
 from headrace.stages.plain_state import generator_state, restore_generator
 
@@ -217,7 +216,7 @@ class LeagueController:
         sides: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         with blaming("behaviors", behavior, "league", "meta_solver"):
-            meta_solver.require(settings.meta_solver)
+            matchmaking.require(settings.meta_solver)
         self.behavior = behavior
         self.settings = settings
         self.pool = pool
@@ -515,9 +514,9 @@ class LeagueController:
         listed = [[each.number for each in self._matches.members if each.behavior == side] for side in sides]
         by_side = [numbers for numbers in listed if numbers]
         if len(by_side) == 2:
-            found = [*meta_solver.solve_two(self._payoffs.matrix_between(*by_side), solver)]
+            found = [*matchmaking.solve_two(self._payoffs.matrix_between(*by_side), solver)]
         else:  # only one side has members
-            found = [meta_solver.solve(self._payoffs.matrix(numbers), solver) for numbers in by_side]
+            found = [matchmaking.solve(self._payoffs.matrix(numbers), solver) for numbers in by_side]
         self._matches.mixture = {}
         for numbers, mixture in zip(by_side, found, strict=True):
             likely = np.where(mixture < RARE, 0.0, mixture)

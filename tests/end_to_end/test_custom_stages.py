@@ -19,7 +19,7 @@ from runs import Command, run_here
 
 from headrace.pipeline.cli import main
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.reporting.console import ProgressSnapshot
 from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_handle import StopRequest
 from headrace.queues.messages import TrajectoryBatch

@@ -40,9 +40,8 @@ from headrace.pipeline.hosts.ray.worker import DOWN, UP, PolicyObjectStore, RayD
 from headrace.pipeline.hosts.spawn import ANSWER_S, child_environment
 from headrace.pipeline.run_folder.lock import refuse_writes
 from headrace.queues.agent_manager_queue import Overflow
+from headrace.queues.call_queue import PullReceiver, PushSender
 from headrace.queues.ends import Receiver, Sender
-from headrace.queues.pull import PullReceiver
-from headrace.queues.push import PushSender
 from headrace.startup_context import startup_context
 
 log = logging.getLogger(__name__)

@@ -29,11 +29,10 @@ from headrace.pipeline.control import CONTROL_BOUND, LocalControl
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.hosts.run_host import keep_freed_memory, log_to_main, serve
+from headrace.queues.call_queue import PullReceiver, PullSender, PushReceiver
 from headrace.queues.ends import Receiver, Sender, call_in_loop
 from headrace.queues.errors import PeerLost
 from headrace.queues.messages import PolicyUpdate
-from headrace.queues.pull import PullReceiver, PullSender
-from headrace.queues.push import PushReceiver
 from headrace.startup_context import keep_startup_context
 
 STORED_BYTES = 100_000
@@ -150,7 +149,7 @@ class RayDeliveries:
         return (await asyncio.shield(call))[place]
 
     async def deliver_alone(self, name: str, number: int, item: Any) -> bool:
-        """Deliver an item in a separate call; see `headrace.queues.push.Deliver`."""
+        """Deliver an item in a separate call; see `headrace.queues.call_queue.Deliver`."""
         return (await self._send([(name, number)], [item]))[0]
 
     async def _deliver(self) -> list[bool]:

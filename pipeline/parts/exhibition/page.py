@@ -23,9 +23,8 @@ from headrace.pipeline.control import (
     ShowAnnounced,
     Stop,
 )
-from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.process import ProcessHost, ProcessHosts
-from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.hosts.protocol import HostHandle, how_it_ended
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart

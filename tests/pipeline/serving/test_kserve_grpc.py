@@ -16,10 +16,9 @@ from serving_samples import serving, write_model
 
 from headrace.pipeline.serving import kserve_grpc
 from headrace.pipeline.serving import service as service_module
-from headrace.pipeline.serving.batcher import BatchLimits
 from headrace.pipeline.serving.kserve_grpc import SERVICE, GrpcServer, message
 from headrace.pipeline.serving.served_models import load_models
-from headrace.pipeline.serving.service import PolicyService
+from headrace.pipeline.serving.service import BatchLimits, PolicyService
 
 ROW = [0.5, -1.0, 2.0]
 

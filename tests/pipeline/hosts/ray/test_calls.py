@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 from queue_conformance import check_queue, number_of, numbered
 
+from headrace.queues.call_queue import PullReceiver, PushSender
 from headrace.queues.errors import QueueClosed
-from headrace.queues.pull import PullReceiver
-from headrace.queues.push import PushSender
 
 ray = pytest.importorskip("ray")
 
