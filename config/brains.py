@@ -51,7 +51,7 @@ BRAIN_KINDS: Table[BrainKind] = Table(
     model=BrainKind(
         "a trained policy: a `.pt` or `.onnx` file, or the policies of a run (`results/first`, `results/first@best`, "
         "`results/first/Ball@500000`); `with: {deterministic: true}` selects its most likely actions",
-        "headrace.pipeline.policies.brains:make_model",
+        "headrace.pipeline.policies.inference:make_model",
         ("deterministic",),
     ),
     player=BrainKind(

@@ -10,7 +10,7 @@ from headrace.config.errors import KeyPath, Mistake
 from headrace.config.legacy import outdated_keys
 from headrace.config.legacy.flat_file import DEFAULT, DISTINCTIVE, convert_block, convert_sections, in_order
 from headrace.config.legacy.old_values import Notes, OldValue, SourceLocation, Target
-from headrace.config.legacy.parameters import (
+from headrace.config.legacy.outdated_keys import (
     convert_curriculum,
     convert_samplers,
     curricula_in,

@@ -27,9 +27,8 @@ from headrace.pipeline.common.graph import ACTOR, acts
 from headrace.pipeline.control import HostFailed
 from headrace.pipeline.main.fixed_settings import check_settings
 from headrace.pipeline.main.self_play import check_samplers
-from headrace.pipeline.policies.brains import check_brains
 from headrace.pipeline.policies.export import NEWEST, check_undamaged
-from headrace.pipeline.policies.inference import plays_given_models
+from headrace.pipeline.policies.inference import check_brains, plays_given_models
 from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
 from headrace.pipeline.policies.warm_start import initial_policy
 from headrace.pipeline.reporting.writers import check_writers

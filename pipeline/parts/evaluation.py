@@ -23,9 +23,8 @@ from headrace.pipeline.control import ControlEnd, OpenEdge, PolicyEvaluated, Sto
 from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
-from headrace.pipeline.policies.brains import lone_brain
 from headrace.pipeline.policies.export import OnnxExporter, best_policy, export_policy, read_export, read_score
-from headrace.pipeline.policies.inference import policy_maker
+from headrace.pipeline.policies.inference import lone_brain, policy_maker
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import checksum_of

@@ -26,8 +26,7 @@ from headrace.pipeline.control import (
     Stop,
 )
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, contained
-from headrace.pipeline.policies.brains import brain_maker
-from headrace.pipeline.policies.inference import policy_maker
+from headrace.pipeline.policies.inference import brain_maker, policy_maker
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.senders import (
     AGENT_PROCESSOR,

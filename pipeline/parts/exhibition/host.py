@@ -20,10 +20,9 @@ from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import ControlEnd, DirectShow, OpenEdge, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.parts.exhibition.hosted_game import GameNotes, HostedGame
-from headrace.pipeline.policies.brains import lone_brain, named_brains
 from headrace.pipeline.policies.demo_files import SUFFIX, write_demos
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
-from headrace.pipeline.policies.inference import policy_file, policy_maker
+from headrace.pipeline.policies.inference import lone_brain, named_brains, policy_file, policy_maker
 from headrace.pipeline.policies.model_files import read_policy_update
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.names import behavior_folder

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from headrace.config import RunConfig
 from headrace.queues.messages import Array
 from headrace.stages.environments import factory
-from headrace.stages.environments.env_lint import words_of
-from headrace.stages.environments.factory import EnvironmentRequest, environment_name
+from headrace.stages.environments.factory import EnvironmentRequest, environment_name, words_of
 from headrace.stages.environments.given import given_object
 from headrace.stages.environments.protocol import ACHIEVED_GOAL, DESIRED_GOAL, EnvironmentGroup
 from headrace.stages.environments.spaces.masks import MASK

@@ -21,8 +21,7 @@ from typing import Any, Literal
 
 from headrace.config.errors import suggest
 from headrace.stages.environments import factory
-from headrace.stages.environments.env_lint import words_of
-from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.factory import EnvironmentRequest, words_of
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, api_of, instance_of
 from headrace.stages.environments.protocol import EnvironmentGroup
