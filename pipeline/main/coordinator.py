@@ -3,7 +3,7 @@
 This module decides nothing about learning. The other modules in this folder serve every run: `launcher` starts and
 connects hosts and sends messages to actors, `behavior_start` starts a behaviour when it first appears, `flow` grants
 credits, `checkpointing` assembles checkpoints, `shutdown` ends the run, `behavior` holds the stages in main, and
-`host_watch` starts actors, listens to hosts, and handles hosts that end or fall silent. Features that only some runs
+`HostWatch` starts actors, listens to hosts, and handles hosts that end or fall silent. Features that only some runs
 have are parts (`common/run_parts.py`). This module wires all of them and dispatches each message.
 """
 

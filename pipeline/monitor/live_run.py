@@ -126,7 +126,7 @@ class Processes:
         If several learners share a process, only the first has a usage. Hosts in main's process have none.
 
         Args:
-            hosts: the hosts as `state` describes them; `told` is the last report from a host without a `pid` on this
+            hosts: the hosts as `state_of` describes them; `told` is the last report from a host without a `pid` on this
                 machine.
         """
         found = []

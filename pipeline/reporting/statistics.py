@@ -2,7 +2,7 @@
 
 Every host has one `StatisticsCollector`, to which its stages report. A host other than main `drain`s its collector into
 plain data for the control channel. Main `merge`s the data into its own collector and, at each summary, passes
-`summaries` to the `StatisticsWriter`s: TensorBoard (`tensorboard_writer`), the console (`console`) and custom writers
+`summaries` to the `StatisticsWriter`s: TensorBoard (`writers`), the console (`console`) and custom writers
 named as `module:Class`.
 """
 

@@ -1,6 +1,6 @@
 """One Unity program, and the group of several: its executable, the exchange of messages, and the agents' rows.
 
-`exchange` has the transport, `handshake` the greetings, and `columns` reads agents.
+`exchange` has the transport, `messages` the greetings, and `columns` reads agents.
 """
 
 from __future__ import annotations
