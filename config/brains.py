@@ -41,11 +41,11 @@ BRAIN_KINDS: Table[BrainKind] = Table(
     learning=BrainKind("the trainer's newest policy", None),
     random=BrainKind(
         "random actions, uniform in [-1, 1] or among the allowed choices",
-        "headrace.stages.brains.kinds:make_uniform",
+        "headrace.stages.brains:make_uniform",
     ),
     scripted=BrainKind(
         "the scripted player of a built-in game, or `module:Class` for your own",
-        "headrace.stages.brains.kinds:make_script",
+        "headrace.stages.brains:make_script",
         None,
     ),
     model=BrainKind(

@@ -328,7 +328,7 @@ def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
     if checkpoint is not None and "seed" in checkpoint.progress and not own_seed:
         return int(checkpoint.progress["seed"])
     if configured < 0 and config.replay is not None:
-        from headrace.stages.replay.source import recorded_seed
+        from headrace.stages.replay import recorded_seed
 
         configured = recorded_seed(config.replay.streams)
     return choose_seed(configured)

@@ -144,7 +144,7 @@ def _unusable_names(config: RunConfig) -> Iterator[str]:
 def _missing_streams(config: RunConfig) -> Iterator[str]:
     if config.replay is None:
         return
-    from headrace.stages.replay.source import recorded_edge
+    from headrace.stages.replay import recorded_edge
 
     try:
         recorded_edge(config.replay.streams)

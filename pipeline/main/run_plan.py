@@ -15,7 +15,7 @@ from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.policies.ml_agents import left_checkpoint
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder
-from headrace.stages.replay.source import TRAINER_EDGE, recorded_behaviors, recorded_edge
+from headrace.stages.replay import TRAINER_EDGE, recorded_behaviors, recorded_edge
 
 
 @dataclass(frozen=True)

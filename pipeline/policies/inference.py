@@ -30,8 +30,7 @@ from headrace.pipeline.policies.model_files import (
 from headrace.queues.messages import Array, Columns, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import preparing
-from headrace.stages.brains import StandIn, check_brain, make_brain
-from headrace.stages.brains.protocol import BrainRequest, BrainShare, Unchanging
+from headrace.stages.brains import BrainRequest, BrainShare, StandIn, Unchanging, check_brain, make_brain
 from headrace.stages.errors import LoadError, StageError, blaming
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.policy.numpy_policy import make_policy

@@ -60,7 +60,7 @@ from headrace.stages.environments.parameters import kept_returns
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.policy.design import PolicyDesign, design_of
-from headrace.stages.replay.source import recorded_agents
+from headrace.stages.replay import recorded_agents
 from headrace.stages.stage import Statistics
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.input_tracking import Deliveries

@@ -24,7 +24,7 @@ from headrace.queues.messages import Barrier
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest, announced_specs
 from headrace.stages.loop import run_source
-from headrace.stages.replay.source import ReplaySource
+from headrace.stages.replay import ReplaySource
 from headrace.stages.trainer.imitation.loading import needs_spec
 from headrace.stages.trainer.imitation.source import DemonstrationSource
 

@@ -22,7 +22,7 @@ from headrace.queues.stream_file import StreamHeader, StreamWriter, next_stream_
 from headrace.stages.activity import RECORDING, Timings
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import design_of
-from headrace.stages.replay.recorder import GuardedRecorder, Recorder
+from headrace.stages.replay import GuardedRecorder, Recorder
 
 AGENT_PROCESSOR = "agent_processor"
 

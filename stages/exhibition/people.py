@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.config.environment import KeyMapSettings, KeySettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.brains.protocol import BrainRequest, Memoryless
+from headrace.stages.brains import BrainRequest, Memoryless
 from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.opponents import Player, uniform_player

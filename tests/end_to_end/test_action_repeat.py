@@ -141,7 +141,7 @@ def test_an_evaluation_holds_actions_too_also_against_a_scripted_player_which_kn
     plain = volley(
         **INLINE,
         environment__action_repeat=repeat,
-        evaluation={"every": 1000, "episodes": 4, "opponents": "headrace.stages.games.volley.scripted:ScriptedPlayer"},
+        evaluation={"every": 1000, "episodes": 4, "opponents": "headrace.stages.games.volley:ScriptedPlayer"},
         behaviors__Volley__max_steps=1500,
     )
     result = run_here(plain, tmp_path, "run")

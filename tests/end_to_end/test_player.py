@@ -22,7 +22,7 @@ SEAT = "Volley?team=1"
 GAME = "headrace.stages.games.volley"
 PLAYED = {
     # By its class: of `kind: builtin` there would be a film at the end, which takes a second.
-    "environment": {"kind": "gymnasium", "factory": f"{GAME}.group:VolleyGroup", "behavior": "Volley"},
+    "environment": {"kind": "gymnasium", "factory": f"{GAME}:VolleyGroup", "behavior": "Volley"},
     "env_settings": {"seed": 3},
     "behaviors": {
         "Volley": {

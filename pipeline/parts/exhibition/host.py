@@ -31,8 +31,7 @@ from headrace.queues.errors import StreamError
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.queues.stream_file import next_stream_path
-from headrace.stages.brains import make_brain
-from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.brains import BrainRequest, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters, final_parameters
 from headrace.stages.environments.protocol import AgentSteps, maybe_await, play

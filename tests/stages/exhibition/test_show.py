@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from headrace.config import RunConfig
-from headrace.stages.brains import make_brain
-from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.brains import BrainRequest, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import play
 from headrace.stages.errors import StageError

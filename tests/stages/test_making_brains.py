@@ -11,9 +11,7 @@ from headrace.config import BehaviorSettings
 from headrace.queues.columns import decision_columns
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.brains import StandIn, check_brain, make_brain
-from headrace.stages.brains.kinds import ScriptBrain
-from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.brains import BrainRequest, ScriptBrain, StandIn, check_brain, make_brain
 from headrace.stages.errors import LoadError, StageError
 from headrace.stages.policy.design import design_of
 

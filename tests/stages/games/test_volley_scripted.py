@@ -6,8 +6,7 @@ from benchmarks.matches import RandomPlayer, Tally, play_volley
 from headrace.config import BehaviorSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.games.policy_player import PolicyPlayer
-from headrace.stages.games.volley import ScriptedPlayer, VolleyGroup
-from headrace.stages.games.volley.group import ACTIONS
+from headrace.stages.games.volley import ACTIONS, ScriptedPlayer, VolleyGroup
 from headrace.stages.policy import Decision, Recall, design_of, make_policy
 from headrace.stages.trainer.protocol import TrainerContext
 

@@ -1,11 +1,13 @@
-"""Brains that do not learn (scripts and random choice), and a stand-in that lets a brain act in place of a policy.
+"""Brains that do not learn: scripts, models and random choice. Each brain decides as a policy does (docs/brains.md).
 
-The table in `headrace.config.brains` names their constructors. A check before the run tries them.
+`BrainRequest` is the request for a brain. The table in `headrace.config.brains` names the constructors of scripts and
+of random choice, and a check before the run tries them. A `StandIn` lets a brain act in place of a policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,80 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.config.brains import BRAIN_KINDS, SCRIPTED_PLAYERS, kind_of
+from headrace.config.errors import KeyPath, dotted
 from headrace.queues.columns import decision_columns
-from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.messages import ActionBatch, Array, PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.brains.protocol import BrainRequest, Memoryless, Unchanging
 from headrace.stages.errors import LoadError, StageError, blaming, describe_error
 from headrace.stages.loading import check_arguments, construct, find_class, load_attribute
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 from headrace.stages.policy.sampling import policy_actions
+
+__all__ = ["StandIn", "check_brain", "make_brain"]
+
+
+@dataclass(frozen=True)
+class BrainRequest:
+    """A request for a brain: which brain, for which behaviour id, and which YAML key asks for it."""
+
+    use: str
+    """The brain's name; see `headrace.config.brains.kind_of`."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """The brain's keyword arguments from the YAML."""
+    key: KeyPath = ()
+    """Path of the `use` key, for messages."""
+    given_key: KeyPath = ()
+    """Path of the key that holds the keyword arguments, for messages."""
+    folder: Path | None = None
+    """The YAML's folder, which may contain modules and models; None if the YAML is not a file."""
+    game: str | None = None
+    """The built-in game in use; None for other environments."""
+    seed: int = 0
+    """Seed for code that draws its own random numbers."""
+    spec: BehaviorSpec | None = None
+    """The behaviour id's spec; None if the request is only checked, before the spec is known."""
+    person: Callable[[BehaviorSpec], ActingPolicy] | None = None
+    """Function that makes a brain controlled by a person's keys; None if no person can play."""
+
+    @property
+    def where(self) -> str:
+        """The `use` key as shown in messages."""
+        return dotted(self.key)
+
+
+@dataclass(frozen=True)
+class BrainShare:
+    """A brain, and the fraction of games in which it decides."""
+
+    name: str
+    weight: float
+    brain: ActingPolicy
+
+
+class Memoryless:
+    """Base class for `ActingPolicy` implementations without weights or memory; subclasses add `act`."""
+
+    memory_size = 0
+    previous_action_size = 0
+
+    def load(self, update: PolicyUpdate) -> None:
+        """Do nothing, because there are no weights."""
+
+
+class Unchanging:
+    """Base class for `ActingPolicy` implementations that wrap another one and load no weights; subclasses add `act`.
+
+    Args:
+        policy: the wrapped policy.
+    """
+
+    def __init__(self, policy: ActingPolicy) -> None:
+        self._policy = policy
+        self.memory_size, self.previous_action_size = policy.memory_size, policy.previous_action_size
+
+    def load(self, update: PolicyUpdate) -> None:
+        """Do nothing, because there are no weights to load."""
 
 
 def make_brain(request: BrainRequest) -> ActingPolicy:

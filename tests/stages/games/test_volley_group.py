@@ -4,9 +4,7 @@ import pytest
 from benchmarks.matches import RandomPlayer
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.games.volley import VolleyGroup
-from headrace.stages.games.volley.group import ACTIONS
-from headrace.stages.games.volley.physics import BALL_RADIUS, VX, VY, X, Y
+from headrace.stages.games.volley import ACTIONS, BALL_RADIUS, VX, VY, VolleyGroup, X, Y
 
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from properties import examples
 
-from headrace.stages.games.volley.physics import (
+from headrace.stages.games.volley import (
     BALL_GRAVITY,
     BALL_MAX_SPEED,
     BALL_MIN_REBOUND,

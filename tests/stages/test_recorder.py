@@ -11,8 +11,7 @@ from stream_samples import EVERY_KIND, header, same
 
 from headrace.queues.messages import Barrier
 from headrace.queues.stream_file import StreamReader, StreamWriter
-from headrace.stages.replay import Recorder
-from headrace.stages.replay.recorder import GuardedRecorder
+from headrace.stages.replay import GuardedRecorder, Recorder
 
 
 def test_tap_writes_what_it_sees_with_the_time_of_its_clock(tmp_path):

@@ -12,9 +12,7 @@ from PIL import Image, ImageColor
 from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.games.drawing import SceneImages
 from headrace.stages.games.policy_player import PolicyPlayer
-from headrace.stages.games.volley.group import VolleyGroup
-from headrace.stages.games.volley.physics import TICK_S
-from headrace.stages.games.volley.scene import LIVELY_COLOURS
+from headrace.stages.games.volley import LIVELY_COLOURS, TICK_S, VolleyGroup
 
 Player = Callable[[tuple[Array, ...]], ActionBatch]
 """Function that maps observations, one agent per row, to one action per row."""

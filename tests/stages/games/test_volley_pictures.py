@@ -7,10 +7,8 @@ from PIL.GifImagePlugin import GifImageFile
 from headrace.queues.messages import ActionBatch
 from headrace.stages.games.drawing import SceneImages
 from headrace.stages.games.policy_player import PolicyPlayer
-from headrace.stages.games.volley import ScriptedPlayer, VolleyGroup
-from headrace.stages.games.volley.clip import write_clip
-from headrace.stages.games.volley.group import ACTIONS
-from headrace.stages.games.volley.physics import VX, X, Y
+from headrace.stages.games.volley import ACTIONS, VX, ScriptedPlayer, VolleyGroup, X, Y
+from headrace.stages.games.volley_clip import write_clip
 from headrace.stages.policy import Decision, Recall
 
 
