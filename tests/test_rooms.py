@@ -25,7 +25,6 @@ HEAVY_ALLOWED = {
         "stages/environments/gymnasium/group.py",
         "stages/environments/gymnasium/singles.py",
         "stages/environments/pettingzoo/group.py",
-        "stages/environments/gymnasium/vectorising.py",
         "stages/environments/engines/godot/environment.py",
         "stages/environments/engines/unity/wrappers/",
     ),

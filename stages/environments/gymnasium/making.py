@@ -53,8 +53,7 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
     from gymnasium.wrappers import TimeLimit
 
     from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-    from headrace.stages.environments.gymnasium.singles import advice_for_class
-    from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
+    from headrace.stages.environments.gymnasium.singles import advice_for_class, make_vector, vectorise
 
     def wrap(limit: int | None) -> Callable[[Any], Any] | None:
         chain = factory.chain_wrappers(
