@@ -264,11 +264,9 @@ class SharedSender(Generic[T]):
         self._watch_for_starvation()
 
     def _may_send(self, parcel: _Parcel) -> bool:
-        return self._has_room() and (bool(self._free) or parcel.size == 0)
-
-    def _has_room(self) -> bool:
-        # A newer policy replaces the older one at the receiver, so the number of slabs is the only limit.
-        return self._welcomed and (self._untaken < self.maxlen or self.spec.overflow == "replace_oldest")
+        # A newer policy replaces the older one at the receiver, so the number of slabs is its only limit.
+        has_room = self._untaken < self.maxlen or self.spec.overflow == "replace_oldest"
+        return self._welcomed and has_room and (bool(self._free) or parcel.size == 0)
 
     def _send(self, parcel: _Parcel) -> None:
         slab = NO_SLAB
@@ -314,16 +312,13 @@ class SharedSender(Generic[T]):
 
     def _watch_for_starvation(self) -> None:
         first = self._jobs[0].parcels[0] if self._jobs else self._newest
-        starved = first is not None and self._consumer_awake() and not self._ended
+        awake = self._welcomed and self._untaken < self.maxlen  # the consumer has sent WELCOME, and takes items
+        starved = first is not None and awake and not self._ended
         if starved and self._starving is None and not self._warned:
             self._starving = asyncio.get_running_loop().call_later(STARVING_AFTER_S, self._warn)
         elif not starved and self._starving is not None:
             self._starving.cancel()
             self._starving = None
-
-    def _consumer_awake(self) -> bool:
-        """Return True if the consumer responds: it has sent WELCOME, and fewer than `maxlen` items are untaken."""
-        return self._welcomed and self._untaken < self.maxlen
 
     def _warn(self) -> None:
         self._warned = True

@@ -65,7 +65,7 @@ from headrace.stages.stage import Statistics
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.input_tracking import Deliveries
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, Trainer, TrainerContext, torch_defaults
-from headrace.stages.trainer.report import EpisodeSink, TrainerPort, TrainerReport
+from headrace.stages.trainer.report import TrainerPort, TrainerReport
 from headrace.stages.trainer.stage import TrainerStage
 from headrace.stages.trainer.thread_choice import ThreadChoice, candidates_for
 from headrace.startup_context import shown
@@ -327,7 +327,10 @@ class LearnerHost(TrainerHost):
 
     async def _train(self, replicas: Replicas, device: str, followers: Any = None) -> None:
         loop = asyncio.get_running_loop()
-        port = TrainerPort(self._report, lambda call: loop.call_later(SOON_S, call), self._episode_table())
+        add_episode = None
+        if self.config.pipeline.monitor_csv:
+            add_episode = EpisodeTable(self.plan.behavior, self.stages.folder.check).add
+        port = TrainerPort(self._report, lambda call: loop.call_later(SOON_S, call), add_episode)
         statistics = self._epochs or self.statistics
         share = None if followers is None else followers.share_samples
         async with self._make_stage(replicas, device, statistics, port, share) as stage:
@@ -339,11 +342,6 @@ class LearnerHost(TrainerHost):
                 await self._run_stage(stage, followers)
             finally:
                 self._stage = None  # a state in the middle of an update must not be saved
-
-    def _episode_table(self) -> EpisodeSink | None:
-        """Return the function that records each episode in a table; None if the table is not configured."""
-        wanted = self.config.pipeline.monitor_csv
-        return EpisodeTable(self.plan.behavior, self.stages.folder.check).add if wanted else None
 
     def _tell_of_changes(self, stage: TrainerStage) -> None:
         """Log which value is in use for each hyperparameter that was set during the run."""
