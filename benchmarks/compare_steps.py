@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-from headrace.stages.environments.gymnasium.vectorising import make_vector
+from headrace.stages.environments.gymnasium.singles import make_vector
 
 ENVIRONMENTS = ("Pendulum-v1", "CartPole-v1")
 COUNTS = (16, 64, 256)

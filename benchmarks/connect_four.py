@@ -26,8 +26,7 @@ from trained import ROOT, exports_of, run_to_judge, steps_of
 
 from headrace.pipeline.policies.export import load_acting_policy, read_export
 from headrace.queues.messages import ActionBatch, Array
-from headrace.stages.games.connect_four import RandomPlayer, TacticalPlayer
-from headrace.stages.games.connect_four.group import ACTIONS
+from headrace.stages.games.connect_four import ACTIONS, RandomPlayer, TacticalPlayer
 from headrace.stages.games.policy_player import PolicyPlayer
 
 EXAMPLE = Path("examples/connect_four/config.yaml")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headrace import LoadedPolicy, load_policy
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
 from headrace.stages.games.rock_paper_scissors import equilibrium, payoffs
-from headrace.stages.league.meta_solver import solve
+from headrace.stages.league.matchmaking import solve
 
 Floats = NDArray[np.float64]
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])

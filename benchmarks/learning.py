@@ -28,7 +28,7 @@ from trained import ROOT, second_half
 
 from headrace.config import load_config
 from headrace.pipeline.prediction.evaluate import evaluate
-from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.reporting.console import ProgressSnapshot
 from headrace.pipeline.run import RunOptions, run
 
 SOLVED = {"cartpole": 475.0, "cartpole-sac": 475.0}

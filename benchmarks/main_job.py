@@ -23,8 +23,7 @@ from trained import exports_of, first_quarter, scalars, steps_of
 from headrace.config import RunConfig
 from headrace.pipeline.policies.export import load_acting_policy, read_export
 from headrace.stages.games.policy_player import PolicyPlayer
-from headrace.stages.games.volley import ScriptedPlayer
-from headrace.stages.games.volley.group import ACTIONS
+from headrace.stages.games.volley import ACTIONS, ScriptedPlayer
 from headrace.stages.policy import design_of, make_policy
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.ppo import PPOTrainer

@@ -24,8 +24,7 @@ from trained import exports_of, first_quarter, run_to_judge, steps_of
 from headrace.config import RunConfig
 from headrace.pipeline.policies.export import load_acting_policy
 from headrace.stages.games.policy_player import PolicyPlayer
-from headrace.stages.games.pursuit import ScriptedEvader, ScriptedPursuer
-from headrace.stages.games.pursuit.group import ACTIONS
+from headrace.stages.games.pursuit import ACTIONS, ScriptedEvader, ScriptedPursuer
 
 EXAMPLE = Path("config/examples/pursuit.yaml")
 GAMES = 500

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from headrace.stages.environments.protocol import StepResult  # noqa: E402
-from headrace.stages.games.volley.group import VolleyGroup  # noqa: E402
+from headrace.stages.games.volley import VolleyGroup  # noqa: E402
 
 TICK_S = 0.01
 """Seconds per tick of the game: at this pace, other work on the machine hardly affects the rate."""

@@ -11,7 +11,7 @@ from headrace.pipeline.policies.export import exports_by_step, step_in_name
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, each_checkpoint, newest_checkpoint
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import Barrier, TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 from headrace.stages.trainer.replay_store import MAGIC
 
 

@@ -17,9 +17,7 @@ import numpy as np
 from headrace.queues import codec
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.queues.stream_format import StreamHeader
-from headrace.queues.stream_reader import StreamReader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import StreamHeader, StreamReader, StreamWriter
 
 SPEC = BehaviorSpec("Bench", (ObservationSpec("vector", (24,)),), ActionSpec(continuous_size=4))
 HEADER = StreamHeader.of("bench", 0.0, ["trainer"], [SPEC])

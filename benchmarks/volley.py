@@ -15,8 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from matches import RandomPlayer
 
-from headrace.stages.games.volley import VolleyGroup
-from headrace.stages.games.volley.group import ACTIONS
+from headrace.stages.games.volley import ACTIONS, VolleyGroup
 
 STRETCHES = 5
 COURTS = (1, 64, 256, 1024)

@@ -21,12 +21,13 @@ from headrace.config.environment_parameters import (
 from headrace.config.errors import ConfigError, Mistake
 from headrace.config.hyperparameters import (
     BCHyperparameters,
+    ImpalaHyperparameters,
     OnPolicyHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     RegularizationSettings,
+    SACHyperparameters,
 )
-from headrace.config.impala_hyperparameters import ImpalaHyperparameters
 from headrace.config.load import EACH, Override, load_config
 from headrace.config.network_settings import MemorySettings, NetworkSettings
 from headrace.config.opponents import SelfPlaySettings
@@ -42,7 +43,6 @@ from headrace.config.reward_signals import (
     RNDSettings,
 )
 from headrace.config.run_config import RunConfig
-from headrace.config.sac_hyperparameters import SACHyperparameters
 from headrace.config.sections import EngineSettings, EnvSettings
 from headrace.config.trainers import TrainerKind
 

@@ -41,17 +41,17 @@ BRAIN_KINDS: Table[BrainKind] = Table(
     learning=BrainKind("the trainer's newest policy", None),
     random=BrainKind(
         "random actions, uniform in [-1, 1] or among the allowed choices",
-        "headrace.stages.brains.kinds:make_uniform",
+        "headrace.stages.brains:make_uniform",
     ),
     scripted=BrainKind(
         "the scripted player of a built-in game, or `module:Class` for your own",
-        "headrace.stages.brains.kinds:make_script",
+        "headrace.stages.brains:make_script",
         None,
     ),
     model=BrainKind(
         "a trained policy: a `.pt` or `.onnx` file, or the policies of a run (`results/first`, `results/first@best`, "
         "`results/first/Ball@500000`); `with: {deterministic: true}` selects its most likely actions",
-        "headrace.pipeline.policies.brains:make_model",
+        "headrace.pipeline.policies.inference:make_model",
         ("deterministic",),
     ),
     player=BrainKind(

@@ -35,8 +35,8 @@ class OpponentSamplerKind:
 
 
 OPPONENT_SAMPLERS = {
-    "latest_or_uniform": OpponentSamplerKind("headrace.stages.ghost.opponents:UniformOpponents"),
-    "prioritised": OpponentSamplerKind("headrace.stages.ghost.opponents:PrioritisedOpponents", ("power",)),
+    "latest_or_uniform": OpponentSamplerKind("headrace.stages.ghost.policy_history:UniformOpponents"),
+    "prioritised": OpponentSamplerKind("headrace.stages.ghost.policy_history:PrioritisedOpponents", ("power",)),
 }
 """Built-in samplers, keyed by the value of `opponents`; a custom `module:Class` needs no entry."""
 

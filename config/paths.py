@@ -1,4 +1,9 @@
-"""Parses the paths that users specify in a file or on the command line."""
+"""Paths that users specify in a file or on the command line, and file names made from the names that users choose.
+
+A file name is valid, and the same, on every system. Characters that Windows does not allow are escaped as in URLs:
+`a:b` becomes `a%3Ab`, and `a%3Ab` becomes `a%253Ab`. `name_of_file` reverses the escaping. Ordinary names, with spaces
+and letters of any language, stay unchanged.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import ntpath
 import os
 import re
 import sys
+from urllib.parse import quote, unquote
 
 _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
@@ -44,3 +50,42 @@ def checked_path(value: object) -> object:
             "the path in single quotes, or with /"
         )
     return user_path(value)
+
+
+_NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')
+_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?= *(\.|$))", re.IGNORECASE)
+"""Device names, which Windows reserves even with a suffix."""
+_AT_END = re.compile(r"[. ]$")
+"""Characters that Windows drops at the end of a name."""
+_LIKE_AN_ESCAPE = re.compile(r"%(?=[0-9a-f]{2})|\A%\Z", re.IGNORECASE)
+
+
+def file_name(name: str) -> str:
+    """Return a unique file name for a name that a user chose.
+
+    A name that ends in `.onnx` is escaped too, because `x.onnx` is the model of behaviour `x`.
+    """
+    return portable(_LIKE_AN_ESCAPE.sub("%25", name))
+
+
+def portable(name: str) -> str:
+    """Return a form of a name that is valid on every system, with `%` only in escapes; valid names stay unchanged."""
+    name = _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), name)
+    if _DEVICE.match(name) or name.lower().endswith(".onnx"):
+        at = 0 if _DEVICE.match(name) else len(name) - 1
+        name = f"{name[:at]}%{ord(name[at]):02X}{name[at + 1 :]}"
+    return _AT_END.sub(lambda found: f"%{ord(found[0]):02X}", name) or "%"
+
+
+def name_of_file(file: str) -> str:
+    """Return the original name of a file or folder named by `file_name`."""
+    return "" if file == "%" else unquote(file, errors="surrogatepass")
+
+
+def why_not_on_windows(name: str) -> str:
+    """Return the reason why Windows does not allow a file with this name; empty if it allows the name."""
+    if sign := _NOT_IN_NAMES.search(name):
+        return f"Windows does not allow {sign[0]!r} in file names"
+    if _DEVICE.match(name):
+        return "Windows reserves this name for a device"
+    return "Windows drops a dot or space at the end of a name" if _AT_END.search(name) else ""

@@ -130,9 +130,9 @@ STATISTICS_WRITERS: Table[WriterKind] = Table(
         "headrace.pipeline.reporting.csv_writer:CsvWriter",
         patient=True,
     ),
-    wandb=WriterKind("Weights & Biases", "headrace.pipeline.reporting.wandb_writer:WandbWriter", ("wandb",)),
+    wandb=WriterKind("Weights & Biases", "headrace.pipeline.reporting.trackers:WandbWriter", ("wandb",)),
     mlflow=WriterKind(
-        "MLflow", "headrace.pipeline.reporting.mlflow_writer:MlflowWriter", ("mlflow", "sqlalchemy", "alembic")
+        "MLflow", "headrace.pipeline.reporting.trackers:MlflowWriter", ("mlflow", "sqlalchemy", "alembic")
     ),
 )
 """The writers, keyed by their name in `statistics_writers`."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from headrace.config.run_config import RunConfig
-from headrace.config.schema_lookup import alternatives, fields_of, is_model, more_of, tags_of, trainers_of
+from headrace.config.validation import alternatives, fields_of, is_model, more_of, tags_of, trainers_of
 
 _INTRODUCTION = """# The configuration file
 

@@ -13,8 +13,7 @@ from headrace.config.environment import EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY
 from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
 from headrace.config.fields import report
-from headrace.config.league import UNKNOWN, LeagueSettings
-from headrace.config.league_presets import PRESET_LEARNING
+from headrace.config.league import PRESET_LEARNING, UNKNOWN, LeagueSettings
 from headrace.config.learning_defaults import instances_of, with_learning_defaults
 from headrace.config.section_checks import check_run, check_sections
 from headrace.config.sections import Sections
@@ -169,7 +168,11 @@ class RunConfig(Sections):
         elif environment is not None:
             self._fill(environment=self._filled(environment))
         if self.environment_kind.learning_defaults:
-            self._fill_learning_defaults()
+            instances = instances_of(self)
+            blocks = {name: with_learning_defaults(block, instances) for name, block in self.behaviors.items()}
+            self._fill(behaviors=blocks)
+            if self.default_settings is not None:
+                self._fill(default_settings=with_learning_defaults(self.default_settings, instances))
         found = check_sections(self)
         self._deserve_warnings = tuple(each for each in found if each.warns)
         return found
@@ -189,13 +192,6 @@ class RunConfig(Sections):
         repeats = environment.action_repeat is not None
         kept = environment.model_copy(update={"num_envs": self.env_settings.num_envs}) if repeats else None
         self._fill(environment=kept)
-
-    def _fill_learning_defaults(self) -> None:
-        instances = instances_of(self)
-        blocks = {name: with_learning_defaults(block, instances) for name, block in self.behaviors.items()}
-        self._fill(behaviors=blocks)
-        if self.default_settings is not None:
-            self._fill(default_settings=with_learning_defaults(self.default_settings, instances))
 
     def _filled(self, environment: EnvironmentSettings) -> EnvironmentSettings:
         """Fill in values whose defaults come from other sections."""

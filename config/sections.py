@@ -30,9 +30,9 @@ from headrace.config.fields import (
     as_tuple,
     to_number,
 )
-from headrace.config.file_names import why_not_on_windows
 from headrace.config.listen import LOCALHOST, Endpoint, Listen
 from headrace.config.opponents import EvaluationSettings
+from headrace.config.paths import why_not_on_windows
 from headrace.config.pipeline import PipelineSettings
 
 # The `env_settings` and `engine_settings` sections: ML-Agents' own, about games' executables.

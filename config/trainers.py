@@ -14,11 +14,11 @@ from typing import Any
 from headrace.config.hyperparameters import (
     BCHyperparameters,
     Hyperparameters,
+    ImpalaHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
+    SACHyperparameters,
 )
-from headrace.config.impala_hyperparameters import ImpalaHyperparameters
-from headrace.config.sac_hyperparameters import SACHyperparameters
 from headrace.config.tables import Table
 
 

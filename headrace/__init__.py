@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from headrace.pipeline.common.errors import RunError as RunError
     from headrace.pipeline.common.errors import RunFailed as RunFailed
     from headrace.pipeline.common.errors import RunFolderError as RunFolderError
-    from headrace.pipeline.loaded_run import load as load
     from headrace.pipeline.policies.export import read_export as read_export
     from headrace.pipeline.prediction.evaluate import EvaluatedPolicy as EvaluatedPolicy
     from headrace.pipeline.prediction.evaluate import evaluate as evaluate
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.reporting.statistics import StatisticsWriter as StatisticsWriter
     from headrace.pipeline.reporting.statistics import Summary as Summary
     from headrace.pipeline.run import RunResult as RunResult
+    from headrace.pipeline.run import load as load
     from headrace.pipeline.run import run as run
     from headrace.pipeline.run import run_async as run_async
     from headrace.pipeline.run_folder.checkpoint import newest_checkpoint as newest_checkpoint
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from headrace.queues import StepBatch as StepBatch
     from headrace.queues import TrajectoryBatch as TrajectoryBatch
     from headrace.queues.messages import ActionBatch as ActionBatch
-    from headrace.queues.stream_reader import StreamReader as StreamReader
+    from headrace.queues.stream_file import StreamReader as StreamReader
     from headrace.stages import Stage as Stage
     from headrace.stages import StageContext as StageContext
     from headrace.stages import StageError as StageError
@@ -87,13 +87,12 @@ _HOMES = {
     ),
     "headrace.config.environment_kinds": ("ENVIRONMENT_KINDS", "EnvironmentKind"),
     "headrace.pipeline.common.errors": ("PredictError", "RunError", "RunFailed", "RunFolderError"),
-    "headrace.pipeline.loaded_run": ("load",),
     "headrace.pipeline.policies.export": ("read_export",),
     "headrace.pipeline.prediction.evaluate": ("EvaluatedPolicy", "evaluate"),
     "headrace.pipeline.prediction.nash_conv": ("nash_conv",),
     "headrace.pipeline.prediction.policy": ("LoadedMixture", "LoadedPolicy", "load_policy"),
     "headrace.pipeline.reporting.statistics": ("StatisticsWriter", "Summary"),
-    "headrace.pipeline.run": ("RunResult", "run", "run_async"),
+    "headrace.pipeline.run": ("RunResult", "load", "run", "run_async"),
     "headrace.pipeline.run_folder.checkpoint": ("newest_checkpoint",),
     "headrace.pipeline.run_handle": ("CheckpointWritten", "RunOptions", "StopRequest", "SummaryWritten"),
     "headrace.queues": (
@@ -105,7 +104,7 @@ _HOMES = {
         "TrajectoryBatch",
     ),
     "headrace.queues.messages": ("ActionBatch",),
-    "headrace.queues.stream_reader": ("StreamReader",),
+    "headrace.queues.stream_file": ("StreamReader",),
     "headrace.stages": ("Stage", "StageContext", "StageError"),
     "headrace.stages.environments.protocol": ("AgentSteps", "EnvironmentGroup", "StepResult"),
     "headrace.stages.errors": ("NotFiniteError",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.stages.environments.engines.godot.blocking import GodotEnvError
-from headrace.stages.environments.engines.godot.environment import GodotEnv
+from headrace.stages.environments.engines.godot.environment import GodotEnv, GodotEnvError
 
 __all__ = ["GodotEnv", "GodotEnvError"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headrace.queues import AgentManagerQueue, Barrier
-from headrace.queues.stream_format import StreamHeader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import StreamHeader, StreamWriter
 from headrace.stages.actor import Actor, ActorPort, CreditGate
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.factory import EnvironmentRequest, make_group

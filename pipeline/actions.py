@@ -29,7 +29,7 @@ from headrace.startup_context import absolute, shown
 
 if TYPE_CHECKING:
     from headrace.pipeline.policies.tournament import TournamentTable
-    from headrace.pipeline.reporting.progress import ProgressSnapshot
+    from headrace.pipeline.reporting.console import ProgressSnapshot
 
 TOURNAMENT = "tournament"
 """Default folder for a tournament's files, inside the results folder; `--run-id` selects a different one."""
@@ -123,7 +123,7 @@ def _convert(args: Namespace, request: Request) -> int:
 def _export_onnx(run_folder: Path, request: Request) -> int:
     """Rewrite a run's .onnx files; return 1 if some could not be written."""
     from headrace.pipeline.common.errors import RunError
-    from headrace.pipeline.policies.onnx_export import reexport
+    from headrace.pipeline.policies.export import reexport
     from headrace.pipeline.reporting.console import configure_logging
 
     configure_logging(debug=False)
@@ -294,7 +294,7 @@ def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSn
 
 async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot], bool] | None) -> int:
     from headrace.pipeline.command.signals import end_process, stopped_by_signals
-    from headrace.pipeline.reporting.progress import Progress
+    from headrace.pipeline.reporting.console import Progress
     from headrace.pipeline.run import RunOptions, run_async
 
     limits = config.pipeline.supervision.main

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def gdrl() -> int:
     """Run the command `gdrl` and return its exit status."""
     with ended_at_once(for_good=True):
-        from headrace.pipeline.gdrl.command import main
+        from headrace.pipeline.gdrl_command import main
 
         status = main()
         end_in_time(status)

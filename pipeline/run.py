@@ -1,15 +1,17 @@
 """Runs a configuration until its policies are trained: checks it, opens the folder, runs and reports.
 
-Python callers only need `run(config)`; the command line adds signals and a terminal.
+Python callers only need `run(config)`; the command line adds signals and a terminal. `load` reads the `RunResult` of an
+earlier run from its folder, or from a file written by `RunResult.save`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from operator import methodcaller
 from os import PathLike
@@ -21,8 +23,9 @@ import yaml
 from headrace.config import RunConfig, load_config
 from headrace.config.learning_defaults import describe_learning_defaults
 from headrace.pipeline.common.daemon_threads import in_thread
-from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.global_state_guard import global_state_guard, put_back
+from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
@@ -33,16 +36,16 @@ from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.run_shape import for_viewers, settled_shape
 from headrace.pipeline.main.self_play import check_players
 from headrace.pipeline.policies.clip import write_final_clips
+from headrace.pipeline.policies.export import NEWEST, best_policy, read_score
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_steps
-from headrace.pipeline.reporting.console import logged_to
+from headrace.pipeline.reporting.console import ProgressSnapshot, logged_to
 from headrace.pipeline.reporting.league_files import write_leagues
 from headrace.pipeline.reporting.pictures import write_run_picture
-from headrace.pipeline.reporting.progress import ProgressSnapshot
-from headrace.pipeline.run_folder.carrying import carry
-from headrace.pipeline.run_folder.checkpoint import Checkpoint
+from headrace.pipeline.run_folder.carrying import carry, unpack
+from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder, unusable
-from headrace.pipeline.run_folder.names import CONFIGURATION
+from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder
 from headrace.pipeline.run_folder.resuming import (
     changed_settings,
     choose_checkpoint,
@@ -325,7 +328,7 @@ def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
     if checkpoint is not None and "seed" in checkpoint.progress and not own_seed:
         return int(checkpoint.progress["seed"])
     if configured < 0 and config.replay is not None:
-        from headrace.stages.replay.source import recorded_seed
+        from headrace.stages.replay import recorded_seed
 
         configured = recorded_seed(config.replay.streams)
     return choose_seed(configured)
@@ -414,3 +417,53 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
         run = plan.folder.rescued_as or f"--run-id {plan.folder.run_id}"
         text += f"\nResume from the last checkpoint with: {run} --resume"
     raise RunFailed(text, failure.stage, failure.traceback, reason)
+
+
+def load(
+    path: str | os.PathLike[str], results_dir: str | os.PathLike[str] = "results", run_id: str | None = None
+) -> RunResult:
+    """Load an earlier run, in order to resume it, save it or load its policy.
+
+        run = load("cartpole.zip")
+        run.resume(steps=50_000)
+        policy = load_policy(run.folder)
+
+    Args:
+        path: a run's folder, or a file written by `RunResult.save`, which is unpacked into a folder.
+        results_dir: parent of the unpacked folder.
+        run_id: name of the unpacked folder; None for the saved run's id.
+
+    Raises:
+        RunFolderError: if `path` is not a run, is damaged or has no checkpoint, or if the new folder exists already.
+        ConfigError: if the run's configuration was written by a different version or has mistakes.
+    """
+    folder = absolute(path)
+    if not folder.is_dir():
+        folder = unpack(path, results_dir, run_id)
+    config = kept_configuration(folder)
+    try:
+        checkpoint = newest_checkpoint(folder / "checkpoints")
+        if checkpoint is None:
+            raise RunFolderError(f"{folder} can't be resumed: it has no checkpoint")
+        behaviors = {name: _behavior(checkpoint, name, folder) for name in checkpoint.steps}
+    except CheckpointError as error:
+        raise RunFolderError(str(error)) from error
+    interrupted = any(each.step < config.behavior_settings(name).max_steps for name, each in behaviors.items())
+    elapsed_s = float(checkpoint.progress.get("elapsed_s", 0.0))
+    return RunResult(folder.name, folder, behaviors, checkpoint.number, interrupted, elapsed_s, config=config)
+
+
+def _behavior(checkpoint: Checkpoint, name: str, folder: os.PathLike[str]) -> BehaviorResult:
+    state = checkpoint.read(part_name(TRAINER, learner_name(name))) or {}
+    returns = state.get("recent_returns") or ()
+    export, best = behavior_folder(absolute(folder), name) / NEWEST, None
+    with suppress(OSError, ValueError, LookupError):  # no policy was evaluated
+        best = float(read_score(best_policy(absolute(folder), name))["mean"])
+    return BehaviorResult(
+        checkpoint.steps[name],
+        int(state.get("policy", {}).get("version", 0)),
+        sum(returns) / len(returns) if returns else None,
+        None,
+        export if export.is_file() else None,
+        best,
+    )

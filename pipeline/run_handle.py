@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.pipeline.hosts.failures import describe_failure
+from headrace.pipeline.hosts.protocol import describe_failure
 from headrace.pipeline.main.coordinator import Coordinator
-from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
+from headrace.pipeline.reporting.console import Progress, ProgressSnapshot
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, Summary
 from headrace.stages.errors import is_failure
 

@@ -27,11 +27,9 @@ from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.graph import acts
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end
-from headrace.pipeline.main.probe import ProbeError, probe
-from headrace.pipeline.main.run_shape import for_viewers
+from headrace.pipeline.main.run_shape import ProbeError, for_viewers, probe
 from headrace.pipeline.policies.warm_start import initial_policy
-from headrace.pipeline.reporting.console import configure_logging
-from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
+from headrace.pipeline.reporting.console import Progress, ProgressSnapshot, configure_logging
 from headrace.pipeline.run import RunResult, run
 from headrace.pipeline.run_folder.checkpoint import CheckpointError
 from headrace.pipeline.run_folder.names import CONFIGURATION

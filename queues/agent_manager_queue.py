@@ -1,7 +1,7 @@
 """The bounded queue between two stages of one event loop, named after the behaviour id whose items it carries.
 
-`shared_sender` and `shared_receiver` do the same across processes; `ends` defines the interface that stages see in both
-cases. Call all methods from the event loop's thread.
+`shared_queue` has the same across processes; `ends` defines the interface that stages see in both cases. Call all
+methods from the event loop's thread.
 
 Waiting tasks are served in order of arrival. An item (or free space) for the first task in line is *promised* to that
 task and stays in the queue until the task runs. No other task can overtake that task, and a cancelled task passes its
@@ -123,7 +123,11 @@ class AgentManagerQueue(Generic[T]):
         if len(self._items) + self._putters.promised >= self.maxlen:
             if self.overflow == "wait":
                 raise QueueFull(f"queue {self.name!r} is full ({self.maxlen} items)")
-            self._drop_oldest()
+            # A promise to a waiting getter means "the oldest item when you run", so it stays valid after a replacement.
+            oldest = self._items.popleft()
+            self._replaced += 1
+            if self._on_replaced is not None:
+                self._on_replaced(oldest)
         self._append(item)
 
     def get_nowait(self) -> T:
@@ -223,13 +227,6 @@ class AgentManagerQueue(Generic[T]):
         if self._putters.waiters or self._closed:
             self._serve()
         return item
-
-    def _drop_oldest(self) -> None:
-        # A promise to a waiting getter means "the oldest item when you run", so it remains valid after the replacement.
-        oldest = self._items.popleft()
-        self._replaced += 1
-        if self._on_replaced is not None:
-            self._on_replaced(oldest)
 
     def _serve(self) -> None:
         """Promise items and free space to the first tasks in line, and dismiss tasks that would wait forever."""

@@ -2,15 +2,18 @@
 
 The header consists of dicts, lists, strings and numbers, so msgpack can write it. It gives each array's offset, dtype
 and shape, so `build` needs only the header and one buffer. Nothing is pickled.
+
+`pack` and `unpack` convert plain data to msgpack for internal use, and preserve non-UTF-8 paths and lone surrogates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
+import msgpack
 import numpy as np
 
 from headrace.queues.errors import ShapeError
@@ -196,3 +199,7 @@ def _numbered(parts: Sequence[PolicyQuestion | PolicyAnswer]) -> list[tuple[str,
 def _group(named: Mapping[str, Array], group: str) -> Columns:
     prefix = f"{group}/"
     return {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
+
+
+pack = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogatepass")
+unpack = partial(msgpack.unpackb, raw=False, strict_map_key=False, unicode_errors="surrogatepass")

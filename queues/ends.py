@@ -1,8 +1,8 @@
 """The two ends of a queue as stages see them, and base classes for the ends of queues between processes.
 
 Stages are typed against `Sender` and `Receiver`. A stage therefore does not know whether a queue stays within one event
-loop (`agent_manager_queue`), crosses to another process through shared memory (`shared_sender`, `shared_receiver`), or
-is carried by calls to whichever end can be called (`pull`, `push`).
+loop (`agent_manager_queue`), crosses to another process through shared memory (`shared_queue`), or is carried by calls
+to whichever end can be called (`call_queue`).
 
 Those calls may arrive in another thread's event loop, so they can be answered while a stage computes; `call_in_loop`
 passes work from one loop to the other.

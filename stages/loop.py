@@ -139,7 +139,14 @@ class StageRunner(Generic[In, Out]):
 
     async def _handle(self, item: In | Barrier) -> None:
         if isinstance(item, Barrier):
-            await self._pass_barrier(item)
+            # Parts saved at the same barrier belong to the same point in the stream (docs/decisions/044). With several
+            # actors, the first barrier with a number marks the cut; later barriers with that number belong to it.
+            if item.number > self._barrier_seen:
+                self._barrier_seen = item.number
+                with _naming(self.context, f"{SAVING} {item.number}"):
+                    self._hooks.save_part(self.context.name, item.number, self.stage.state_dict())
+                if not self._ends_barriers:
+                    await self._sender.put(item)
             return
         if self._behaviors is not None and _behavior(item) not in self._behaviors:
             await self._sender.put(item)
@@ -197,17 +204,6 @@ class StageRunner(Generic[In, Out]):
                 self._items,
                 self._blocked,
             )
-
-    # Parts saved at the same barrier belong to the same point in the stream (docs/decisions/044).
-    async def _pass_barrier(self, barrier: Barrier) -> None:
-        # With several actors, the first barrier with a number marks the cut; later barriers with that number belong to
-        # it.
-        if barrier.number > self._barrier_seen:
-            self._barrier_seen = barrier.number
-            with _naming(self.context, f"{SAVING} {barrier.number}"):
-                self._hooks.save_part(self.context.name, barrier.number, self.stage.state_dict())
-            if not self._ends_barriers:
-                await self._sender.put(barrier)
 
 
 async def run_source(source: Source[Out], sender: ItemSink[Out], context: StageContext) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from headrace.pipeline.control.messages import CreditRequest, Grant
-from headrace.pipeline.flow.credits import CreditLedger
+from headrace.pipeline.control import CreditRequest, Grant
+from headrace.pipeline.flow import CreditLedger
 
 
 class AuditedLedger(CreditLedger):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from headrace.config.host_kinds import HOST_KINDS, HostKind
-from headrace.pipeline.control.channel import LocalControl, local_pair
+from headrace.pipeline.control import LocalControl, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges, LocalFeed
 from headrace.pipeline.hosts.run_host import build_host, serve
 from headrace.queues.agent_manager_queue import AgentManagerQueue

@@ -17,7 +17,7 @@ from headrace.stages.environments.engines.group import GameGroup
 from headrace.stages.environments.engines.transport import ConnectionClosed, Transport
 from headrace.stages.environments.engines.unity.game import UnityGame
 from headrace.stages.environments.engines.unity.messages import OK, RESET, UnityMessageProto, UnityOutputProto
-from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
+from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 from headrace.stages.restarts import RestartBudget
 
 WALKER = "Walker?team=0"

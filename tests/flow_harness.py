@@ -28,7 +28,7 @@ from headrace.pipeline.common import global_state_guard
 from headrace.pipeline.hosts.run_host import build_host
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.reporting.progress import Progress
+from headrace.pipeline.reporting.console import Progress
 from headrace.pipeline.roles.actor import ActorHost
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.queues.messages import Assignment, TrajectoryBatch

@@ -9,10 +9,14 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from headrace.stages.environments.engines.godot.announcement import AgentSpaces, behavior_spec, read_announcement
-from headrace.stages.environments.engines.godot.messages import AgentColumns, read_message
-from headrace.stages.environments.engines.open_protocol.columns import read_state
-from headrace.stages.environments.engines.open_protocol.messages import decode, read_hello
+from headrace.stages.environments.engines.godot.messages import (
+    AgentColumns,
+    AgentSpaces,
+    behavior_spec,
+    read_announcement,
+    read_message,
+)
+from headrace.stages.environments.engines.open_protocol.messages import decode, read_hello, read_state
 from headrace.stages.trainer.imitation import load_demonstrations
 
 GODOT_SPACES: dict[str, Any] = {"obs": {"space": "box", "size": [2]}, "mood": {"space": "discrete", "size": 3}}

@@ -49,15 +49,13 @@ from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.queues.errors import SpecError, StreamError
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.queues.stream_format import FRAME, MAGIC, PREAMBLE, VERSION, checksum, column_table
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import FRAME, MAGIC, PREAMBLE, VERSION, StreamReader, checksum, column_table
 from headrace.stages.environments.engines.errors import GameRefused, MessageError
-from headrace.stages.environments.engines.godot.announcement import BadAnnouncement
-from headrace.stages.environments.engines.godot.messages import WrongColumn
+from headrace.stages.environments.engines.godot.messages import BadAnnouncement, WrongColumn
 from headrace.stages.environments.engines.unity import messages
-from headrace.stages.environments.engines.unity.handshake import check, read_greeting
+from headrace.stages.environments.engines.unity.messages import check, read_greeting
 from headrace.stages.environments.engines.unity.png import PngError, decode_into, encode_png
-from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
+from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 from headrace.stages.errors import StageError
 from headrace.stages.policy import design_of, policy_layout
 from headrace.stages.policy.onnx.graph import ModelProto

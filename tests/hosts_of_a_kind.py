@@ -16,7 +16,7 @@ from scripted_host import ANSWERS, CLOSED, item_of, words_of
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
-from headrace.pipeline.control.messages import ControlMessage, LogLine, OpenEdge
+from headrace.pipeline.control import ControlMessage, LogLine, OpenEdge
 from headrace.pipeline.hosts.protocol import Feed, HostFactory, HostHandle, HostPlan
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Message

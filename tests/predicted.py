@@ -11,9 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from onnx_samples import update_for
 
 from headrace.config import BehaviorSettings, ObservationSettings
-from headrace.pipeline.policies.export import export_policy
+from headrace.pipeline.policies.export import OnnxExporter, export_policy
 from headrace.pipeline.policies.model_files import ModelFile, read_model
-from headrace.pipeline.policies.onnx_export import OnnxExporter
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.policy import PolicyDesign
 from headrace.stages.policy.memories import nothing_recalled

@@ -22,8 +22,7 @@ from queue_conformance import numbered
 from headrace.queues.links import LinkEnd
 from headrace.queues.messages import Message
 from headrace.queues.platform import Segment
-from headrace.queues.shared_receiver import SharedReceiver
-from headrace.queues.shared_sender import SharedSender
+from headrace.queues.shared_queue import SharedReceiver, SharedSender
 
 _ROOT = Path(__file__).parent.parent
 

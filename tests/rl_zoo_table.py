@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.config.legacy.rl_zoo import keys
-from headrace.config.legacy.rl_zoo.writing import in_words
+from headrace.config.legacy.rl_zoo.conversion import in_words
 from headrace.config.load import convert
 from headrace.config.yaml_reader import read_file
 

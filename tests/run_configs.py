@@ -39,7 +39,7 @@ def volley(**changes: Any) -> Plain:
 
     The game is made by its class: of `kind: builtin` there would be a film at the end, which takes a second.
     """
-    game = "headrace.stages.games.volley.group:VolleyGroup"
+    game = "headrace.stages.games.volley:VolleyGroup"
     plain: Plain = {
         "environment": {"kind": "gymnasium", "factory": game, "num_envs": 16, "options": {"points_to_win": 1}},
         "env_settings": {"seed": 5},

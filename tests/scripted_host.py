@@ -16,7 +16,7 @@ from typing import Any
 
 from queue_conformance import assert_equal_batches, number_of, numbered
 
-from headrace.pipeline.control.messages import CreditsReturned, LogLine, OpenEdge
+from headrace.pipeline.control import CreditsReturned, LogLine, OpenEdge
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier, Message, TrajectoryBatch

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from headrace.queues.links import make_link
+from headrace.queues.links import LinkSpec, make_link
 from headrace.queues.messages import Barrier, Message
-from headrace.queues.shared_receiver import SharedReceiver
-from headrace.queues.shared_sender import SharedSender
-from headrace.queues.slabs import LinkSpec
+from headrace.queues.shared_queue import SharedReceiver, SharedSender
 
 SLAB = 4096
 """Bytes of a slab in these tests: a page, so that pools of whole slabs have no gaps."""

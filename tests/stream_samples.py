@@ -11,8 +11,7 @@ import numpy as np
 from headrace.queues import codec
 from headrace.queues.messages import Array, Barrier, Message, PolicyUpdate, StepBatch, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.queues.stream_format import FRAME, TRAILER, StreamHeader, unpack_arrays, unpack_payload
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import FRAME, TRAILER, StreamHeader, StreamWriter, unpack_arrays, unpack_payload
 
 SPEC = BehaviorSpec(
     "Ball?team=0",

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from headrace.config.errors import KeyPath, Mistake
 from headrace.config.legacy import outdated_keys
-from headrace.config.legacy.flat_block import DISTINCTIVE, convert_block
-from headrace.config.legacy.flat_file import DEFAULT, convert_sections, in_order
+from headrace.config.legacy.flat_file import DEFAULT, DISTINCTIVE, convert_block, convert_sections, in_order
 from headrace.config.legacy.old_values import Notes, OldValue, SourceLocation, Target
-from headrace.config.legacy.parameters import (
+from headrace.config.legacy.outdated_keys import (
     convert_curriculum,
     convert_samplers,
     curricula_in,
@@ -23,7 +22,7 @@ from headrace.config.legacy.parameters import (
 )
 from headrace.config.legacy.rllib import convert_rllib, is_rllib
 from headrace.config.run_config import RunConfig
-from headrace.config.schema_lookup import fields_of, is_inside
+from headrace.config.validation import fields_of, is_inside
 from headrace.config.yaml_reader import Document
 
 _PARAMETERS = "environment_parameters"
@@ -154,7 +153,11 @@ class _Conversion:
     def convert(self, kind: Kind) -> None:
         """Convert everything except `environment_parameters`, and collect its curricula and samplers."""
         if kind == "curricula":
-            self._take_curricula()
+            message = "the file contains only lessons, so behaviours learn with the defaults; see --curriculum"
+            self._notes.warn(self._whole, "behaviors", message)
+            for name, old in curricula_in(self._whole).items():
+                self._top.put_at(("behaviors", name), {"trainer_type": "ppo"}, old)
+                self.curricula.append((name, old, True))
         elif kind == "samplers":
             self._take_samplers()
         elif kind == "rllib":
@@ -175,13 +178,6 @@ class _Conversion:
         if target.data or isinstance(written, dict):
             self._top.data[_PARAMETERS] = target.data
         return self._top.data
-
-    def _take_curricula(self) -> None:
-        message = "the file contains only lessons, so behaviours learn with the defaults; see --curriculum"
-        self._notes.warn(self._whole, "behaviors", message)
-        for name, old in curricula_in(self._whole).items():
-            self._top.put_at(("behaviors", name), {"trainer_type": "ppo"}, old)
-            self.curricula.append((name, old, True))
 
     def _take_samplers(self) -> None:
         message = "the file contains only samplers, so behaviours learn with the defaults; see --sampler"
@@ -205,7 +201,14 @@ class _Conversion:
             elif key in outdated_keys.HARDWARE:
                 outdated_keys.convert_hardware(key, old, self._top.data, self._notes)
             elif key in ("curriculum", "parameter_randomization"):
-                self._take_parameters(key, old)
+                below = ".<name>.curriculum" if key == "curriculum" else ""
+                self._notes.warn(old, key, f"is now '{_PARAMETERS}{below}'")
+                if key == "parameter_randomization":
+                    self.samplers.append(old)
+                elif isinstance(old.value, dict):
+                    self.curricula += [(name, inner, False) for name, inner in old.items()]
+                else:
+                    self._notes.wrong(old, "is not valid; expected a map of behaviours and their curricula")
             elif key not in sections and key not in self._top.data:
                 self._top.data[key] = old.value
         outdated_keys.write_into_blocks(moved, self._top.data, self._notes)
@@ -242,13 +245,3 @@ class _Conversion:
                 old = block.at("curriculum")
                 self._notes.warn(old, "curriculum", f"is now '{_PARAMETERS}.<name>.curriculum'")
                 self.curricula.append((name, old, False))
-
-    def _take_parameters(self, key: str, old: OldValue) -> None:
-        below = ".<name>.curriculum" if key == "curriculum" else ""
-        self._notes.warn(old, key, f"is now '{_PARAMETERS}{below}'")
-        if key == "parameter_randomization":
-            self.samplers.append(old)
-        elif isinstance(old.value, dict):
-            self.curricula += [(name, inner, False) for name, inner in old.items()]
-        else:
-            self._notes.wrong(old, "is not valid; expected a map of behaviours and their curricula")

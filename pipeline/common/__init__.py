@@ -1,1 +1,1 @@
-"""Modules that all pipeline packages share: the run's graph, lessons, errors, seeds, output, processes, signals."""
+"""Modules that all pipeline packages share: the run's graph, errors, seeds, output, processes, signals."""

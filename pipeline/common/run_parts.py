@@ -3,7 +3,7 @@
 A part is one module, `pipeline/parts/<name>.py`, with a class for each side: main's event loop, its own host, its
 additions to actor and learner hosts, the live page. A part is a folder with a module per side if the sides are long, or
 if only one of them imports torch. A run without the part needs none of this, so deleting the module and its entry here
-leaves other runs intact. Only the part's messages (`control/messages.py`), YAML keys and stages remain, without effect.
+leaves other runs intact. Only the part's messages (`pipeline/control.py`), YAML keys and stages remain, without effect.
 
 The table names code as `module:Class` strings, and only the process that runs the code imports it: a learner needs no
 environment library, and an actor no torch.
@@ -48,7 +48,7 @@ class RunPartKind:
     actor: str = ""
     """`module:Class` of a `pipeline.roles.actor.ActorPart`; empty if actors need no code."""
     learner: str = ""
-    """`module:Class` of the object that `pipeline/roles/{training,learner}.py` create for a trainer with the part;
+    """`module:Class` of the object that `pipeline/roles/learner.py` creates for a trainer with the part;
     empty if there is none.
     """
     page: str = ""
@@ -86,14 +86,14 @@ RUN_PARTS: Table[RunPartKind] = Table(
     exhibition=RunPartKind(
         lambda config: config.monitor is not None,
         main=f"{_PARTS}.exhibition.page:RunGameMessages",
-        actor=f"{_PARTS}.exhibition.actor:PlayInRun",
+        actor=f"{_PARTS}.exhibition.hosted_game:PlayInRun",
         page=f"{_PARTS}.exhibition.page:game_of",
         roles={"exhibition": HostRole(f"{_PARTS}.exhibition.host:ExhibitionHost")},
     ),
     replay_shards=RunPartKind(
         lambda config: config.pipeline.hosts.replay.kind is not None,
-        main=f"{_PARTS}.replay_shards.main:ReplayShards",
-        learner=f"{_PARTS}.replay_shards.learner:ShardEdges",
+        main=f"{_PARTS}.replay_shards.queues:ReplayShards",
+        learner=f"{_PARTS}.replay_shards.queues:ShardEdges",
         # A shard's limit must expire before that of its learner: the learner waits for its shards and would be blamed.
         roles={
             "replay_shard": HostRole(

@@ -15,7 +15,7 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.graph import actor_names, acts, learner_name
 from headrace.pipeline.common.process import usable_cores
-from headrace.pipeline.hosts.failures import how_it_ended
+from headrace.pipeline.hosts.protocol import how_it_ended
 from headrace.pipeline.hosts.spawn import ChildProcess
 
 log = logging.getLogger(__name__)

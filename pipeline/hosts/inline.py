@@ -10,8 +10,7 @@ from typing import Any
 
 from headrace.config import RunConfig
 from headrace.pipeline.common.loop_watch import describe_holder
-from headrace.pipeline.control.channel import ControlEnd, local_pair
-from headrace.pipeline.control.messages import OpenEdge
+from headrace.pipeline.control import ControlEnd, OpenEdge, local_pair
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.ends import Receiver, Sender

@@ -15,10 +15,8 @@ from typing import Any
 
 from headrace.paths import on_linux
 from headrace.queues.ends import Receiver, Sender
-from headrace.queues.links import LinkEnd, make_link
-from headrace.queues.shared_receiver import SharedReceiver
-from headrace.queues.shared_sender import SharedSender
-from headrace.queues.slabs import LinkSpec
+from headrace.queues.links import LinkEnd, LinkSpec, make_link
+from headrace.queues.shared_queue import SharedReceiver, SharedSender
 
 SPARE_SLABS = 2
 """Number of slabs in addition to the queue's bound, for batches that the consumer holds while it works."""

@@ -22,8 +22,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import actor_names, decides_centrally, learner_name
 from headrace.pipeline.common.process import describe_limit
-from headrace.pipeline.control.channel import SocketControl
-from headrace.pipeline.control.messages import ControlMessage, HostFailed, HostFinished, OpenEdge
+from headrace.pipeline.control import ControlMessage, HostFailed, HostFinished, OpenEdge, SocketControl
 from headrace.pipeline.hosts.early_children import learner_processes, most_learner_processes, take_child
 from headrace.pipeline.hosts.links import HostLinks, policy_link, trajectory_link
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
@@ -32,8 +31,7 @@ from headrace.pipeline.hosts.spawn import ChildProcess
 from headrace.queues.ends import Receiver, Sender
 from headrace.queues.links import LinkEnd
 from headrace.queues.platform import Segment, connected_pair, write_ticket
-from headrace.queues.shared_receiver import SharedReceiver
-from headrace.queues.shared_sender import SharedSender
+from headrace.queues.shared_queue import SharedReceiver, SharedSender
 
 SOCKETS_CLOSE_S = 1.0
 """Seconds within which a dead process's sockets close, unless its forks still hold them. Closing takes

@@ -25,13 +25,11 @@ from headrace.paths import on_linux
 from headrace.pipeline.common.output import EveryRecord, complain
 from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.common.run_parts import host_role
-from headrace.pipeline.control.channel import ControlEnd, SocketControl
-from headrace.pipeline.control.messages import LogLine
-from headrace.pipeline.hosts.failures import describe_failure
+from headrace.pipeline.control import ControlEnd, LogLine, SocketControl
 from headrace.pipeline.hosts.links import ProcessEdges
 from headrace.pipeline.hosts.parent_death import HostLifeline
-from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork
-from headrace.queues.packing import unpack
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork, describe_failure
+from headrace.queues.codec import unpack
 from headrace.queues.platform import open_socket, take_over
 from headrace.stages.errors import is_failure
 from headrace.stages.loading import load_attribute

@@ -21,14 +21,14 @@ from typing import Any
 
 from headrace.pipeline.common.loop_watch import own_frames
 from headrace.pipeline.common.process import let_child_find_us, start_python, use_one_thread
-from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.control import HostFailed
 from headrace.pipeline.hosts.crash_file import RAISED, CrashFile
-from headrace.pipeline.hosts.failures import crashed, how_it_ended
 from headrace.pipeline.hosts.parent_death import ASK, DUMP, END, LENGTH
 from headrace.pipeline.hosts.process_cleanup import end_left_behind, new_mark, sweep_after_this_process
+from headrace.pipeline.hosts.protocol import crashed, how_it_ended
 from headrace.pipeline.hosts.sweeper import VARIABLE
 from headrace.process_tree import ProcessTree
-from headrace.queues.packing import pack
+from headrace.queues.codec import pack
 from headrace.queues.platform import Segment, hand_over
 from headrace.startup_context import socket_pair, startup_context
 

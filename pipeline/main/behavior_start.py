@@ -18,12 +18,11 @@ from headrace.pipeline.common.graph import GHOST, LEAGUE
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.hosts.early_children import dismiss_early
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath, drain
+from headrace.pipeline.main.behavior import BehaviorState, SharedPlay, TrajectoryPath, drain
 from headrace.pipeline.main.fixed_settings import check_fixed_spec
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run
 from headrace.pipeline.main.self_play import SelfPlay
-from headrace.pipeline.main.shared_stage import SharedPlay
 from headrace.pipeline.policies.inference import CountingStage, policy_file
 from headrace.pipeline.policies.model_files import read_policy_update
 from headrace.pipeline.roles.stages import LOCAL_BOUND, Runner
@@ -84,7 +83,10 @@ class BehaviorStarter:
         if slot is None:
             return
         if self._run.shutdown.begun:
-            await self._drain_unlearned(spec.name)
+            # Drain the queue of a behaviour that first appears while the run is ending, because actors wait for it.
+            if spec.name not in self.behaviors and spec.name not in self._unlearned:
+                self._unlearned.add(spec.name)
+                self._start(drain(await self._launcher.gather(spec.name)))
             return
         log.info("Connected new brain: %s", spec.behavior_id)
         await self._open_for(slot, spec)
@@ -127,12 +129,6 @@ class BehaviorStarter:
         """Return the reports of all leagues: self-play, brains against brains, and leagues with several learners."""
         found = self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
         return found | self._run.parts.merged(lambda part: part.league_reports())
-
-    async def _drain_unlearned(self, name: str) -> None:
-        """Drain the queue of a behaviour that first appears while the run is ending, because actors wait for it."""
-        if name not in self.behaviors and name not in self._unlearned:
-            self._unlearned.add(name)
-            self._start(drain(await self._launcher.gather(name)))
 
     def heartbeat(self, slot: ActorSlot) -> None:
         """Handle an actor's sign of life, which arrives only after the actor has announced all its initial ids.

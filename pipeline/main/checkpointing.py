@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import MAIN, TRAINER, learner_name, part_name, saved_shards
-from headrace.pipeline.control.messages import (
+from headrace.pipeline.control import (
     BeginCheckpoint,
     ExportFailed,
     FolderMoved,
@@ -30,11 +30,10 @@ from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.behavior_start import BehaviorStarter
 from headrace.pipeline.main.fixed_settings import FIXED, fixed_by
 from headrace.pipeline.main.run_part import Run
-from headrace.pipeline.policies.onnx_export import copy_final_model
+from headrace.pipeline.policies.export import copy_final_model
 from headrace.pipeline.reporting.league_files import write_leagues
 from headrace.pipeline.run_folder.atomic_files import FileGuard
-from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
-from headrace.pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
+from headrace.pipeline.run_folder.checkpoint import PATIENCE_S, CheckpointAssembler, newest_checkpoint
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 from headrace.startup_context import shown

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from headrace.config.errors import nowhere
 from headrace.config.validation import check
-from headrace.pipeline.control.messages import Hold, LearnerReady, SetHyperparameter
+from headrace.pipeline.control import Hold, LearnerReady, SetHyperparameter
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.checkpointing import SavedRun
 

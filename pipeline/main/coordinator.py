@@ -1,9 +1,9 @@
 """Main: handles messages from hosts, and starts and ends the run.
 
 This module decides nothing about learning. The other modules in this folder serve every run: `launcher` starts and
-connects hosts and sends messages to actors, `behavior_start` starts a behaviour when it first appears, `pipeline/flow/`
-grants credits, `checkpointing` assembles checkpoints, `shutdown` ends the run, `behavior` holds the stages in main, and
-`host_watch` starts actors, listens to hosts, and handles hosts that end or fall silent. Features that only some runs
+connects hosts and sends messages to actors, `behavior_start` starts a behaviour when it first appears, `flow` grants
+credits, `checkpointing` assembles checkpoints, `shutdown` ends the run, `behavior` holds the stages in main, and
+`HostWatch` starts actors, listens to hosts, and handles hosts that end or fall silent. Features that only some runs
 have are parts (`common/run_parts.py`). This module wires all of them and dispatches each message.
 """
 
@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import Self
 
 from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline import control as control
 from headrace.pipeline.common.graph import MAIN, actor_names, learner_name
 from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.common.process import ProcessUsage
 from headrace.pipeline.common.run_parts import host_role
-from headrace.pipeline.control import messages as control
-from headrace.pipeline.control.messages import (
+from headrace.pipeline.control import (
     HostFailed,
     HostFinished,
     LearnerReady,
@@ -31,21 +31,18 @@ from headrace.pipeline.control.messages import (
     StatisticsReport,
     Stop,
 )
-from headrace.pipeline.flow.control import FlowControl
-from headrace.pipeline.hosts.failures import how_it_ended
-from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.flow import FlowControl
+from headrace.pipeline.hosts.protocol import HostHandle, how_it_ended
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.behavior_start import BehaviorStarter
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.controls import RunControls
-from headrace.pipeline.main.guarded import GuardedTasks
-from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher
+from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher, RunningHosts
 from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.shutdown import SOURCES_SHARE, EarlyEnd, Shutdown
-from headrace.pipeline.main.supervision import Role, Silence, Supervisor
-from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
+from headrace.pipeline.main.supervision import GuardedTasks, Role, Silence, Supervisor
+from headrace.pipeline.reporting.console import Progress, ProgressSnapshot
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.reporting.writers import open_writers
@@ -164,7 +161,7 @@ class HostWatch:
         """
         self._run.supervisor.ended(host.plan.name)
         name = host.plan.name
-        how = self._reasons.pop(name, "") or _how_it_ended(status)
+        how = self._reasons.pop(name, "") or (how_it_ended(status) + ("" if status else " before the run was over"))
         if not said_goodbye and (sharers := self._run.running.sharers(host)):
             how += f", and with it {', '.join(sharers)}"
         part = self._run.parts.of_role(host.plan.role)
@@ -215,10 +212,6 @@ class HostWatch:
         if not self._run.shutdown.begun:
             text = f"{name} ended in the middle of the run: its consumer is gone."
             self._run.shutdown.fail(HostFailed(text, "", name))
-
-
-def _how_it_ended(status: int) -> str:
-    return how_it_ended(status) + ("" if status else " before the run was over")
 
 
 # Starting hosts, and replacing lost ones.
@@ -512,7 +505,11 @@ class Coordinator:
             case control.PolicyExported() | control.ExportFailed():
                 self.checkpointing.exported(message)
             case control.LogLine():
-                self._on_log_line(host, message)
+                # Log a warning about the environment only once, although every actor sends it.
+                name = host.plan.name
+                shared = message.level == logging.WARNING and message.logger.startswith(OF_ENVIRONMENTS)
+                if not shared or self._first_to_warn.setdefault(message.text, name) == name:
+                    logging.getLogger(message.logger).log(message.level, "%s", message.text)
             case control.EpochEnded():
                 self.reporter.record_epoch(message)
             case control.SourceEnded():
@@ -533,13 +530,6 @@ class Coordinator:
         ):
             self.checkpointing.go_on()
             self.reporter.go_on()
-
-    def _on_log_line(self, host: HostHandle, line: control.LogLine) -> None:
-        """Log a host's record; log a warning about the environment only once, although every actor sends it."""
-        name = host.plan.name
-        shared = line.level == logging.WARNING and line.logger.startswith(OF_ENVIRONMENTS)
-        if not shared or self._first_to_warn.setdefault(line.text, name) == name:
-            logging.getLogger(line.logger).log(line.level, "%s", line.text)
 
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.behaviors

@@ -24,12 +24,11 @@ from headrace.config.section_checks import lacking_programs, persons_in
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import ACTOR, acts
-from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.control import HostFailed
 from headrace.pipeline.main.fixed_settings import check_settings
 from headrace.pipeline.main.self_play import check_samplers
-from headrace.pipeline.policies.brains import check_brains
 from headrace.pipeline.policies.export import NEWEST, check_undamaged
-from headrace.pipeline.policies.inference import plays_given_models
+from headrace.pipeline.policies.inference import check_brains, plays_given_models
 from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
 from headrace.pipeline.policies.warm_start import initial_policy
 from headrace.pipeline.reporting.writers import check_writers
@@ -145,7 +144,7 @@ def _unusable_names(config: RunConfig) -> Iterator[str]:
 def _missing_streams(config: RunConfig) -> Iterator[str]:
     if config.replay is None:
         return
-    from headrace.stages.replay.source import recorded_edge
+    from headrace.stages.replay import recorded_edge
 
     try:
         recorded_edge(config.replay.streams)
@@ -193,7 +192,7 @@ def _missing_persons(config: RunConfig) -> Iterator[str]:
     found = persons_in(config)
     if not found:
         return
-    from headrace.stages.exhibition.making import why_not_shown
+    from headrace.stages.exhibition.film import why_not_shown
 
     where = f"{dotted(found[0][0])}.brain: 'player'"
     if refused := why_not_shown(config):

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from headrace.pipeline.common.run_parts import RUN_PARTS, wanted_sides
-from headrace.pipeline.control.messages import ControlMessage
-from headrace.pipeline.flow.control import FlowControl
+from headrace.pipeline.control import ControlMessage
+from headrace.pipeline.flow import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState
-from headrace.pipeline.main.guarded import GuardedTasks
-from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher
+from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher, RunningHosts
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.running_hosts import RunningHosts
-from headrace.pipeline.main.supervision import Supervisor
+from headrace.pipeline.main.supervision import GuardedTasks, Supervisor
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import Runner, StageHost

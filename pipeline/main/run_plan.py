@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 
 from headrace.config import RunConfig
-from headrace.config.file_names import file_name
 from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.paths import file_name
 from headrace.pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.policies.ml_agents import left_checkpoint
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder
-from headrace.stages.replay.source import TRAINER_EDGE, recorded_behaviors, recorded_edge
+from headrace.stages.replay import TRAINER_EDGE, recorded_behaviors, recorded_edge
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 Processes pay off if the machine has a second core. Several actors pay off if an environment's instances step one after
 another, the steps are slow, and there are free cores. The actors share the configured number of instances, so that
-learning does not depend on the machine. A separate process measures the time of a step before the run. A resumed run
-keeps the choices in its folder's configuration.
+learning does not depend on the machine. A separate process measures the time of a step before the run: `probe` calls a
+function there with the run's configuration (`pipeline/roles/probe.py`). A resumed run keeps the choices in its folder's
+configuration.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -19,13 +21,17 @@ from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import acts, decides_centrally, league_seats, placements_after
 from headrace.pipeline.common.process import usable_cores
-from headrace.pipeline.main.probe import ProbeError, probe
+from headrace.pipeline.control import HostFailed, ProbeAnswer, ProbeRequest
+from headrace.pipeline.hosts.links import HostLinks
+from headrace.pipeline.hosts.process import ProcessHost, start_process
+from headrace.pipeline.hosts.protocol import HostPlan, how_it_ended
 from headrace.pipeline.roles.sizes import kind_of_trainer
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.environments.factory import no_screen
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.pacing import rows_per_update
 from headrace.startup_context import absolute
+from headrace.stop_requests import cleaned_up_by
 
 log = logging.getLogger(__name__)
 
@@ -263,7 +269,7 @@ def for_viewers(config: RunConfig) -> RunConfig:
         )
     if persons_in(config):
         raise RunError(f"{option}: brain 'player' plays on the live page, which shows the game; omit one of the two")
-    from headrace.stages.exhibition.making import for_one_film, for_one_window
+    from headrace.stages.exhibition.film import for_one_film, for_one_window
 
     try:
         arranged = for_one_window(config) if settings.watch else for_one_film(config)
@@ -286,3 +292,53 @@ def _tell(before: RunConfig, after: RunConfig, option: str) -> None:
     changes += [f"{key}: {value}" for key, value in options.items() if before_options.get(key) != value]
     if changes:
         log.info("For %s: %s.", option, ", ".join(changes))
+
+
+_START_S = 60.0
+"""Seconds that the process may take to start and to import its modules."""
+
+
+class ProbeError(Exception):
+    """A probe gave no answer; the message says why."""
+
+
+def probe(config: RunConfig, function: str, *arguments: Any, timeout_s: float) -> tuple[Any, ...]:
+    """Call an async function with a configuration and more arguments; return the items of its result.
+
+    Call this in a thread without a running event loop. If the thread is abandoned, the process ends.
+
+    Args:
+        config: the function's first argument.
+        function: `module:name`; the function's other arguments and its result's items are msgpack types.
+        arguments: the other arguments.
+        timeout_s: time limit in seconds, in addition to the time that a host may take to start.
+
+    Raises:
+        ProbeError: if the function raises, crashes, or takes too long.
+    """
+    return asyncio.run(_ask(config, ProbeRequest(function, arguments), timeout_s + _START_S))
+
+
+async def _ask(config: RunConfig, request: ProbeRequest, timeout_s: float) -> tuple[Any, ...]:
+    path = None if config.path is None else str(config.path)
+    host = await start_process(HostPlan("probe", "probe", config.to_plain(), path, "", 0), HostLinks())
+    with cleaned_up_by(host.kill):
+        host.control.send(request)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _answer(host)
+        except TimeoutError:
+            raise ProbeError(f"no answer within {timeout_s:g} s: {await host.describe()}") from None
+        finally:
+            host.kill()
+            await host.wait()
+            host.close()
+
+
+async def _answer(host: ProcessHost) -> tuple[Any, ...]:
+    async for message in host.control.receive():
+        if isinstance(message, ProbeAnswer):
+            return message.values
+        if isinstance(message, HostFailed):
+            raise ProbeError(message.message)
+    raise ProbeError(f"its process {how_it_ended(await host.wait())}")

@@ -12,7 +12,7 @@ from headrace.config.errors import KeyPath, dotted
 from headrace.config.opponents import OPPONENT_SAMPLERS
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import GHOST, MAIN, part_name
-from headrace.pipeline.main.shared_stage import SharedState
+from headrace.pipeline.main.behavior import SharedState
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.queues.messages import Matchup

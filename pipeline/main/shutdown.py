@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import actor_names, learner_name
-from headrace.pipeline.control.messages import HostFailed, LearnNoMore, Stop
+from headrace.pipeline.control import HostFailed, LearnNoMore, Stop
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.checkpointing import SavedRun
 from headrace.pipeline.main.run_plan import RunPlan
@@ -205,7 +205,7 @@ class Shutdown:
         """Stop waiting for barriers: let each learner save when it is next free."""
         self._without_barriers = True
         self.moved()
-        left = _and(self._owing)
+        left = ", ".join(sorted(self._owing))
         if left:
             text = "%s did not stop within %.0f s: saving the last checkpoint without it."
             log.warning(text, left, self._sources_s)
@@ -223,10 +223,6 @@ class Shutdown:
         learners = [learner_name(state.behavior) for state in self._behaviors.values() if state.learner is not None]
         dead = any(self._running.has_ended(name) or name == failed_stage for name in learners)
         return bool(learners) and not dead and failed_stage != "trainer"
-
-
-def _and(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
 
 
 # Early ends, before the trainers have completed their steps: on request, at the time limit or at a target rating.

@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from headrace.paths import ROOT
 from headrace.pipeline.monitor.live_run import LiveRun
-from headrace.pipeline.web.site import file_routes, refusal
+from headrace.pipeline.web import file_routes, refusal
 
 PATIENCE_S = 30.0
 """Seconds after which a viewer that does not read is disconnected."""

@@ -126,7 +126,7 @@ class Processes:
         If several learners share a process, only the first has a usage. Hosts in main's process have none.
 
         Args:
-            hosts: the hosts as `state` describes them; `told` is the last report from a host without a `pid` on this
+            hosts: the hosts as `state_of` describes them; `told` is the last report from a host without a `pid` on this
                 machine.
         """
         found = []
@@ -208,7 +208,7 @@ MOST_CELLS = 40
 def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a league report with its results as a matrix. For a league of several learners, return its chart instead.
 
-    The report is a `headrace.stages.ghost.snapshot_ratings.report`. Rows are ranges of the learner's snapshots, or
+    The report is a `headrace.stages.ghost.rating.report`. Rows are ranges of the learner's snapshots, or
     brains if no behaviour learns. Columns are brains and ranges of an opponent's snapshots. A cell is
     [won, drawn, lost] or None.
     """

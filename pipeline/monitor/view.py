@@ -14,15 +14,14 @@ from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, page_routes, run_routes
 from headrace.pipeline.monitor.live_run import curves_of, league_for_page
-from headrace.pipeline.reporting.bottleneck import held_up_by
 from headrace.pipeline.reporting.console import ELO, REWARD
 from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.pictures import grouped, shared_settings
 from headrace.pipeline.reporting.statistics import PIPELINE
+from headrace.pipeline.reporting.time_shares import held_up_by
 from headrace.pipeline.run_folder.folder import find_run, read_configuration
 from headrace.pipeline.run_folder.names import CONFIGURATION
-from headrace.pipeline.web.guards import make_token
-from headrace.pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.web import Site, SiteOptions, make_token
 
 
 class RunInFolder:

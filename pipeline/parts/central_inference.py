@@ -21,10 +21,8 @@ import numpy as np
 from headrace.config import RunConfig
 from headrace.pipeline.common.graph import INFERENCE, actor_names
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import DecideFor, OpenEdge, PolicyKept, Stop
-from headrace.pipeline.hosts.failures import contained
-from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan
+from headrace.pipeline.control import ControlEnd, DecideFor, OpenEdge, PolicyKept, Stop
+from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan, contained
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.policies.inference import acting_design, make_inference_policy, policy_maker

@@ -19,11 +19,16 @@ from headrace.config import (
     UniformSampler,
 )
 from headrace.config.environment_parameters import ParameterValue
-from headrace.pipeline.common.lessons import all_criteria, kept_returns, lessons_of, plain_value
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.stages.environments.parameters import EnvironmentParameters
+from headrace.stages.environments.parameters import (
+    EnvironmentParameters,
+    all_criteria,
+    kept_returns,
+    lessons_of,
+    plain_value,
+)
 from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)

@@ -19,16 +19,12 @@ from typing import Any
 
 from headrace.config import RunConfig
 from headrace.config.fields import Settings
-from headrace.pipeline.common.lessons import final_parameters
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import OpenEdge, PolicyEvaluated, Stop
+from headrace.pipeline.control import ControlEnd, OpenEdge, PolicyEvaluated, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
-from headrace.pipeline.policies.brains import lone_brain
-from headrace.pipeline.policies.export import best_policy, export_policy, read_export, read_score
-from headrace.pipeline.policies.inference import policy_maker
-from headrace.pipeline.policies.onnx_export import OnnxExporter
+from headrace.pipeline.policies.export import OnnxExporter, best_policy, export_policy, read_export, read_score
+from headrace.pipeline.policies.inference import lone_brain, policy_maker
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import checksum_of
@@ -40,7 +36,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import preparing
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.given import identity_of
-from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters, final_parameters
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import EnvironmentEnded, StageError, describe_error
 from headrace.stages.evaluation import EvaluationResult, EvaluationStage

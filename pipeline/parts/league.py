@@ -25,25 +25,22 @@ from headrace.config.league_game import LeagueGame, league_game
 from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import LEAGUE, league_seats
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.control.messages import BeginAnew
+from headrace.pipeline.control import BeginAnew
+from headrace.pipeline.main.behavior import SharedState
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
-from headrace.pipeline.main.shared_stage import SharedState
 from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import ActionBatch, Assignment, Columns, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name
-from headrace.stages.brains import StandIn, make_brain
-from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.brains import BrainRequest, StandIn, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.policy_mapping import MappedPlayer, PolicyMapping, PolicyMappings
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, WrappedGroup
 from headrace.stages.errors import StageError
-from headrace.stages.league.controller import Freeze, LeagueController
-from headrace.stages.league.match_table import MatchTable
+from headrace.stages.league.controller import Freeze, LeagueController, MatchTable, Turns
 from headrace.stages.league.pool import FOLDER, Member, Pool, packed, read_member, unpacked
-from headrace.stages.league.turns import Turns
 from headrace.stages.policy.design import design_of
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.stage import Stage, StageContext

@@ -12,7 +12,7 @@ from typing import Any
 from headrace.config import BehaviorSettings, RunConfig
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import actor_names
-from headrace.pipeline.control.messages import EpisodesScored
+from headrace.pipeline.control import EpisodesScored
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.roles.actor import ActorPart

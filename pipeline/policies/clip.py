@@ -43,9 +43,8 @@ def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export
         )
         return
     from headrace.stages.games.policy_player import PolicyPlayer
-    from headrace.stages.games.volley import ScriptedPlayer, VolleyGroup
-    from headrace.stages.games.volley.clip import write_clip
-    from headrace.stages.games.volley.group import ACTIONS
+    from headrace.stages.games.volley import ACTIONS, ScriptedPlayer, VolleyGroup
+    from headrace.stages.games.volley_clip import write_clip
 
     policy = load_acting_policy(export, config.source_folder)
     path = behavior_folder(run_folder, behavior) / "clip.gif"

@@ -6,9 +6,9 @@ import glob
 import logging
 from pathlib import Path
 
-from headrace.config.file_names import file_name
+from headrace.config.paths import file_name
 from headrace.queues.errors import StreamError
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation import Demonstrations, load_recorded
 from headrace.stages.trainer.imitation.minari_sets import PREFIX
@@ -52,7 +52,10 @@ def write_demos(source: str, target: Path) -> dict[Path, Demonstrations]:
     """
     if not source.startswith(PREFIX) and not Path(source).exists() and not glob.glob(source, recursive=True):
         raise StageError(f"--to-demo {source}: no file or folder matches this path or pattern")
-    behaviors = _recorded_behaviors(source)
+    place = Path(source)
+    files = place.iterdir() if place.is_dir() else map(Path, glob.glob(source, recursive=True))
+    streams = [file for file in files if file.suffix == ".stream" and file.is_file()]
+    behaviors = sorted({spec.name for file in streams for spec in StreamReader(file).header.specs})
     if target.suffix != SUFFIX:
         return _write_each(source, target, behaviors or [Path(source).stem])
     if len(behaviors) > 1:
@@ -83,11 +86,3 @@ def _write(source: str, path: Path, behavior: str) -> Demonstrations:
     demonstrations = load_recorded(source, behavior)
     write_unity_demo(path, demonstrations, behavior)
     return demonstrations
-
-
-def _recorded_behaviors(source: str) -> list[str]:
-    """Return the behaviour names in the headers of a source's streams, or an empty list if it has no streams."""
-    place = Path(source)
-    files = place.iterdir() if place.is_dir() else map(Path, glob.glob(source, recursive=True))
-    streams = [file for file in files if file.suffix == ".stream" and file.is_file()]
-    return sorted({spec.name for file in streams for spec in StreamReader(file).header.specs})

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from headrace.config import NetworkSettings
-from headrace.config.file_names import file_name
+from headrace.config.paths import file_name
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, check_tensors, exports_by_step, is_export, read_tensors
 from headrace.pipeline.run_folder.names import behavior_folder

@@ -16,18 +16,15 @@ import numpy as np
 from headrace.config import Override, RunConfig, load_config
 from headrace.config.brains import LEARNING, PLAYER, SCRIPTED_PLAYERS, kind_of
 from headrace.pipeline.common.errors import CommandError, RunError
-from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
-from headrace.pipeline.policies.league_members import learners_in, members_in, pool_folder
-from headrace.pipeline.policies.model_files import behaviors_in
+from headrace.pipeline.policies.model_files import behaviors_in, learners_in, members_in, pool_folder
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.brains import make_brain
-from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.brains import BrainRequest, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
-from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters, final_parameters
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 from headrace.stages.evaluation.opponents import DrawingPlayer, GreedyPlayer, Player

@@ -13,9 +13,8 @@ from pathlib import Path
 from headrace.config import BehaviorSettings, RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export
-from headrace.pipeline.policies.league_members import learners_in
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
-from headrace.pipeline.policies.model_files import check_spec
+from headrace.pipeline.policies.model_files import check_spec, learners_in
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from headrace.pipeline.common.errors import PredictError, RunError
-from headrace.pipeline.policies.league_members import learners_in
+from headrace.pipeline.policies.model_files import learners_in
 from headrace.pipeline.prediction.policy import LoadedMixture, LoadedPolicy, load_policy
 from headrace.pipeline.run_folder.folder import read_configuration
-from headrace.stages.environments.open_spiel.game import OpenSpielGame, find_game
+from headrace.stages.environments.open_spiel import OpenSpielGame, find_game
 from headrace.stages.errors import StageError
 
 Policy = LoadedPolicy | LoadedMixture | str | os.PathLike[str] | Any

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from headrace.config.errors import suggest
 from headrace.pipeline.common.errors import PredictError, RunError
 from headrace.pipeline.policies.export import Export, is_export, read_export
-from headrace.pipeline.policies.league_members import is_member, league_of, mixture_in
 from headrace.pipeline.policies.model_files import (
     BEST,
     LAST,
@@ -23,7 +22,10 @@ from headrace.pipeline.policies.model_files import (
     check_decides,
     find_model,
     is_choice,
+    is_member,
     is_onnx,
+    league_of,
+    mixture_in,
     read_model,
 )
 from headrace.pipeline.prediction.policy_spaces import PolicySpaces, policy_spaces

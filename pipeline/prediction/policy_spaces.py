@@ -14,7 +14,7 @@ from headrace.config import ObservationSettings
 from headrace.pipeline.common.errors import RunError
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import STEP_MUL, ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environments.spaces.actions import action_mapping
+from headrace.stages.environments.spaces.columns import action_mapping
 from headrace.stages.environments.spaces.observations import ObservationPart, name_of, observation_parts
 from headrace.stages.environments.spaces.own_space import (
     BoxSpace,

@@ -13,12 +13,19 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from headrace.pipeline.control.messages import EpochEnded, PolicyEvaluated
-from headrace.pipeline.reporting.bottleneck import find_bottleneck
-from headrace.pipeline.reporting.console import ELO, EPISODE_LENGTH, REWARD, ConsoleWriter
-from headrace.pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
+from headrace.pipeline.control import EpochEnded, PolicyEvaluated
+from headrace.pipeline.reporting.console import (
+    ELO,
+    EPISODE_LENGTH,
+    REWARD,
+    BehaviorProgress,
+    ConsoleWriter,
+    Progress,
+    ProgressSnapshot,
+    QueueProgress,
+)
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
-from headrace.pipeline.reporting.time_shares import TimeShares
+from headrace.pipeline.reporting.time_shares import TimeShares, find_bottleneck
 from headrace.stages.evaluation.scores import Score
 from headrace.stages.trainer.report import TrainerReport
 

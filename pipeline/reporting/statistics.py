@@ -2,7 +2,7 @@
 
 Every host has one `StatisticsCollector`, to which its stages report. A host other than main `drain`s its collector into
 plain data for the control channel. Main `merge`s the data into its own collector and, at each summary, passes
-`summaries` to the `StatisticsWriter`s: TensorBoard (`tensorboard_writer`), the console (`console`) and custom writers
+`summaries` to the `StatisticsWriter`s: TensorBoard (`writers`), the console (`console`) and custom writers
 named as `module:Class`.
 """
 
@@ -256,18 +256,15 @@ class StatisticsCollector:
             if accumulator is None:
                 accumulator = named[name] = _Accumulator(how)
             else:
-                self._warn_mixed(category, name, how, accumulator.how)
+                # Warn once and keep the first `how`, because an odd curve should not stop the training.
+                if (category, name) not in self._mixed:
+                    self._mixed.add((category, name))
+                    text = (
+                        "Statistic %r of %s is reported both as %r and as %r; its summaries use %r. Always report it "
+                        "the same way, or use two names."
+                    )
+                    log.warning(text, name, category, accumulator.how, how, accumulator.how)
         return accumulator
-
-    def _warn_mixed(self, category: str, name: str, how: str, first: str) -> None:
-        """Warn once and keep the first `how`, because an odd curve should not stop the training."""
-        if (category, name) not in self._mixed:
-            self._mixed.add((category, name))
-            text = (
-                "Statistic %r of %s is reported both as %r and as %r; its summaries use %r. Always report it the same "
-                "way, or use two names."
-            )
-            log.warning(text, name, category, first, how, first)
 
     def _warn_not_finite(self, category: str, name: str, value: float) -> None:
         if (category, name) not in self._not_finite:

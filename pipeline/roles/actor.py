@@ -12,10 +12,10 @@ from headrace.config.sections import EnvSettings
 from headrace.pipeline.common.graph import ACTOR, placements_after
 from headrace.pipeline.common.run_parts import wanted_sides
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import (
+from headrace.pipeline.control import (
     BeginCheckpoint,
     BehaviorSeen,
+    ControlEnd,
     ControlMessage,
     CreditRequest,
     Grant,
@@ -25,10 +25,8 @@ from headrace.pipeline.control.messages import (
     SourceEnded,
     Stop,
 )
-from headrace.pipeline.hosts.failures import contained
-from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
-from headrace.pipeline.policies.brains import brain_maker
-from headrace.pipeline.policies.inference import policy_maker
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, contained
+from headrace.pipeline.policies.inference import brain_maker, policy_maker
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.senders import (
     AGENT_PROCESSOR,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from headrace.config import RunConfig
 from headrace.config.environment_kinds import load_entry
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import ProbeAnswer, ProbeRequest
+from headrace.pipeline.control import ControlEnd, ProbeAnswer, ProbeRequest
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import maybe_await
@@ -39,7 +38,7 @@ async def advice_on(config: RunConfig) -> list[str]:
     kind, request = config.environment_kind, EnvironmentRequest(config)
     advice = [] if kind.advice is None else [*load_entry(kind.advice)(request)]
     if config.monitor is not None:
-        from headrace.stages.exhibition.making import make_shown_group, why_not_shown
+        from headrace.stages.exhibition.film import make_shown_group, why_not_shown
 
         if not why_not_shown(config):
             try:

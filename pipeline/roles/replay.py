@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.pipeline.common.graph import TRAINER, learner_name, offline_demonstrations, part_name, placements_after
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, OpenEdge, SourceEnded, Stop
+from headrace.pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, Hold, OpenEdge, SourceEnded, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.senders import AGENT_PROCESSOR, LearnedStepsOnly, Router
@@ -25,7 +24,7 @@ from headrace.queues.messages import Barrier
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest, announced_specs
 from headrace.stages.loop import run_source
-from headrace.stages.replay.source import ReplaySource
+from headrace.stages.replay import ReplaySource
 from headrace.stages.trainer.imitation.loading import needs_spec
 from headrace.stages.trainer.imitation.source import DemonstrationSource
 

@@ -14,10 +14,8 @@ from typing import Any, ClassVar
 
 from headrace.pipeline.common.global_state_guard import guard_global_state, put_back
 from headrace.pipeline.common.process import read_usage
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, Preparing, StatisticsReport
-from headrace.pipeline.hosts.failures import contained, describe_failure, root_cause
-from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
+from headrace.pipeline.control import ControlEnd, HostFailed, HostFinished, OpenEdge, Preparing, StatisticsReport
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, contained, describe_failure, root_cause
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint

@@ -18,12 +18,11 @@ from headrace.queues.columns import Column
 from headrace.queues.ends import ItemSink, ItemSource, Sender
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.queues.stream_format import StreamHeader
-from headrace.queues.stream_writer import StreamWriter, next_stream_path
+from headrace.queues.stream_file import StreamHeader, StreamWriter, next_stream_path
 from headrace.stages.activity import RECORDING, Timings
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import design_of
-from headrace.stages.replay.recorder import GuardedRecorder, Recorder
+from headrace.stages.replay import GuardedRecorder, Recorder
 
 AGENT_PROCESSOR = "agent_processor"
 

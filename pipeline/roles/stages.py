@@ -13,7 +13,7 @@ from headrace.config import STAGE_GROUP, RunConfig, StagePlacement
 from headrace.config.errors import KeyPath
 from headrace.pipeline.common.graph import part_name
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.control.messages import ControlMessage, CreditsReturned, PartFailed
+from headrace.pipeline.control import ControlMessage, CreditsReturned, PartFailed
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, write_part
 from headrace.pipeline.run_folder.lock import HeldFolder

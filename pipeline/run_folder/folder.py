@@ -34,7 +34,7 @@ from typing import Any
 import yaml
 
 from headrace.config.errors import suggest
-from headrace.config.file_names import file_name
+from headrace.config.paths import file_name
 from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
 from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST, RunLock, check_unused, hold

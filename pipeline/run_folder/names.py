@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.config.file_names import file_name
+from headrace.config.paths import file_name
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
 from headrace.pipeline.run_folder.checkpoint import part_file

@@ -1,19 +1,24 @@
-"""A request for actions, which is read from plain data (JSON) and checked against the model's spec."""
+"""A request for actions, which is read from plain data (JSON) and checked against the model's spec, and its refusals.
+
+`refusing` converts refused requests to HTTP responses.
+"""
 
 from __future__ import annotations
 
 import binascii
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from aiohttp import hdrs, web
 from numpy.typing import NDArray
 
 from headrace.config.errors import suggest
+from headrace.pipeline.web import refusal
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.environments.spaces.masks import MaskError, MaskReader
@@ -296,3 +301,30 @@ def _misshapen(spec: ObservationSpec, got: str) -> RequestRefused:
 def _kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "nothing"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
+
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def refusing(handler: Handler, unfit: int = ErrorKind.UNFIT.http) -> Handler:
+    """Wrap a handler to answer a refused request with the refusal's HTTP status.
+
+    Args:
+        handler: the handler, which may raise `RequestRefused`.
+        unfit: the HTTP status for data that does not fit the model.
+    """
+
+    async def respond(request: web.Request) -> web.Response:
+        try:
+            return await handler(request)
+        except web.HTTPUnprocessableEntity as refused:
+            return refusal(unfit, refused.text or refused.reason)
+        except RequestRefused as refused:
+            answer = refusal(unfit if refused.why is ErrorKind.UNFIT else refused.why.http, str(refused))
+            if refused.why in (ErrorKind.OVERLOADED, ErrorKind.FULL):
+                answer.headers[hdrs.RETRY_AFTER] = "1"
+            if refused.why is ErrorKind.ENDING:
+                answer.force_close()
+            return answer
+
+    return respond

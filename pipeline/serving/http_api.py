@@ -14,13 +14,17 @@ from aiohttp import hdrs, web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 
-from headrace.pipeline.serving.action_request import KEYS, MOST_AGENTS, ErrorKind, RequestRefused, read_action_request
-from headrace.pipeline.serving.batcher import ActionAnswer
+from headrace.pipeline.serving.action_request import (
+    KEYS,
+    MOST_AGENTS,
+    ErrorKind,
+    RequestRefused,
+    read_action_request,
+    refusing,
+)
 from headrace.pipeline.serving.kserve import InferRequest, OpenInference, open_inference_routes
-from headrace.pipeline.serving.refusals import refusing
-from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web.guards import bears_token
-from headrace.pipeline.web.site import HEALTH, file_routes, read_json, read_plain
+from headrace.pipeline.serving.service import ActionAnswer, PolicyService
+from headrace.pipeline.web import HEALTH, bears_token, file_routes, read_json, read_plain
 
 STYLE = "/style.css"
 """URL path of the pages' style sheet."""

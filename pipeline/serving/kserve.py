@@ -27,12 +27,12 @@ from headrace.pipeline.serving.action_request import (
     flags,
     make_action_request,
     observation_array,
+    refusing,
     unfit,
 )
-from headrace.pipeline.serving.refusals import refusing
 from headrace.pipeline.serving.served_models import LoadedModel
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web.site import checked, from_json, read_body
+from headrace.pipeline.web import checked, from_json, read_body
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 

@@ -27,9 +27,7 @@ from headrace.pipeline.serving.kserve import (
     RequestedOutput,
 )
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web.connections import within_open_files
-from headrace.pipeline.web.guards import has_token
-from headrace.pipeline.web.site import BODY_S
+from headrace.pipeline.web import BODY_S, has_token, within_open_files
 from headrace.stages.listening import add_grpc_port, find_port
 from headrace.stages.proto_messages import ProtoMessages
 

@@ -16,9 +16,7 @@ from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.kserve_grpc import GrpcServer
 from headrace.pipeline.serving.served_models import ServedModel, load_models
 from headrace.pipeline.serving.service import REFUSED_S, PolicyService
-from headrace.pipeline.web.connections import allow_open_files
-from headrace.pipeline.web.guards import make_token
-from headrace.pipeline.web.site import TRIED_PORTS, Site, SiteOptions
+from headrace.pipeline.web import TRIED_PORTS, Site, SiteOptions, allow_open_files, make_token
 from headrace.stop_requests import AT_ONCE
 
 USUAL_PORT = 8480

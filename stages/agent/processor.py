@@ -1,17 +1,23 @@
-"""The agent processor stage, which turns the steps of many agents into trajectories of single agents."""
+"""The agent processor stage, which turns the steps of many agents into trajectories of single agents.
+
+An `Assembler` turns one behaviour id's steps into closed trajectories.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from headrace.queues.errors import ShapeError
-from headrace.queues.messages import StepBatch, TrajectoryBatch
+from headrace.queues.messages import Array, Columns, Floats, StepBatch, TrajectoryBatch
 from headrace.queues.specs import behavior_name
-from headrace.stages.agent.assembler import Assembler
+from headrace.stages.agent.pages import ClosedTrajectories, EndedEpisodes, Outbox, PageColumn, Pages
 from headrace.stages.errors import StageError
+from headrace.stages.slots import Numbers, Slots, Where, as_slice, enlarged, pick
 from headrace.stages.stage import Stage
 
 
@@ -199,3 +205,654 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
 def _emit(assemblers: Collection[Assembler]) -> list[TrajectoryBatch]:
     batches = [assembler.emit() for assembler in assemblers]
     return [batch for batch in batches if batch is not None]
+
+
+log = logging.getLogger(__name__)
+
+
+class Groups:
+    """The groups that one behaviour id's agents belong to, by slot.
+
+    Attributes:
+        ids: [total] the group in which an agent took its open decision; 0 for none.
+        returns: [total] the sum of the group rewards that an agent has received in its episode.
+        tick: number of the last tick added.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.ids = np.zeros(total, np.int64)
+        self.returns = np.zeros(total, np.float64)
+        self.tick = 0
+        self._parted: list[Numbers] = []
+
+    def enlarge(self, total: int) -> None:
+        """Make room for `total` slots."""
+        self.ids, self.returns = enlarged(self.ids, total), enlarged(self.returns, total)
+
+    def note_closed(self, slots: Numbers, left: Numbers | None = None) -> Columns:
+        """Record that these agents' trajectories close now.
+
+        Args:
+            slots: [k] the agents whose trajectories close.
+            left: slots of the agents that are still playing, if the given agents' episodes end; None if the given
+                agents keep playing.
+
+        Returns:
+            `GROUP_TRAJECTORY_COLUMNS` [k].
+        """
+        ids = self.ids[slots]
+        self._parted.append(ids)
+        goes_on = np.ones(len(ids), np.bool_) if left is None else (ids != 0) & np.isin(ids, self.ids[left])
+        return {"group_ids": ids, "next_ticks": np.full(len(ids), self.tick, np.int64), "group_left": goes_on}
+
+    @property
+    def anyone_parted(self) -> bool:
+        """True if a trajectory has closed since the last call to `forget_parted`."""
+        return bool(self._parted)
+
+    def parted(self, slots: Numbers) -> Numbers:
+        """Return the given agents whose group has closed a trajectory since the last call to `forget_parted`."""
+        ids = self.ids[slots]
+        mates: Numbers = slots[(ids != 0) & np.isin(ids, np.concatenate(self._parted))]
+        return mates
+
+    def forget_parted(self) -> None:
+        """Forget which trajectories have closed, once all teammates' trajectories are cut."""
+        self._parted.clear()
+
+    def of_episodes(
+        self, slots: Numbers, last_rewards: NDArray[np.float32], steps: Numbers, group_left: NDArray[np.bool_]
+    ) -> Columns:
+        """Return the group columns for episodes that have ended.
+
+        A group has ended when none of its agents is still playing. Of the agents whose episodes ended last, the one
+        with the longest episode has `episode_group_over` set, because its return counts as the group's return.
+
+        Args:
+            slots: [e] slots of the agents whose episodes have ended.
+            last_rewards: [e] their groups' rewards for the last step.
+            steps: [e] the number of decisions in each episode.
+            group_left: [e] true for agents whose teammates are still playing.
+
+        Returns:
+            `GROUP_EPISODE_COLUMNS` [e].
+        """
+        ids = self.ids[slots]
+        order = np.lexsort((-steps, ids))
+        over = np.zeros(len(ids), np.bool_)
+        over[order[np.unique(ids[order], return_index=True)[1]]] = True
+        over &= (ids != 0) & ~group_left
+        returns = (self.returns[slots] + last_rewards).astype(np.float32)
+        return {"episode_group_returns": returns, "episode_group_over": over}
+
+
+Stamps = Sequence[Array]
+"""Stamps for a set of decisions: the episode ids; the assignment's generations, opponents and learning flags; and, if
+the behaviour has groups, the group ids."""
+LEARNING = 3
+"""Index of `learning` in the stamps."""
+
+
+_RETURN = np.dtype(np.float64)
+# Zero-dimensional arrays: NumPy takes longer to convert a Python number than to write it to a few slots.
+_NO_RETURN, _NO_STEPS = np.zeros((), _RETURN), np.zeros((), np.int64)
+
+
+class AgentState:
+    """The per-agent arrays of one behaviour id.
+
+    Args:
+        total: number of slots.
+        nowhere: the row that agents without an open decision point to.
+        grouped: true if the agents may be in groups.
+
+    Attributes:
+        cursor: [total] the page row that holds the agent's open decision.
+        episode_ids: [total] the episode that the open decision belongs to.
+        learning: [total] true if the trainer will learn from the open decision.
+        returns: [total] the sum of the episode's rewards so far.
+        steps_before: [total] the number of the episode's decisions in earlier pages.
+        mates: the agents' groups; None if the behaviour has no groups.
+    """
+
+    def __init__(self, total: int, nowhere: Numbers, grouped: bool) -> None:
+        self._nowhere = nowhere
+        self.cursor = np.full(total, nowhere)
+        self.episode_ids = np.zeros(total, np.int64)
+        self.learning = np.zeros(total, np.bool_)
+        self.returns = np.zeros(total, np.float64)
+        self.steps_before = np.zeros(total, np.int64)
+        self.mates = Groups(total) if grouped else None
+        self._generations = np.zeros(total, np.int32)
+        self._opponents = np.zeros(total, np.int32)
+        self._env_ids = np.zeros(total, np.int32)
+
+    def join(self, slots: Numbers, total: int, env_ids: NDArray[np.int32]) -> None:
+        """Add agents [k] that live in these environments; `total` is the new number of slots."""
+        if total > len(self.episode_ids):
+            self._enlarge(total)
+        self._env_ids[slots] = env_ids
+
+    def start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
+        """Begin episodes for agents [k] without an open decision."""
+        self.stamp(slots, stamps)
+        self.returns[slots] = _NO_RETURN
+        self.steps_before[slots] = _NO_STEPS
+        if self.mates is not None:
+            self.mates.returns[slots] = _NO_RETURN
+
+    def stamp(self, where: Where, stamps: Stamps) -> None:
+        """Set the stamps on the open decisions of the agents at `where`."""
+        self.episode_ids[where] = stamps[0]
+        self._generations[where] = stamps[1]
+        self._opponents[where] = stamps[2]
+        self.learning[where] = stamps[LEARNING]
+        if self.mates is not None:
+            self.mates.ids[where] = stamps[-1]
+
+    def stamps(self, where: Where) -> Stamps:
+        """Return the open decisions' stamps for the agents at `where`."""
+        stamps = (self.episode_ids[where], self._generations[where], self._opponents[where], self.learning[where])
+        return stamps if self.mates is None else (*stamps, self.mates.ids[where])
+
+    def living_in(self, slots: Numbers, env_ids: Numbers) -> Numbers:
+        """Return the slots among `slots` whose agents are in these environments."""
+        living: Numbers = slots[np.isin(self._env_ids[slots], env_ids)]
+        return living
+
+    def returns_with(self, where: Where, rewards: Floats) -> NDArray[np.float64]:
+        """Return the agents' episode returns so far, with these rewards added."""
+        returns = rewards.astype(_RETURN)  # convert first: adding arrays of two dtypes is slower in NumPy
+        returns += self.returns[where]
+        return returns
+
+    def closed(
+        self,
+        slots: Numbers,
+        agent_ids: Numbers,
+        ends: Numbers,
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+    ) -> ClosedTrajectories:
+        """Return the trajectory columns [k] to put into the outbox, for trajectories that close now."""
+        return ClosedTrajectories(
+            ends,
+            agent_ids,
+            self.episode_ids[slots],
+            self._generations[slots],
+            self._opponents[slots],
+            self.learning[slots],
+            terminated,
+            truncated,
+        )
+
+    def _enlarge(self, total: int) -> None:
+        present = len(self.cursor)
+        for name, values in vars(self).items():
+            if isinstance(values, np.ndarray) and values.ndim:
+                setattr(self, name, enlarged(values, total))
+        self.cursor[present:] = self._nowhere
+        if self.mates is not None:
+            self.mates.enlarge(total)
+
+
+def count_true(flags: NDArray[np.bool_]) -> int:
+    """Count the true flags. For a few flags, this takes half as long as NumPy's own function."""
+    return flags.tobytes().count(1)
+
+
+def as_bytes(stamps: Stamps) -> bytes:
+    """Return stamps as bytes, which are fast to compare."""
+    try:
+        return b"".join(stamps)  # type: ignore[arg-type]  # an array is a buffer, read without a copy
+    except TypeError:  # an array is not contiguous, such as a column of a table
+        return b"".join([values.tobytes() for values in stamps])
+
+
+@dataclass(slots=True)
+class Deciding:
+    """The agents that decide at a tick.
+
+    Attributes:
+        agent_ids: the agents' ids, as bytes.
+        slots: [d] the agents' slots.
+        where: the same slots, as a slice if they are consecutive.
+        stamps: the decisions' stamps, as bytes.
+        learning: the number of these decisions that the trainer learns from.
+    """
+
+    agent_ids: bytes
+    slots: Numbers
+    where: Where
+    stamps: bytes = b""
+    learning: int = 0
+
+
+class TickAgents:
+    """Finds the slots of the agents in each tick, and gives slots to new agents.
+
+    Args:
+        capacity: the initial number of agents to make room for.
+
+    Attributes:
+        slots: the agents' slots.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.slots = Slots(capacity)
+        self._last: Deciding | None = None
+
+    def call(self, step: StepBatch, agents: AgentState) -> tuple[Where, Numbers, bool, Deciding]:
+        """Find the slots of a tick's agents. New agents that decide get slots and are added to `agents`.
+
+        Returns:
+            The slots of all agents [n]; the slots of the agents whose episodes have ended [ended]; whether some of
+            these agents are unknown (`NOBODY`); and the agents that decide.
+        """
+        ended = step.ended
+        # Comparing bytes costs a tenth of `array_equal`; object identity would prove nothing, because arrays may be
+        # reused.
+        key = step.agent_ids[ended:].tobytes()
+        last = self._last
+        if last is not None and last.agent_ids == key:
+            if not ended:
+                return last.where, _NONE, False, last
+            ending, unknown = self.slots.look_up(step.agent_ids[:ended])
+            return np.concatenate((ending, last.slots)), ending, len(unknown) > 0, last
+        slots, new = self.slots.look_up(step.agent_ids)
+        strangers = bool(ended and len(new) and new.item(0) < ended)
+        if strangers:
+            new = new[new.searchsorted(ended) :]
+        if len(new):
+            slots[new] = joined = self.slots.add(step.agent_ids[new])
+            agents.join(joined, self.slots.total, step.env_ids[new])
+        deciding = slots[ended:]
+        self._last = last = Deciding(key, deciding, as_slice(deciding))
+        return slots, slots[:ended], strangers, last
+
+    def remove(self, slots: Numbers) -> None:
+        """Forget these agents."""
+        if len(slots):
+            self.slots.remove(slots)
+            self._last = None
+
+    def forget_stamps(self) -> None:
+        """Forget the last tick's stamps, so the next stamps are compared with those of the open decisions."""
+        self._last = None
+
+
+_NONE = np.empty(0, np.int64)
+
+
+class Assembler:
+    """Keeps each agent's open decision, and its earlier steps until their trajectory closes, for one behaviour id.
+
+    An agent has a slot as long as it has an open decision. For each slot, the agent state holds the decision's row in
+    the pages, its stamps, and the episode's return so far.
+
+    The trajectories of a group's agents close together: when one closes, its teammates' trajectories are cut at the
+    same tick. A single batch therefore shows the trainer the entire group's actions at each tick, and which agents
+    remained when one ended.
+
+    Attributes:
+        pending: number of learning rows held: completed rows of unfinished trajectories, and closed rows not yet
+            emitted.
+        emitted: number of learning rows emitted so far under the current source.
+    """
+
+    def __init__(self, step: StepBatch, horizon: int, source: int) -> None:
+        self.pending = 0
+        self.emitted = 0
+        self._behavior_id = step.behavior_id
+        self._source = source
+        self._pages = Pages(step, horizon)
+        self._outbox = Outbox()
+        self._roll = TickAgents(len(step.agent_ids))
+        self._slots = self._roll.slots
+        self._agents = AgentState(self._slots.total, self._pages.nowhere, step.group_ids is not None)
+        self._mates = self._agents.mates
+        self._warned = False
+
+    @property
+    def open_agents(self) -> int:
+        """The number of agents with an open decision."""
+        return len(self._slots)
+
+    @property
+    def waiting_rows(self) -> int:
+        """The number of rows of closed trajectories not yet emitted."""
+        return self._outbox.rows
+
+    def add(self, step: StepBatch) -> None:
+        """Add one tick, copying all data that is kept.
+
+        Raises:
+            ShapeError: if a column's name, dtype or shape differs from those of the first step.
+        """
+        if step.games:
+            self._outbox.add_games(step.games)
+        pages, ended, count = self._pages, step.ended, len(step.agent_ids)
+        if not count:
+            return
+        if (step.group_ids is None) != (self._mates is None):
+            raise ShapeError("a behaviour must have group_ids either in all steps or in no step")
+        agents = self._agents
+        slots, ending, strangers, tick = self._roll.call(step, agents)
+        # The rows of the open decisions that this tick completes; `nowhere` for agents that have none.
+        at = agents.cursor[slots]
+        if ended:
+            agents.cursor[ending] = pages.nowhere
+            at[ended:] = agents.cursor[tick.where]
+        # For agents that start an episode, this adds to their previous episode's return; `_start_episodes` resets it to
+        # 0.
+        returns = agents.returns_with(slots, _returned(step))
+        pages.rewards[at] = step.rewards
+        if pages.env_frames is not None and step.env_frames is not None:
+            pages.env_frames[at] = step.env_frames
+        if self._mates is not None:
+            self._mates.tick = step.tick
+            pages.of_groups["group_rewards"][at] = step.group_rewards
+        at = at + _ONE  # not in place: `at` may be a view of the cursor
+        lengths = pages.lengths(at)
+        observations = pages.observation_records(step.observations)
+        if ended:
+            known: Where = slice(ended)
+            if strangers:  # an episode without a decision has nothing to close
+                known = ending.nonzero()[0]
+                ending = ending[known]
+            if len(ending):
+                self._end(step, known, ending, at[known], lengths[known], returns[known])
+        if ended < count:
+            self._decide(step, tick, at[ended:], lengths[ended:], returns[ended:], observations)
+        for column, records in observations:
+            column.records[at] = records
+        if ended:
+            self._roll.remove(ending[pages.unwritten(agents.cursor[ending])])
+        if self._mates is not None:
+            self._cut_mates(self._mates)
+
+    def cut(self, max_first_version: int | None = None) -> None:
+        """Close unfinished trajectories at their current rows; open decisions begin the agents' next trajectories.
+
+        Args:
+            max_first_version: cut only trajectories whose first policy version is at most this; None cuts all.
+        """
+        self._cut(self._slots.used(), max_first_version)
+        if self._mates is not None:
+            self._cut_mates(self._mates)
+
+    def end_learning(self) -> None:
+        """Exclude the open decisions from learning, so the trainer learns only from completed steps."""
+        slots = self._slots.used()
+        slots = slots[self._agents.learning[slots]]
+        self._cut(slots)
+        if self._mates is not None:
+            self._cut_mates(self._mates)
+        self._agents.learning[slots] = False
+        self._roll.forget_stamps()
+
+    def replace_decisions(self, step: StepBatch) -> None:
+        """Replace the open decisions of a tick's agents with decisions made by newer policies."""
+        slots = self._slots.find(step.agent_ids[step.ended :])
+        known = slots.nonzero()[0]  # unknown agents have no decision: actions in the `nowhere` row stay 0
+        decisions = {name: values[known] for name, values in step.decisions.items()}
+        self._pages.write_decisions(self._agents.cursor[slots[known]], decisions, step.policy_versions[known])
+
+    def close(self, *, truncated: bool, env_ids: Numbers | None = None) -> None:
+        """Close unfinished trajectories at their current rows, and forget their agents and the open decisions.
+
+        Args:
+            truncated: whether the trajectories are marked as truncated.
+            env_ids: the environments whose agents are closed; None for all.
+        """
+        slots = self._slots.used()
+        if env_ids is not None:
+            slots = self._agents.living_in(slots, env_ids)
+        self._leave(slots, truncated=truncated)
+        self._roll.remove(slots)
+        if self._mates is not None:
+            self._cut_mates(self._mates)
+
+    def drop(self, env_ids: Numbers) -> int:
+        """Forget the agents in these environments, and drop their unfinished trajectories.
+
+        Returns:
+            The number of completed learning rows that are lost.
+        """
+        slots = self._agents.living_in(self._slots.used(), env_ids)
+        at = self._agents.cursor[slots]
+        lengths = self._pages.lengths(at)
+        lost = int(lengths @ self._agents.learning[slots])
+        self._pages.release(at - lengths)
+        self._agents.cursor[slots] = self._pages.nowhere
+        self._roll.remove(slots)
+        self.pending -= lost
+        return lost
+
+    def renew(self, source: int) -> None:
+        """Use a new source for everything emitted from now on."""
+        self._source, self.emitted = source, 0
+        self._outbox.renumber()
+
+    def emit(self) -> TrajectoryBatch | None:
+        """Return all closed trajectories and pending game results as one batch; None if there is nothing to emit."""
+        batch = self._outbox.emit(self._pages, self._behavior_id, self._source)
+        if batch is not None:
+            credits = batch.credits
+            self.pending -= credits
+            self.emitted += credits
+        return batch
+
+    def _end(
+        self,
+        step: StepBatch,
+        places: Where,
+        ending: Numbers,
+        ends: Numbers,
+        lengths: Numbers,
+        returns: NDArray[np.float64],
+    ) -> None:
+        """Close the trajectories that end at this tick.
+
+        Args:
+            step: the tick.
+            places: [k] indices, within the tick, of the rows that end.
+            ending: [k] the slots of the agents whose episodes end.
+            ends: [k] the rows after the agents' last decisions.
+            lengths: [k] the number of rows that precede `ends` in their pages.
+            returns: [k] the returns of the episodes.
+        """
+        terminated, parameters = step.terminated[places].astype(_FLAG), step.parameters
+        parameters = np.zeros(len(ending), _NUMBER) if parameters is None else parameters[places].astype(_NUMBER)
+        closed = self._agents.closed(ending, self._slots.ids[ending], ends, terminated, ~terminated)
+        self.pending += count_true(closed.learning)
+        steps = self._agents.steps_before[ending] + lengths
+        of_trajectories = of_episodes = None
+        if self._mates is not None:
+            slots = self._slots.used()
+            left = slots[self._agents.cursor[slots] != self._pages.nowhere]
+            of_trajectories = self._mates.note_closed(ending, left)
+            of_episodes = self._mates.of_episodes(ending, _shared(step)[places], steps, of_trajectories["group_left"])
+        self._outbox.add(closed, sum(lengths.tolist()), of_trajectories)
+        self._outbox.add_episodes(
+            EndedEpisodes(closed.agent_ids, returns, steps, closed.learning, parameters), of_episodes
+        )
+
+    def _decide(
+        self,
+        step: StepBatch,
+        tick: Deciding,
+        at: Numbers,
+        lengths: Numbers,
+        returns: NDArray[np.float64],
+        observations: list[tuple[PageColumn, Array]],
+    ) -> None:
+        """Open this tick's decisions.
+
+        Args:
+            step: the tick.
+            tick: the agents that decide.
+            at: [d] the rows after the agents' previous decisions, which are now complete; changed in place for agents
+                that begin a new page.
+            lengths: [d] the number of rows that precede `at` in their pages.
+            returns: [d] the returns of the agents' episodes so far.
+            observations: the observation columns, each with its records [n] for all agents.
+        """
+        where = tick.where
+        self._agents.returns[where] = returns
+        stamps: Stamps = (step.episode_ids[step.ended :], step.generations, step.opponents, step.learning)
+        if self._mates is not None and step.group_ids is not None:
+            self._mates.returns[where] += _shared(step)[step.ended :]
+            stamps = (*stamps, step.group_ids[step.ended :])
+        key = as_bytes(stamps)  # one comparison instead of one per column, in each tick
+        turning, fresh, restamped = self._pages.full(lengths), 0, None
+        # Fast path: with the last tick's agents and stamps, and no ending, no episode starts.
+        if step.ended or tick.stamps != key:
+            tick.stamps, tick.learning = key, count_true(step.learning)
+            fresh, restamped = self._check_stamps(where, at, turning, stamps, key)
+            if restamped is not None:
+                restamped[turning] = True
+                turning = restamped.nonzero()[0]
+        self.pending += tick.learning
+        if len(turning):
+            self._turn_pages(where, at, turning, fresh, observations, step.ended)
+        if restamped is not None:
+            self._agents.stamp(where, stamps)
+        self._pages.write_decisions(at, step.decisions, step.policy_versions)
+        if self._mates is not None:
+            self._pages.of_groups["ticks"][at] = step.tick
+        self._agents.cursor[where] = at
+
+    def _check_stamps(
+        self, where: Where, at: Numbers, turning: Numbers, stamps: Stamps, expected: bytes
+    ) -> tuple[int, NDArray[np.bool_] | None]:
+        """Handle agents whose new stamps differ from their open decision's, and correct `pending` for them.
+
+        Args:
+            where: the slots of the agents that decide.
+            at: [d] the rows after the agents' open decisions; set to the row after `nowhere` where a decision is
+                dropped.
+            turning: the indices of the agents whose page is full, or that have no page.
+            stamps: [d] the new decisions' stamps.
+            expected: the same stamps, as bytes.
+
+        Returns:
+            The number of agents that start an episode, and flags [d], true where a stamp changed: the new stamps must
+            be set once the open step is complete. The flags are None if stamps changed only where an episode starts.
+        """
+        fresh = turning
+        if len(turning):
+            slots = pick(where, turning)
+            starting = self._pages.unwritten(self._agents.cursor[slots])
+            fresh = turning[starting]
+            self._start_episodes(slots[starting], [values[fresh] for values in stamps])
+        old = self._agents.stamps(where)
+        if as_bytes(old) == expected:
+            return len(fresh), None
+        lost = (old[0] != stamps[0]).nonzero()[0]
+        if len(lost):
+            self._warn(pick(where, lost[:1]), stamps[0][lost[0]])
+            self._leave(pick(where, lost), truncated=True)
+            self._start_episodes(pick(where, lost), [values[lost] for values in stamps])
+            at[lost] = self._pages.nowhere + 1
+            old = self._agents.stamps(where)
+        # The other open steps keep their decision's stamp when they complete.
+        self.pending += count_true(old[LEARNING]) - count_true(stamps[LEARNING])
+        changed = np.logical_or.reduce([before != now for before, now in zip(old, stamps, strict=True)])
+        changed[lost] = True
+        return len(fresh) + len(lost), changed
+
+    def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
+        """Begin episodes for agents [k] without an open decision; these agents' rows complete no step."""
+        self._agents.start_episodes(slots, stamps)
+        self.pending -= count_true(stamps[LEARNING])
+
+    def _warn(self, slots: Numbers, episode_id: int) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "%s: agent %d began episode %d, but its episode %d has not ended; the last decision of an episode "
+                "like this is dropped (logged once). The environment should report the end of each episode.",
+                *(self._behavior_id, self._slots.ids[slots[0]], episode_id, self._agents.episode_ids[slots[0]]),
+            )
+
+    def _turn_pages(
+        self,
+        where: Where,
+        at: Numbers,
+        turning: Numbers,
+        fresh: int,
+        observations: list[tuple[PageColumn, Array]],
+        ended: int,
+    ) -> None:
+        """Begin new pages for agents `turning` (`fresh` had none), and set `at[turning]` to each page's first row."""
+        pages, ends = self._pages, at[turning]
+        if fresh < len(turning):
+            for column, records in observations:
+                column.records[ends] = records[ended:][turning]
+        starts = pages.allocate(len(turning))
+        pages.keep_actions(ends, starts)
+        at[turning] = starts
+        if fresh < len(turning):
+            if fresh:
+                cut = (ends != pages.nowhere + 1).nonzero()[0]
+                turning, ends = turning[cut], ends[cut]
+            self._close(pick(where, turning), ends, pages.lengths(ends))
+
+    def _cut(self, slots: Numbers, max_first_version: int | None = None) -> None:
+        """Close the completed rows of these agents; their open decisions become the first rows of new pages."""
+        ends = self._agents.cursor[slots]
+        lengths = self._pages.lengths(ends)
+        chosen = lengths > 0
+        if max_first_version is not None:
+            chosen &= self._pages.versions[ends - lengths] <= max_first_version
+        slots, ends = slots[chosen], ends[chosen]
+        if not len(slots):
+            return
+        starts = self._pages.allocate(len(slots))
+        self._pages.move(ends, starts)
+        self._agents.cursor[slots] = starts
+        self._close(slots, ends, lengths[chosen])
+
+    # POCA finds teammates in one batch only if their trajectories close together (docs/decisions/026).
+    def _cut_mates(self, mates: Groups) -> None:
+        """Close the completed rows of the teammates of agents whose trajectories have just closed."""
+        if mates.anyone_parted:
+            self._cut(mates.parted(self._slots.used()))
+            mates.forget_parted()
+
+    def _leave(self, slots: Numbers, *, truncated: bool) -> None:
+        """Close these agents' completed rows, and drop their open decisions."""
+        ends = self._agents.cursor[slots]
+        lengths = self._pages.lengths(ends)
+        completed = lengths > 0
+        self._pages.release(ends[~completed])
+        self._agents.cursor[slots] = self._pages.nowhere
+        self._close(slots[completed], ends[completed], lengths[completed], truncated=truncated)
+
+    def _close(self, slots: Numbers, ends: Numbers, lengths: Numbers, *, truncated: bool = False) -> None:
+        """Add trajectories without an ending to the outbox; each is the `lengths` [k] rows before row `ends` [k]."""
+        if not len(slots):
+            return
+        self._agents.steps_before[slots] += lengths
+        flags = np.zeros((2, len(slots)), np.bool_)
+        flags[1] = truncated
+        of_groups = None if self._mates is None else self._mates.note_closed(slots)
+        closed = self._agents.closed(slots, self._slots.ids[slots], ends, *flags)
+        self._outbox.add(closed, sum(lengths.tolist()), of_groups)
+
+
+def _returned(step: StepBatch) -> Floats:
+    """Return the rewards [n] that count towards the agents' episode returns."""
+    return step.rewards if step.undiscounted is None else step.undiscounted[:, 0]
+
+
+def _shared(step: StepBatch) -> Floats:
+    """Return the group rewards [n] that count towards episode returns, or 0 for a behaviour without groups."""
+    if step.undiscounted is not None:
+        return step.undiscounted[:, 1]
+    return np.zeros(len(step.rewards), np.float32) if step.group_rewards is None else step.group_rewards
+
+
+_FLAG, _NUMBER = np.dtype(np.bool_), np.dtype(np.int32)
+_ONE = np.array(1, np.int64)  # NumPy takes longer to convert a Python number than to add it to a few rows

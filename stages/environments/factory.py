@@ -1,7 +1,8 @@
 """Makes a run's environment group, with the maker that `headrace.config.environment_kinds` names for its kind.
 
 Each maker is in the folder of its kind, and is imported only when it is called, because planning or validating a run
-makes no environment. This module contains what several makers share.
+makes no environment. This module contains what several makers share. For `--validate`, that includes running other
+projects' environment checkers, for advice beyond the checks that a run makes itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +31,7 @@ from headrace.stages.activity import preparing
 from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.environments.parameters import EpisodeParameters, SupportsParameters
 from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, WrappedGroup, maybe_await
-from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_fault, type_of
+from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_error, describe_fault, type_of
 from headrace.stages.loading import load_callable
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
@@ -75,7 +77,8 @@ class RepeatingGroup(WrappedGroup):
         for _ in range(_STEPS_AT_ONCE):
             held = {behavior_id: self._holds[behavior_id].actions() for behavior_id in self._acting_ids}
             result = self._without_held(await maybe_await(self._group.step(held)))
-            if _tells_something(result):
+            games = result.games is not None and len(result.games.env_ids)
+            if result.steps or result.statistics or games or result.gone:
                 break
         return result
 
@@ -126,11 +129,6 @@ def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec
     return replace(
         spec, actions=replace(actions, discrete_branches=branches, branch_names=names), action_repeat="learned"
     )
-
-
-def _tells_something(result: StepResult) -> bool:
-    games = result.games is not None and len(result.games.env_ids)
-    return bool(result.steps or result.statistics or games or result.gone)
 
 
 class HeldActions:
@@ -830,3 +828,22 @@ def _connects(family: int, address: Any) -> bool:
         except OSError:
             return False
     return True
+
+
+def words_of(check: Callable[[], Any], checker: str, name: str) -> Iterator[str]:
+    """Run a checker and yield its findings.
+
+    Args:
+        check: the checker, which raises an error if it finds something.
+        checker: the checker's name.
+        name: the environment's name.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # warnings about rendering and other things that training does not use
+        try:
+            check()
+        except AssertionError as error:
+            if str(error):  # a bare assertion has no message
+                yield f"{name}: {checker} says: {' '.join(str(error).split())}"
+        except Exception as error:
+            yield f"{name}: {checker} failed with {describe_error(error)}"

@@ -5,7 +5,7 @@ in each game, the mapping that was current at the game's start: opponents stay f
 game's trajectories carry the mapping's stamp. When another team's turn begins, the trainer ignores running games of the
 previous turn, which the actor plays to the end.
 
-Brains that do not learn (`stages/brains/`) may decide in a fraction of the games; a draw at each game's start
+Brains that do not learn (`stages/brains.py`) may decide in a fraction of the games; a draw at each game's start
 determines which brain decides, if any. A game with brains has a variant of the current mapping.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headrace.config.brains import drawn, fills
 from headrace.queues.messages import Assignment, Matches, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec, behavior_team
-from headrace.stages.brains.protocol import BrainShare
+from headrace.stages.brains import BrainShare
 from headrace.stages.policy.protocol import ActingPolicy
 
 

@@ -1,4 +1,4 @@
-"""Policies outside the actor: another process (`stages/inference/`) makes their decisions, tick by tick.
+"""Policies outside the actor: another process (`stages/inference.py`) makes their decisions, tick by tick.
 
 The environment stage then decides in two steps: it requests the decisions of all these policies together, and waits
 (`EnvironmentStage.consult`); then it decides as usual, and each of these policies returns its answer. So memories,

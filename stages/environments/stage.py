@@ -506,6 +506,11 @@ class EnvironmentStage(Source[StepBatch]):
         stamp = DecisionStamp(count, parts, behavior_id)
         self._actions[behavior_id] = decision.actions
         group_ids, group_rewards = self._groups_of(behavior_id, steps)
+        generations = steps.parameters  # [ended] of the environment parameters at each ended episode's start
+        if not self.parameters:
+            generations = None
+        elif generations is None:
+            generations = self._begun[steps.env_ids[: steps.ended]]
         # Endings come first, so decisions are one slice, and each observation is stored once (docs/decisions/004).
         return StepBatch(
             behavior_id=behavior_id,
@@ -526,7 +531,7 @@ class EnvironmentStage(Source[StepBatch]):
             tick=self._tick,
             group_ids=group_ids,
             group_rewards=group_rewards,
-            parameters=self._generations_of(steps) if self.parameters else None,
+            parameters=generations,
             env_frames=self._frames_of(behavior_id, steps),
             undiscounted=steps.undiscounted,
         )
@@ -546,10 +551,6 @@ class EnvironmentStage(Source[StepBatch]):
     @staticmethod
     def _seen_by_deciding(steps: AgentSteps) -> tuple[Array, ...]:
         return tuple(o[steps.ended :] for o in steps.observations)
-
-    def _generations_of(self, steps: AgentSteps) -> NDArray[np.int32]:
-        """Return the generation [ended] of the environment parameters at each ended episode's start."""
-        return self._begun[steps.env_ids[: steps.ended]] if steps.parameters is None else steps.parameters
 
     def _frames_of(self, behavior_id: str, steps: AgentSteps) -> NDArray[np.int32] | None:
         """Return the environment steps [n] since the agents' previous decisions; None if each action lasts one step."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.config import RunConfig
 from headrace.queues.messages import ActionBatch
-from headrace.stages.brains.kinds import uniform_actions
+from headrace.stages.brains import uniform_actions
 from headrace.stages.environments.factory import HUMAN, EnvironmentRequest, make_group
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, maybe_await
 

@@ -19,9 +19,7 @@ from headrace.config.errors import dotted
 from headrace.config.opponents import EVALUATION_OPPONENTS, EvaluationSettings
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.brains import check_brain, make_brain
-from headrace.stages.brains.kinds import UniformBrain
-from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.brains import BrainRequest, UniformBrain, check_brain, make_brain
 from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.errors import LoadError
 from headrace.stages.loading import check_arguments, construct, find_class

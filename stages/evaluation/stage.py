@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
 from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, maybe_await, play
-from headrace.stages.evaluation.episodes import CountedEpisodes, equal_shares
 from headrace.stages.evaluation.opponents import (
     SEED,
     EvaluationOpponents,
@@ -17,7 +16,7 @@ from headrace.stages.evaluation.opponents import (
     made_on_demand,
     uniform_player,
 )
-from headrace.stages.evaluation.scores import Score, score_of
+from headrace.stages.evaluation.scores import CountedEpisodes, Score, equal_shares, score_of
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.stage import Stage, StageContext
 

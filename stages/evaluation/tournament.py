@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from headrace.queues.specs import BehaviorSpec, behavior_team
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, play
 from headrace.stages.errors import StageError
-from headrace.stages.evaluation.episodes import equal_shares
 from headrace.stages.evaluation.opponents import Player, made_on_demand
+from headrace.stages.evaluation.scores import equal_shares
 
 MakePlayer = Callable[[int, BehaviorSpec, Sequence[int]], Player]
 """Function that makes an entrant's player for a behaviour id, given the entrant's number, the spec, and numbers for the

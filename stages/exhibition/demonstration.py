@@ -12,8 +12,7 @@ import numpy as np
 
 from headrace.queues.messages import ActionBatch, Array, StepBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.queues.stream_format import StreamHeader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import StreamHeader, StreamWriter
 from headrace.stages.agent.processor import AgentProcessor
 from headrace.stages.environments.protocol import AgentSteps
 

@@ -23,8 +23,7 @@ from headrace.queues.windows_files import once_released
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.film import FilmedGroup, Picture, WatchedGroup
-from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.film import FilmedGroup, Picture, WatchedGroup, make_shown_group
 from headrace.stages.exhibition.show import Standings
 from headrace.stages.games.drawing import SceneImages
 

@@ -189,7 +189,8 @@ class PacedGroup(WrappedGroup):
             self._begins = False
             self._due = _now()
             if people.present:
-                await self._count_down()
+                for left in range(COUNT_DOWN, 0, -1):
+                    await self._rest(self._film.now(), COUNT_S, str(left))
                 people.decided(people.present)  # taps during the wait were meant for the previous game
         missing = self._missing()
         if missing != self._waits_for:
@@ -211,10 +212,6 @@ class PacedGroup(WrappedGroup):
 
     def _missing(self) -> list[str]:
         return self._people.missing(self.behavior_specs.values())
-
-    async def _count_down(self) -> None:
-        for left in range(COUNT_DOWN, 0, -1):
-            await self._rest(self._film.now(), COUNT_S, str(left))
 
     # Frames: a step lasts until its last frame has been shown long enough. -------------------------------------------
 

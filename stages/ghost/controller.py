@@ -13,13 +13,18 @@ The semantics are those of ML-Agents: trainer steps drive snapshots and team cha
 swaps. Known defects of ML-Agents are fixed: a match is rated once; K is explicit; a policy is never rated against
 itself; each game is rated for the policies that actually played it; each opponent team has its own policy; behaviours
 that have reached max_steps get no turns; and all state is in the checkpoint.
+
+A run has a single self-play controller. Each behaviour has two stages that use it: `GhostStage` between actors and
+trainer, which passes on the learning team's trajectories, and counts and drops all others as ghost steps, and
+`GhostPolicies` between trainer and publisher. The stages have no state; the controller's owner saves the controller's
+state once.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,11 +34,17 @@ from numpy.typing import NDArray
 from headrace.config import SelfPlaySettings
 from headrace.queues.messages import Assignment, Columns, Matchup, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import behavior_name, behavior_team
-from headrace.stages.ghost.opponents import OpponentSampler, UniformOpponents
-from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory, all_teams_learn
-from headrace.stages.ghost.snapshot_ratings import Match, SnapshotRatings, report
+from headrace.stages.ghost.policy_history import (
+    NEWEST,
+    OpponentSampler,
+    PolicyHistory,
+    UniformOpponents,
+    all_teams_learn,
+)
+from headrace.stages.ghost.rating import Match, SnapshotRatings, report
 from headrace.stages.ghost.swap_balance import SwapBalance
 from headrace.stages.plain_state import generator_state, policy_from_state, policy_state, restore_generator
+from headrace.stages.stage import Stage, StageContext
 
 log = logging.getLogger(__name__)
 
@@ -515,3 +526,47 @@ class GhostController:
             "opponents a behaviour id with another team, such as %s?team=%d.",
             *(update.behavior_id, known, update.behavior_id, self.learning_team + 1),
         )
+
+
+class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Passes on the trajectories to learn from, counts ghost steps, rates games and swaps opponents.
+
+    Args:
+        controller: the controller, shared by all behaviours.
+        publish: called immediately with each new matchup.
+    """
+
+    def __init__(self, controller: GhostController, publish: Callable[[Matchup], None]) -> None:
+        self._controller = controller
+        self._publish = publish
+        self._context = StageContext("ghost")
+
+    def start(self, context: StageContext) -> None:
+        """Store the context, which provides the statistics."""
+        self._context = context
+
+    def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
+        """Yield the trajectories to learn from."""
+        for behavior, statistic, value in self._controller.rate_games(item.games):
+            self._context.statistics.add(behavior, statistic, value)
+        keep = self._controller.learning_mask(item)
+        if keep.any():
+            yield item if keep.all() else item.select(keep)
+        matchup = self._controller.count_steps(item, keep)
+        if matchup is not None:
+            self._publish(matchup)
+
+
+class GhostPolicies(Stage[PolicyUpdate, PolicyUpdate]):
+    """Receives the trainer's policies, takes snapshots, changes teams, and addresses policies to the learning team."""
+
+    def __init__(self, controller: GhostController, publish: Callable[[Matchup], None]) -> None:
+        self._controller = controller
+        self._publish = publish
+
+    def process(self, item: PolicyUpdate) -> Iterator[PolicyUpdate]:
+        """Yield the policy once per learning behaviour id; publish a matchup if assignments change."""
+        updates, matchup = self._controller.receive_policy(item)
+        if matchup is not None:
+            self._publish(matchup)
+        yield from updates

@@ -1,6 +1,8 @@
 """The controller of a league: it keeps payoffs, freezes policies into the pool, resets learners, and assigns opponents.
 
 It does no I/O except through its pool: the main process passes in policies and results, and sends out the decisions.
+`MatchTable` is what the controller sends to a learner's actors; `Turns` are the learners', if they learn one after
+another.
 """
 
 from __future__ import annotations
@@ -16,12 +18,96 @@ import numpy as np
 from headrace.config.league import FreezeSettings, LeagueSettings, ResetSettings
 from headrace.queues.messages import Columns, PolicyUpdate
 from headrace.stages.errors import StageError, blaming
-from headrace.stages.league import meta_solver
-from headrace.stages.league.match_table import MatchTable, made_table
-from headrace.stages.league.matchmaking import OWN, Matchmaker
-from headrace.stages.league.payoff import PayoffTable, duels
+from headrace.stages.league import matchmaking
+from headrace.stages.league.matchmaking import OWN, Matchmaker, PayoffTable, duels
 from headrace.stages.league.pool import Member, Pool, packed, unpacked
 from headrace.stages.plain_state import generator_state, restore_generator
+
+
+@dataclass(frozen=True, slots=True)
+class MatchTable:
+    """The matches for a learner's games; one row is drawn for each game."""
+
+    number: int
+    """The table's number, which increases with each change."""
+    seats: tuple[int, ...]
+    """[n] player code in the learner's seat: `OWN`, or a member's code if the game is played only for ratings."""
+    opponents: tuple[int, ...]
+    """[n] player code of the opponent."""
+    weights: tuple[float, ...]
+    """[n] probability of the row; the probabilities of one behaviour's opponents add up to 1."""
+    members: Mapping[int, Member]
+    """The members in the rows, keyed by number."""
+
+    @property
+    def rows(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+        """Everything except the number; equal for tables with the same matches."""
+        return self.seats, self.opponents, self.weights
+
+
+def made_table(
+    number: int,
+    seats: Sequence[int],
+    opponents: Sequence[int],
+    weights: Sequence[float],
+    members: Mapping[int, Member],
+) -> MatchTable:
+    """Make a table; `members` is the entire pool, keyed by number."""
+    named = {player: members[player] for player in sorted({*seats, *opponents}) if player >= 0}
+    return MatchTable(number, tuple(seats), tuple(opponents), tuple(weights), named)
+
+
+class Turns:
+    """The turns of all learners in a league, in the learners' order.
+
+    A learner's turn ends at the next multiple of its number of steps. So a turn that ends late, because the trainer's
+    updates are large, is followed by a shorter one, and all learners get the same number of turns.
+
+    Args:
+        steps: the number of trainer steps in a turn, keyed by learner.
+    """
+
+    def __init__(self, steps: Mapping[str, int]) -> None:
+        self._length = dict(steps)
+        self._steps = dict.fromkeys(steps, 0)
+        self._done: set[str] = set()
+        self.learner = next(iter(steps))
+        """Name of the learner whose turn it is."""
+        self._end = self._next_end()
+
+    @property
+    def waiting(self) -> list[str]:
+        """The learners that are waiting for their turn."""
+        return [name for name in self._length if name != self.learner]
+
+    def reported(self, learner: str, step: int, done: bool) -> bool:
+        """Record a trainer's step, and whether the trainer is done; return True if a new turn begins."""
+        self._steps[learner] = step
+        (self._done.add if done else self._done.discard)(learner)  # a restarted trainer may not be done any more
+        if self.learner not in self._done and self._steps[self.learner] < self._end:
+            return False
+        names = list(self._length)
+        following = names.index(self.learner) + 1
+        order = names[following:] + names[:following]
+        before, self.learner = self.learner, next((name for name in order if name not in self._done), self.learner)
+        self._end = self._next_end()
+        return self.learner != before
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as plain data, without the finished learners, because their trainers will report again."""
+        return {"learner": self.learner, "end": self._end, "steps": dict(self._steps)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from `state_dict()`; if the saved learner no longer exists, the first learner is next."""
+        self._steps |= {name: int(step) for name, step in state["steps"].items() if name in self._steps}
+        there = state["learner"] in self._length
+        self.learner = str(state["learner"]) if there else next(iter(self._length))
+        self._end = int(state["end"]) if there else self._next_end()
+
+    def _next_end(self) -> int:
+        length = self._length[self.learner]
+        return (self._steps[self.learner] // length + 1) * length
+
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +216,7 @@ class LeagueController:
         sides: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         with blaming("behaviors", behavior, "league", "meta_solver"):
-            meta_solver.require(settings.meta_solver)
+            matchmaking.require(settings.meta_solver)
         self.behavior = behavior
         self.settings = settings
         self.pool = pool
@@ -428,9 +514,9 @@ class LeagueController:
         listed = [[each.number for each in self._matches.members if each.behavior == side] for side in sides]
         by_side = [numbers for numbers in listed if numbers]
         if len(by_side) == 2:
-            found = [*meta_solver.solve_two(self._payoffs.matrix_between(*by_side), solver)]
+            found = [*matchmaking.solve_two(self._payoffs.matrix_between(*by_side), solver)]
         else:  # only one side has members
-            found = [meta_solver.solve(self._payoffs.matrix(numbers), solver) for numbers in by_side]
+            found = [matchmaking.solve(self._payoffs.matrix(numbers), solver) for numbers in by_side]
         self._matches.mixture = {}
         for numbers, mixture in zip(by_side, found, strict=True):
             likely = np.where(mixture < RARE, 0.0, mixture)

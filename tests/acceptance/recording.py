@@ -9,8 +9,7 @@ import numpy as np
 
 from headrace.queues.messages import ActionBatch, Array, StepBatch, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.queues.stream_format import StreamHeader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import StreamHeader, StreamWriter
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult
 

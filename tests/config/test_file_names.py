@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.config.file_names import file_name, name_of_file, portable, why_not_on_windows
+from headrace.config.paths import file_name, name_of_file, portable, why_not_on_windows
 
 
 @pytest.mark.parametrize(

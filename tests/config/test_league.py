@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from headrace.config.errors import ConfigError, nowhere
 from headrace.config.fields import Settings
-from headrace.config.league import LeagueSettings, expanded
-from headrace.config.league_presets import PRESETS
+from headrace.config.league import PRESETS, LeagueSettings, expanded
 from headrace.config.validation import check
 
 

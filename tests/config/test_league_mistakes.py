@@ -7,8 +7,8 @@ import re
 import pytest
 
 from headrace.config import ConfigError, RunConfig, load_config
+from headrace.config.league import PRESET_LEARNING
 from headrace.config.league_placement import placement_of, resources_of
-from headrace.config.league_presets import PRESET_LEARNING
 from headrace.config.learning_defaults import LEARNING_DEFAULTS
 
 FILE = """\

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from headrace import config
 from headrace.config.reference import reference
-from headrace.config.schema_lookup import fields_of
+from headrace.config.validation import fields_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 MODELS = [each for each in vars(config).values() if isinstance(each, type) and issubclass(each, BaseModel)]

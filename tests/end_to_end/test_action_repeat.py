@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from headrace.pipeline.policies.export import load_acting_policy
 from headrace.pipeline.run import RunOptions
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 
 LEARNED = cartpole(environment__action_repeat={"max": 4}, record__edges=["trainer"], pipeline__deterministic=True)
 
@@ -94,7 +94,7 @@ def test_an_evaluation_holds_actions_against_a_scripted_player(tmp_path):
     plain = volley(
         **INLINE,
         environment__action_repeat={"max": 3},
-        evaluation={"every": 1000, "episodes": 4, "opponents": "headrace.stages.games.volley.scripted:ScriptedPlayer"},
+        evaluation={"every": 1000, "episodes": 4, "opponents": "headrace.stages.games.volley:ScriptedPlayer"},
         behaviors__Volley__max_steps=1500,
     )
     result = run_here(plain, tmp_path, "run")

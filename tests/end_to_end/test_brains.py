@@ -12,7 +12,7 @@ from runs import run_here
 
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 
 HOSTS = {"hosts": {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}}
 VOLLEY: dict[str, Any] = {

@@ -19,11 +19,11 @@ from runs import Command, run_here
 
 from headrace.pipeline.cli import main
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.reporting.console import ProgressSnapshot
 from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_handle import StopRequest
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
 MISBEHAVING = Path(__file__).with_name("misbehaving_stages.py")

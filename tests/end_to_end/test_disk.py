@@ -16,7 +16,7 @@ from runs import COMMAND, PATIENCE_S, Command, run_here
 from headrace.pipeline.common.errors import RunFailed, RunFolderError
 from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 
 
 def blocking(run_folder, *numbers):

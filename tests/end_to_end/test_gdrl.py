@@ -15,7 +15,7 @@ from run_configs import INLINE, changed
 
 from headrace.config import RunConfig
 from headrace.pipeline.actions import train as in_processes
-from headrace.pipeline.gdrl.command import main
+from headrace.pipeline.gdrl_command import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def inline(monkeypatch):
     def train(config, **how):
         return in_processes(RunConfig.from_plain(changed(config.to_plain(), INLINE)), **how)
 
-    monkeypatch.setattr("headrace.pipeline.gdrl.command.train", train)
+    monkeypatch.setattr("headrace.pipeline.gdrl_command.train", train)
 
 
 def steps_of(folder):

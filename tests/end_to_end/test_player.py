@@ -13,13 +13,13 @@ from run_folders import streams
 from runs import PATIENCE_S
 
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 
 SEAT = "Volley?team=1"
 GAME = "headrace.stages.games.volley"
 PLAYED = {
     # By its class: of `kind: builtin` there would be a film at the end, which takes a second.
-    "environment": {"kind": "gymnasium", "factory": f"{GAME}.group:VolleyGroup", "behavior": "Volley"},
+    "environment": {"kind": "gymnasium", "factory": f"{GAME}:VolleyGroup", "behavior": "Volley"},
     "env_settings": {"seed": 3},
     "behaviors": {
         "Volley": {

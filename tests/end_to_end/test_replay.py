@@ -26,7 +26,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_handle import StopRequest
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 from headrace.stages.trainer.imitation import load_recorded
 
 RUNS = {

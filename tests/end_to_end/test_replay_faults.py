@@ -16,8 +16,7 @@ from runs import run_here
 from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunFailed
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import StreamReader, StreamWriter
 
 ENDLESS = {"behaviors__Early__max_steps": 10**6, "behaviors__Late__max_steps": 10**6}
 

@@ -11,7 +11,7 @@ from run_folders import streams
 from runs import run_here
 
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 
 SELF_PLAY = {"save_steps": 500, "team_change": 1000, "swap_steps": 250, "window": 5}
 PURSUIT: dict[str, Any] = {

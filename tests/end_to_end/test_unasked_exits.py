@@ -11,7 +11,7 @@ from run_folders import read_whole_checkpoint
 from runs import run_here
 
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.reporting.console import ProgressSnapshot
 from headrace.pipeline.run import RunOptions
 
 NAMED = {

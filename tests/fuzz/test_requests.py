@@ -21,7 +21,7 @@ from serving_samples import serving, write_model
 
 from headrace.pipeline.serving.http_api import serving_routes
 from headrace.pipeline.serving.kserve_grpc import SERVICE, GrpcServer, message
-from headrace.pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.web import Site, SiteOptions
 
 ROW = (0.5, -1.0, 2.0)
 METHODS = ("ModelInfer", "ModelInfer", "ModelMetadata", "ModelReady")

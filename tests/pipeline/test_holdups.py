@@ -10,7 +10,7 @@ import pytest
 from fakes import Cast
 from flow_harness import Flow, Scenario, Trained, run_flow
 
-from headrace.pipeline.reporting.bottleneck import Bottleneck
+from headrace.pipeline.reporting.time_shares import Bottleneck
 
 pytestmark = pytest.mark.lengthy
 

@@ -8,10 +8,9 @@ import threading
 import pytest
 from queue_conformance import number_of
 
+from headrace.queues.call_queue import PullSender, PushReceiver
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier, Message
-from headrace.queues.pull import PullSender
-from headrace.queues.push import PushReceiver
 
 
 async def test_calls_are_answered_while_the_producer_computes():

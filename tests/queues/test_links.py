@@ -16,11 +16,9 @@ from wine import needs_ends_of_sockets
 
 from headrace.queues import codec, links
 from headrace.queues.errors import QueueClosed, ShapeError
-from headrace.queues.links import make_link
+from headrace.queues.links import LinkSpec, make_link
 from headrace.queues.messages import Barrier, Message
-from headrace.queues.shared_receiver import SharedReceiver
-from headrace.queues.shared_sender import SharedSender
-from headrace.queues.slabs import LinkSpec
+from headrace.queues.shared_queue import SharedReceiver, SharedSender
 
 virtual_time = pytest.mark.virtual_time
 

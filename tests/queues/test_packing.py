@@ -7,7 +7,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from headrace.queues.packing import pack, unpack
+from headrace.queues.codec import pack, unpack
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from queue_conformance import Ends, check_queue, number_of
 from virtual_time import until_blocked
 
+from headrace.queues.call_queue import PushReceiver, PushSender
 from headrace.queues.errors import PeerLost, QueueClosed
 from headrace.queues.messages import Barrier, Message
-from headrace.queues.push import PushReceiver, PushSender
 
 pytestmark = pytest.mark.virtual_time
 

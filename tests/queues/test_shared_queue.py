@@ -15,11 +15,9 @@ from shared_ends import SLAB, shared_queue
 from virtual_time import VirtualTimeLoop, until_blocked
 
 from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
-from headrace.queues.links import make_link
+from headrace.queues.links import LinkSpec, TooLargeError, make_link
 from headrace.queues.messages import Array, Barrier, Message, PolicyUpdate, TrajectoryBatch
-from headrace.queues.shared_receiver import SharedReceiver
-from headrace.queues.shared_sender import STARVING_AFTER_S, SharedSender
-from headrace.queues.slabs import LinkSpec, TooLargeError
+from headrace.queues.shared_queue import STARVING_AFTER_S, SharedReceiver, SharedSender
 
 virtual_time = pytest.mark.virtual_time
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from shared_ends import SLAB
 
 from headrace.queues import codec
+from headrace.queues.links import LinkSpec, TooLargeError, pieces
 from headrace.queues.messages import TrajectoryBatch
-from headrace.queues.slabs import LinkSpec, TooLargeError, pieces
 
 
 def test_links_that_could_deadlock_are_refused_with_the_reason():

@@ -23,9 +23,7 @@ from headrace.queues.columns import (
 )
 from headrace.queues.messages import Barrier, PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.queues.stream_format import FRAME, MAX_FRAME_BYTES, StreamHeader
-from headrace.queues.stream_reader import StreamReader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import FRAME, MAX_FRAME_BYTES, StreamHeader, StreamReader, StreamWriter
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "read_stream.py"

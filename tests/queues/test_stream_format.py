@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from stream_samples import SPEC, header
 
-from headrace.queues import stream_format, stream_reader, stream_writer
+from headrace.queues import stream_file
 from headrace.queues.columns import (
     GROUP_EPISODE_COLUMNS,
     GROUP_ROW_COLUMNS,
@@ -21,7 +21,14 @@ from headrace.queues.columns import (
     Column,
 )
 from headrace.queues.errors import ShapeError, StreamError
-from headrace.queues.stream_format import MESSAGE, StreamHeader, column_table, pack_frame, unpack_arrays, unpack_payload
+from headrace.queues.stream_file import (
+    MESSAGE,
+    StreamHeader,
+    column_table,
+    pack_frame,
+    unpack_arrays,
+    unpack_payload,
+)
 
 
 def test_header_survives_the_way_through_plain_data():
@@ -98,7 +105,7 @@ def test_shapes_that_can_not_be_are_refused_by_the_reader(shape):
 def test_arrays_from_a_frame_can_not_be_written_to():
     table = {"arrays": [["a", "<f4", [2]]]}
     frame = pack_frame(MESSAGE, table, table, [np.ones(2, "<f4")])
-    (array,) = unpack_arrays(*unpack_payload(frame[stream_format.FRAME.size :]))
+    (array,) = unpack_arrays(*unpack_payload(frame[stream_file.FRAME.size :]))
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 2
 
@@ -136,7 +143,7 @@ def test_bytes_behind_the_compressed_content_are_refused():
         unpack_payload(zstandard.ZstdCompressor().compress(bytes(64)) + b"x")
 
 
-@pytest.mark.parametrize("module", [stream_format, stream_reader, stream_writer])
+@pytest.mark.parametrize("module", [stream_file])
 def test_no_module_of_the_format_can_unpickle(module):
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

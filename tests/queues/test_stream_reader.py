@@ -21,9 +21,17 @@ from stream_samples import EVERY_KIND, header, index_of, index_offset, record, s
 
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import Barrier, Message, PolicyUpdate, StepBatch, TrajectoryBatch
-from headrace.queues.stream_format import FRAME, MAGIC, MESSAGE, PREAMBLE, TRAILER, checksum
-from headrace.queues.stream_reader import Frame, StreamReader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import (
+    FRAME,
+    MAGIC,
+    MESSAGE,
+    PREAMBLE,
+    TRAILER,
+    Frame,
+    StreamReader,
+    StreamWriter,
+    checksum,
+)
 
 DTYPES = [np.dtype(name) for name in ("?", "u1", "i2", "i4", "i8", "<f2", "f4", "f8", ">f4", ">i8")]
 

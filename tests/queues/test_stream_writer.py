@@ -16,8 +16,7 @@ from stream_samples import EVERY_KIND, SPEC, header, index_of, record, same, tra
 
 from headrace.queues.errors import ShapeError, StreamError
 from headrace.queues.messages import Barrier, TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
-from headrace.queues.stream_writer import StreamWriter, next_stream_path
+from headrace.queues.stream_file import StreamReader, StreamWriter, next_stream_path
 
 
 def sources(reader: StreamReader) -> list[int]:

@@ -10,8 +10,7 @@ import pytest
 from fakes import counting_spec
 
 from headrace.config import RunConfig
-from headrace.pipeline.policies.brains import brain_maker
-from headrace.pipeline.policies.inference import policy_maker
+from headrace.pipeline.policies.inference import brain_maker, policy_maker
 from headrace.stages.activity import PREPARES, Activity, preparing
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.errors import StageError

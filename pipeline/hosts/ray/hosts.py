@@ -33,18 +33,15 @@ from headrace.paths import FOLDERS, ROOT
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import decides_centrally, league_seats
 from headrace.pipeline.common.run_parts import host_role
-from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
-from headrace.pipeline.control.messages import OpenEdge
+from headrace.pipeline.control import CONTROL_BOUND, LocalControl, OpenEdge
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
-from headrace.pipeline.hosts.ray.calls import PolicyObjectStore, RayDeliveries, RaySource
-from headrace.pipeline.hosts.ray.worker import DOWN, UP, RayWorker
+from headrace.pipeline.hosts.ray.worker import DOWN, UP, PolicyObjectStore, RayDeliveries, RaySource, RayWorker
 from headrace.pipeline.hosts.spawn import ANSWER_S, child_environment
 from headrace.pipeline.run_folder.lock import refuse_writes
 from headrace.queues.agent_manager_queue import Overflow
+from headrace.queues.call_queue import PullReceiver, PushSender
 from headrace.queues.ends import Receiver, Sender
-from headrace.queues.pull import PullReceiver
-from headrace.queues.push import PushSender
 from headrace.startup_context import startup_context
 
 log = logging.getLogger(__name__)

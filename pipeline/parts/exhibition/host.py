@@ -16,16 +16,13 @@ from pathlib import Path
 from headrace.config import RunConfig
 from headrace.config.brains import SCRIPTED_PLAYERS, kind_of
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import DirectShow, OpenEdge, Stop
+from headrace.pipeline.control import ControlEnd, DirectShow, OpenEdge, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.parts.exhibition.hosted_game import GameNotes, HostedGame
-from headrace.pipeline.policies.brains import lone_brain, named_brains
 from headrace.pipeline.policies.demo_files import SUFFIX, write_demos
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
-from headrace.pipeline.policies.inference import policy_file, policy_maker
+from headrace.pipeline.policies.inference import lone_brain, named_brains, policy_file, policy_maker
 from headrace.pipeline.policies.model_files import read_policy_update
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.names import behavior_folder
@@ -33,11 +30,10 @@ from headrace.queues.ends import Receiver
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
-from headrace.queues.stream_writer import next_stream_path
-from headrace.stages.brains import make_brain
-from headrace.stages.brains.protocol import BrainRequest
+from headrace.queues.stream_file import next_stream_path
+from headrace.stages.brains import BrainRequest, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters, final_parameters
 from headrace.stages.environments.protocol import AgentSteps, maybe_await, play
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.evaluation.opponents import SEED, GreedyPlayer, Player
@@ -192,7 +188,15 @@ class ExhibitionHost(Host):
                     continue
                 begun = self._game.receive(message)
                 if isinstance(message, DirectShow):
-                    self._direct(message, begun)
+                    # Let the requested players play; if a person has begun to play, begin a new game.
+                    for behavior_id, (player, _) in message.parts.items():
+                        self._cast.give(behavior_id, player)
+                    if begun and self._group is not None:
+                        self._group.restart()
+                        if self._demonstration is not None:
+                            self._demonstration[1].cut()
+                    self._wanted = message.recorded
+                    self._record()
             for task in following:
                 task.cancel()
 
@@ -210,17 +214,6 @@ class ExhibitionHost(Host):
     def _notes(self) -> GameNotes:
         recorded = 0 if self._demonstration is None else self._demonstration[1].steps
         return GameNotes(recorded, self._saved, self._cast.trouble)
-
-    def _direct(self, message: DirectShow, begun: bool) -> None:
-        """Let the requested players play; if a person has begun to play, begin a new game."""
-        for behavior_id, (player, _) in message.parts.items():
-            self._cast.give(behavior_id, player)
-        if begun and self._group is not None:
-            self._group.restart()
-            if self._demonstration is not None:
-                self._demonstration[1].cut()
-        self._wanted = message.recorded
-        self._record()
 
     def _decide(self, behavior_id: str, steps: AgentSteps) -> ActionBatch:
         assert self._group is not None, "it is played"

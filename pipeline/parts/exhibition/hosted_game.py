@@ -1,22 +1,27 @@
-"""A game that a host shows on the live page: frames and the state of the game go out; requests and keys come in."""
+"""A game that a host shows on the live page: frames and the state of the game go out; requests and keys come in.
+
+The host is the exhibition's own, or the actor with the run's only instance if people play in it (`PlayInRun`).
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.config import RunConfig
+from headrace.config.brains import PLAYER, brains_of_team
 from headrace.config.environment import KeyMapSettings
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import ControlMessage, DirectShow, KeysHeld, PictureTaken, ShowAnnounced
+from headrace.config.section_checks import persons_in
+from headrace.pipeline.control import ControlEnd, ControlMessage, DirectShow, KeysHeld, PictureTaken, ShowAnnounced
+from headrace.pipeline.roles.actor import ActorPart
+from headrace.pipeline.roles.runtime import Host
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.exhibition.film import FilmedGroup
-from headrace.stages.exhibition.keys import buttons, keys_of
-from headrace.stages.exhibition.making import make_shown_group
-from headrace.stages.exhibition.people import HumanControllers
+from headrace.stages.exhibition.film import FilmedGroup, make_shown_group
+from headrace.stages.exhibition.people import HumanControllers, buttons, keys_of
 from headrace.stages.exhibition.show import PacedGroup, ShownFrame
 from headrace.stages.games.scene import Display
 
@@ -184,3 +189,23 @@ def unknown_names(config: RunConfig, film: FilmedGroup, specs: Mapping[str, Beha
 def _described_display(display: Display) -> dict[str, Any]:
     """Describe the constant parts of a game's frames."""
     return {"view": list(display.view), "sky": list(display.sky), "backdrop": display.backdrop, "aim": display.aim}
+
+
+class PlayInRun(ActorPart):
+    """Makes the actor's environment a game on the live page, if the brain `player` decides in it."""
+
+    def __init__(self, host: Host, request: EnvironmentRequest) -> None:
+        super().__init__(host, request)
+        self._game = HostedGame(request.config, host.control, must_play=self._must_play)
+        if persons_in(request.config):
+            self.person, self.make_group = self._game.people.brain, partial(self._game.make, request)
+
+    def receive(self, message: ControlMessage) -> None:
+        """Handle the page's messages. Any message wakes a game that waits for people."""
+        self._game.receive(message)
+        self._game.people.changed.set()
+
+    def _must_play(self, spec: BehaviorSpec) -> bool:
+        settings = self.request.config.known_settings(spec.name)  # None is reported elsewhere
+        brains = () if settings is None else brains_of_team(settings.brain, spec.team)
+        return any(brain.use == PLAYER for brain in brains)

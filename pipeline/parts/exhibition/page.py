@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from headrace.config.section_checks import persons_in
-from headrace.pipeline.control.messages import (
+from headrace.pipeline.control import (
     DirectShow,
     HostFailed,
     KeysHeld,
@@ -23,14 +23,13 @@ from headrace.pipeline.control.messages import (
     ShowAnnounced,
     Stop,
 )
-from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.process import ProcessHost, ProcessHosts
-from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.hosts.protocol import HostHandle, how_it_ended
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.monitor.shown_game import ShownGame
+from headrace.pipeline.monitor.watching import ShownGame
 from headrace.queues.ends import Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate
@@ -253,7 +252,7 @@ def game_of(plan: RunPlan, coordinator: Coordinator) -> ShownGame:
     environments can't be shown.
     """
     from headrace.stages.environments.given import why_not_elsewhere
-    from headrace.stages.exhibition.making import why_not_shown
+    from headrace.stages.exhibition.film import why_not_shown
 
     config = plan.config
     if persons_in(config):

@@ -10,8 +10,7 @@ from urllib.parse import quote
 from headrace.config import SACHyperparameters
 from headrace.pipeline.common.graph import REPLAY_SHARD, TRAINER, learner_name, part_name, saved_shards
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import FolderMoved, OpenEdge, PartFailed
+from headrace.pipeline.control import ControlEnd, FolderMoved, OpenEdge, PartFailed
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder

@@ -9,7 +9,7 @@ autoreset modes of vector environments produce the same rows (https://farama.org
 - NEXT_STEP: the tick contains only the ending row, and the next tick contains the first row. In between, the
   environment ignores the instance's action, so the group requests no decision and produces no transition.
 
-`vectorising` makes the environments, and `stages/environments/spaces/` converts spaces to columns. Both need gymnasium;
+`singles` makes the environments, and `stages/environments/spaces/` converts spaces to columns. Both need gymnasium;
 `making` imports them when it makes a group.
 """
 
@@ -37,8 +37,7 @@ from headrace.stages.environments.checks import (
     stack,
 )
 from headrace.stages.environments.episode_infos import EpisodeInfos
-from headrace.stages.environments.gymnasium.singles import Envs, SingleEnvs, keep_masks
-from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
+from headrace.stages.environments.gymnasium.singles import Envs, ParameterisedEnv, SingleEnvs, keep_masks
 from headrace.stages.environments.parameters import EpisodeParameters, Floats
 from headrace.stages.environments.protocol import AgentSteps, StepResult
 from headrace.stages.environments.rendering import picture_of

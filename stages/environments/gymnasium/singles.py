@@ -1,12 +1,23 @@
-"""Steps single environments one after another, in this process.
+"""Makes the environments of a Gymnasium group, and steps single environments one after another, in this process.
 
-Results are unpacked without checks. If that fails, the messages in `checks` say what the environment has returned.
+The environments are made from an id or from a factory's result. The result is the environment's own vectorised
+implementation if it has one, otherwise single environments. Instances need no separate processes, because actors are
+already processes. Wrappers apply to single environments, and only single environments have windows, so both require
+single environments, unless the options request another implementation.
+
+Single environments' results are unpacked without checks. If that fails, the messages in `checks` say what the
+environment has returned, and how to convert environments that use the old package `gym` or its four-value `step` API.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import difflib
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import gymnasium
@@ -26,13 +37,252 @@ from headrace.stages.environments.checks import (
     space_problem,
     stack,
 )
-from headrace.stages.environments.gymnasium.old_gym import OLD_STEP, conversion
-from headrace.stages.environments.resetting import accept_any_reset
-from headrace.stages.environments.spaces.agent_masks import like_masks
-from headrace.stages.environments.spaces.masks import MASK
-from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
+from headrace.stages.environments.factory import HUMAN, takes_any
+from headrace.stages.environments.resetting import accept_any_reset, taken_by
+from headrace.stages.environments.spaces.masks import MASK, like_masks
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault, error_summary
 
 AnyEnv = gymnasium.Env[Any, Any]
+Wrap = Callable[[AnyEnv], AnyEnv]
+"""Function that wraps a single environment in all wrappers."""
+
+log = logging.getLogger(__name__)
+
+_PACKAGES = {"ALE": ("ale_py", "ale-py")}
+"""Per namespace, such as `ALE` in `ALE/Pong-v5`: the module that registers its ids when imported, and the module's
+distribution."""
+
+
+def make_vector(
+    env_id: str,
+    num_envs: int,
+    options: Mapping[str, Any],
+    name: str,
+    wrap: Wrap | None = None,
+    singly: bool = False,
+) -> Envs:
+    """Make a vector environment or single environments from a registered id.
+
+    Args:
+        env_id: the id in Gymnasium's registry; `module:id` first imports the module that registers it.
+        num_envs: number of instances.
+        options: keyword arguments for the environment. `vectorization_mode` chooses among its implementations (`sync`,
+            `vector_entry_point`, `async`). Without this option, the vectorised implementation is preferred.
+        name: the environment's name, used in messages.
+        wrap: wraps each single environment; if given, single environments are preferred.
+        singly: True to prefer single environments in any case.
+
+    Raises:
+        StageError: if the environment does not exist, its package is not installed, or wrappers don't work with the
+            `vectorization_mode`.
+        BrokenEnvironmentError: if the environment fails while it is made.
+    """
+    _register(env_id, name)
+    try:
+        return _make(env_id, num_envs, dict(options), wrap, singly, name)
+    except StageError:
+        raise
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+        raise StageError(
+            f"{name}: {error} {_who_registers(env_id)}{advice_for_id(env_id)}",
+            key=("environment", "id"),
+        ) from error
+    except TypeError as error:
+        raise BrokenEnvironmentError(
+            f"{name}: creating {num_envs} instances with options {dict(options)} raised {describe_fault(error)}; fix "
+            "environment.options, which are passed as keyword arguments",
+            key=("environment", "options") if options else (),
+        ) from error
+    except Exception as error:
+        raise BrokenEnvironmentError(
+            f"{name}: creating {num_envs} instances with options {dict(options)} raised {describe_fault(error)}"
+        ) from error
+
+
+def vectorise(
+    env: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs: int, name: str, wrap: Wrap | None = None
+) -> Envs:
+    """Make single environments from a factory's result, or return its vector environment.
+
+    Args:
+        env: a vector environment, or the first of the single environments.
+        make: makes another single environment.
+        num_envs: number of instances.
+        name: the environment's name, used in messages.
+        wrap: wraps each single environment.
+
+    Raises:
+        StageError: if a vector environment has the wrong size or would need wrapping, or `make` returns the same object
+            again.
+        BrokenEnvironmentError: if `make` raises.
+    """
+    if isinstance(env, VectorEnv):
+        if wrap is not None:
+            env.close()
+            raise StageError(
+                f"{name} returned a vector environment, but environment.wrappers apply to single environments; wrap "
+                "the environments inside it"
+            )
+        if env.num_envs == num_envs:
+            return env
+        env.close()
+        raise StageError(
+            f"{name} returned a vector environment of {env.num_envs} instances, but {num_envs} are needed; add an "
+            f"argument num_envs to it{f', or set environment.options.num_envs: {num_envs}' if takes_any(make) else ''}"
+        )
+    try:
+        singles = [env, *(make() for _ in range(num_envs - 1))]
+        if len({id(env) for env in singles}) < num_envs:
+            raise StageError(f"{name} returned the same environment twice; it must make a new one on each call")
+        return _wrapped(singles, wrap, name)
+    except StageError:
+        raise
+    except Exception as error:
+        raise BrokenEnvironmentError(f"{name}: creating {num_envs} instances raised {describe_fault(error)}") from error
+
+
+def _who_registers(env_id: str) -> str:
+    """Describe which ids the module before the colon registers, or how to name a module."""
+    module, _, registered = env_id.rpartition(":")
+    if not module:
+        return f"For an environment of your own, prefix the module that registers it: my_module:{registered}"
+    package = module.partition(".")[0]
+    points = {each: spec.entry_point for each, spec in gymnasium.registry.items()}
+    own = [
+        each
+        for each, point in points.items()
+        if str(point if isinstance(point, str) else getattr(point, "__module__", "")).partition(":")[0].split(".")[0]
+        == package
+    ]
+    ids = difflib.get_close_matches(registered, own, n=4, cutoff=0)
+    more = f" and {len(own) - len(ids)} more" if len(own) > len(ids) else ""
+    return f"The module {module} registers no {registered}" + (f"; it registers {', '.join(ids)}{more}" if ids else "")
+
+
+def _register(env_id: str, name: str) -> None:
+    """Import the package of an id's namespace, if the namespace is known and not registered yet."""
+    module, distribution = _PACKAGES.get(env_id.partition("/")[0], (None, None))
+    if module is None or env_id in gymnasium.registry:
+        return
+    try:
+        gymnasium.register_envs(importlib.import_module(module))
+    except ImportError as error:
+        raise StageError(
+            f"{name} belongs to the package {distribution}, which can't be imported ({error}); install it with: python "
+            f"-m pip install {distribution}"
+        ) from error
+
+
+def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None, singly: bool, name: str) -> Envs:
+    module, _, registered = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    mode = options.pop("vectorization_mode", None)
+    own, lacks = False, ""
+    if mode is None:
+        spec = gymnasium.registry.get(registered)
+        own = spec is not None and spec.vector_entry_point is not None and not spec.additional_wrappers
+        lacks = "has no window" if options.get("render_mode") == HUMAN else ""
+        if own and not lacks and wrap is None and not singly:
+            try:
+                return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
+            except Exception as error:
+                if not options:
+                    raise
+                lacks = f"does not accept these options ({error_summary(error)})"
+        mode = "sync"
+    if mode == "sync":
+        options = {"disable_env_checker": True, **options}  # `checks` has clearer messages
+        singles = _wrapped((gymnasium.make(env_id, **options) for _ in range(num_envs)), wrap, name)
+        if own and lacks:
+            log.info("%s runs as single environments (sync): its vectorised implementation %s.", env_id, lacks)
+        return singles
+    if wrap is not None and mode == "vector_entry_point":
+        raise StageError(
+            "environment.wrappers apply to single environments, and vectorization_mode 'vector_entry_point' has no "
+            "single environments; leave one of the two out"
+        )
+    if mode != "vector_entry_point":
+        wrappers: Any = [*([wrap] if wrap is not None else []), partial(prepared, name=name)]
+        options = {"disable_env_checker": True, **options}
+        return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, wrappers=wrappers, **options)
+    envs = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
+    if options.get("render_mode") == HUMAN and HUMAN not in envs.metadata.get("render_modes", ()):
+        envs.close()
+        raise StageError(
+            f"environment.options: the vectorised implementation of {env_id} has no window, so render_mode human can't "
+            "be combined with vectorization_mode 'vector_entry_point'; leave one of the two out"
+        )
+    return envs
+
+
+def _wrapped(singles: Iterable[AnyEnv], wrap: Wrap | None, name: str) -> SingleEnvs:
+    return SingleEnvs([env if wrap is None else wrap(env) for env in singles], name)
+
+
+class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Passes the parameters of each episode to a single environment, as options of every `reset`.
+
+    Args:
+        env: the environment.
+        options: returns an episode's parameters. It is called once for each episode.
+    """
+
+    def __init__(self, env: AnyEnv, options: Callable[[], Mapping[str, float]]) -> None:
+        super().__init__(env)
+        self._options = options
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode with these options and the parameters; the parameters take precedence."""
+        return self.env.reset(seed=seed, options={**(options or {}), **self._options()})
+
+
+OLD_STEP = "four values are Gym's old API: split `done` into terminated (the task ended) and truncated (time ran out)"
+
+
+def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
+    """Explain how to use shimmy to convert an environment of the old package `gym`, given as an id or an object.
+
+    Args:
+        env_id: the id in `gym`.
+        seeded: True if the environment's `reset` takes a seed, as it does since 0.26; None if that depends on the
+            version.
+    """
+    version = str(getattr(sys.modules.get("gym"), "__version__", "0.21"))
+    new = version.startswith("0.26") if seeded is None else seeded
+    converter = "GymV26Environment-v0" if new else "GymV21Environment-v0"
+    return (
+        f"the package shimmy converts environments of the old package gym. If gym has registered the environment, use "
+        f'environment: {{id: "shimmy:{converter}", options: {{env_id: "{env_id}"}}}}; otherwise import shimmy in a '
+        f'factory that returns gymnasium.make("{converter}", env=YourEnv())'
+    )
+
+
+def advice_for_class(env: Any) -> str:
+    """Return advice for an object of the package `gym`, or one with the same methods; empty for other objects."""
+    if isinstance(env, type):
+        return ". It is a class; return an instance of the class"
+    if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
+        alike = all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space"))
+        return (
+            (". Derive its class from gymnasium.Env, with a reset that returns two values and a step that returns five")
+            if alike
+            else ""
+        )
+    env_id = getattr(getattr(env, "spec", None), "id", None) or "…"
+    reset = getattr(getattr(env, "unwrapped", env), "reset", None)
+    return f"; {conversion(env_id, callable(reset) and 'seed' in taken_by(reset))}"
+
+
+def advice_for_id(env_id: str) -> str:
+    """Return advice for an id that only the old package `gym` has registered. Empty for other ids or without `gym`."""
+    registry = getattr(sys.modules.get("gym.envs.registration"), "registry", None)
+    specs = getattr(registry, "env_specs", registry)  # a mapping since 0.26
+    if specs is None or env_id.rpartition(":")[2] not in specs:
+        return ""
+    return f"; {conversion(env_id)}"
+
+
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 
 _FALSE: Any = np.False_

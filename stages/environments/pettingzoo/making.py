@@ -2,6 +2,8 @@
 
 An id is a module with functions `parallel_env` and `env` (`mpe2.simple_tag_v3`) or, with a slash, a name in the
 registry of PettingZoo 1.27 and later (`classic/connect_four-v3`).
+
+For `--validate`, this module also yields what PettingZoo's environment tests find, in addition to a run's own checks.
 """
 
 from __future__ import annotations
@@ -12,17 +14,19 @@ import importlib.util
 import pkgutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from headrace.config.errors import suggest
 from headrace.stages.environments import factory
+from headrace.stages.environments.factory import EnvironmentRequest, words_of
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
-from headrace.stages.environments.pettingzoo.instance import Instance
-from headrace.stages.environments.pettingzoo.instances import LimitedInstance, api_of, instance_of
+from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, api_of, instance_of
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.environments.resetting import accept_any_reset
+from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import LoadError, StageError, blaming, type_of
 from headrace.stages.loading import import_module
 
@@ -269,3 +273,40 @@ def _library(name: str) -> Any:
         raise LoadError(
             f"{name} needs the package pettingzoo, which is not installed; install it with: {_INSTALL}"
         ) from error
+
+
+_CYCLES = 50
+
+
+def of_pettingzoo(request: EnvironmentRequest) -> Iterator[str]:
+    """Yield findings about one environment without wrappers, or nothing for a group that a factory made."""
+    env, _, name = first_environment(request)
+    if isinstance(env, EnvironmentGroup):
+        return
+    try:
+        import pettingzoo.test as tests  # type: ignore[import-untyped]
+    except ImportError:  # pettingzoo.test needs pytest
+        return
+    parallel = api_of(env) == "parallel"
+    test = tests.parallel_api_test if parallel else tests.api_test
+    if not _has_other_masks(env, parallel):
+        yield from words_of(lambda: test(env, num_cycles=_CYCLES), "PettingZoo's own test (pettingzoo.test)", name)
+    with suppress(Exception):
+        env.close()
+
+
+def _has_other_masks(env: Any, parallel: bool) -> bool:
+    """Return True if masks have a form that the tests, which act at random, ignore."""
+    first = env.reset(seed=0)
+    if parallel:
+        seen, infos = first
+        told = [(agent, seen.get(agent), infos.get(agent)) for agent in env.agents]
+    else:
+        observation, *_, info = env.last()
+        told = [(env.agent_selection, observation, info)]
+    for agent, observation, info in told:
+        in_info = isinstance(info, Mapping) and MASK in info
+        masked = in_info or (isinstance(observation, Mapping) and MASK in observation)
+        if masked and ((in_info and parallel) or type(env.action_space(agent)).__name__ != "Discrete"):
+            return True
+    return False

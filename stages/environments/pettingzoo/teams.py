@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.config import RoleSettings
 from headrace.config.errors import suggest
-from headrace.stages.environments.pettingzoo.instance import Agent
+from headrace.stages.environments.pettingzoo.instances import Agent
 from headrace.stages.errors import NotFiniteError, StageError
 
 Spaces = tuple[Any, Any]

@@ -19,8 +19,7 @@ from headrace.config.trainers import declared_kind
 from headrace.queues.columns import TRAJECTORY_COLUMNS, observation_columns, row_columns
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.queues.stream_format import StreamHeader
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamHeader, StreamReader
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.policy.sampling import environment_actions

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.config.sac_hyperparameters import HindsightSettings
+from headrace.config.hyperparameters import HindsightSettings
 from headrace.queues.columns import Column
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.stages.environments.protocol import ACHIEVED_GOAL, DESIRED_GOAL

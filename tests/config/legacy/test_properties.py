@@ -14,7 +14,7 @@ from properties import examples
 
 from headrace.config import ConfigError, RunConfig, load_config
 from headrace.config.errors import Mistake
-from headrace.config.legacy.flat_block import ALL
+from headrace.config.legacy.flat_file import ALL
 from headrace.config.load import convert
 
 COUNTS, SHARES = st.integers(1, 90), st.floats(0.01, 1, allow_nan=False)

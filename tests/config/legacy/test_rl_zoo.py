@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import ConfigError, load_config
-from headrace.config.legacy.rl_zoo.expressions import read_expression
+from headrace.config.legacy.rl_zoo.conversion import read_expression
 from headrace.config.load import convert
 from headrace.config.network_settings import StateNoiseSettings
 from headrace.config.yaml_reader import read_text

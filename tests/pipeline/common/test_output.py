@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from headrace import protocol
-from headrace.pipeline import cli
+from headrace.pipeline import cli, gdrl_command
 from headrace.pipeline.common.output import EveryRecord, complain, prepare_output, speaking
-from headrace.pipeline.gdrl import command as gdrl
 
 pytestmark = pytest.mark.windows_too
 
@@ -152,7 +151,7 @@ def test_a_broken_pipe_that_is_not_the_output_s_is_no_success(monkeypatch):
         speaking(fail)()
 
 
-@pytest.mark.parametrize("command", [cli.main, gdrl.main, protocol.main])
+@pytest.mark.parametrize("command", [cli.main, gdrl_command.main, protocol.main])
 def test_every_command_speaks_where_only_ascii_can_be_written(monkeypatch, command):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="")
     monkeypatch.setattr(sys, "stdout", stream)

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.pipeline.common.process import let_child_find_us, start_python
 from headrace.pipeline.hosts.crash_file import CrashFile
-from headrace.pipeline.hosts.failures import crashed, how_it_ended
+from headrace.pipeline.hosts.protocol import crashed, how_it_ended
 
 pytestmark = pytest.mark.windows_too
 

@@ -22,7 +22,7 @@ from queue_conformance import Ends, check_queue, number_of, numbered
 from scripted_host import words_of
 
 from headrace.config.host_kinds import HOST_KINDS, HostKind
-from headrace.pipeline.control.messages import (
+from headrace.pipeline.control import (
     CreditsReturned,
     HostFailed,
     HostFinished,

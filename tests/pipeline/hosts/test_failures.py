@@ -7,8 +7,8 @@ import pytest
 from headrace.config import ConfigError
 from headrace.config.errors import Mistake
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.control.channel import decode, encode
-from headrace.pipeline.hosts.failures import describe_failure
+from headrace.pipeline.control import decode, encode
+from headrace.pipeline.hosts.protocol import describe_failure
 from headrace.queues.errors import SpecError
 from headrace.stages.errors import StageError
 from headrace.stages.loop import StageFailure

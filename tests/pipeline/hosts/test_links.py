@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 from stream_samples import policy, trajectories
 
-from headrace.pipeline.hosts.links import HostLinks, ProcessEdges, policy_link, trajectory_link
-from headrace.queues.shared_receiver import SharedReceiver
-from headrace.queues.shared_sender import SharedSender
+from headrace.pipeline.hosts.links import (
+    HostLinks,
+    ProcessEdges,
+    policy_link,
+    trajectory_link,
+)
+from headrace.queues.shared_queue import SharedReceiver, SharedSender
 
 SLAB = 64 * 1024
 

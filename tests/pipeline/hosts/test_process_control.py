@@ -7,8 +7,7 @@ import socket
 
 import pytest
 
-from headrace.pipeline.control.channel import SocketControl
-from headrace.pipeline.control.messages import HostFailed, HostFinished, LogLine
+from headrace.pipeline.control import HostFailed, HostFinished, LogLine, SocketControl
 from headrace.pipeline.hosts import process
 from headrace.pipeline.hosts.process import ProcessControl
 

@@ -14,7 +14,7 @@ from run_configs import cartpole
 
 from headrace.config import ConfigError, RunConfig
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.control.messages import HostFailed, HostFinished, LogLine
+from headrace.pipeline.control import HostFailed, HostFinished, LogLine
 from headrace.pipeline.hosts import early_children, spawn
 from headrace.pipeline.hosts.early_children import learner_processes
 from headrace.pipeline.hosts.process import ProcessHosts

@@ -14,8 +14,7 @@ from fakes import counting_spec
 from fakes_files import Held
 
 from headrace.config import RunConfig
-from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import FolderMoved, HostFailed, PartFailed, PartSaved
+from headrace.pipeline.control import FolderMoved, HostFailed, PartFailed, PartSaved, local_pair
 from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.run_plan import RunPlan

@@ -11,7 +11,7 @@ import pytest
 from fakes import Cast
 from flow_harness import Flow, Scenario, Trained, run_flow
 
-from headrace.pipeline.control.messages import BeginCheckpoint, LogLine
+from headrace.pipeline.control import BeginCheckpoint, LogLine
 
 ENDLESS = Scenario(trained=(Trained("Walker", 8, 5, 10**6),), casts=(Cast("Walker", agents=2),))
 FINITE = Scenario(trained=(Trained("Walker", 8, 5, 20),), casts=(Cast("Walker", agents=2),), replicas=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.pipeline.main.guarded import GuardedTasks
+from headrace.pipeline.main.supervision import GuardedTasks
 
 
 async def test_work_that_is_cancelled_before_it_began_leaves_no_warning():

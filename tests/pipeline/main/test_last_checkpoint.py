@@ -11,7 +11,7 @@ from fakes import Cast
 from flow_harness import Flow, Scenario, Trained, run_flow
 
 from headrace.config import RunConfig
-from headrace.pipeline.control.messages import BeginCheckpoint
+from headrace.pipeline.control import BeginCheckpoint
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.queues.messages import TrajectoryBatch
 from headrace.stages import Stage

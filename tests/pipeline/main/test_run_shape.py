@@ -7,8 +7,7 @@ import yaml
 
 from headrace.config import RunConfig
 from headrace.pipeline.main import run_shape
-from headrace.pipeline.main.probe import ProbeError
-from headrace.pipeline.main.run_shape import TICK_S, settled_shape
+from headrace.pipeline.main.run_shape import TICK_S, ProbeError, settled_shape
 from headrace.pipeline.run_folder.names import CONFIGURATION
 
 GYM = {"kind": "gymnasium", "id": "CartPole-v1"}

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.pipeline.hosts.protocol import HostPlan
-from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.launcher import RunningHosts
 
 
 class TwoProcesses:

@@ -10,7 +10,7 @@ from fakes import policy_update
 
 from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.control.messages import PartSaved
+from headrace.pipeline.control import PartSaved
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler
 from headrace.pipeline.reporting.league_files import write_leagues
@@ -181,6 +181,6 @@ def test_a_sampler_without_choose_is_refused():
 
 
 def test_arguments_that_a_class_does_not_take_are_reported():
-    wrong = config(opponents="headrace.stages.ghost.opponents:UniformOpponents", opponents_with={"power": 1})
+    wrong = config(opponents="headrace.stages.ghost.policy_history:UniformOpponents", opponents_with={"power": 1})
     with pytest.raises(LoadError, match=r"behaviors\.Ball\.self_play\.opponents: .*does not accept .*power"):
         make_sampler(wrong, "Ball")

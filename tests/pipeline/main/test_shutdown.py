@@ -14,15 +14,13 @@ from fakes import counting_spec
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
-from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.control import HostFailed, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath
 from headrace.pipeline.main.checkpointing import Checkpointing
-from headrace.pipeline.main.launcher import Broadcaster, Launcher
+from headrace.pipeline.main.launcher import Broadcaster, Launcher, RunningHosts
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.shutdown import DISMISSED_S, Shutdown
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost

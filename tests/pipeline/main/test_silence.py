@@ -15,11 +15,11 @@ from headrace.config import EnvSettings, RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, SupervisionSettings
 from headrace.pipeline.common.graph import MAIN
-from headrace.pipeline.control.channel import local_pair
+from headrace.pipeline.control import local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.main.coordinator import SilenceWatch
-from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.launcher import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost

@@ -12,7 +12,7 @@ from stream_samples import trajectories
 
 from headrace.config import RunConfig
 from headrace.pipeline.common.graph import route
-from headrace.pipeline.control.messages import CreditsReturned
+from headrace.pipeline.control import CreditsReturned
 from headrace.pipeline.main.behavior import TrajectoryPath
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost

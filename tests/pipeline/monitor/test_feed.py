@@ -10,7 +10,7 @@ from aiohttp import ClientSession, web
 
 from headrace.pipeline.monitor import api as api_module
 from headrace.pipeline.monitor.api import StateFeed, to_json
-from headrace.pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.web import Site, SiteOptions
 
 
 class Open:

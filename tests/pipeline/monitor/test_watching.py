@@ -6,7 +6,7 @@ import json
 import pytest
 from fakes import policy_update
 
-from headrace.pipeline.control.messages import HostFailed, LogLine, PictureTaken, ShowAnnounced, Stop
+from headrace.pipeline.control import HostFailed, LogLine, PictureTaken, ShowAnnounced, Stop
 from headrace.pipeline.monitor.watching import Refused, Viewer
 from headrace.pipeline.parts.exhibition.page import Exhibition, RunGame
 

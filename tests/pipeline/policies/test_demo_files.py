@@ -10,8 +10,7 @@ from trainer_samples import experience
 from headrace.pipeline.cli import main
 from headrace.pipeline.policies.demo_files import write_demos
 from headrace.queues.specs import ActionSpec
-from headrace.queues.stream_format import StreamHeader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import StreamHeader, StreamWriter
 from headrace.stages.environments.engines.unity.demo_steps import DemoReader
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation import load_recorded

@@ -15,10 +15,9 @@ from onnx_samples import design_for, update_for
 from headrace.config import BehaviorSettings, RunConfig
 from headrace.pipeline.cli import main
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.policies.export import export_policy, exports_by_step
+from headrace.pipeline.policies.export import OnnxExporter, copy_final_model, export_policy, exports_by_step, reexport
 from headrace.pipeline.policies.inference import make_inference_policy, policy_file
 from headrace.pipeline.policies.model_files import read_policy_update
-from headrace.pipeline.policies.onnx_export import OnnxExporter, copy_final_model, reexport
 from headrace.pipeline.run_folder.atomic_files import FileOperations
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec

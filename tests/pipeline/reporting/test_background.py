@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from headrace.pipeline.reporting import mlflow_writer
-from headrace.pipeline.reporting.mlflow_writer import BackgroundJobs
+from headrace.pipeline.reporting.trackers import MOST_WAITING, BackgroundJobs
 
 
 def test_jobs_are_done_in_order_before_close_returns():
@@ -39,7 +38,7 @@ def test_a_service_that_hangs_costs_its_summaries_and_says_so(caplog):
 
     jobs.put(hang)
     begun.wait()
-    for _ in range(mlflow_writer.MOST_WAITING + 2):
+    for _ in range(MOST_WAITING + 2):
         jobs.put(lambda: None)
     jobs.close()
     go_on.set()

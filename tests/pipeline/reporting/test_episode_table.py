@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from full_disk import files_no_larger_than
 
-from headrace.pipeline.reporting.episode_table import EpisodeTable
+from headrace.pipeline.reporting.csv_writer import EpisodeTable
 
 
 def table(folder: Path, *seconds: float) -> EpisodeTable:

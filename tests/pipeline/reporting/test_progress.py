@@ -11,9 +11,15 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from headrace.pipeline.reporting.bottleneck import Bottleneck
-from headrace.pipeline.reporting.console import ConsoleHandler
-from headrace.pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress, render
+from headrace.pipeline.reporting.console import (
+    BehaviorProgress,
+    ConsoleHandler,
+    Progress,
+    ProgressSnapshot,
+    QueueProgress,
+    render,
+)
+from headrace.pipeline.reporting.time_shares import Bottleneck
 
 TENNIS = BehaviorProgress("Tennis", 50_000, 200_000, 1000.0, 0.12345, 1234.56, 0.987, 24, 0.5, 81.26)
 CART = BehaviorProgress("Cart", 50_000, 200_000, 1000.0, 0.12345, None, 0.987, 24, 0.5, 81.26)

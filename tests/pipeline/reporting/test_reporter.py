@@ -1,6 +1,6 @@
 import pytest
 
-from headrace.pipeline.reporting.progress import Progress
+from headrace.pipeline.reporting.console import Progress
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsCollector
 from headrace.stages.trainer.report import TrainerReport

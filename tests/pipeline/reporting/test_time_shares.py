@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.pipeline.reporting.bottleneck import find_bottleneck
-from headrace.pipeline.reporting.time_shares import TimeShares
+from headrace.pipeline.reporting.time_shares import TimeShares, find_bottleneck
 from headrace.stages.activity import Timings
 
 

@@ -9,8 +9,8 @@ import torch
 
 from headrace.config import RunConfig
 from headrace.pipeline.hosts import early_children
-from headrace.pipeline.roles import training
-from headrace.pipeline.roles.training import cores_left_for, thread_choice
+from headrace.pipeline.roles import learner
+from headrace.pipeline.roles.learner import cores_left_for, thread_choice
 
 LOG = logging.getLogger("test")
 
@@ -30,7 +30,7 @@ def a_learner(threads_sleep=False, use_threads=torch.set_num_threads) -> Any:
 @pytest.fixture
 def cores(monkeypatch):
     def there_are(count):
-        for module in (training, early_children):
+        for module in (learner, early_children):
             monkeypatch.setattr(module, "usable_cores", lambda: count)
 
     return there_are

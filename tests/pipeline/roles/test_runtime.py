@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge
+from headrace.pipeline.control import HostFailed, HostFinished, OpenEdge, local_pair
 from headrace.pipeline.hosts.inline import LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.roles.runtime import Host

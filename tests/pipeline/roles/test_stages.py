@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from stream_samples import trajectories
 
-from headrace.pipeline.control.messages import CreditsReturned, PartFailed, PartSaved
+from headrace.pipeline.control import CreditsReturned, PartFailed, PartSaved
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import PlacedStage, StageHost, chain
 from headrace.pipeline.run_folder.folder import RunFolder

@@ -7,8 +7,14 @@ import logging
 import pytest
 from fakes_files import Faulty
 
-from headrace.pipeline.run_folder.checkpoint import checkpoint_folder, newest_checkpoint, unfinished_folder, write_part
-from headrace.pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
+from headrace.pipeline.run_folder.checkpoint import (
+    PATIENCE_S,
+    CheckpointAssembler,
+    checkpoint_folder,
+    newest_checkpoint,
+    unfinished_folder,
+    write_part,
+)
 
 PARTS = ("trainer@learner-Ball", "ghost-Ball@main")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from headrace.pipeline.serving.action_request import ActionRequest, ErrorKind, RequestRefused
-from headrace.pipeline.serving.batcher import Batcher, BatchLimits
+from headrace.pipeline.serving.service import Batcher, BatchLimits
 from headrace.queues.messages import ActionBatch
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.protocol import Decision, Recall

@@ -18,7 +18,7 @@ from browsers import needs_browser, opened_browser
 from serving_samples import MEMORY, expected, serving, write_model
 
 from headrace.pipeline.serving.http_api import serving_routes
-from headrace.pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.web import Site, SiteOptions
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "serving"
 NODE = shutil.which("node")

@@ -15,11 +15,10 @@ from aiohttp import ClientSession
 from serving_samples import MEMORY, PICTURE, expected, serving, write_model
 
 from headrace.pipeline.serving import service as service_module
-from headrace.pipeline.serving.batcher import BatchLimits
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.served_models import load_models
-from headrace.pipeline.serving.service import PolicyService, SessionLimits
-from headrace.pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.serving.service import BatchLimits, PolicyService, SessionLimits
+from headrace.pipeline.web import Site, SiteOptions
 from headrace.stages.policy.protocol import Recall
 
 ROW = [0.5, -1.0, 2.0]

@@ -23,7 +23,7 @@ from headrace.pipeline.serving import kserve_grpc
 from headrace.pipeline.serving import service as service_module
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.kserve_grpc import GrpcServer
-from headrace.pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.web import Site, SiteOptions
 
 ROW = [0.5, -1.0, 2.0]
 VECTOR = {"name": "vector", "datatype": "FP32", "shape": [1, 3], "data": ROW}

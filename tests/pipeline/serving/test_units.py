@@ -18,7 +18,7 @@ from serving_samples import serving
 from headrace.pipeline.serving import kserve_grpc
 from headrace.pipeline.serving.http_api import serving_routes
 from headrace.pipeline.serving.kserve_grpc import GrpcServer
-from headrace.pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.web import Site, SiteOptions
 
 SEEN = spaces.Box(-2, 2, (3,))
 

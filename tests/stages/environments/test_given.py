@@ -9,7 +9,7 @@ import pytest
 from environment_requests import request_of
 
 from headrace.config import EnvironmentSettings
-from headrace.queues.packing import pack, unpack
+from headrace.queues.codec import pack, unpack
 from headrace.stages.environments import given
 from headrace.stages.environments.factory import call_factory, make_group
 from headrace.stages.environments.given import (

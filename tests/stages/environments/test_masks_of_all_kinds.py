@@ -17,7 +17,7 @@ from predicted import saved
 from headrace.pipeline.prediction.policy import load_policy
 from headrace.pipeline.serving.action_request import read_action_request
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-from headrace.stages.environments.gymnasium.vectorising import vectorise
+from headrace.stages.environments.gymnasium.singles import vectorise
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import instance_of
 from headrace.stages.environments.stepping_time import random_actions

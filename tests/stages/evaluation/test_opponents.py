@@ -14,7 +14,7 @@ from fakes import EchoPolicy, policy_update
 from headrace.config import ConfigError, RunConfig
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.brains import BrainRequest
 from headrace.stages.environments.protocol import AgentSteps, StepResult
 from headrace.stages.errors import LoadError, StageError
 from headrace.stages.evaluation import EvaluationStage

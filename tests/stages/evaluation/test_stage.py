@@ -13,7 +13,7 @@ from fakes import DECISION, Cast, CountingGroup, EchoPolicy, counting_spec, poli
 
 from headrace.config import ActionRepeatSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.brains import BrainRequest
 from headrace.stages.environments.factory import RepeatingGroup
 from headrace.stages.environments.protocol import AgentSteps, StepResult
 from headrace.stages.evaluation import EvaluationStage

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.queues.messages import ActionBatch, TrajectoryBatch
-from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_file import StreamReader
 from headrace.stages.exhibition.demonstration import Demonstration
 from headrace.stages.games.volley import VolleyGroup
 from headrace.stages.trainer.imitation import load_recorded

@@ -1,6 +1,6 @@
 """A person's keys come late, twice, or never again."""
 
-from headrace.stages.exhibition.keys import AWAY_S, LATE_S, HeldKeys
+from headrace.stages.exhibition.people import AWAY_S, LATE_S, HeldKeys
 
 
 class Clock:

@@ -6,7 +6,7 @@ import pytest
 from headrace.config import KeyMapSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.keys import action_of, buttons, check_keys, default_keys, keys_of
+from headrace.stages.exhibition.people import action_of, buttons, check_keys, default_keys, keys_of
 
 
 def spec(continuous=0, branches=(), **more):

@@ -12,7 +12,7 @@ import pytest
 from headrace.config import RunConfig
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.film import make_shown_group
 
 MODULE = """
 import gymnasium, numpy as np, pettingzoo

@@ -13,8 +13,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ObservationSpec
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.film import to_rgb
-from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.film import make_shown_group, to_rgb
 
 
 class Plain(gymnasium.Env):

@@ -8,14 +8,12 @@ import pytest
 from headrace.config import KeyMapSettings, KeySettings, RunConfig
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.brains import make_brain
-from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.brains import BrainRequest, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import EnvironmentGroup, Punctual, Stoppable
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.keys import LATE_S, keys_of
-from headrace.stages.exhibition.making import make_shown_group
-from headrace.stages.exhibition.people import HumanControllers
+from headrace.stages.exhibition.film import make_shown_group
+from headrace.stages.exhibition.people import LATE_S, HumanControllers, keys_of
 from headrace.stages.exhibition.show import PacedGroup
 
 SIDE = "Ball?team=1"

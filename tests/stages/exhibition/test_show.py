@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 
 from headrace.config import RunConfig
-from headrace.stages.brains import make_brain
-from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.brains import BrainRequest, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import play
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.opponents import GreedyPlayer
-from headrace.stages.exhibition.keys import AWAY_S, keys_of
-from headrace.stages.exhibition.making import make_shown_group
-from headrace.stages.exhibition.people import Cast, HumanControllers
+from headrace.stages.exhibition.film import make_shown_group
+from headrace.stages.exhibition.people import AWAY_S, Cast, HumanControllers, keys_of
 from headrace.stages.exhibition.show import PacedGroup
 
 pytestmark = pytest.mark.virtual_time

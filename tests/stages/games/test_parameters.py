@@ -9,8 +9,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
 from headrace.stages.errors import StageError
 from headrace.stages.games.pursuit import PursuitGroup
-from headrace.stages.games.volley import VolleyGroup
-from headrace.stages.games.volley.physics import BALL_GRAVITY, SERVE_SPEED, TICK_S, VX, VY
+from headrace.stages.games.volley import BALL_GRAVITY, SERVE_SPEED, TICK_S, VX, VY, VolleyGroup
 
 FAR_FROM_THE_WALL = np.array([[-0.9, -0.9], [-0.9, 0.9], [-0.9, 0.0]], np.float32)
 """Places of the two pursuers and the evader, from which nobody reaches the wall at +x in a decision."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.queues.messages import ActionBatch
-from headrace.stages.exhibition.keys import action_of, check_keys
+from headrace.stages.exhibition.people import action_of, check_keys
 from headrace.stages.games.connect_four import ConnectFourGroup
 from headrace.stages.games.making import BUILTIN_GAMES
 from headrace.stages.games.pursuit import PursuitGroup

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.config.opponents import OPPONENT_SAMPLERS
-from headrace.stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
+from headrace.stages.ghost.policy_history import Candidate, PrioritisedOpponents, UniformOpponents
 from headrace.stages.loading import load_attribute
 
 

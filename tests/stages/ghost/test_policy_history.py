@@ -10,8 +10,7 @@ from fakes import policy_update
 
 from headrace.config import SelfPlaySettings
 from headrace.stages.errors import StageError
-from headrace.stages.ghost.opponents import UniformOpponents
-from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory, UniformOpponents
 
 
 def make(sampler=None, **settings):

@@ -7,10 +7,9 @@ import pytest
 from fakes import policy_update
 
 from headrace.config import SelfPlaySettings
-from headrace.stages.ghost import snapshot_ratings
-from headrace.stages.ghost.opponents import UniformOpponents
-from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
-from headrace.stages.ghost.snapshot_ratings import Match, SnapshotRatings, report
+from headrace.stages.ghost import rating
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory, UniformOpponents
+from headrace.stages.ghost.rating import Match, SnapshotRatings, report
 
 
 def history(name, snapshots=3, **settings):
@@ -43,7 +42,7 @@ def test_what_the_one_gains_the_other_loses():
 
 
 def test_a_game_of_an_assignment_that_nobody_remembers_counts_for_nothing(monkeypatch):
-    monkeypatch.setattr(snapshot_ratings, "REMEMBERED", 2)
+    monkeypatch.setattr(rating, "REMEMBERED", 2)
     board, histories = make("Ball")
     for generation in (1, 2, 3):
         board.begin(generation, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 0}))

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from properties import examples
 
 from headrace.config import SelfPlaySettings
-from headrace.stages.ghost.opponents import UniformOpponents
-from headrace.stages.ghost.policy_history import PolicyHistory
+from headrace.stages.ghost.policy_history import PolicyHistory, UniformOpponents
 from headrace.stages.ghost.swap_balance import SwapBalance
 
 PAIR, LONE = "Pair?team=0", "Lone?team=1"

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from league_fakes import settings
 
 from headrace.config.league import MatchSettings
-from headrace.stages.league.matchmaking import OWN, Matchmaker, QualityScores, forgotten, learner_code, weighted
-from headrace.stages.league.payoff import PayoffTable
+from headrace.stages.league.matchmaking import (
+    OWN,
+    Matchmaker,
+    PayoffTable,
+    QualityScores,
+    forgotten,
+    learner_code,
+    weighted,
+)
 from headrace.stages.league.pool import Member
 
 MAIN, EXPLOITER = learner_code(0), learner_code(1)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from properties import examples
 
 from headrace.stages.errors import StageError
-from headrace.stages.league import meta_solver
-from headrace.stages.league.meta_solver import LEAST, projected, solve, solve_two
+from headrace.stages.league import matchmaking
+from headrace.stages.league.matchmaking import LEAST, projected, solve, solve_two
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
 SCIPY = pytest.mark.skipif(importlib.util.find_spec("scipy") is None, reason="SciPy is an extra")
@@ -72,13 +72,13 @@ def test_the_mean_of_the_replicator_dynamics_is_near_an_equilibrium():
 
 
 def test_a_replicator_step_is_that_of_the_formula(monkeypatch):
-    monkeypatch.setattr(meta_solver, "TIME", 2 * meta_solver.STEP)
+    monkeypatch.setattr(matchmaking, "TIME", 2 * matchmaking.STEP)
     payoffs = np.array([[0.0, 1.0], [-1.0, 0.0]])
     x, means = [0.5, 0.5], []
     for _ in range(2):
         values = [x[1], -x[0]]
         mean = x[0] * values[0] + x[1] * values[1]
-        x = [p + meta_solver.STEP * p * (value - mean) for p, value in zip(x, values, strict=True)]
+        x = [p + matchmaking.STEP * p * (value - mean) for p, value in zip(x, values, strict=True)]
         means.append(x)
     assert solve(payoffs, "replicator") == pytest.approx(np.mean(means, axis=0))
 
@@ -98,9 +98,9 @@ def test_a_projection_is_a_mixture(point):
 def test_without_scipy_nash_is_refused_with_what_to_do(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StageError, match=r"needs SciPy.*pip install \"headrace\[league\]\"; or use 'replicator'"):
-        meta_solver.require("nash")
-    meta_solver.require("replicator")
-    meta_solver.require(None)
+        matchmaking.require("nash")
+    matchmaking.require("replicator")
+    matchmaking.require(None)
 
 
 @pytest.mark.parametrize("solver", ["uniform", pytest.param("nash", marks=SCIPY), "replicator"])

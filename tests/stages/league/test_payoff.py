@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stages.league.payoff import INHERITED, PayoffTable
+from headrace.stages.league.matchmaking import INHERITED, PayoffTable
 
 LEARNER, OTHER = -2, -3
 OUTCOMES = st.sampled_from([0.0, 0.5, 1.0])

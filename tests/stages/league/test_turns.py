@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.stages.league.turns import Turns
+from headrace.stages.league.controller import Turns
 
 
 def learners(turns: Turns, *reports: tuple[str, int] | tuple[str, int, bool]) -> list[str]:

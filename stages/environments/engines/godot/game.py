@@ -22,27 +22,25 @@ from headrace.config.environment import GodotSettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.environments.engines.errors import GameBroken, GameRefused, MessageError
 from headrace.stages.environments.engines.game import Game, GameAnswer, GameSettings, Wording, game_settings
-from headrace.stages.environments.engines.godot.announcement import (
-    NO_MASKS,
-    Announcement,
-    BadAnnouncement,
-    assign_agents,
-    behaviors_of_agents,
-    is_picture,
-    read_announcement,
-)
 from headrace.stages.environments.engines.godot.messages import (
     CLOSE,
     ENV_INFO,
     HANDSHAKE,
     LAST,
+    NO_MASKS,
     NO_WINDOW,
     RESET,
     TRUNCATED,
     AgentColumns,
+    Announcement,
+    BadAnnouncement,
     WrongColumn,
     action_message,
+    assign_agents,
+    behaviors_of_agents,
     call_of,
+    is_picture,
+    read_announcement,
     read_message,
 )
 from headrace.stages.environments.engines.group import RUN_LOGS, GameGroup, make_game_group

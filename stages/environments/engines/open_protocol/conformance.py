@@ -14,9 +14,8 @@ from headrace.config.network_settings import IMAGE_ENCODERS, NetworkSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.engines.errors import GameEnded, MessageError
-from headrace.stages.environments.engines.open_protocol.columns import actions_part, read_state
 from headrace.stages.environments.engines.open_protocol.game import OpenGame
-from headrace.stages.environments.engines.open_protocol.messages import Hello
+from headrace.stages.environments.engines.open_protocol.messages import Hello, actions_part, read_state
 from headrace.stages.environments.engines.rows import GameRows
 from headrace.stages.errors import StageError
 

@@ -28,18 +28,18 @@ from headrace.stages.environments.engines.game import (
     merged_statistics,
 )
 from headrace.stages.environments.engines.group import RUN_LOGS, GameGroup, make_game_group
-from headrace.stages.environments.engines.open_protocol.columns import actions_part, read_state
 from headrace.stages.environments.engines.open_protocol.messages import (
     VERSION,
     Format,
     Hello,
+    actions_part,
     decode,
     encode,
     format_of,
     read_hello,
+    read_state,
 )
 from headrace.stages.environments.engines.process import Build, find_executable
-from headrace.stages.environments.engines.rows import GameRows, TrackedRows
 from headrace.stages.environments.engines.transport import TcpTransport, Transport
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
@@ -246,19 +246,19 @@ class OpenGame(Game):
                 raise await self.refuse(str(error)) from None
             statistics.append({name: StatisticValues(values) for name, values in state.statistics.items()})
             if state.rows:
-                return GameAnswer(self._tracked(state.rows), merged_statistics(statistics))
+                self._deciding = {
+                    behavior_id: columns.ids[columns.ended :] for behavior_id, columns in state.rows.items()
+                }
+                tracked = {
+                    behavior_id: self._episodes.of(behavior_id, columns, self._generation)
+                    for behavior_id, columns in state.rows.items()
+                }
+                return GameAnswer(tracked, merged_statistics(statistics))
             message = await self.request_step({}, self._changed_parameters())
         raise await self.refuse(
             f"sent {_MOST_EMPTY:,} states in a row without agents; a state must have agents that request a decision or "
             "have ended"
         )
-
-    def _tracked(self, rows: Mapping[str, GameRows]) -> dict[str, TrackedRows]:
-        self._deciding = {behavior_id: columns.ids[columns.ended :] for behavior_id, columns in rows.items()}
-        return {
-            behavior_id: self._episodes.of(behavior_id, columns, self._generation)
-            for behavior_id, columns in rows.items()
-        }
 
     def _changed_parameters(self) -> Mapping[str, float] | None:
         """Return the environment parameters if they have changed since they were last sent, otherwise None."""

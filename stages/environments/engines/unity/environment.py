@@ -27,8 +27,7 @@ from headrace.config import EnvSettings
 from headrace.config.listen import LOCALHOST
 from headrace.stages.environments.engines.game import GameSettings
 from headrace.stages.environments.engines.rows import GameRows
-from headrace.stages.environments.engines.unity.actions import action_protos
-from headrace.stages.environments.engines.unity.columns import BehaviorReader
+from headrace.stages.environments.engines.unity.columns import BehaviorReader, action_protos
 from headrace.stages.environments.engines.unity.errors import (
     UnityActionException,
     UnityEnvironmentException,

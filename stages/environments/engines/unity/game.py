@@ -1,6 +1,6 @@
 """One Unity program, and the group of several: its executable, the exchange of messages, and the agents' rows.
 
-`exchange` has the transport, `handshake` the greetings, and `columns` reads agents.
+`exchange` has the transport, `messages` the greetings, and `columns` reads agents.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ from headrace.stages.environments.engines.group import RUN_LOGS, GameGroup, make
 from headrace.stages.environments.engines.process import Build, find_executable
 from headrace.stages.environments.engines.rows import TrackedRows
 from headrace.stages.environments.engines.transport import Transport
-from headrace.stages.environments.engines.unity import handshake, messages
-from headrace.stages.environments.engines.unity.actions import action_protos
-from headrace.stages.environments.engines.unity.columns import BehaviorReader
+from headrace.stages.environments.engines.unity import messages
+from headrace.stages.environments.engines.unity.columns import BehaviorReader, action_protos
 from headrace.stages.environments.engines.unity.messages import UnityMessageProto
-from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
+from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 from headrace.stages.environments.engines.unity.versions import COMMUNICATION_VERSION, PACKAGE_VERSION
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
@@ -147,7 +146,7 @@ class UnityGame(Game):
         warns_of_black_images: bool = False,
     ) -> None:
         super().__init__(settings, build, _WORDING)
-        self.greeting: handshake.UnityGreeting | None = None
+        self.greeting: messages.UnityGreeting | None = None
         self._num_areas = num_areas
         self._make_channels = make_channels
         self._listen = listen
@@ -172,15 +171,15 @@ class UnityGame(Game):
 
         self._channels = self._make_channels()
         max_bytes = self._settings.max_message_mib * 2**20
-        self._grpc = GrpcTransport(self.port, max_bytes, self._greet, handshake.asks_for_orders, self._listen)
+        self._grpc = GrpcTransport(self.port, max_bytes, self._greet, messages.asks_for_orders, self._listen)
         return self._grpc
 
     def _greet(self, request: bytes) -> bytes | None:
         """Return our greeting in answer to Unity's; None if the request is not a greeting."""
-        if handshake.greeting_in(request) is None:
+        if messages.greeting_in(request) is None:
             return None
         order = _order()
-        order.unity_input.rl_initialization_input.CopyFrom(handshake.our_greeting(self._settings.seed, self._num_areas))
+        order.unity_input.rl_initialization_input.CopyFrom(messages.our_greeting(self._settings.seed, self._num_areas))
         return bytes(order.SerializeToString())
 
     async def _announce(self) -> None:
@@ -201,16 +200,16 @@ class UnityGame(Game):
             greeting.communication_version,
         )
 
-    def _read_greeting(self) -> handshake.UnityGreeting:
+    def _read_greeting(self) -> messages.UnityGreeting:
         """Return the greeting, once it is checked.
 
         Raises:
             GameRefused: if its version is not compatible.
         """
         assert self._grpc.greeting is not None, "the transport connects by a greeting"
-        self.greeting = handshake.greeting_in(self._grpc.greeting)
+        self.greeting = messages.greeting_in(self._grpc.greeting)
         assert self.greeting is not None, "`_greet` has read it"
-        handshake.check(self.greeting, self.name)
+        messages.check(self.greeting, self.name)
         return self.greeting
 
     def _read(self, content: bytes, kind: str) -> Any:

@@ -8,14 +8,18 @@ from contextlib import asynccontextmanager
 import pytest
 from queue_conformance import check_queue, number_of, numbered
 
+from headrace.queues.call_queue import PullReceiver, PushSender
 from headrace.queues.errors import QueueClosed
-from headrace.queues.pull import PullReceiver
-from headrace.queues.push import PushSender
 
 ray = pytest.importorskip("ray")
 
-from headrace.pipeline.hosts.ray.calls import Caller, PolicyObjectStore, RayDeliveries, RaySource  # noqa: E402
-from headrace.pipeline.hosts.ray.worker import RayEdges  # noqa: E402
+from headrace.pipeline.hosts.ray.worker import (  # noqa: E402
+    Caller,
+    PolicyObjectStore,
+    RayDeliveries,
+    RayEdges,
+    RaySource,
+)
 
 pytestmark = pytest.mark.virtual_time
 

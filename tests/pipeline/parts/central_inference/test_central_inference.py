@@ -10,7 +10,7 @@ from fakes import policy_update
 from virtual_time import until_blocked
 
 from headrace.config import RunConfig
-from headrace.pipeline.control.messages import DecideFor, PolicyKept, Stop
+from headrace.pipeline.control import DecideFor, PolicyKept, Stop
 from headrace.pipeline.parts.central_inference import CentralInference
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.errors import QueueClosed

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from headrace.config import EnvironmentParameter, RunConfig
-from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.parts.curricula import Curricula, MeasuredProgress
+from headrace.stages.environments.parameters import final_parameters
 from headrace.stages.trainer.report import TrainerReport
 
 PARAMETERS = TypeAdapter(dict[str, EnvironmentParameter])

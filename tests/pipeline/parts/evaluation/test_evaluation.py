@@ -17,12 +17,10 @@ from run_configs import changed
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
-from headrace.pipeline.control.channel import LocalControl, local_pair
-from headrace.pipeline.control.messages import OpenEdge
+from headrace.pipeline.control import LocalControl, OpenEdge, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
-from headrace.pipeline.main.launcher import Launcher
+from headrace.pipeline.main.launcher import Launcher, RunningHosts
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.parts.evaluation import Evaluation, conditions, environment_checksum
 from headrace.pipeline.run_folder.folder import RunFolder

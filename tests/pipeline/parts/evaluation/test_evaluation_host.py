@@ -14,8 +14,7 @@ import onnx
 import pytest
 
 from headrace.config import RunConfig
-from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, PolicyEvaluated, Stop
+from headrace.pipeline.control import HostFailed, HostFinished, OpenEdge, PolicyEvaluated, Stop, local_pair
 from headrace.pipeline.hosts.inline import LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.hosts.run_host import serve

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.config import RunConfig
-from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import (
+from headrace.pipeline.control import (
     DirectShow,
     HostFailed,
     HostFinished,
@@ -16,6 +15,7 @@ from headrace.pipeline.control.messages import (
     PictureTaken,
     ShowAnnounced,
     Stop,
+    local_pair,
 )
 from headrace.pipeline.hosts.inline import LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from headrace.pipeline.control.messages import DirectShow, KeysHeld, PictureTaken
+from headrace.pipeline.control import DirectShow, KeysHeld, PictureTaken
 from headrace.pipeline.parts.exhibition.page import RunGameMessages
 
 HOST: Any = None

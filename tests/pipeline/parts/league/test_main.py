@@ -12,7 +12,7 @@ from league_world import FIRST, LEARNERS, OTHER, World, played
 from properties import examples
 from virtual_time import VirtualTimeLoop, until_blocked
 
-from headrace.pipeline.control.messages import BeginAnew
+from headrace.pipeline.control import BeginAnew
 from headrace.pipeline.run_folder.checkpoint import pack_state, unpack_state
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.takeover import Takeover

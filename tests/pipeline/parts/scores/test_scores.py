@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.config import RunConfig
-from headrace.pipeline.control.messages import EpisodesScored
+from headrace.pipeline.control import EpisodesScored
 from headrace.pipeline.main.run_part import Run
 from headrace.pipeline.parts.scores import ScoreBoard
 from headrace.pipeline.run_folder.folder import RunFolder

@@ -14,7 +14,7 @@ from gymnasium.wrappers import TimeLimit
 
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-from headrace.stages.environments.gymnasium.vectorising import vectorise
+from headrace.stages.environments.gymnasium.singles import vectorise
 from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, type_of
 
 ACTIONS = {"B": ActionBatch(np.zeros((2, 0), np.float32), np.zeros((2, 1), np.int32))}

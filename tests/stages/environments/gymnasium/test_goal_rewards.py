@@ -12,7 +12,7 @@ from gymnasium.vector import SyncVectorEnv, VectorWrapper
 from headrace.config import RunConfig
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.given import GivenEnvironment, GivenObject, giving
-from headrace.stages.environments.gymnasium.goal_rewards import GymnasiumGoalRewards
+from headrace.stages.environments.gymnasium.making import GymnasiumGoalRewards
 from headrace.stages.errors import NotFiniteError, StageError
 
 HERE = Path(__file__)

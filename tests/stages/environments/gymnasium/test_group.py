@@ -18,8 +18,7 @@ from properties import examples
 from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-from headrace.stages.environments.gymnasium.singles import SingleEnvs
-from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
+from headrace.stages.environments.gymnasium.singles import SingleEnvs, make_vector, vectorise
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.environments.spaces.own_space import from_plain, own_space
 from headrace.stages.errors import BrokenEnvironmentError, StageError

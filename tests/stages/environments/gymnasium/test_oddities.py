@@ -22,8 +22,7 @@ from headrace.stages import errors
 from headrace.stages.environments import resetting
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-from headrace.stages.environments.gymnasium.singles import SingleEnvs
-from headrace.stages.environments.gymnasium.vectorising import make_vector
+from headrace.stages.environments.gymnasium.singles import SingleEnvs, make_vector
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, LoadError, StageError

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from headrace.config import EnvironmentSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-from headrace.stages.environments.gymnasium.vectorising import make_vector
+from headrace.stages.environments.gymnasium.singles import make_vector
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
 
 MODES = list(AutoresetMode)

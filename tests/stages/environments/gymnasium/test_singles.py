@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from headrace.stages.environments.gymnasium.vectorising import vectorise
+from headrace.stages.environments.gymnasium.singles import vectorise
 
 REWARDS = [float, np.float64, np.float32, int, lambda reward: np.array(reward, np.float32)]
 FLAGS = [bool, np.bool_]

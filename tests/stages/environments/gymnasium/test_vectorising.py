@@ -12,8 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from headrace.config import EnvironmentSettings
 from headrace.stages.environments.factory import chain_wrappers
-from headrace.stages.environments.gymnasium.singles import SingleEnvs
-from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
+from headrace.stages.environments.gymnasium.singles import SingleEnvs, make_vector, vectorise
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 

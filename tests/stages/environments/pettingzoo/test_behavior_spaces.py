@@ -8,8 +8,8 @@ from gymnasium import spaces
 
 from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
-from headrace.stages.environments.pettingzoo.instance import TimeStep
+from headrace.stages.environments.pettingzoo.group import BehaviorSpaces, check_names
+from headrace.stages.environments.pettingzoo.instances import TimeStep
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 BOARD = spaces.Box(0, 1, (3, 3, 2), np.int8)

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.spaces import actions
+from headrace.stages.environments.spaces import columns
 from headrace.stages.environments.spaces.own_space import own_space
 from headrace.stages.errors import StageError
 
 
 def action_mapping(space, num_envs, owner):
-    return actions.action_mapping(own_space(space), num_envs, owner)
+    return columns.action_mapping(own_space(space), num_envs, owner)
 
 
 FLOAT_MAX = float(np.finfo(np.float32).max)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.environments.spaces.agent_masks import AgentMasks
-from headrace.stages.environments.spaces.masks import MaskError, MaskReader
+from headrace.stages.environments.spaces.masks import AgentMasks, MaskError, MaskReader
 from headrace.stages.environments.spaces.own_space import own_space, plain_spaces
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 

@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.spaces.actions import action_mapping
+from headrace.stages.environments.spaces.columns import action_mapping
 from headrace.stages.environments.spaces.own_space import (
     from_plain,
     leaves,

@@ -9,7 +9,8 @@ from tensors import assert_close
 
 from headrace.config import NetworkSettings, load_config
 from headrace.queues.specs import ObservationSpec
-from headrace.stages.games.connect_four import ConnectFourGroup, rules
+from headrace.stages.games import connect_four
+from headrace.stages.games.connect_four import ConnectFourGroup
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import design_of
 from headrace.stages.policy.network.actor import TorchPolicy
@@ -30,7 +31,7 @@ def boards(count=50, seed=0):
     group = ConnectFourGroup(count, opening_moves=30)
     group.reset(seed)
     mover, each = group.to_move, np.arange(count)
-    return rules.to_planes(group.stones[mover, each], group.stones[1 - mover, each]), group.heights
+    return connect_four.to_planes(group.stones[mover, each], group.stones[1 - mover, each]), group.heights
 
 
 def test_it_sees_what_lies_around_the_next_place_of_each_column():
@@ -71,6 +72,6 @@ def test_the_configuration_gives_a_policy_that_keeps_to_the_masks():
     policy = TorchPolicy(design_of(spec, settings, FOLDER))
     policy.load(PPOTrainer(TrainerContext("ConnectFour", settings, spec, folder=FOLDER)).policy())
     planes, heights = boards()
-    masks = rules.free(heights)
+    masks = connect_four.free(heights)
     moves = policy.act((planes,), masks, np.random.default_rng(0), False).actions.discrete[:, 0]
     assert masks[np.arange(50), moves].all()

@@ -13,7 +13,7 @@ from onnx_samples import design_for, exported, inputs_for, run, seen_by, update_
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec
 from headrace.stages.action_units import action_units
-from headrace.stages.environments.spaces.actions import action_mapping
+from headrace.stages.environments.spaces.columns import action_mapping
 from headrace.stages.environments.spaces.own_space import own_space, plain_spaces
 from headrace.stages.errors import StageError
 from headrace.stages.policy.onnx.actor import convert_to_units

@@ -5,8 +5,7 @@ import pytest
 from imitation_spec import SPEC
 from trainer_samples import experience
 
-from headrace.queues.stream_format import StreamHeader
-from headrace.queues.stream_writer import StreamWriter
+from headrace.queues.stream_file import StreamHeader, StreamWriter
 
 
 @pytest.fixture

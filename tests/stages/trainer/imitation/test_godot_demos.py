@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environments.engines.godot.announcement import AgentSpaces, behavior_spec
+from headrace.stages.environments.engines.godot.messages import AgentSpaces, behavior_spec
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation import load_demonstrations, load_recorded
 

@@ -10,7 +10,7 @@ import pytest
 from opened_trainers import OpenedSAC
 from trainer_samples import context_of, experience
 
-from headrace.config.sac_hyperparameters import HindsightSettings
+from headrace.config.hyperparameters import HindsightSettings
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError

@@ -16,7 +16,7 @@ from gymnasium import Space, spaces
 from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
 from headrace.stages.environments.engines.unity.errors import UnityActionException, UnityException
-from headrace.stages.environments.engines.unity.wrappers.spaces import ActionMap, unlimited
+from headrace.stages.environments.engines.unity.wrappers.gymnasium_env import ActionMap, unlimited
 from headrace.stages.environments.spaces.masks import MASK
 
 log = logging.getLogger(__name__)

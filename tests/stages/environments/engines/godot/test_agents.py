@@ -11,8 +11,8 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.engines.errors import GameBroken, GameRefused
 from headrace.stages.environments.engines.game import GameSettings
 from headrace.stages.environments.engines.godot import game as game_module
-from headrace.stages.environments.engines.godot.announcement import AgentSpaces, Announcement
 from headrace.stages.environments.engines.godot.game import GodotGame
+from headrace.stages.environments.engines.godot.messages import AgentSpaces, Announcement
 
 SEEN = {"obs": {"space": "box", "size": [1]}}
 ACTS = {"press": {"size": 2, "action_type": "discrete"}}

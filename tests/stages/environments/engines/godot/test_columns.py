@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.engines.godot.announcement import AgentSpaces, behavior_spec
-from headrace.stages.environments.engines.godot.messages import AgentColumns, WrongColumn, action_message
+from headrace.stages.environments.engines.godot.messages import (
+    AgentColumns,
+    AgentSpaces,
+    WrongColumn,
+    action_message,
+    behavior_spec,
+)
 
 MIXED = {
     "turn": {"size": 2, "action_type": "continuous"},

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.config import RoleSettings
 from headrace.stages.environments.engines.errors import GameRefused
-from headrace.stages.environments.engines.godot.announcement import (
+from headrace.stages.environments.engines.godot.messages import (
     AgentSpaces,
     Announcement,
     assign_agents,

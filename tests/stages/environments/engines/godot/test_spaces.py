@@ -6,7 +6,7 @@ import pytest
 
 from headrace.queues.specs import GODOT, ObservationSpec
 from headrace.stages.environments.engines.errors import GameRefused
-from headrace.stages.environments.engines.godot.announcement import (
+from headrace.stages.environments.engines.godot.messages import (
     SHARED_POLICY,
     BadAnnouncement,
     assign_agents,

@@ -10,7 +10,7 @@ import pytest
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.engines.errors import MessageError
-from headrace.stages.environments.engines.open_protocol.columns import actions_part, read_rows
+from headrace.stages.environments.engines.open_protocol.messages import actions_part, read_rows
 
 SPEC = BehaviorSpec("Ball", (ObservationSpec("place", (2,)),), ActionSpec(1, (2, 3), masked=True), grouped=True)
 PICTURE = BehaviorSpec("Eye", (ObservationSpec("camera", (2, 2, 1), "uint8", channels_last=True),), ActionSpec(1))

@@ -11,7 +11,7 @@ from unity_samples import brain
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.environments.engines.errors import GameRefused
-from headrace.stages.environments.engines.unity.actions import action_protos, action_spec
+from headrace.stages.environments.engines.unity.columns import action_protos, action_spec
 from headrace.stages.environments.engines.unity.messages import BrainParametersProto
 
 DISCRETE, CONTINUOUS = 0, 1

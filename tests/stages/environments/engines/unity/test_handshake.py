@@ -7,8 +7,13 @@ import logging
 import pytest
 
 from headrace.stages.environments.engines.errors import GameRefused
-from headrace.stages.environments.engines.unity.handshake import check, compatible, our_greeting, read_greeting
-from headrace.stages.environments.engines.unity.messages import UnityRLInitializationOutputProto
+from headrace.stages.environments.engines.unity.messages import (
+    UnityRLInitializationOutputProto,
+    check,
+    compatible,
+    our_greeting,
+    read_greeting,
+)
 
 
 @pytest.mark.parametrize(

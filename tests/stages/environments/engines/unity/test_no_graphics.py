@@ -8,7 +8,7 @@ from unity_samples import agent, noise, picture, png
 
 from headrace.config import EngineSettings, RunConfig
 from headrace.stages.environments.engines.unity.game import first_without_graphics
-from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
+from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 
 
 def instance(without_graphics, *script):

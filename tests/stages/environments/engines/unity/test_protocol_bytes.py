@@ -11,8 +11,12 @@ import pytest
 from headrace.stages.environments.engines.game import GameSettings
 from headrace.stages.environments.engines.unity import messages
 from headrace.stages.environments.engines.unity.game import UnityGame
-from headrace.stages.environments.engines.unity.handshake import CAPABILITIES, UnityGreeting
-from headrace.stages.environments.engines.unity.messages import AgentActionProto, ListAgentActionProto
+from headrace.stages.environments.engines.unity.messages import (
+    CAPABILITIES,
+    AgentActionProto,
+    ListAgentActionProto,
+    UnityGreeting,
+)
 
 VARINT, LENGTH, FIXED32 = 0, 2, 5
 """Wire types."""

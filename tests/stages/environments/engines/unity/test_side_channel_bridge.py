@@ -11,7 +11,7 @@ from headrace.config import EngineSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.engines.errors import GameBroken
 from headrace.stages.environments.engines.game import merged_statistics
-from headrace.stages.environments.engines.unity.side_channels.standard import SideChannelBridge
+from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters
 from headrace.stages.environments.protocol import StatisticValues
 from headrace.stages.errors import StageError

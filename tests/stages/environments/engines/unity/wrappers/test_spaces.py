@@ -11,7 +11,7 @@ from properties import examples
 
 from headrace.stages.environments.engines.unity.errors import UnityActionException
 from headrace.stages.environments.engines.unity.specs import ActionSpec
-from headrace.stages.environments.engines.unity.wrappers.spaces import ActionMap
+from headrace.stages.environments.engines.unity.wrappers.gymnasium_env import ActionMap
 
 KINDS = {
     "numbers": (ActionSpec(2, ()), False, spaces.Box(-1, 1, (2,), np.float32)),

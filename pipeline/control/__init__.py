@@ -1,1 +1,0 @@
-"""Control between hosts and main: the messages, and the channel that carries them."""

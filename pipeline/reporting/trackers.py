@@ -1,0 +1,259 @@
+"""Sends summaries to experiment trackers: Weights & Biases, and MLflow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.pipeline.reporting.statistics import HIDDEN, Summary
+from headrace.pipeline.reporting.writers import tracked_id
+from headrace.stages.errors import StageError
+
+_INIT_S, _FINISH_S = 30.0, 60.0
+
+
+class WandbWriter:
+    """A `StatisticsWriter` for one W&B run, named after this run, with a section of charts for each behaviour.
+
+    Statistics are named `<behaviour>/<statistic>`, with `<behaviour>/step` as the x axis. wandb writes and uploads in a
+    separate process, so only the first and the last call wait for the network. A resumed run continues the same W&B
+    run; if it repeats steps that are already logged, W&B shows both curves.
+
+    Args:
+        run_folder: `results/<run-id>`; wandb's files go to its `wandb/`.
+        resume: True to continue this run's existing W&B run.
+        project, entity, group, tags, notes: as for `wandb.init`.
+        mode: `online`, `offline` (upload later with `wandb sync`) or `disabled`; defaults to the environment variable
+            WANDB_MODE, or else to online.
+
+    Raises:
+        StageError: if the mode is online and no user is logged in.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        resume: bool = False,
+        project: str = "headrace",
+        entity: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+        notes: str | None = None,
+        mode: str | None = None,
+    ) -> None:
+        import wandb
+
+        self._wandb: Any = wandb
+        mode_setting = {} if mode is None else {"mode": mode}
+        settings = wandb.Settings(
+            console="off", silent=True, init_timeout=_INIT_S, finish_timeout=_FINISH_S, disable_git=True, **mode_setting
+        )
+        effective = mode or wandb.setup().settings.mode
+        if effective == "online" and not wandb.api.api_key:
+            raise StageError(
+                "not logged in to W&B, and a run can't prompt for it: use `wandb login`, the environment variable "
+                "WANDB_API_KEY, or `with: {mode: offline}`"
+            )
+        name, _ = tracked_id(run_folder, "wandb", resume, lambda: secrets.token_hex(4))
+        self._run: Any = wandb.init(
+            dir=run_folder, id=name, name=run_folder.name, resume="allow", project=project, entity=entity, group=group,
+            tags=list(tags), notes=notes, settings=settings,
+        )  # fmt: skip
+        self._defined: set[str] = set()
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Pass one summary to wandb's process."""
+        x = f"{category}/step"
+        if category not in self._defined:
+            self._defined.add(category)
+            self._run.define_metric(x, hidden=True)
+            self._run.define_metric(f"{category}/*", step_metric=x)
+        curves = {name: summary for name, summary in summaries.items() if name not in HIDDEN}
+        values: dict[str, object] = {f"{category}/{name}": summary.value for name, summary in curves.items()}
+        for name, summary in curves.items():
+            if summary.values:
+                values[f"{category}/{name}_hist"] = self._wandb.Histogram(summary.values)
+        self._run.log({**values, x: step})
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Add the hyperparameters to the W&B run's config."""
+        self._run.config.update({category: {name: value}}, allow_val_change=True)
+
+    def close(self) -> None:
+        """Upload the remaining data, for at most a minute; `wandb sync` uploads the rest."""
+        self._run.finish()
+
+
+# Runs a statistics writer's jobs in a background thread, in order, with a bounded queue.
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 1000
+"""Maximum number of waiting jobs; additional jobs are dropped."""
+
+
+class BackgroundJobs:
+    """Jobs that a background thread runs in order.
+
+    The thread stops at the first job that raises an error. Later calls to `put` raise the same error.
+
+    Args:
+        name: the writer's name in messages.
+        patience_s: seconds that `close` waits for remaining jobs.
+    """
+
+    def __init__(self, name: str, patience_s: float = 30.0) -> None:
+        self._name = name
+        self._patience_s = patience_s
+        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._error: BaseException | None = None
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Add a job.
+
+        Raises:
+            BaseException: the error of an earlier job.
+        """
+        self._raise()
+        if self._jobs.qsize() < MOST_WAITING:
+            self._jobs.put(job)
+            return
+        if not self._dropped:
+            text = (
+                "%s is too slow: %d summaries are waiting for it. New summaries are dropped until some of these have "
+                "been written."
+            )
+            log.warning(text, self._name, MOST_WAITING)
+        self._dropped += 1
+
+    def close(self) -> None:
+        """Wait up to `patience_s` for the remaining jobs, and log how many were not done.
+
+        Raises:
+            BaseException: the error of a job.
+        """
+        self._jobs.put(None)
+        self._thread.join(self._patience_s)
+        if self._thread.is_alive():
+            text = "%s did not accept the last %d summaries within %.0f s, so it does not contain these summaries."
+            log.warning(text, self._name, self._jobs.qsize(), self._patience_s)
+        elif self._dropped:
+            log.warning("%s was too slow and does not contain %d summaries.", self._name, self._dropped)
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except BaseException as error:  # the next `put` raises it
+                self._error = error
+                return
+
+
+_NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
+_MOST_CHARACTERS = 500
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""Retry limits: with MLflow's defaults, a run would wait minutes for an unreachable server."""
+
+
+class MlflowWriter:
+    """A `StatisticsWriter` for one MLflow run, named after this run, with the metrics `<behaviour>/<statistic>`.
+
+    A thread talks to the server, so a slow server delays nothing. A resumed run continues the same MLflow run; if it
+    repeats steps that are already logged, MLflow keeps both points.
+
+    Args:
+        run_folder: `results/<run-id>`.
+        resume: True to continue this run's existing MLflow run.
+        experiment: name of the MLflow experiment, which is created if missing.
+        tracking_uri: the server or database; defaults to the environment variable MLFLOW_TRACKING_URI, or else to the
+            file `mlflow.db` next to the run's folder.
+        tags: additional tags for the MLflow run.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        resume: bool = False,
+        experiment: str = "headrace",
+        tracking_uri: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        for name, value in _PATIENCE.items():
+            os.environ.setdefault(name, value)
+        from mlflow.tracking import MlflowClient
+
+        results = run_folder.resolve().parent
+        uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        self._client: Any = MlflowClient(tracking_uri=uri or f"sqlite:///{results / 'mlflow.db'}")
+        found = self._client.get_experiment_by_name(experiment)
+        where = None if uri else (results / "mlruns").as_uri()
+        number = found.experiment_id if found else self._client.create_experiment(experiment, artifact_location=where)
+
+        def begin() -> str:
+            run_id: str = self._client.create_run(number, run_name=run_folder.name, tags=dict(tags or {})).info.run_id
+            return run_id
+
+        self._run, self._resumed = tracked_id(run_folder, "mlflow", resume, begin)
+        if self._resumed:
+            self._client.update_run(self._run, status="RUNNING")
+        self._jobs = BackgroundJobs("MLflow")
+        self._closed = False
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Queue one summary for the background thread."""
+        from mlflow.entities import Metric
+
+        now_ms = int(time.time() * 1000)
+        metrics = [
+            Metric(_name(f"{category}/{name}"), float(summary.value), now_ms, step)
+            for name, summary in summaries.items()
+            if name not in HIDDEN
+        ]
+        self._jobs.put(lambda: self._client.log_batch(self._run, metrics=metrics))
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Queue the hyperparameters for the background thread, as params, unless a resumed MLflow run has them."""
+        if self._resumed:
+            return
+        from mlflow.entities import Param
+
+        params = [Param(_name(key), text[:_MOST_CHARACTERS]) for key, text in _flat(f"{category}/{name}", value)]
+        for at in range(0, len(params), 100):
+            part = params[at : at + 100]
+            self._jobs.put(lambda part=part: self._client.log_batch(self._run, params=part))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Write the remaining summaries and end the MLflow run."""
+        if not self._closed:
+            self._closed = True
+            self._jobs.put(lambda: self._client.set_terminated(self._run))
+            self._jobs.close()
+
+
+def _name(name: str) -> str:
+    return _NOT_IN_NAMES.sub("_", name)
+
+
+def _flat(key: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        for inner, part in value.items():
+            yield from _flat(f"{key}/{inner}", part)
+    else:
+        yield key, str(value)

@@ -1,0 +1,649 @@
+"""The basis of Headrace's HTTP servers: a site on one endpoint, protected by guards, with a bound on its connections.
+
+A guard decides who may call the site. It is a function that receives a request before its handler does. A guard raises
+a refusal, returns a response that replaces the handler's, or returns None to let the request pass.
+
+The Host check blocks other sites' pages whose host name was made to point here (DNS rebinding). The Origin check blocks
+other sites' pages that call this site from the user's browser, including WebSockets. The token check blocks every
+caller without the token.
+
+A site runs in the event loop that starts it. This module also creates refusals, serves a page's files and reads request
+bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hmac
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from importlib.resources.abc import Traversable
+from ipaddress import ip_address
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import orjson
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+from pydantic import BaseModel, ValidationError
+
+from headrace.config.errors import dotted
+from headrace.config.listen import LOCALHOST, endpoint_of, reaches_others
+from headrace.config.validation import explain
+from headrace.stages.errors import describe_error
+from headrace.stages.listening import find_port, outer_host
+
+Guard = Callable[[web.Request], web.Response | None]
+TOKEN_VARIABLE = "HEADRACE_TOKEN"
+"""Environment variable in which a user can set the token."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",  # the URL may contain the token
+    "X-Content-Type-Options": "nosniff",
+}
+"""Headers of every response."""
+
+LEAVE = {
+    hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, DELETE",
+    hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "authorization, content-type",
+    hdrs.ACCESS_CONTROL_MAX_AGE: "600",
+}
+"""Headers of the response to a preflight request from an allowed origin."""
+
+
+def make_token() -> str:
+    """Return the token that the user set in the environment, or a new token."""
+    return os.environ.get(TOKEN_VARIABLE, "").strip() or secrets.token_urlsafe(24)
+
+
+def check_host(listen: str, names: Collection[str] = ()) -> Guard:
+    """Return a guard that refuses requests whose Host header is not a name of this server.
+
+    Other sites can't make a numeric address point here. So a numeric address is refused only if it is not a loopback
+    address and other machines may not call the server.
+
+    Args:
+        listen: the server's `listen` value.
+        names: additional names of the server.
+    """
+    wide = reaches_others(listen)
+    known = {LOCALHOST, *(name.lower() for name in names), *([socket.gethostname().lower()] if wide else [])}
+
+    @lru_cache(maxsize=64)
+    def is_ours(*hosts: str) -> bool:
+        host = _name_of(hosts)
+        return host in known or _may_be_called(host, wide)
+
+    def guard(request: web.Request) -> None:
+        hosts = request.headers.getall(hdrs.HOST, [])
+        if not is_ours(*hosts):
+            name = _name_of(hosts)
+            raise web.HTTPForbidden(
+                text=f"{name!a} is not a name of this server; use the server's address, or localhost"
+            )
+
+    return guard
+
+
+def _name_of(hosts: Sequence[str]) -> str:
+    if len(hosts) == 1:
+        try:
+            return urlsplit(f"//{hosts[0]}").hostname or ""
+        except ValueError:
+            pass
+    return ""
+
+
+def _may_be_called(host: str, wide: bool) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return wide or address.is_loopback
+
+
+def check_origin(allowed: Collection[str] = ()) -> Guard:
+    """Return a guard that refuses requests from pages of other origins. Only browsers send an Origin header.
+
+    Args:
+        allowed: additional origins whose pages may call the server; browsers first send a preflight without a token.
+    """
+
+    def guard(request: web.Request) -> web.Response | None:
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin in allowed:
+            return web.Response(status=204, headers=LEAVE) if request.method == "OPTIONS" else None
+        if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
+            raise web.HTTPForbidden(text=f"pages from {origin!a} are not allowed to call this server")
+        if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not _opens_page(request):
+            raise web.HTTPForbidden(text="pages from other sites are not allowed to call this server")
+        return None
+
+    return guard
+
+
+def _opens_page(request: web.Request) -> bool:
+    """Return True if the user followed a link from a different site, in which case only the user sees the response."""
+    return request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
+
+
+def check_token(token: str, needed: Callable[[web.Request], bool]) -> Guard:
+    """Return a guard that refuses requests without the token.
+
+    The token is sent as `Authorization: Bearer …`, or as `?token=…` if a browser can't send headers.
+
+    Args:
+        token: the token.
+        needed: returns True for requests that need it.
+    """
+
+    def guard(request: web.Request) -> None:
+        if needed(request) and not carries_token(request, token):
+            raise web.HTTPUnauthorized(
+                headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
+                text="a token is needed: send the one that the command printed, as 'Authorization: Bearer TOKEN'",
+            )
+
+    return guard
+
+
+def carries_token(request: web.Request, token: str) -> bool:
+    """Return True if a request carries the token, in a header or in its query string."""
+    header = request.headers.get(hdrs.AUTHORIZATION, "")
+    if not header.lower().startswith("bearer "):
+        header = f"bearer {request.query.get('token', '')}"
+    return has_token(header, token)
+
+
+def bears_token(request: web.Request) -> bool:
+    """Return True if a request carries any token, whether right or wrong."""
+    return hdrs.AUTHORIZATION in request.headers or "token" in request.query
+
+
+def has_token(header: str, token: str) -> bool:
+    """Return True if an `authorization` header contains the token, comparing in constant time."""
+    scheme, _, secret = header.partition(" ")
+    given, expected = (text.encode("utf-8", "surrogateescape") for text in (secret.strip(), token))
+    same = hmac.compare_digest(given, expected)
+    return same and scheme.lower() == "bearer"
+
+
+def header_adder(allowed: Collection[str] = ()) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Return a function that adds headers to every response; aiohttp calls it when a response is prepared.
+
+    Args:
+        allowed: origins whose pages may read the responses.
+    """
+
+    async def add(request: web.Request, response: web.StreamResponse) -> None:
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and origin in allowed:
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            response.headers[hdrs.VARY] = hdrs.ORIGIN
+
+    return add
+
+
+if sys.platform != "win32":
+    import resource
+
+_BODY = b'{"error": "all connections are in use; try again later"}'
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+)
+
+
+def allow_open_files(wanted: int) -> None:
+    """Raise this process's limit on open files to `wanted`, as far as the system permits."""
+    if sys.platform != "win32":
+        limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if resource.RLIM_INFINITY != limit < wanted:
+            with suppress(ValueError, OSError):  # macOS has an additional limit
+                resource.setrlimit(
+                    resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
+                )
+
+
+def within_open_files(wanted: int) -> int:
+    """Return `wanted`, capped at a third of the number of files that this process may open."""
+    if sys.platform == "win32":
+        return wanted
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if limit == resource.RLIM_INFINITY else min(wanted, limit // 3)
+
+
+@dataclass
+class _Group:
+    """The connections of one address, or all connections."""
+
+    most: int
+    count: int = 0
+    idle: OrderedDict[Connection, None] = field(default_factory=OrderedDict)
+    """Connections without a request in progress, the longest idle first. A plain dict would search for its first."""
+
+
+class Connections:
+    """A server's open connections, at most half of them from one address.
+
+    A connection beyond the limit replaces the connection that has been idle longest. If none is idle, the new
+    connection gets a 503 response and is closed. The work for a connection does not depend on the number of others.
+
+    Args:
+        most: maximum number of connections.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._all = _Group(most)
+        self._by_address: dict[str, _Group] = {}
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection; return False if there is no room for it."""
+        own = self._by_address.get(connection.address) or _Group(max(1, self._all.most // 2))
+        for group in (own, self._all):
+            if group.count >= group.most:
+                if not group.idle:
+                    return False
+                next(iter(group.idle)).drop()
+        self._by_address[connection.address] = own
+        connection.groups = (own, self._all)
+        for group in connection.groups:
+            group.count += 1
+            group.idle[connection] = None
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """Stop counting a connection."""
+        for group in connection.groups:
+            group.count -= 1
+            group.idle.pop(connection, None)
+        if connection.groups and not connection.groups[0].count:
+            del self._by_address[connection.address]
+        connection.groups = ()
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's handler of a connection, which counts among a server's connections.
+
+    Args:
+        connections: the server's connections.
+        manager: the server.
+        options: see `aiohttp.web.RequestHandler`.
+    """
+
+    __slots__ = ("_connections", "address", "groups")
+
+    def __init__(self, connections: Connections, manager: web.Server, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._connections = connections
+        self.address = ""
+        self.groups: tuple[_Group, ...] = ()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to read requests, or refuse the connection. Called by asyncio."""
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if peer else ""
+        if self.transport is not None and not self._connections.admit(self):
+            self.transport.write(_REFUSAL)
+            self.transport.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Make room for others. Called by asyncio."""
+        self._connections.forget(self)
+        super().connection_lost(exc)
+
+    def drop(self) -> None:
+        """Close the connection immediately."""
+        self._connections.forget(self)
+        if self.transport is not None:
+            self.transport.abort()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count as in use while a request is being answered."""
+        for group in self.groups:
+            group.idle.pop(self, None)
+        try:
+            yield
+        finally:
+            for group in self.groups:
+                group.idle[self] = None
+
+
+log = logging.getLogger(__name__)
+_quiet = logging.getLogger(f"{__name__}.connections")
+_quiet.setLevel(logging.CRITICAL)
+"""Silenced logger for aiohttp, because aiohttp logs every malformed request; `Site` itself logs handler errors."""
+
+_WIDE = (
+    "Other machines can reach port %d. The traffic, including the token, is not encrypted: listening on 'localhost' "
+    "and using an SSH tunnel is safer."
+)
+KEPT_S = 75.0
+"""Seconds that an idle connection is kept open."""
+_BACKLOG = 128
+"""Maximum number of new connections that wait, and that are accepted before requests are read again."""
+HEALTH = "/healthz"
+TRIED_PORTS = 20
+"""Number of ports to try, starting with the default one, if the endpoint has no port."""
+
+
+@dataclass(frozen=True)
+class SiteOptions:
+    """A site's settings."""
+
+    endpoint: str
+    """Address to listen on, as `headrace.config.listen.Endpoint`; empty for localhost at the default port."""
+    usual_port: int = 8470
+    """The default port. If the endpoint has no port, the site uses the first free port, starting with this one."""
+    token: str = ""
+    """The token that callers need; empty if they need none."""
+    needs_token: Callable[[web.Request], bool] = lambda _: True
+    """Function that returns True for requests that need the token."""
+    names: Collection[str] = ()
+    """Additional host names of the site."""
+    most_body_bytes: int = 64 * 1024
+    """Maximum size of a request body, in bytes."""
+    most_connections: int = 256
+    """Maximum number of concurrent connections; one address may have at most half as many."""
+    origins: Collection[str] = ()
+    """Additional origins whose pages may call the site."""
+    drops_abandoned: bool = False
+    """True to cancel handlers whose caller has disconnected."""
+
+
+class Site:
+    """One HTTP server.
+
+    Args:
+        routes: the server's routes.
+        options: the server's settings.
+
+    Attributes:
+        port: the port on which the server listens; 0 before `start`.
+        wide: True if other machines may call the server.
+    """
+
+    def __init__(self, routes: Iterable[web.RouteDef], options: SiteOptions) -> None:
+        self._listen, port = endpoint_of(options.endpoint)
+        tried = range(options.usual_port, options.usual_port + TRIED_PORTS)
+        self._ports: Sequence[int] = tried if port is None else (port,)
+        self.port = 0
+        self.wide = reaches_others(self._listen)
+        self._guards = [check_host(self._listen, options.names), check_origin(options.origins)]
+        if options.token:
+            self._guards.append(check_token(options.token, options.needs_token))
+        self._app = web.Application(middlewares=[self._answer], client_max_size=options.most_body_bytes)
+        self._app.on_response_prepare.append(header_adder(options.origins))
+        self._app.add_routes(routes)
+        self._runner = web.AppRunner(
+            self._app,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            handler_cancellation=options.drops_abandoned,
+        )
+        self._server: asyncio.Server | None = None
+        self._connections = Connections(within_open_files(options.most_connections))
+
+    @property
+    def url(self) -> str:
+        """The URL for calls from this machine."""
+        host = self._listen if not self.wide or self._listen not in ("all", "::", "0.0.0.0") else "localhost"
+        return self._url(host)
+
+    def addresses(self, token: str = "") -> str:
+        """Return the site's URLs, including those for other machines if they may call.
+
+        With a token, show them only to the user.
+        """
+        query = f"?token={quote(token, safe='')}" if token else ""
+        outer = self.outer_url
+        return f"{self.url}{query}" + (f" (from other machines: {outer}{query})" if outer else "")
+
+    @property
+    def outer_url(self) -> str:
+        """The URL for calls from other machines; empty if they may not call, or if the URL is the same as `url`."""
+        host = outer_host(self._listen)
+        return self._url(host) if host not in ("", self._listen) else ""
+
+    def _url(self, host: str) -> str:
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+
+    async def start(self) -> None:
+        """Start listening.
+
+        Raises:
+            OSError: if the server can't listen; `strerror` gives the address and the reason.
+        """
+        await self._runner.setup()
+        assert self._runner.server is not None, "it is set up"
+        self._runner.server.request_handler = _holding(self._runner.server.request_handler)
+        for port in self._ports:
+            try:
+                self.port, hosts = find_port(self._listen, port)
+                loop = asyncio.get_running_loop()
+                self._server = await loop.create_server(self._connection, hosts, self.port, backlog=_BACKLOG)
+                if self.wide:
+                    log.warning(_WIDE, self.port)
+                return
+            except OSError as error:
+                taken = error.errno == errno.EADDRINUSE
+                if taken and port != self._ports[-1]:
+                    continue
+                await self._runner.cleanup()
+                reason = "another program is using it" if taken else error.strerror
+                raise OSError(error.errno, f"can't listen on {self._listen}:{port}: {reason}") from error
+
+    def stop_listening(self) -> None:
+        """Accept no more connections; open connections stay open."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def stop(self) -> None:
+        """Close all connections and stop listening."""
+        self.stop_listening()
+        await self._runner.cleanup()
+
+    def _connection(self) -> Connection:
+        assert self._runner.server is not None, "it listens"
+        return Connection(
+            self._connections,
+            self._runner.server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,
+            logger=_quiet,
+            keepalive_timeout=KEPT_S,
+            auto_decompress=False,  # a small compressed body could become a large one
+        )
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer a request that passes the guards.
+
+        If the handler fails unexpectedly, log the error and respond with 500.
+        """
+        try:
+            for guard in self._guards:
+                found = guard(request)
+                if found is not None:
+                    return found
+            return await handler(request)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            return _refused(error)
+        except ConnectionResetError:  # the caller has disconnected
+            raise
+        except Exception as error:
+            log.error("%s %s could not be answered: %s", request.method, request.path, describe_error(error))
+            log.debug("where it was raised:", exc_info=True)
+            return refusal(500, f"this is an error in the server: {describe_error(error)}")
+
+
+def _holding(handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
+    """Wrap the handler of all requests, so a connection counts as in use while its request is being answered."""
+
+    async def answer(request: Any) -> web.StreamResponse:
+        with request.protocol.answering():
+            try:
+                return await handle(request)
+            except UnicodeEncodeError:  # aiohttp would quote the header in its own refusal
+                return refusal(400, "a header is not text")
+
+    return answer
+
+
+# Refusals: always JSON, `{"error": "…"}`, on every path and from every source.
+
+_KEPT = {hdrs.ALLOW, hdrs.WWW_AUTHENTICATE}
+"""Headers of an aiohttp error that are copied to the refusal."""
+
+
+def refusal(status: int, message: str) -> web.Response:
+    """Return the JSON response for a refusal."""
+    return web.json_response({"error": message}, status=status)
+
+
+def _refused(error: web.HTTPException) -> web.Response:
+    message = (error.text or "").removeprefix(f"{error.status}: ") or error.reason
+    answer = refusal(error.status, message)
+    for name in _KEPT & error.headers.keys():
+        answer.headers[name] = error.headers[name]
+    return answer
+
+
+# A page's files: a fixed table of paths, read once, so no request can reach other files.
+
+TYPES = {
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+    "txt": "text/plain",
+    "proto": "text/plain",
+    "md": "text/plain",
+}
+"""Content types by file suffix."""
+
+
+def file_routes(folder: Traversable, names: Mapping[str, str]) -> list[web.RouteDef]:
+    """Return the routes for a page's files.
+
+    Args:
+        folder: where the files are.
+        names: file names in that folder, by URL path.
+    """
+    return [_route(path, folder.joinpath(name).read_bytes(), name) for path, name in names.items()]
+
+
+def _route(path: str, content: bytes, name: str) -> web.RouteDef:
+    kind, tag = TYPES[name.rpartition(".")[2]], sha256(content).hexdigest()[:16]
+
+    async def answer(request: web.Request) -> web.Response:
+        headers = {hdrs.ETAG: f'"{tag}"', hdrs.CACHE_CONTROL: "no-cache"}
+        if any(each.value == tag for each in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=content, content_type=kind, charset="utf-8", headers=headers)
+
+    return web.get(path, answer)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+BODY_S = 10.0
+"""Seconds within which the entire body of a request must arrive."""
+
+
+async def read_json(request: web.Request, model: type[M]) -> M:
+    """Read a request's JSON body into a model; refuse a body larger than the site allows with 413.
+
+    Args:
+        request: the request.
+        model: class of the model.
+
+    Raises:
+        web.HTTPUnsupportedMediaType: if the content type is not JSON.
+        web.HTTPBadRequest: if the body is not JSON.
+        web.HTTPUnprocessableEntity: if the JSON does not fit the model; the message names each mistake.
+    """
+    return checked(await read_plain(request), model)
+
+
+async def read_plain(request: web.Request) -> object:
+    """Read a request's JSON body; refuse a body beyond the site's limit with 413.
+
+    Raises:
+        web.HTTPUnsupportedMediaType: if the content type is not JSON.
+        web.HTTPRequestTimeout: if the body does not arrive in time.
+        web.HTTPBadRequest: if the body is not JSON.
+    """
+    if request.content_type != "application/json":
+        raise web.HTTPUnsupportedMediaType(text="the body must have the type application/json")
+    return from_json(await read_body(request))
+
+
+async def read_body(request: web.Request) -> bytes:
+    """Read a request's body of any type.
+
+    Raise the same errors as `read_plain`, but `HTTPUnsupportedMediaType` only for a body with a Content-Encoding.
+    """
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+        raise web.HTTPUnsupportedMediaType(text="the body must be sent without a Content-Encoding")
+    try:
+        if request.content.is_eof():  # the entire body has arrived
+            return await request.read()
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body did not arrive within {BODY_S:g} s") from None
+    except web.RequestPayloadError as error:
+        raise web.HTTPBadRequest(text=f"the body can't be read: {error!a}") from None
+
+
+def from_json(body: bytes) -> Any:
+    """Parse JSON.
+
+    Raises:
+        web.HTTPBadRequest: if the body is not JSON.
+    """
+    with suppress(orjson.JSONDecodeError):  # orjson reads only UTF-8 and no NaN; later checks report NaN with its place
+        return orjson.loads(body)
+    try:
+        plain = json.loads(body)
+        if b"\\u" in body:  # a lone surrogate can only occur as an escape; responses and logs could not encode it
+            json.dumps(plain, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise web.HTTPBadRequest(text=f"the body is not JSON: {error}") from None
+    return plain
+
+
+def checked(plain: object, model: type[M]) -> M:
+    """Convert plain data to a model.
+
+    Raises:
+        web.HTTPUnprocessableEntity: if the data does not fit the model; the message names each mistake.
+    """
+    try:
+        return model.model_validate(plain)
+    except ValidationError as error:
+        mistakes = (f"{dotted(each.path) or 'body'}: {each.message}" for each in explain(model, error, plain))
+        raise web.HTTPUnprocessableEntity(text="; ".join(mistakes)) from None

@@ -1,0 +1,419 @@
+"""Environments with the interface of ML-Agents' low-level API (`BaseEnv`), from any package, as one environment group.
+
+The group steps the objects one after another in every tick. `make_low_level_group` makes the group from the
+`environment` section.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environments import factory
+from headrace.stages.environments.engines.game import merged_statistics
+from headrace.stages.environments.engines.rows import (
+    GameEpisodes,
+    GameRows,
+    IndexedRows,
+    TrackedRows,
+    agent_steps,
+    decision_rows,
+)
+from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
+from headrace.stages.environments.engines.unity.specs import ActionTuple
+from headrace.stages.environments.parameters import EpisodeParameters
+from headrace.stages.environments.protocol import StepResult
+from headrace.stages.environments.spaces.masks import MaskError, MaskReader
+from headrace.stages.errors import (
+    BrokenEnvironmentError,
+    EnvironmentEnded,
+    LoadError,
+    StageError,
+    describe_error,
+    type_of,
+)
+
+log = logging.getLogger(__name__)
+
+
+_NONE, _TRANSLATION = 1, 2
+_CHANNELS_LAST = (_TRANSLATION, _TRANSLATION, _NONE)
+_GOAL_SIGNAL = 1
+
+
+def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
+    """Convert a behaviour's spec.
+
+    Args:
+        behavior_id: the behaviour's full name, `Name?team=0`.
+        spec: an ML-Agents `BehaviorSpec`.
+        label: the environment's name, which begins messages.
+
+    Raises:
+        StageError: if `spec` is not an ML-Agents spec, or has observations that no network can read.
+    """
+    try:
+        observations = tuple(_observation(o, index) for index, o in enumerate(spec.observation_specs))
+        branches = tuple(int(size) for size in spec.action_spec.discrete_branches)
+        actions = ActionSpec(int(spec.action_spec.continuous_size), branches, masked=bool(branches))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StageError(
+            f"{label}: behavior_specs[{behavior_id!r}] is not an ML-Agents BehaviorSpec with observation_specs (shape, "
+            f"dimension_property, observation_type, name) and action_spec (continuous_size, discrete_branches): {error}"
+        ) from error
+    for observation in observations:
+        if not 1 <= len(observation.shape) <= 3 or min(observation.shape) < 1:
+            raise StageError(
+                f"{label}: {behavior_id}'s observation {observation.name!r} has shape {observation.shape}; "
+                "expected a vector (rank 1), a set of elements (rank 2) or an image (rank 3)"
+            )
+    return BehaviorSpec(behavior_id, observations, actions, grouped=True)
+
+
+def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> GameRows:
+    """Convert one behaviour's steps to rows, endings first.
+
+    Args:
+        spec: the spec, from `behavior_spec`.
+        decisions: `DecisionSteps`.
+        endings: `TerminalSteps`.
+        label: the environment's name, which begins messages.
+
+    Raises:
+        BrokenEnvironmentError: if a value is missing, duplicated, not finite or of the wrong shape.
+    """
+    reader = _StepsReader(spec, label)
+    over, asking = reader.part(endings, "TerminalSteps"), reader.part(decisions, "DecisionSteps")
+    ended = len(over.ids)
+    return GameRows(
+        ids=np.concatenate((over.ids, asking.ids)),
+        rewards=np.concatenate((over.rewards, asking.rewards)),
+        ended=ended,
+        interrupted=reader.interrupted(endings, ended),
+        observations=tuple(np.concatenate(pair) for pair in zip(over.observations, asking.observations, strict=True)),
+        action_masks=reader.masks(decisions, len(asking.ids)),
+        group_ids=np.concatenate((over.group_ids, asking.group_ids)),
+        group_rewards=np.concatenate((over.group_rewards, asking.group_rewards)),
+    )
+
+
+def _observation(spec: Any, index: int) -> ObservationSpec:
+    shape = tuple(int(size) for size in spec.shape)
+    properties = tuple(int(flags) for flags in getattr(spec, "dimension_property", None) or ())
+    last = len(shape) == 3 and (properties == _CHANNELS_LAST if any(properties) else shape[2] < shape[0])
+    goal = _number(getattr(spec, "observation_type", 0)) == _GOAL_SIGNAL
+    name = getattr(spec, "name", "") or f"observation_{index}"
+    return ObservationSpec(name, shape, channels_last=last, goal=goal)
+
+
+def _number(value: Any) -> int:
+    """Return an enum member's number, from an IntEnum or any other Enum."""
+    return int(getattr(value, "value", value))
+
+
+class _StepColumns(NamedTuple):
+    """Reads columns [n] from one kind of steps: `DecisionSteps` or `TerminalSteps`."""
+
+    ids: NDArray[np.int32]
+    rewards: NDArray[np.float32]
+    observations: list[Array]
+    group_ids: NDArray[np.int32]
+    group_rewards: NDArray[np.float32]
+
+
+class _StepsReader:
+    def __init__(self, spec: BehaviorSpec, label: str) -> None:
+        self._spec = spec
+        self._label = f"{label}, behaviour {spec.behavior_id!r}"
+
+    def part(self, steps: Any, kind: str) -> _StepColumns:
+        ids = self._column(steps, "agent_id", np.int32, None, kind)
+        count = len(ids)
+        if len(np.unique(ids)) != count:
+            raise self._broken(f"{kind}.agent_id contains an agent twice: {ids.tolist()}")
+        return _StepColumns(
+            ids,
+            self._finite(self._column(steps, "reward", np.float32, count, kind), f"{kind}.reward", ids),
+            [self._seen(steps, index, count, ids, kind) for index in range(len(self._spec.observations))],
+            self._column(steps, "group_id", np.int32, count, kind, optional=True),
+            self._finite(
+                self._column(steps, "group_reward", np.float32, count, kind, optional=True), f"{kind}.group_reward", ids
+            ),
+        )
+
+    def interrupted(self, endings: Any, count: int) -> NDArray[np.bool_]:
+        """Return flags [count], true for interrupted episodes.
+
+        Before version 0.22, the attribute is called `max_step`.
+        """
+        name = "max_step" if not hasattr(endings, "interrupted") and hasattr(endings, "max_step") else "interrupted"
+        column: NDArray[np.bool_] = self._column(endings, name, np.bool_, count, "TerminalSteps")
+        return column
+
+    def masks(self, decisions: Any, count: int) -> NDArray[np.bool_] | None:
+        """Return masks [count, choices], true = allowed, from one or more mask arrays in which true = forbidden."""
+        if not self._spec.actions.masked:
+            return None
+        width = self._spec.actions.mask_size
+        mask = getattr(decisions, "action_mask", None)
+        if mask is None or not count:
+            return np.ones((count, width), np.bool_)
+        try:
+            branches = [mask] if isinstance(mask, np.ndarray) else mask
+            allowed = [~np.asarray(branch, np.bool_).reshape(count, -1) for branch in branches]
+            reader = MaskReader.of_branches(
+                self._spec.actions, "at least one false value, because true forbids a choice"
+            )
+            return reader.read(allowed[0] if len(allowed) == 1 else tuple(allowed), count)
+        except MaskError as error:
+            row = "" if error.row is None else f" of row {error.row}"
+            raise self._broken(f"DecisionSteps.action_mask{row} {error.problem}") from error
+        except (TypeError, ValueError) as error:
+            raise self._broken(f"DecisionSteps.action_mask is not a mask for {count} agents: {error}") from error
+
+    def _column(
+        self, steps: Any, name: str, dtype: Any, count: int | None, kind: str, *, optional: bool = False
+    ) -> Any:
+        values = getattr(steps, name, None)
+        if values is None and optional:
+            return np.zeros(count or 0, dtype)
+        if values is None:
+            raise self._broken(f"get_steps returned {kind} ({type(steps).__name__}) without {name}")
+        try:
+            with np.errstate(over="ignore"):  # `_finite` reports an overflow
+                column = np.asarray(values).astype(dtype).reshape(-1)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise self._broken(f"{kind}.{name} is not a column of numbers: {error}") from error
+        if count is not None and len(column) != count:
+            raise self._broken(f"{kind}.{name} has {len(column)} rows, but agent_id has {count}")
+        return column
+
+    def _seen(self, steps: Any, index: int, count: int, ids: NDArray[np.int32], kind: str) -> Array:
+        spec = self._spec.observations[index]
+        observations = getattr(steps, "obs", None)
+        if observations is None or len(observations) != len(self._spec.observations):
+            found = "no obs" if observations is None else f"{len(observations)} obs"
+            raise self._broken(f"{kind} has {found}; expected {len(self._spec.observations)}, from its spec")
+        if not count:
+            return np.zeros((0, *spec.shape), np.float32)
+        try:
+            with np.errstate(over="ignore"):  # reported below
+                column = np.asarray(observations[index], np.float32)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise self._broken(f"{kind}.obs[{index}] is not an array of numbers: {error}") from error
+        if column.shape != (count, *spec.shape):
+            raise self._broken(f"{kind}.obs[{index}] has shape {column.shape}; expected {(count, *spec.shape)}")
+        return self._finite(column, f"{kind}.obs[{index}]", ids)
+
+    def _finite(self, column: NDArray[np.float32], what: str, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        if not np.isfinite(column).all():
+            row = int(np.argwhere(~np.isfinite(column))[0][0])
+            raise self._broken(f"{what} of agent {ids[row]} is not finite: {column[row]}")
+        return column
+
+    def _broken(self, problem: str) -> BrokenEnvironmentError:
+        return BrokenEnvironmentError(f"{self._label}: {problem}")
+
+
+_STOPPED = "UnityCommunicatorStoppedException"
+"""Name of the exception that an environment, from any package, raises when it has ended normally."""
+Result = TypeVar("Result")
+_NEEDED = ("reset", "step", "get_steps", "set_actions", "close")
+
+
+class LowLevelGroup:
+    """A group of objects with ML-Agents' `BaseEnv` interface.
+
+    The objects have `behavior_specs`, `reset()`, `step()`, `get_steps(name)`, `set_actions(name, actions)` and
+    `close()`. Behaviours may be unknown before the first reset, and more may appear later.
+
+    Args:
+        envs: the objects.
+        name: the environments' name, used in messages.
+        bridges: the bridge to each object's side channels; None without side channels.
+    """
+
+    def __init__(self, envs: Sequence[Any], name: str, bridges: Sequence[SideChannelBridge] | None = None) -> None:
+        self.num_envs = len(envs)
+        self._specs: dict[str, BehaviorSpec] = {}
+        self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
+        self._envs = envs
+        self._name = name
+        self._bridges = bridges or ()
+        self._episodes = [GameEpisodes() for _ in envs]
+        self._announced: list[set[str]] = [set() for _ in envs]
+        self._asked: dict[int, dict[str, slice]] = {}
+        self._closed = False
+        self._left: set[int] = set()
+        """Indices of the objects whose environments have ended; the other objects continue."""
+        self._just_left: list[int] = []
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Send parameters over the environments' side channels."""
+        if not self._bridges:
+            log.warning(
+                "environment_parameters have no effect, because they can't be sent to %s; add a parameter "
+                "side_channels to its factory and pass it on to the environment",
+                self._name,
+            )
+        for bridge in self._bridges:
+            bridge.parameters = parameters
+
+    def reset(self, seed: int | None = None) -> StepResult:
+        """Reset all environments. `seed` has no effect, because ML-Agents' interface takes none.
+
+        Raises:
+            BrokenEnvironmentError: if an environment raises, or returns values that do not fit its specs.
+            EnvironmentEnded: if the last environment has ended normally.
+        """
+        self._send_parameters()
+        for index, env in self._playing():
+            self._episodes[index].clear()
+            try:
+                self._call(index, "reset()", env.reset)
+            except EnvironmentEnded as end:
+                self._leave_out(index, end)
+        self._just_left = [*self._left]
+        return self._read()
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Advance all environments by one step. Raises the same errors as `reset`."""
+        self._send_parameters()
+        for index, env in self._playing():
+            try:
+                for behavior_id, place in self._asked.get(index, {}).items():
+                    batch = actions[behavior_id]
+                    chosen = ActionTuple(batch.continuous[place], batch.discrete[place])
+                    self._call(index, "set_actions()", env.set_actions, behavior_id, chosen)
+                self._call(index, "step()", env.step)
+            except EnvironmentEnded as end:
+                self._leave_out(index, end)
+        return self._read()
+
+    def close(self) -> None:
+        """Close all environments; closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        for index, env in enumerate(self._envs):
+            try:
+                env.close()
+            except Exception as error:  # a failing close must not leave the others open
+                log.debug("%s: its close() failed: %s", self._label(index), error)
+
+    def _playing(self) -> list[tuple[int, Any]]:
+        return [(index, env) for index, env in enumerate(self._envs) if index not in self._left]
+
+    def _leave_out(self, index: int, end: EnvironmentEnded) -> None:
+        """Continue with the other objects after one object's environment has ended.
+
+        Raises:
+            EnvironmentEnded: if no object is left.
+        """
+        self._left.add(index)
+        if len(self._left) == self.num_envs:
+            raise end
+        log.info("%s. The others continue.", end)
+        self._just_left.append(index)
+
+    def _send_parameters(self) -> None:
+        for bridge in self._bridges:
+            bridge.update()
+
+    def _read(self) -> StepResult:
+        left, self._just_left = self._just_left, []
+        parts: dict[str, list[IndexedRows]] = {}
+        for index, env in self._playing():
+            for behavior_id, spec in self._call(index, "behavior_specs", _specs_of, env).items():
+                rows = self._rows(index, env, behavior_id, spec)
+                if len(rows.columns):
+                    parts.setdefault(behavior_id, []).append((index, rows))
+        self._asked = decision_rows(parts)
+        return StepResult(
+            {behavior_id: agent_steps(found, self._specs[behavior_id]) for behavior_id, found in parts.items()},
+            statistics=merged_statistics(bridge.statistics() for bridge in self._bridges),
+            closed=np.array(left, np.int32) if left else None,
+        )
+
+    def _rows(self, index: int, env: Any, behavior_id: str, spec: Any) -> TrackedRows:
+        if behavior_id not in self._announced[index]:
+            self._announce(index, behavior_id, spec)
+            self._announced[index].add(behavior_id)
+        decisions, endings = self._call(index, "get_steps()", env.get_steps, behavior_id)
+        columns = read_steps(self._specs[behavior_id], decisions, endings, self._label(index))
+        generation = self._bridges[index].generation if self._bridges else 0
+        return self._episodes[index].of(behavior_id, columns, generation)
+
+    def _announce(self, index: int, behavior_id: str, spec: Any) -> None:
+        found = behavior_spec(behavior_id, spec, self._label(index))
+        known = self._specs.setdefault(behavior_id, found)
+        if known != found:
+            raise StageError(
+                f"{self._label(index)}: behaviour {behavior_id!r} has {found.seen} and {found.actions}, but in an "
+                f"earlier instance {known.seen} and {known.actions}; all instances must have the same observations "
+                "and actions"
+            )
+
+    def _call(self, index: int, what: str, call: Callable[..., Result], *arguments: Any) -> Result:
+        try:
+            return call(*arguments)
+        except StageError:
+            raise
+        except Exception as error:
+            if any(kind.__name__ == _STOPPED for kind in type(error).__mro__):
+                raise EnvironmentEnded(f"{self._label(index)} has ended: {error}") from error
+            raise BrokenEnvironmentError(f"{self._label(index)}: its {what} raised {describe_error(error)}") from error
+
+    def _label(self, index: int) -> str:
+        return self._name if self.num_envs == 1 else f"{self._name}, instance {index}"
+
+
+def _specs_of(env: Any) -> dict[str, Any]:
+    return dict(env.behavior_specs)
+
+
+def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
+    """Make the group that the settings describe. Raises the same errors as `factory.make_group`.
+
+    The factory is called once for each instance, with the options. If it takes these arguments, it also gets
+    `worker_id` (the instance's number across all actors, so the ports differ), `seed` (the run's seed + worker_id) and
+    `side_channels` (a list for Unity's constructor; without the list, environment parameters and engine settings have
+    no effect).
+    """
+    settings, engine, first = request.settings, request.config.engine_settings, request.first_instance
+    assert settings.factory is not None, "the schema asks for it"
+    name = factory.factory_name(settings.factory)
+    make = factory.find_factory(settings.factory, request.folder, first)
+    taken = factory.parameter_names(make)
+    bridges = [SideChannelBridge(engine, None, first + index, request.seed) for index in range(settings.num_envs)]
+    envs: list[Any] = []
+    try:
+        for index, bridge in enumerate(bridges, first):
+            offered = {"worker_id": index, "seed": request.seed + index, "side_channels": [*bridge.all]}
+            arguments = {key: value for key, value in offered.items() if key in taken}
+            envs.append(_make(make, {**arguments, **settings.options}, name))
+    except BaseException:
+        for env in envs:
+            env.close()
+        raise
+    return LowLevelGroup(envs, name, bridges if "side_channels" in taken else None)
+
+
+def _make(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Any:
+    factory.check_arguments(make, arguments, name)
+    env = factory.call(partial(make, **arguments), name)
+    missing = [each for each in _NEEDED if not callable(getattr(env, each, None))]
+    missing += [] if hasattr(env, "behavior_specs") else ["behavior_specs"]
+    if missing:
+        raise LoadError(
+            f"{name} returned {type_of(env)}, which lacks {', '.join(missing)}; expected an object with the interface "
+            "of ML-Agents' BaseEnv"
+        )
+    return env
