@@ -192,11 +192,6 @@ class Counting:
         return np.array([1, self._count + 2 <= self._target], np.int8)
 
 
-def unpayable(**options: Any) -> Counting:
-    """`Counting` with a tax that is not a number, which can't be said in a configuration."""
-    return Counting(tax=np.nan, **options)
-
-
 class Favour:
     """A game by turns of two mates: what `giver` may do costs it 0.2 and brings `taker` 1, who can do nothing.
 
