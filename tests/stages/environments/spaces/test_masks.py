@@ -32,6 +32,7 @@ ONE = [
     (TWO_AND_THREE, ([0, 1], None), [0, 1, 1, 1, 1]),
     (GRID, [0, 1, 1, 0, 0, 1, 0, 0, 1], [0, 1, 1, 0, 0, 1, 0, 0, 1]),
     (GRID, (([0, 1], [1, 0, 0]), ([1, 0], [0, 1])), [0, 1, 1, 0, 0, 1, 0, 0, 1]),
+    (GRID, ([0, 1], None, [1, 0], None), [0, 1, 1, 1, 1, 1, 0, 1, 1]),
     (FLAGS, [0, 1, 1, 0], [0, 1, 1, 0]),
     (FLAGS, [[0, 1], [1, 0]], [0, 1, 1, 0]),
     (BODY, [0, 1, 1, 0, 1, 1, 0], [0, 1, 1, 0, 1, 1, 0]),
@@ -39,6 +40,7 @@ ONE = [
     (BODY, {"walk": [1, 0]}, [1, 1, 1, 1, 1, 1, 0]),
     (BODY, ([0, 1], [1, 0, 1], [1, 0]), [0, 1, 1, 0, 1, 1, 0]),
     (PAIR, (None, [1, 0, 0], [0, 1, 1, 0]), [1, 0, 0, 0, 1, 1, 0]),
+    (PAIR, ([1, 0, 0], [0, 1], [1, 0]), [1, 0, 0, 0, 1, 1, 0]),
     (NESTED, {"arm": {"grip": [1, 0], "turn": None}, "flags": [0, 1, 1, 1]}, [1, 0, 0, 1, 1, 1]),
 ]
 """Space, a mask of one agent, and its column. Lists of numbers become arrays of each type below."""
@@ -130,33 +132,20 @@ def test_a_mask_is_read_back_from_every_form(sizes, n, seed, data):
 
 WRONG = [
     (spaces.Discrete(3), np.ones(4), r"^has shape \(4,\); expected 1 for each allowed choice .*: 3$"),
-
-
-
     (spaces.Discrete(3), "all", r"^is str 'all'; expected"),
-
     (spaces.Discrete(3), np.array([0, -np.inf, 0]), r"^has -inf at index 1, as in a mask that is added to logits; .*== 0"),
-
     (spaces.Discrete(3), np.array([0.2, 0.8, 0]), r"^has 0.2 at index 0; expected 1 for each allowed choice"),
-
-
     (spaces.Discrete(3), np.zeros(3, np.int8), r"^forbids all 3 choices; expected at least one 1, which means allowed"),
     (TWO_AND_THREE, np.array([1, 0, 0, 0, 0]), r"^forbids all 3 choices of branch 1; expected"),
-
     (TWO_AND_THREE, (np.ones(2), np.ones(4)), r"^\[1\] has shape \(4,\)"),
-
     (TWO_AND_THREE, {"a": np.ones(2)}, "^is a map, but the space is .*, not a Dict"),
-
     (FLAGS, np.array([0, 3]), r"^has 3 at index 1; expected 0 for each flag that must be 0"),
     (FLAGS, np.array([True, False]), "^has a boolean for each flag of MultiBinary.* is ambiguous: .*: 4 .*: 2$"),
-
     (BODY, {"wing": np.ones(2)}, (
         "^has the key 'wing', which the action space does not have; its keys are: 'hand', 'leg', 'walk'$"
     )),
     (BODY, {"leg": np.ones(1)}, r"^\['leg'\] is for Box\(.*\), which can't be masked"),
     (BODY, {"hand": np.ones(4)}, r"^\['hand'\] has shape \(4,\)"),
-
-
     (spaces.Box(-1, 1, (2,)), np.ones(2), r"^is for Box\(.*\), which can't be masked; expected a mask of"),
 ]  # fmt: skip
 

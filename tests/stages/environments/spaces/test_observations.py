@@ -346,10 +346,7 @@ def test_a_desired_goal_is_a_goal_by_default():
     [
         ({"camra": "image"}, r"environment\.observations: it has no observation 'camra'; did you mean 'camera'\?"),
         ({"x": "goal"}, r"it has no observation 'x'; available: camera, hands\.0, hands\.1, state\.gear, state\.pos"),
-
         ({"camera": "set"}, r"environment\.observations\.camera: Box\(.* can't be used as 'set'; expected vector or im"),
-
-
         ({"state.position": {"channels": "last"}}, r"position\.channels: only an image has channels; .* as a vector"),
         ({"hands.1": {"kind": "image", "channels": "last"}}, r"hands\.1\.channels: .* has no axis for channels"),
         ({"hands.1": {"kind": "set", "max_entities": 3}}, r"hands\.1\.max_entities: only a Sequence space has a variable"),
@@ -365,9 +362,6 @@ def test_settings_that_do_not_fit_are_reported(settings, message):
     [
         (spaces.Text(5), "Env: its observations are of a Text space, which is not supported; .*MyObservationWrapper"),
         (spaces.Dict(a=spaces.Text(5)), "Env: its observation 'a' is of a Text space, .*FilterObservation"),
-
-
-
         (spaces.Sequence(spaces.Sequence(spaces.Discrete(2))), "of a Sequence space"),
         (spaces.Dict({}), "is empty; an agent needs observations"),
     ],

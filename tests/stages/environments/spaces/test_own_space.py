@@ -61,6 +61,10 @@ def test_an_action_space_may_be_one_of_clipped_numbers():
     assert again.to_environment(drawn)[0].tolist() == [[-2.0], [0.5], [2.0]]
 
 
+def test_equal_bounds_of_a_picture_take_two_numbers():
+    assert len(json.dumps(to_plain(own_space(spaces.Box(0, 255, (210, 160, 3), np.uint8))))) < 100
+
+
 def test_spaces_of_other_kinds_and_keys_have_no_plain_form():
     other = own_space(spaces.Tuple([spaces.Text(3)]))
     unnamed = own_space(spaces.Dict([(("a", "tuple"), spaces.Discrete(2))]))  # type: ignore[list-item]

@@ -1,0 +1,39 @@
+"""An actor's account of the steps that its policies' versions made."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from headrace.stages.actor.credits import CreditAccount, CreditGate
+
+
+class World:
+    """An environment and a processor with one behaviour, 10 steps emitted and some pending."""
+
+    specs = {"A?team=0": None, "A?team=1": None}
+    mappings = SimpleNamespace(learns=lambda name: True, newest_version=lambda name: 3)
+    held = source = 0
+
+    def emitted(self, name: str) -> int:
+        return 10
+
+    def pending(self, name: str) -> int:
+        return self.held
+
+    def renew(self, source: int) -> None:
+        self.source = source
+
+
+def test_steps_are_counted_from_the_version_that_made_them_and_anew_for_another_source():
+    world: Any = World()
+    account = CreditAccount(world, world, CreditGate(lambda *request: None))
+    account.adopt_behaviors()
+    world.held = 5
+    account.note_versions(account.newest_versions(), {})
+    world.held = 7
+    account.note_versions(account.newest_versions(), {})
+    assert account.acting == {"A": (15, 3)}
+
+    account.renew(4)
+    assert (world.source, account.acting) == (4, {})
