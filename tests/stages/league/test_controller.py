@@ -176,6 +176,13 @@ def test_opponents_of_openai_five_are_lowered_by_wins(tmp_path):
     assert rows(league) == pytest.approx({(OWN, OWN): 0.8, (OWN, 0): 0.2 * share, (OWN, 1): 0.2 * (1 - share)})
 
 
+def test_the_number_of_members_does_not_depend_on_the_size_of_updates(tmp_path):
+    league = controller(tmp_path, {**PFSP, "learners": {"main": {"freeze": {"win_rate": None}}}})
+    for step in range(0, 4001, 800):
+        league.receive_policy("main", policy(step=step))
+    assert [step for _, step, _ in frozen(league)] == [0, 1600, 2400, 3200, 4000]
+
+
 def psro(folder, **more):
     return controller(folder, {"preset": "psro", "meta_solver": "replicator", "iterations": 4, **more})
 
@@ -280,6 +287,16 @@ def test_without_scipy_a_league_that_needs_it_does_not_begin(tmp_path, monkeypat
     with pytest.raises(StageError, match="needs SciPy") as error:
         controller(tmp_path, {"preset": "psro"})
     assert error.value.key == ("behaviors", "Duel", "league", "meta_solver")
+
+
+def test_a_member_whose_model_has_changed_is_refused_at_resume_by_its_key(tmp_path):
+    model = tmp_path / "old.onnx"
+    model.write_bytes(b"a model")
+    league = controller(tmp_path / "pool", {**PFSP, "members": [{"use": str(model), "name": "old"}]})
+    model.write_bytes(b"another model")
+    with pytest.raises(StageError, match="has changed") as error:
+        league.load_state_dict(league.state_dict())
+    assert error.value.key == ("behaviors", "Duel", "league", "members")
 
 
 def test_a_learner_that_is_new_in_a_resumed_run_begins(tmp_path):
