@@ -208,7 +208,7 @@ def fail(fault, link, text, given):
     if fault == "twice":
         link.send_twice(text)
         return None
-    if fault in ("nan", "-nan", "inf", "1e99999", "null"):
+    if fault in ("nan", "null"):
         at = text.index('"obs": [', text.index('"obs": [') + 1) + len('"obs": [')
         return text[:at] + fault + text[text.index(",", at) :]
     return json.dumps(damaged(fault, json.loads(text)))
@@ -218,12 +218,6 @@ def damaged(fault, message):
     """An answer with the fault in it."""
     if fault == "few":
         message["obs"].pop()
-    elif fault == "many":
-        message["obs"].append(message["obs"][0])
-    elif fault == "size":
-        message["obs"][-1]["obs"].append(0)
-    elif fault == "key":
-        del message["obs"][-1]["obs"]
     elif fault == "reward":
         message["reward"][0] = None
     elif fault == "done":

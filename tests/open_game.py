@@ -211,9 +211,6 @@ def fail(fault, link, message):
         os._exit(int(fault[4:] or 0))
     if fault == "hang":
         time.sleep(3600)
-    if fault == "drop":
-        link.socket.close()
-        time.sleep(3600)
     if fault == "garbage":
         link.socket.sendall(struct.pack("<I", 4) + b"{]]]")
         return None
@@ -234,22 +231,16 @@ def fail(fault, link, message):
 def damage(fault, link, message):
     """Put the fault into a state."""
     part = message["agents"]["Agent"]["deciding"]
-    if fault == "unnumbered":
-        del message["number"]
-    elif fault == "key":
+    if fault == "key":
         message["statistic"] = message.pop("statistics")
     elif fault == "nan":
         part["observations"][0][0][1] = float("nan") if link.form == "msgpack" else None
     elif fault == "ids":
         part["ids"][1] = part["ids"][0]
-    elif fault == "few":
-        part["observations"][0].pop()
     elif fault == "reward":
         part["rewards"][0] = "much"
     elif fault == "stranger":
         message["agents"]["Other"] = {"deciding": part}
-    elif fault == "typo":
-        part["reward"] = part.pop("rewards")
     else:
         wrong(f"no fault {fault!r}")
 

@@ -59,21 +59,16 @@ def told_while(work) -> list[bool]:
     ],
     ids=["environments", "a policy", "brains", "Unity", "Godot", "a game"],
 )
-def test_what_may_import_libraries_is_told_once_before_and_once_after(work):
+def test_preparations_are_reported_at_their_start_and_end(work):
     assert told_while(work) == [True, False]
 
 
-def test_what_fails_is_over_too():
+def test_failed_preparations_end():
     def fail():
         with pytest.raises(StageError), preparing():
             raise StageError("no such environment")
 
     assert told_while(fail) == [True, False]
-
-
-def test_where_nobody_listens_nothing_is_told():
-    with preparing():
-        pass
 
 
 async def test_a_stage_that_stood_still_meanwhile_was_not_silent():

@@ -31,7 +31,7 @@ def question(*agents, snapshot=-1, version=0, held=(), greedy=True):
     return PolicyQuestion("Ball", snapshot, version, greedy, held, {"obs_0": who(*agents)})
 
 
-def test_what_several_actors_ask_is_decided_in_one_pass_and_each_gets_its_rows():
+def test_questions_of_several_actors_are_decided_in_one_pass():
     calls = []
 
     class Counting(EchoPolicy):
@@ -65,7 +65,7 @@ def test_a_newer_request_takes_the_place_of_one_that_an_actor_gave_up():
 
 
 @pytest.mark.parametrize("memory", [None, {"memory_size": 6, "sequence_length": 4}], ids=["none", "memory"])
-def test_it_decides_as_a_policy_in_the_actor_does(memory):
+def test_the_decider_equals_a_policy_in_the_actor(memory):
     settings = NetworkSettings.model_validate({"hidden_units": 8, "num_layers": 1, "memory": memory})
     design = PolicyDesign(SEEN, settings)
     network = seeded(np.random.default_rng(1), lambda: ActorNetwork(design))
@@ -107,7 +107,7 @@ def test_it_decides_as_a_policy_in_the_actor_does(memory):
             np.testing.assert_allclose(found["previous_actions"], meant.recall.previous_actions, atol=1e-6)
 
 
-def test_of_a_trainers_policies_the_newest_answers_and_says_its_version():
+def test_a_trainer_s_newest_policy_answers_with_its_version():
     decider = decider_of(EchoPolicy)
     for version in (1, 2):
         decider.load(policy_update("Ball", version))
@@ -139,15 +139,3 @@ def test_a_snapshot_stays_until_every_actor_plays_by_a_later_one():
     assert decider.kept("Ball") == 2
     with pytest.raises(StageError, match="snapshot 3 of its policy, but that is not available"):
         ask("actor-0", 3, 3)
-
-
-def test_a_snapshot_that_is_played_against_once_more_counts_as_the_latest():
-    decider = decider_of(EchoPolicy, actors=1)
-    for snapshot in (3, 4, 3):
-        decider.load(policy_update("Ball", snapshot, snapshot=snapshot))
-    decider.receive("actor-0", DecisionRequest(0, (question(1, snapshot=4, version=4, held=(4,)),)))
-    decider.answer()
-    assert decider.kept("Ball") == 2
-    decider.receive("actor-0", DecisionRequest(1, (question(1, snapshot=3, version=3, held=(3,)),)))
-    decider.answer()
-    assert decider.kept("Ball") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 import pytest
 
@@ -46,24 +46,14 @@ def test_an_address_is_listened_on_besides_localhost_because_unity_calls_that():
     assert reaches_others("192.168.1.5")
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1", "::1"])
-def test_an_address_of_localhost_is_localhost(listen):
-    assert hosts_of(listen) == hosts_of("localhost")
-
-
 def test_other_machines_call_by_an_address_of_this_one():
     assert [outer_host(listen) for listen in ("localhost", "127.0.0.1", "127.0.0.2")] == [""] * 3
     assert outer_host("192.168.1.5") == "192.168.1.5"
     assert outer_host("all") not in ("", "all", "localhost", "0.0.0.0", "::")
 
 
-def test_another_loopback_address_reaches_nobody_else():
-    assert hosts_of("127.0.0.2")[-1] == "127.0.0.2"
-    assert not reaches_others("127.0.0.2")
-
-
 @pytest.mark.parametrize("listen", ["my-host.example.org", "", "127.0.0.1:5004", "10.0.0.0/8", "localhost ", "4711"])
-def test_anything_else_is_refused_with_what_there_is(listen):
+def test_invalid_addresses_are_refused_with_the_options(listen):
     with pytest.raises(ValueError, match=r"is not valid; expected localhost .*, an address of this machine .*, or all"):
         hosts_of(listen)
 
@@ -96,7 +86,7 @@ def test_a_port_in_use_at_one_address_is_in_use(held, host, listen):
 
 
 @pytest.mark.parametrize("code", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
-def test_a_machine_without_ipv6_listens_on_what_it_has(monkeypatch, code):
+def test_a_machine_without_ipv6_listens_on_ipv4(monkeypatch, code):
     class Old(socket.socket):
         def __init__(self, family: int = socket.AF_INET, *more: int, **options: int) -> None:
             if family == socket.AF_INET6:
@@ -114,19 +104,3 @@ def test_an_address_of_another_machine_is_refused():
     with pytest.raises(OSError, match=r"192\.0\.2\.250 is not an address of this machine") as caught:
         find_port("192.0.2.250", 0)
     assert caught.value.errno == errno.EADDRNOTAVAIL
-
-
-def test_a_port_that_needs_privileges_has_the_systems_reason(monkeypatch):
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(socket.socket, "bind", refuse)
-    with pytest.raises(OSError, match="Permission denied"):
-        find_port("localhost", 80)
-
-
-def test_nothing_stays_bound():
-    port, hosts = find_port("localhost", 0)
-    for host in hosts:
-        with closing(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)) as server:
-            server.bind((host, port))

@@ -11,7 +11,7 @@ from headrace.config import BehaviorSettings
 from headrace.queues.columns import decision_columns
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.brains import BrainRequest, ScriptBrain, StandIn, check_brain, make_brain
+from headrace.stages.brains import BrainRequest, StandIn, check_brain, make_brain
 from headrace.stages.errors import LoadError, StageError
 from headrace.stages.policy.design import design_of
 
@@ -54,7 +54,7 @@ def masks(*allowed):
     return found
 
 
-def test_chance_stays_within_bounds_and_masks_and_follows_the_generator():
+def test_random_actions_obey_bounds_masks_and_the_generator():
     brain = make_brain(BrainRequest("random", spec=MIXED))
     made = [act(brain, masks(1, 2, 4), seed) for seed in range(50)]
     choices = np.concatenate([each.discrete for each in made])
@@ -64,7 +64,7 @@ def test_chance_stays_within_bounds_and_masks_and_follows_the_generator():
     np.testing.assert_array_equal(act(brain, None, 7).continuous, act(brain, None, 7).continuous)
 
 
-def test_a_script_gets_what_it_asks_for(scripts):
+def test_a_script_gets_its_arguments_and_masks(scripts):
     made = act(
         make_brain(BrainRequest("scripted_brains:First", {"size": 0.25}, folder=scripts, spec=MIXED)), masks(2, 3)
     )
@@ -78,14 +78,6 @@ def test_a_script_that_decides_nothing_is_named(scripts):
     )
     with pytest.raises(StageError, match=r"behaviors.Ball.brain: scripted_brains:Silent returned None for 4 agents"):
         act(brain, masks(2, 3))
-
-
-@pytest.mark.parametrize(("team", "name"), [(0, "ScriptedPursuer"), (1, "ScriptedEvader")])
-def test_scripted_is_the_player_of_the_game_and_of_the_team(team, name):
-    spec = BehaviorSpec(f"Any?team={team}", (ObservationSpec("seen", (13,)),), ActionSpec(0, (9,)))
-    brain = make_brain(BrainRequest("scripted", game="Pursuit", spec=spec))
-    assert isinstance(brain, ScriptBrain)
-    assert type(brain._script).__name__ == name
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,6 @@ def test_a_policy_for_one_behaviour_id_goes_to_that_alone(publisher, sent):
     assert sent == [(AWAY, -1, 3)]
 
 
-def test_a_behaviour_id_that_appears_twice_is_served_once(publisher, sent):
-    publisher.add_behavior("Walker")
-    publish(publisher, policy_update("Walker", 1))
-    assert sent == [("Walker", -1, 1)]
-
-
 def test_an_assignment_goes_out_after_the_policies_that_it_names(publisher, sent):
     assignment = Assignment(4, 0, {HOME: (-1, 3), AWAY: (1, 2)}, 1)
     publisher.publish_matchup(Matchup(assignment, (policy_update(HOME, 3), policy_update(AWAY, 2, snapshot=1))))
@@ -63,11 +57,6 @@ def test_an_actor_that_comes_later_is_given_what_was_last_sent(publisher):
     assert (update.behavior_id, update.version) == (HOME, 4)
 
 
-def test_before_the_first_policy_there_is_nothing_to_give(publisher):
-    assert publisher.newest_for("Walker") == []
-    assert publisher.newest_for("Stranger") == []
-
-
 def test_a_team_that_appears_later_is_given_the_policy_of_its_name(publisher):
     publish(publisher, policy_update("Ball", 3))
     publisher.add_behavior("Ball?team=2")
@@ -80,15 +69,8 @@ def test_a_team_that_appears_later_is_not_given_a_snapshot_as_the_newest_policy(
     assert publisher.newest_for(AWAY) == []
 
 
-def test_what_is_kept_is_a_copy(publisher):
+def test_the_publisher_keeps_copies(publisher):
     update = policy_update("Walker", 3)
     publish(publisher, update)
     update.weights[:] = 99
     assert publisher.newest_for("Walker")[0].weights.tolist() == [3.0]
-
-
-def test_a_publisher_without_a_port_keeps_what_it_is_given():
-    alone = PolicyPublisher()
-    alone.add_behavior("Walker")
-    publish(alone, policy_update("Walker", 1))
-    assert alone.newest_for("Walker")[0].version == 1

@@ -25,14 +25,6 @@ def test_tap_writes_what_it_sees_with_the_time_of_its_clock(tmp_path):
     assert all(same(f.message, sent) for f, sent in zip(frames, EVERY_KIND, strict=True))
 
 
-def test_two_recorders_share_a_stream_and_its_numbers(tmp_path):
-    with StreamWriter(tmp_path / "a.stream", header(edges=("trainer", "ghost"))) as writer:
-        Recorder(writer, "ghost").tap(Barrier(1))
-        Recorder(writer, "trainer").tap(Barrier(2))
-    frames = [(f.edge, f.sequence) for f in StreamReader(tmp_path / "a.stream")]
-    assert frames == [("ghost", 0), ("trainer", 1)]
-
-
 def test_an_edge_that_the_stream_does_not_have_is_refused_at_the_door(tmp_path):
     with StreamWriter(tmp_path / "a.stream", header()) as writer:
         with pytest.raises(ValueError, match="'ghost'"):

@@ -16,10 +16,10 @@ from headrace.queues.columns import Column
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import Barrier, Message, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, ObservationSpec
-from headrace.queues.stream_file import StreamHeader, StreamReader, StreamWriter
+from headrace.queues.stream_file import StreamHeader, StreamWriter
 from headrace.stages.errors import StageError
 from headrace.stages.loop import run_source
-from headrace.stages.replay import Recorder, ReplaySource
+from headrace.stages.replay import ReplaySource
 from headrace.stages.stage import StageContext
 
 CONTEXT = StageContext("replay")
@@ -78,10 +78,6 @@ async def test_a_folder_stands_for_its_streams_by_name(tmp_path):
     assert await numbers(ReplaySource([tmp_path])) == [1, 2, 3]
 
 
-async def test_a_file_with_brackets_in_its_name_is_no_pattern(tmp_path):
-    assert await numbers(ReplaySource([stream(tmp_path, "run[1]", 5)])) == [5]
-
-
 @pytest.mark.parametrize("streams", [["none.stream"], ["*.nothing"], ["tests"], []])
 def test_streams_that_are_not_there_are_a_mistake(streams):
     with pytest.raises(StageError, match="no stream"):
@@ -133,13 +129,6 @@ async def test_barriers_of_the_recorded_run_are_left_out(tmp_path):
     assert [type(m) for m in await replay(ReplaySource([path]))] == [TrajectoryBatch, TrajectoryBatch]
 
 
-def test_specs_are_known_after_the_start(tmp_path):
-    record(tmp_path / "a.stream", [], specs=(SPEC, OTHER))
-    source = ReplaySource([tmp_path / "a.stream"], behaviors=["Ball"])
-    source.start(CONTEXT)
-    assert source.behavior_specs == {"Ball?team=0": SPEC}
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -165,12 +154,6 @@ def test_files_recorded_for_trainers_that_store_other_columns_are_a_mistake(tmp_
         ReplaySource([one, two]).start(CONTEXT)
 
 
-def test_files_may_disagree_about_behaviours_that_are_not_replayed(tmp_path):
-    one = record(tmp_path / "one.stream", [], specs=(SPEC, OTHER))
-    two = record(tmp_path / "two.stream", [], specs=(SPEC, replace(OTHER, actions=ActionSpec(3))))
-    ReplaySource([one, two], behaviors=["Ball"]).start(CONTEXT)
-
-
 # --- damage
 
 
@@ -190,11 +173,6 @@ async def test_a_stream_that_was_never_closed_is_reported_in_a_warning(tmp_path,
     assert "no bytes are lost, but the stream was not closed" in caplog.text
 
 
-async def test_a_whole_stream_gives_no_warning(tmp_path, caplog):
-    await replay(ReplaySource([stream(tmp_path, "a", 1)]))
-    assert caplog.records == []
-
-
 # --- pace
 
 
@@ -207,13 +185,6 @@ async def test_messages_come_at_the_recorded_pace_times_the_speed(tmp_path, spee
     assert arrived == [0.0, gaps, 2 * gaps]
 
 
-async def test_at_full_speed_nothing_waits(tmp_path):
-    time = FakeTime()
-    source = ReplaySource([stream(tmp_path, "a", 1, 2, 3)], clock=time.clock, sleep=time.sleep)
-    assert await numbers(source) == [1, 2, 3]
-    assert time.slept == []
-
-
 async def test_a_message_that_is_late_follows_at_once_and_the_pace_is_kept(tmp_path):
     time, arrived = FakeTime(), []
     path = stream(tmp_path, "a", 1, 2, 3, 4)
@@ -224,16 +195,6 @@ async def test_a_message_that_is_late_follows_at_once_and_the_pace_is_kept(tmp_p
         if len(arrived) == 1:
             time.now_s += 2.5
     assert arrived == [0.0, 2.5, 2.5, 3.0]
-
-
-async def test_each_file_starts_its_own_clock(tmp_path):
-    time = FakeTime()
-    record(tmp_path / "a.stream", [trajectories(1), trajectories(2)], start_s=9000.0)
-    record(tmp_path / "b.stream", [trajectories(3), trajectories(4)], start_s=5.0)
-    pattern = str(tmp_path / "*.stream")
-    source = ReplaySource([pattern], speed="realtime", clock=time.clock, sleep=time.sleep)
-    assert await numbers(source) == [1, 2, 3, 4]
-    assert time.slept == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("speed", ["fast", 0, -1, float("nan"), float("inf"), True, None])
@@ -271,21 +232,6 @@ async def test_a_stop_cuts_a_long_wait_short(tmp_path):
     assert replayed.result() == [1]
 
 
-async def test_cancelling_a_replay_in_its_wait_ends_it(tmp_path):
-    asleep = asyncio.Event()
-
-    async def sleep(seconds: float) -> None:
-        asleep.set()
-        await asyncio.Event().wait()
-
-    source = ReplaySource([stream(tmp_path, "a", 1, 2)], speed="realtime", clock=lambda: 0.0, sleep=sleep)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        task = group.create_task(numbers(source))
-        await asleep.wait()
-        task.cancel()
-    assert task.cancelled()
-
-
 # --- between queues
 
 
@@ -297,16 +243,3 @@ async def test_a_replay_waits_while_its_queue_is_full(tmp_path):
         got = [message.source async for message in sender if isinstance(message, TrajectoryBatch)]
     assert got == [0, 1, 2, 3, 4, 5]
     assert sender.statistics().high_water == 1
-
-
-async def test_a_replay_recorded_again_is_the_same_stream(tmp_path):
-    original = stream(tmp_path, "a", 1, 2, 3)
-    queue: AgentManagerQueue[Message] = AgentManagerQueue("Ball", 2)
-    with StreamWriter(tmp_path / "copy.stream", header()) as writer:
-        recorder = Recorder(writer, "trainer")
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-            group.create_task(run_source(ReplaySource([original]), queue, CONTEXT))
-            async for message in queue:
-                recorder.tap(message)
-    copies = [f.message for f in StreamReader(tmp_path / "copy.stream")]
-    assert all(same(a.message, b) for a, b in zip(StreamReader(original), copies, strict=True))

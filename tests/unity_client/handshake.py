@@ -29,7 +29,7 @@ def greet(connection: Connection, options: argparse.Namespace) -> Any:
     hello.communication_version = options.communication_version
     hello.package_version = options.package_version
     hello.log_path = str(options.log_file or "")
-    declared = {name: name not in options.lacks for name in CAPABILITIES}
+    declared = dict.fromkeys(CAPABILITIES, True)
     hello.capabilities.CopyFrom(UnityRLCapabilitiesProto(**declared))
     answer = connection.exchange(output, wait=True)
     if not answer.HasField("rl_initialization_input"):

@@ -66,8 +66,6 @@ class Misbehavior:
         if self._exchanges == self._at:
             if self._kind == "stop":
                 _say_goodbye(connection)
-            if self._kind == "quit-in-call":
-                signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
             if self._kind == "garbage":
                 connection.raw(b"\xff" * 100)
             if self._kind == "empty-message":

@@ -11,7 +11,6 @@ MISBEHAVIORS = (
     "exit-mid-step",
     "quit-in-step",
     "quit-at-start",
-    "quit-in-call",
     "hang",
     "stop",
     "garbage",
@@ -43,7 +42,6 @@ def parser() -> argparse.ArgumentParser:
     unity.add_argument("--companions", type=int, default=1, help="play only once so many of a run are connected")
     unity.add_argument("--communication-version", help="1.5.0, or one that nobody speaks if it is to be wrong")
     unity.add_argument("--package-version", default="3.0.0")
-    unity.add_argument("--lacks", nargs="*", default=[], help="capabilities that it does not declare")
     unity.add_argument("--step-ms", type=float, default=0.0, help="what a step costs at least")
     unity.add_argument("--stats", action="store_true", help="send statistics of all aggregations at each episode's end")
     unity.add_argument("--echo", action="store_true", help="take only actions that repeat what the agent has seen")
@@ -59,7 +57,6 @@ def parser() -> argparse.ArgumentParser:
     agents.add_argument("--shapes", nargs="*", help="of the sensors of `given`: 8, 20x23, 3x84x84")
     agents.add_argument("--visuals", type=int, help="how many visual ones")
     agents.add_argument("--picture", choices=("rgb", "gray", "stack", "mapped", "uncompressed"), default="rgb")
-    agents.add_argument("--memory", action="store_true", help="show the goal in the first steps only")
     agents.add_argument("--goal-signal", action="store_true")
     agents.add_argument("--groups", action="store_true", help="agents of `crowd` are rewarded as groups")
     agents.add_argument("--new-ids", action="store_true", help="agents get a new id with each episode")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def seen(batch: TrajectoryBatch) -> dict[int, tuple[list[int], int, int]]:
     return found
 
 
-def test_rows_say_when_they_were_decided_and_what_the_group_got_for_them(processor):
+def test_rows_carry_their_tick_and_the_group_reward(processor):
     (batch,) = run(
         processor,
         step(4, Row(1)),
@@ -97,7 +97,7 @@ def test_rows_say_when_they_were_decided_and_what_the_group_got_for_them(process
             assert getattr(batch, axis)[column.name].dtype == column.dtype
 
 
-def test_when_an_agent_ends_its_mates_trajectories_are_cut_there(processor):
+def test_an_ending_cuts_the_trajectories_of_teammates(processor):
     (batch,) = run(
         processor,
         step(0, Row(1), Row(2), Row(3, group=8)),
@@ -120,7 +120,7 @@ def test_the_decision_at_a_cut_is_the_first_row_of_the_next_trajectory(processor
     assert batch.trajectories["previous_discrete_actions"].tolist() == [[0]]
 
 
-def test_a_mate_that_did_not_decide_at_the_tick_of_the_cut_is_closed_at_its_last_decision(processor):
+def test_a_teammate_without_a_decision_at_the_cut_is_closed_at_its_last_one(processor):
     """Its next observation is the newest there is of it, and it has the tick of the cut."""
     (batch,) = run(
         processor, step(0, Row(1), Row(2)), step(1, Row(1), Row(2)), step(2, Row(1)), step(3, Row(1, ended=True))
@@ -128,7 +128,7 @@ def test_a_mate_that_did_not_decide_at_the_tick_of_the_cut_is_closed_at_its_last
     assert seen(batch) == {1: ([0, 1, 2], 3, 3), 2: ([0], 1, 3)}
 
 
-def test_at_the_horizon_and_where_a_policy_gets_too_old_mates_are_cut_together():
+def test_the_horizon_and_old_policies_cut_teammates_together():
     processor = AgentProcessor({"Team": 3})
     (batch,) = run(processor, step(0, Row(1)), *(step(t, Row(1), Row(2)) for t in range(1, 4)))
     assert seen(batch) == {1: ([0, 1, 2], 3, 3), 2: ([1, 2], 3, 3)}
@@ -137,25 +137,7 @@ def test_at_the_horizon_and_where_a_policy_gets_too_old_mates_are_cut_together()
     assert seen(batch) == {1: ([3, 4], 5, 5), 2: ([3, 4], 5, 5)}
 
 
-def test_agents_without_a_group_are_nobody_s_mates(processor):
-    (batch,) = run(
-        processor, step(0, Row(1, group=0), Row(2, group=0)), step(1, Row(1, group=0, ended=True), Row(2, group=0))
-    )
-    assert seen(batch).keys() == {1}
-    assert batch.episodes["episode_group_over"].tolist() == [False]
-
-
-def test_who_changes_its_group_goes_on_in_another_trajectory(processor):
-    run(processor, step(0, Row(1), Row(2)), step(1, Row(1), Row(2)))
-    (batch,) = run(processor, step(2, Row(1, group=8), Row(2)))
-    assert seen(batch) == {1: ([0, 1], 2, 2), 2: ([0, 1], 2, 2)}
-    assert batch.trajectories["group_ids"].tolist() == [7, 7]
-    (batch,) = run(processor, step(3, Row(1, group=8, ended=True), Row(2)))
-    assert seen(batch) == {1: ([2], 3, 3)}
-    assert batch.trajectories["group_ids"].tolist() == [8]
-
-
-def test_a_group_s_return_is_reported_when_nobody_of_it_is_left_by_who_was_there_longest():
+def test_a_group_s_return_is_reported_at_its_last_ending():
     processor = AgentProcessor({"Team": 10}, min_rows=100)
     run(
         processor,
@@ -173,7 +155,7 @@ def test_a_group_s_return_is_reported_when_nobody_of_it_is_left_by_who_was_there
     assert episodes["episode_group_over"].tolist() == [False, True, False]
 
 
-def test_a_group_that_begins_anew_within_the_tick_is_over_all_the_same(processor):
+def test_a_group_that_restarts_within_a_tick_reports_its_return(processor):
     (batch,) = run(
         processor,
         step(0, Row(1), Row(2)),
@@ -189,15 +171,7 @@ def test_a_group_that_begins_anew_within_the_tick_is_over_all_the_same(processor
     assert batch.episodes["episode_group_returns"].tolist() == [1, 1], "counted anew"
 
 
-def test_results_of_games_alone_come_with_empty_columns_of_groups(processor):
-    games = {"game_outcome": np.ones(1, np.float32)}
-    run(processor, step(0, Row(1)), replace(step(1), games=games))
-    (batch,) = processor.flush()
-    assert batch.num_trajectories == len(batch.trajectories["group_ids"]) == len(batch.rows["ticks"]) == 0
-    assert batch.games == games
-
-
-def test_where_groups_come_and_go_the_behaviour_is_named(processor):
+def test_group_columns_in_only_some_steps_are_refused(processor):
     run(processor, step(0, Row(1)))
     with pytest.raises(ShapeError, match="Team: a behaviour must have group_ids either in all steps or in no step"):
         run(processor, step(1, Row(1), grouped=False))

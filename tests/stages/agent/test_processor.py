@@ -6,20 +6,14 @@ import logging
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from headrace.queues.agent_manager_queue import AgentManagerQueue
-from headrace.queues.columns import TRAJECTORY_COLUMNS, final_columns, row_columns
 from headrace.queues.errors import ShapeError
 from headrace.queues.messages import StepBatch, TrajectoryBatch
-from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.errors import StageError
-from headrace.stages.loop import StageRunner
-from headrace.stages.stage import StageContext
 
 
 @dataclass
@@ -98,7 +92,7 @@ def make(horizon: int = 100, **options: int) -> AgentProcessor:
 # Steps, endings and cuts. -----------------------------------------------------------------------------------
 
 
-def test_a_row_brings_the_reward_of_the_agents_previous_decision() -> None:
+def test_a_row_carries_the_reward_of_the_previous_decision() -> None:
     (batch,) = run(
         make(),
         step(Row(7, obs=1, action=4)),
@@ -163,55 +157,12 @@ def test_an_agent_may_end_and_restart_within_a_tick() -> None:
     assert [batch.episodes["episode_returns"].tolist() for batch in (first, second)] == [[1], [2]]
 
 
-def test_an_agent_that_restarts_without_a_new_episode_number_starts_anew_all_the_same() -> None:
-    first, second = run(
-        make(),
-        step(Row(7, action=1)),
-        step(Row(7, action=2), ended=[Row(7, reward=1)]),
-        step(ended=[Row(7, reward=5)]),
-    )
-    assert (acted_before(first), acted_before(second)) == ([0], [0])
-    assert second.episodes["episode_returns"].tolist() == [5]
-
-
 def test_an_ending_without_a_decision_is_ignored() -> None:
     processor = make()
     assert run(processor, step(ended=[Row(7)]), step(Row(8)), step(Row(8), ended=[Row(7, reward=3)])) == []
     (batch,) = run(processor, step(ended=[Row(7), Row(8)]))
     assert batch.trajectories["agent_ids"].tolist() == [8]
     assert batch.episodes["episode_agent_ids"].tolist() == [8]
-
-
-def test_agents_decide_at_their_own_pace() -> None:
-    (batch,) = run(
-        make(),
-        step(Row(1, obs=10), Row(2, obs=20)),
-        step(Row(2, obs=21)),
-        step(Row(3, obs=30)),
-        step(Row(2, obs=22), Row(1, obs=11)),
-        step(ended=[Row(3, obs=39), Row(1, obs=19), Row(2, obs=29)]),
-    )
-    assert batch.trajectories["agent_ids"].tolist() == [3, 1, 2]
-    assert observed(batch) == [30, 10, 11, 20, 21, 22]
-    assert followed_by(batch) == [39, 19, 29]
-
-
-def test_agents_that_join_later_find_room() -> None:
-    agents = range(-400, 401)
-    processor = make(3)
-    steps = [step(*(Row(agent, obs=10 * agent + t) for agent in agents if agent % 4 <= t)) for t in range(6)]
-    seen = []
-    for batch in [*run(processor, *steps), *processor.finish()]:
-        following = iter(followed_by(batch))
-        for agent, rows in zip(
-            batch.trajectories["agent_ids"].tolist(),
-            np.split(observed(batch), np.cumsum(batch.lengths)),
-            strict=False,
-        ):
-            seen += rows.tolist()
-            assert next(following) == rows[-1] + 1
-            assert (rows // 10 == agent).all()
-    assert sorted(seen) == [10 * agent + t for agent in agents for t in range(agent % 4, 5)]
 
 
 # Stamps. ----------------------------------------------------------------------------------------------------
@@ -253,7 +204,7 @@ def test_a_stamp_that_changes_within_an_episode_cuts_and_loses_nothing(change: d
     assert second.episodes["episode_returns"].tolist() == [30]
 
 
-def test_where_learning_ends_completed_steps_are_learned_from_and_open_ones_spend_no_credits() -> None:
+def test_the_end_of_learning_keeps_completed_steps_and_spends_no_more_credits() -> None:
     processor = make(min_rows=100)
     run(processor, *(step(Row(7, obs=i, action=i, reward=i, generation=4), Row(8, learning=False)) for i in (1, 2)))
     processor.end_learning("Ball")
@@ -296,66 +247,6 @@ def test_trajectories_tell_stamp_and_versions_and_carry_credits_if_learning() ->
 # Columns. ---------------------------------------------------------------------------------------------------
 
 
-def test_columns_are_those_of_the_column_table_and_others_pass_through() -> None:
-    actions = ActionSpec(discrete_branches=(9,))
-    spec = BehaviorSpec("Ball", (ObservationSpec("state", (2,)),), actions)
-    (batch,) = run(make(), step(Row(7, action=3)), step(ended=[Row(7)]))
-    assert set(batch.rows) == {*(column.name for column in row_columns(spec)), "hidden_state"}
-    assert set(batch.trajectories) == {column.name for column in (*TRAJECTORY_COLUMNS, *final_columns(spec))}
-    for column in row_columns(spec):
-        assert (batch.rows[column.name].dtype, batch.rows[column.name].shape) == (
-            column.dtype,
-            (1, *column.shape),
-        )
-    for column in (*TRAJECTORY_COLUMNS, *final_columns(spec)):
-        array = batch.trajectories[column.name]
-        assert (array.dtype, array.shape) == (column.dtype, (1, *column.shape))
-    assert batch.rows["hidden_state"].dtype == np.float16
-    assert batch.rows["hidden_state"].tolist() == [[[3, 3, 3], [3, 3, 3]]]
-
-
-def test_the_environment_may_use_its_arrays_again() -> None:
-    processor = make()
-    item = step(Row(7, obs=1, reward=0, action=3), games=[1.0])
-    run(processor, item)
-    for array in (*item.observations, *item.decisions.values(), item.agent_ids, item.games["game_outcome"]):
-        array.fill(55)
-    ending = step(ended=[Row(7, obs=2, reward=4)])
-    (batch,) = run(processor, ending)
-    for array in (*ending.observations, ending.rewards, ending.terminated):
-        array.fill(0)
-    assert (observed(batch), followed_by(batch), batch.rewards.tolist()) == ([1], [2], [4])
-    assert (batch.terminated.tolist(), batch.games["game_outcome"].tolist()) == ([True], [1.0])
-
-
-def test_arrays_that_are_columns_of_a_table_or_broadcast_are_taken_as_others_are() -> None:
-    def spread(values: Any) -> Any:
-        return np.stack([values, values], axis=1)[:, 0] if len(values) else values
-
-    steps = [step(Row(7), Row(8)), step(Row(7), Row(8), ended=[Row(8)]), step(Row(7), Row(8, generation=1))]
-    names = ("episode_ids", "agent_ids", "env_ids", "generations", "learning", "opponents", "rewards", "terminated")
-    spread_steps = [replace(item, **{name: spread(getattr(item, name)) for name in names}) for item in steps]
-    opponents = np.broadcast_to(np.int32(-1), 2)
-    broadcast_steps = [replace(item, opponents=opponents) for item in spread_steps]
-    plain, spreading, broadcasting = make(), make(), make()
-    expected = run(plain, *steps) + plain.finish()
-    for processor, items in ((spreading, spread_steps), (broadcasting, broadcast_steps)):
-        batches = run(processor, *items) + processor.finish()
-        assert [batch.trajectories["lengths"].tolist() for batch in batches] == [
-            batch.trajectories["lengths"].tolist() for batch in expected
-        ]
-        assert [batch.trajectories["generation"].tolist() for batch in batches] == [
-            batch.trajectories["generation"].tolist() for batch in expected
-        ]
-
-
-def test_an_emitted_batch_is_its_own() -> None:
-    processor = make(1)
-    batches = run(processor, *(step(Row(7, obs=i, reward=i, action=i)) for i in range(1, 30)))
-    assert [observed(batch) for batch in batches] == [[i] for i in range(1, 29)]
-    assert [acted_before(batch) for batch in batches] == [[i] for i in range(28)]
-
-
 def test_a_column_that_changes_is_named() -> None:
     processor = make()
     run(processor, step(Row(7)))
@@ -382,17 +273,6 @@ def test_a_behaviour_without_a_sound_horizon_is_refused() -> None:
 
 
 # Batches. ---------------------------------------------------------------------------------------------------
-
-
-def test_all_that_closed_in_a_tick_leaves_as_one_batch() -> None:
-    processor = make(2)
-    run(processor, step(Row(1, obs=10), Row(2, obs=20), Row(3, obs=30)))
-    run(processor, step(Row(1, obs=11), Row(2, obs=21)))
-    (batch,) = run(processor, step(Row(1, obs=12), Row(2, obs=22), ended=[Row(3, obs=39)]))
-    assert batch.trajectories["agent_ids"].tolist() == [3, 1, 2]
-    assert batch.lengths.tolist() == [1, 2, 2]
-    assert observed(batch) == [30, 10, 11, 20, 21]
-    assert batch.terminated.tolist() == [True, False, False]
 
 
 def test_closed_rows_wait_until_there_are_min_rows() -> None:
@@ -426,15 +306,6 @@ def test_episodes_are_summed_over_trajectories_in_double_precision() -> None:
     assert batch.episodes["episode_lengths"].tolist() == [5]
     assert batch.episodes["episode_agent_ids"].tolist() == [7]
     assert batch.episodes["episode_learning"].tolist() == [True]
-
-
-def test_every_episode_is_counted_from_its_own_start() -> None:
-    processor = make(2)
-    run(processor, *(step(Row(7, reward=1)) for _ in range(4)))
-    (first,) = run(processor, step(Row(7, episode=1), ended=[Row(7, reward=1)]))
-    (second,) = run(processor, step(ended=[Row(7, reward=5, episode=1)]))
-    assert [batch.episodes["episode_lengths"].tolist() for batch in (first, second)] == [[4], [1]]
-    assert [batch.episodes["episode_returns"].tolist() for batch in (first, second)] == [[4], [5]]
 
 
 def test_games_go_with_the_next_batch_of_their_behaviour() -> None:
@@ -497,7 +368,7 @@ def test_close_all_truncates_and_forgets_all_agents() -> None:
     assert batch.episodes["episode_returns"].tolist() == [4]
 
 
-def test_drop_environments_forgets_their_agents_and_says_what_is_lost() -> None:
+def test_drop_environments_forgets_agents_and_returns_the_number_of_lost_steps() -> None:
     processor = make()
     agents = [Row(1, env=0), Row(2, env=1), Row(3, env=1, learning=False)]
     run(processor, *(step(*agents) for _ in range(3)))
@@ -519,14 +390,6 @@ def test_close_environments_forgets_their_agents_and_keeps_what_they_made() -> N
     assert (batch.truncated.tolist(), batch.terminated.tolist()) == ([True], [False])
 
 
-def test_dropped_agents_may_come_back_as_new_ones() -> None:
-    processor = make()
-    run(processor, *(step(Row(1, obs=i), Row(2)) for i in range(3)))
-    processor.drop_environments([0])
-    (batch,) = run(processor, step(Row(1, obs=8), Row(2)), step(ended=[Row(1, obs=9)]))
-    assert observed(batch) == [8]
-
-
 def test_decisions_may_be_replaced_before_the_environment_acts_on_them() -> None:
     processor = make()
     run(processor, step(Row(1, obs=1), Row(2)))
@@ -538,7 +401,7 @@ def test_decisions_may_be_replaced_before_the_environment_acts_on_them() -> None
     assert acted_before(batch) == [0]
 
 
-def test_as_another_source_it_counts_and_numbers_anew_what_it_emits_and_keeps_what_it_holds() -> None:
+def test_a_renewed_source_numbers_batches_from_0_and_keeps_open_steps() -> None:
     processor = make()
     run(processor, step(Row(7), Row(8)), step(Row(7), ended=[Row(8)]))
     assert (processor.emitted("Ball"), processor.pending("Ball")) == (1, 1)
@@ -547,13 +410,6 @@ def test_as_another_source_it_counts_and_numbers_anew_what_it_emits_and_keeps_wh
     (batch,) = processor.flush()
     assert (batch.source, numbers(batch), batch.credits) == (9, [0], 1)
     assert processor.emitted("Ball") == 1
-
-
-def test_finish_emits_every_completed_step() -> None:
-    processor = make(min_rows=100)
-    run(processor, *(step(Row(1)) for _ in range(4)))
-    (batch,) = processor.finish()
-    assert batch.lengths.tolist() == [3]
 
 
 @pytest.mark.lengthy
@@ -575,14 +431,3 @@ def test_memory_stays_flat_however_many_agents_come_and_go() -> None:
         assert live(50, 100) < before + 400_000
     finally:
         tracemalloc.stop()
-
-
-async def test_it_runs_between_two_queues() -> None:
-    receiver: AgentManagerQueue[StepBatch] = AgentManagerQueue("steps", 20)
-    sender: AgentManagerQueue[Any] = AgentManagerQueue("Ball", 20)
-    for i in range(7):
-        receiver.put_nowait(step(Row(1, obs=i), Row(2, obs=i)))
-    receiver.close()
-    await StageRunner(make(3), receiver, sender, StageContext("agent_processor")).run()
-    batches = [batch async for batch in sender]
-    assert [batch.lengths.tolist() for batch in batches] == [[3, 3], [3, 3]]

@@ -448,13 +448,15 @@ def play(world: World, operations: Iterable[tuple[Any, ...]]) -> None:
 @pytest.mark.lengthy
 @examples(30)
 @given(operations=OPERATIONS, horizon=st.integers(1, 6), min_rows=st.sampled_from([1, 1, 4, 30]))
-def test_no_step_is_lost_doubled_or_changed(operations: list[tuple[Any, ...]], horizon: int, min_rows: int) -> None:
+def test_random_operations_lose_double_and_change_no_step(
+    operations: list[tuple[Any, ...]], horizon: int, min_rows: int
+) -> None:
     play(World(horizon, min_rows), operations)
 
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize(("horizon", "min_rows"), [(3, 1), (5, 50), (200, 1)])
-def test_nor_in_a_long_run(horizon: int, min_rows: int) -> None:
+def test_a_long_run_loses_doubles_and_changes_no_step(horizon: int, min_rows: int) -> None:
     random = Random(horizon)
     common = ["decide"] * 40 + ["nothing"] * 10 + ["end", "end and restart"]
 

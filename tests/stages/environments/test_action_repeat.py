@@ -211,7 +211,7 @@ async def played(script: Script, repeat: ActionRepeatSettings) -> list[tuple[Any
     ),
 )
 @examples(25)
-def test_holds_are_those_of_a_plain_loop_over_agents(seed, agents, repeat):
+def test_held_actions_equal_a_plain_loop_over_agents(seed, agents, repeat):
     script = Script(seed, agents, ticks=40)
     expected = PlainLoop(script, repeat.steps, repeat.max or 1, repeat.discount)
 
@@ -283,33 +283,7 @@ def test_a_gymnasium_environment_is_stepped_as_often_as_the_actions_say_and_no_f
     assert told(rows)[len(expected)][1:] == (0.0, 0, False), "then another episode begins"
 
 
-def test_agents_of_a_pettingzoo_environment_are_asked_again_when_their_own_episodes_begin():
-    script = {"rook_0": [0, 9, 0.5], "rook_1": [0, 4, 1.0], "rook_2": [3, 9, 2.0]}
-    section = EnvironmentSettings(
-        kind="pettingzoo", factory="small_zoo:Crowd", options={"script": script}, action_repeat={"steps": 3}
-    )
-
-    rows = asyncio.run(
-        run_of(group_of(section, "Rook", 1), lambda _, steps: [1] * (len(steps.agent_ids) - steps.ended), 4)
-    )
-
-    (_, first), (_, at_3), (_, at_4), *_ = rows
-    assert first.agent_ids.tolist() == [0, 1]
-    assert (at_3.agent_ids.tolist(), at_3.rewards.tolist(), at_3.env_frames.tolist()) == (
-        [0, 1, 2],
-        [1.5, 3, 0],
-        [3, 3, 0],
-    )
-    assert (at_4.ended, at_4.agent_ids.tolist(), at_4.rewards.tolist(), at_4.env_frames.tolist()) == (
-        1,
-        [1],
-        [1.0],
-        [1],
-    )
-    assert {int(steps.observations[0][0, 1]) for _, steps in rows[:5]} == {0, 3, 4, 6, 9}
-
-
-def test_in_a_game_by_turns_an_action_is_held_for_turns_of_ones_own_until_it_is_forbidden():
+def test_in_a_turn_based_game_an_action_is_held_for_the_agent_s_own_turns_until_it_is_forbidden():
     section = EnvironmentSettings(
         kind="pettingzoo", factory="small_zoo:Counting", options={"target": 9}, action_repeat={"max": 5}
     )
@@ -324,7 +298,7 @@ def test_in_a_game_by_turns_an_action_is_held_for_turns_of_ones_own_until_it_is_
     assert asked[2].action_masks.tolist() == [[True, False] + [True] * 5]
 
 
-def test_a_head_of_the_environments_own_may_not_be_named_as_the_learned_repeat():
+def test_an_action_named_step_mul_is_refused_with_a_learned_repeat():
     spec = replace(SPEC, actions=ActionSpec(0, (2, 2), branch_names=("move", "step_mul")))
     with pytest.raises(StageError, match="already have a part named step_mul"):
         repeated(spec, ActionRepeatSettings(max=2))

@@ -10,7 +10,6 @@ from environment_requests import request_of
 
 from headrace.config import EnvironmentSettings
 from headrace.queues.codec import pack, unpack
-from headrace.stages.environments import given
 from headrace.stages.environments.factory import call_factory, make_group
 from headrace.stages.environments.given import (
     GivenEnvironment,
@@ -32,18 +31,13 @@ def settings(reference: str, num_envs: int = 1) -> EnvironmentSettings:
     return EnvironmentSettings(kind="gymnasium", factory=reference, num_envs=num_envs, behavior="Pole")
 
 
-def test_a_closure_is_the_same_in_a_process_that_got_it_as_it_started(monkeypatch):
+def test_a_closure_can_be_sent_to_another_process():
     gravity = 3.5
     with giving("<lambda>", GivenEnvironment([lambda: gymnasium.make("Pendulum-v1", g=gravity)])) as reference:
         assert reference == "headrace.given:lambda"
-        sent = unpack(pack(carried({"environment": {"factory": reference}})))
-    monkeypatch.setattr(given, "_given", {})
-    take_over(sent)
-    assert find_given(reference).maker(0)().unwrapped.g == 3.5
-
-
-def test_nothing_is_sent_for_a_factory_that_has_a_name():
-    assert carried({"environment": {"factory": "my_env:MyEnv"}}) == carried({"environment": None}) == carried({}) == {}
+        ((_, content),) = unpack(pack(carried({"environment": {"factory": reference}}))).items()
+    take_over({"headrace.given:sent": content})
+    assert find_given("headrace.given:sent").maker(0)().unwrapped.g == 3.5
 
 
 def test_two_runs_at_once_give_different_objects_of_one_name():
@@ -51,7 +45,7 @@ def test_two_runs_at_once_give_different_objects_of_one_name():
         assert (one, other) == ("headrace.given:make", "headrace.given:make_2")
 
 
-def test_what_is_no_longer_given_is_refused_with_what_to_do():
+def test_an_environment_that_is_no_longer_available_is_refused_with_the_fix():
     with giving("make", GivenEnvironment([cartpole])) as reference:
         pass
     with pytest.raises(
@@ -61,7 +55,7 @@ def test_what_is_no_longer_given_is_refused_with_what_to_do():
         find_given(reference)
 
 
-def test_what_cannot_be_pickled_is_named():
+def test_an_environment_that_can_not_be_pickled_is_named():
     lock = threading.Lock()
     with pytest.raises(StageError, match="cannot pickle '_thread.lock' object"):
         GivenEnvironment([lambda: lock]).pickled()
@@ -69,21 +63,13 @@ def test_what_cannot_be_pickled_is_named():
         GivenEnvironment([GivenObject(cartpole())]).pickled()
 
 
-def test_what_is_too_large_for_a_start_message_is_named(monkeypatch):
-    monkeypatch.setattr(given, "MOST_BYTES", 2**20)
-    large = bytes(2**21)
-    with pytest.raises(StageError, match=r"its contents take 0.0 GiB, but at most 0.000976562 GiB can be sent"):
-        GivenEnvironment([lambda: large]).pickled()
-
-
-def test_what_other_processes_cannot_make_is_known_by_its_name():
+def test_why_not_elsewhere_names_the_reason():
     with giving("a", GivenEnvironment([cartpole])) as made, giving("b", GivenEnvironment([GivenObject(0)])) as single:
         assert why_not_elsewhere(made) == why_not_elsewhere("my_env:MyEnv") == why_not_elsewhere(None) == ""
         assert why_not_elsewhere(single) == "TypeError: an environment object can't be sent to another process"
 
 
-def test_bytes_that_are_of_no_use_here_are_named(monkeypatch):
-    monkeypatch.setattr(given, "_given", {})
+def test_an_environment_whose_modules_are_missing_is_named():
     take_over({"headrace.given:x": b"cno_such_module\nthing\n."})
     with pytest.raises(LoadError, match="can't be used in another process: ModuleNotFoundError: .*no_such_module"):
         find_given("headrace.given:x")
@@ -97,7 +83,7 @@ def test_each_instance_has_the_maker_of_its_number_over_all_actors():
     assert (second[0], second[1]()) == (2, 3)
 
 
-def test_an_object_stays_open_and_one_group_at_a_time_has_it():
+def test_an_object_is_used_by_one_group_at_a_time_and_stays_open():
     closed: list[str] = []
 
     class Told(gymnasium.Wrapper):

@@ -68,13 +68,13 @@ async def test_group_ids_are_unique_across_actors_and_0_stays_none():
     assert given.tolist() == [0, 2, 2]
 
 
-async def test_where_an_environment_says_nothing_of_its_groups_there_are_none_at_the_moment():
+async def test_missing_group_columns_are_zeros():
     (step,) = (await started(True)).decide()
     assert step.group_ids.tolist() == step.group_rewards.tolist() == [0, 0, 0]
     assert (step.group_ids.dtype, step.group_rewards.dtype) == (np.int64, np.float32)
 
 
-async def test_without_groups_nothing_is_made_up():
+async def test_behaviours_without_groups_have_no_group_columns():
     (step,) = (await started(False)).decide()
     assert step.group_ids is step.group_rewards is None
 
@@ -86,7 +86,7 @@ async def test_groups_of_a_behaviour_that_said_it_had_none_are_refused(column):
         stage.decide()
 
 
-async def test_ticks_rise_with_every_step_and_go_on_where_environments_start_anew():
+async def test_ticks_increase_with_every_step_and_restart():
     stage = await started(True)
     ticks = [stage.decide()[0].tick]
     await stage.advance()

@@ -63,7 +63,7 @@ def factories(monkeypatch):
     MADE.clear()
 
 
-def test_each_instance_is_made_with_the_options_and_a_number_of_its_own():
+def test_each_instance_is_made_with_the_options_its_seed_and_worker_id():
     settings = EnvironmentSettings(
         kind="mlagents", factory="low_level_factories:numbered", num_envs=2, options={"agents": 5}
     )
@@ -72,7 +72,7 @@ def test_each_instance_is_made_with_the_options_and_a_number_of_its_own():
     assert made_with == [{"agents": 5, "seed": 104, "worker_id": 4}, {"agents": 5, "seed": 105, "worker_id": 5}]
 
 
-def test_a_factory_that_takes_no_numbers_is_given_none():
+def test_a_factory_without_seed_and_worker_id_gets_only_the_options():
     make("guess", 2, options={"length": 7})
     assert [env.made_with["length"] for env in MADE] == [7, 7]
 
@@ -91,7 +91,7 @@ def test_mistakes_say_what_was_expected():
 
 
 @pytest.mark.lengthy
-def test_our_own_unity_environment_goes_round(tmp_path):
+def test_headrace_s_own_unity_environment_is_accepted(tmp_path):
     arguments = ["--agents", "2", "--branches", "3", "--mask", "--stats"]
     made = make("through_unity", 2, options={"folder": str(tmp_path), "arguments": arguments}, replica=1, seed=49)
     parameters = EpisodeParameters()

@@ -30,7 +30,7 @@ def deciders(made, behavior_id):
     return [game.players[behavior_id].brain for game in made.games]
 
 
-def test_a_brain_decides_always_and_is_ready_at_once():
+def test_a_brain_is_ready_immediately():
     made = mappings({"Walker": [("scripted", 1.0)]}, "Walker")
     assert made.ready(["Walker"])
     assert set(deciders(made, "Walker")) == {"scripted"}
@@ -38,7 +38,7 @@ def test_a_brain_decides_always_and_is_ready_at_once():
     assert not made.mixes_brains
 
 
-def test_a_share_of_the_games_is_decided_by_a_brain_and_the_rest_is_learned_from():
+def test_a_brain_decides_its_share_of_the_games_and_the_rest_is_trained_on():
     made = mappings({"Walker": [("scripted", 0.25), ("random", 0.25)]}, "Walker", num_envs=2000)
     made.update(policy_update("Walker", 3))
     found = deciders(made, "Walker")
@@ -48,7 +48,7 @@ def test_a_share_of_the_games_is_decided_by_a_brain_and_the_rest_is_learned_from
     assert next(game for game in made.games if game.learns("Walker")).players["Walker"].version == 3
 
 
-def test_each_new_game_is_drawn_anew_and_equal_seeds_draw_the_same():
+def test_each_new_game_draws_its_brain_by_the_seed():
     def drawn(seed):
         made = mappings({"Walker": [("random", 0.5)]}, "Walker", num_envs=50, seed=seed)
         first = deciders(made, "Walker")
@@ -60,15 +60,6 @@ def test_each_new_game_is_drawn_anew_and_equal_seeds_draw_the_same():
     assert first[::2] != second[::2]
     assert drawn(1) == (first, second)
     assert drawn(2) != (first, second)
-
-
-def test_rows_go_to_the_mapping_of_their_game():
-    made = mappings({"Walker": [("random", 0.5)]}, "Walker", num_envs=8)
-    parts = made.rows_by_mapping(np.arange(8, dtype=np.int32))
-    assert len(parts) == 2
-    assert {
-        row: policy_mapping.players["Walker"].brain for policy_mapping, rows in parts for row in rows.tolist()
-    } == dict(enumerate(deciders(made, "Walker")))
 
 
 def test_behaviours_of_one_team_with_equal_shares_get_brains_of_equal_places():
@@ -115,12 +106,3 @@ def test_the_next_turn_ends_learning_in_games_with_brains_too():
     made.restart_games(np.arange(400, dtype=np.int32))
     assert set(deciders(made, HOME)) == {"", "scripted"}
     assert set(deciders(made, AWAY)) == {""}
-
-
-def test_a_brain_is_never_taken_for_a_policy_of_the_same_version():
-    made = mappings({AWAY: [("scripted", 1.0)]}, HOME, AWAY, self_play=True, num_envs=4)
-    for behavior_id in (HOME, AWAY):
-        made.update(policy_update(behavior_id, 0))
-    assign(made, 1)
-    made.assign(Assignment(2, 0, {HOME: (-1, 0), AWAY: (-1, 0)}))
-    assert made.current.players[AWAY].brain == ""

@@ -15,7 +15,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from predicted import saved
 
 from headrace.pipeline.prediction.policy import load_policy
-from headrace.pipeline.serving.action_request import read_action_request
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.environments.gymnasium.singles import vectorise
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
@@ -228,15 +227,6 @@ def obeyed():
 OBEYED = [*obeyed()]
 
 
-def test_each_two_of_form_space_kind_and_place_meet():
-    cells = [tuple(param.id.split("-")) for param in OBEYED]
-    fits = {(name, str(space)) for name, (_, fit) in FORMS.items() for space in fit}
-    assert {cell[:2] for cell in cells} == fits
-    for one, other in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3)):
-        values = [{cell[index] for cell in cells} for index in (one, other)]
-        assert {(cell[one], cell[other]) for cell in cells} == set(itertools.product(*values))
-
-
 @pytest.mark.parametrize(("form", "space", "kind", "observed"), OBEYED)
 def test_every_form_is_obeyed_by_every_kind(form, space, kind, observed):
     rules = [Rule(space, form, observed, seed) for seed in range(4)]
@@ -277,19 +267,6 @@ def test_every_form_is_obeyed_by_predict(policies, form, space):
     actions, _ = policy.predict(np.zeros((12, 1)), False, mask=masks)
     for t in range(12):
         check(space, {key: actions[key][t] for key in actions} if space == BODY else actions[t], t)
-
-
-@pytest.mark.parametrize(("form", "space"), CASES)
-def test_every_form_is_read_by_the_policy_server(policies, form, space):
-    def plain(mask):
-        if isinstance(mask, dict):
-            return {key: plain(part) for key, part in mask.items()}
-        return [plain(part) for part in mask] if isinstance(mask, tuple) else mask.tolist()
-
-    masks = [plain(form(space, column_of(space, t))) for t in range(3)]
-    asked = read_action_request(policies[space], {"observations": [[[0.0]] * 3], "masks": masks})
-    assert asked.masks is not None
-    assert asked.masks.astype(int).tolist() == [column_of(space, t).tolist() for t in range(3)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -335,44 +312,6 @@ def test_a_mask_that_can_not_be_obeyed_is_an_error_of_every_kind(kind, observed,
         group.reset(0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_forms_may_change_from_instance_to_instance_and_from_step_to_step(kind):
-    forms = [FORMS[name][0] for name in ("flat", "rows", "bool", "floats", "tuple")]
-
-    def changing(space, column):
-        return forms[int(column @ np.arange(len(column))) % len(forms)](space, column)
-
-    group, random = KINDS[kind]([Rule(PAIR, changing, False, seed) for seed in range(4)]), np.random.default_rng(0)
-    result = group.reset(0)
-    for _ in range(12):
-        result = group.step(random_actions(group, result, random))
-
-
-@pytest.mark.parametrize("kind", ["gymnasium", "next step", "disabled", "parallel", "by turns"])
-def test_who_has_no_mask_at_a_time_may_do_everything(kind):
-    class Forgetful(Rule):
-        def look(self):
-            seen, info = super().look()
-            return seen, info if self.t % 3 else {}
-
-        def advance(self, action):
-            if self.t % 3:
-                return super().advance(action)
-            self.t += 1
-            return False
-
-    group, random = (
-        KINDS[kind]([Forgetful(PAIR, FORMS["flat"][0], False, seed) for seed in range(4)]),
-        np.random.default_rng(0),
-    )
-    result = group.reset(0)
-    open_rows = 0
-    for _ in range(12):
-        open_rows += sum(int(steps.action_masks.all(axis=1).sum()) for steps in result.steps.values())
-        result = group.step(random_actions(group, result, random))
-    assert open_rows
-
-
 class Maskable(gymnasium.Env):
     """Has its masks where sb3-contrib's MaskablePPO asks for them."""
 
@@ -394,34 +333,10 @@ class Maskable(gymnasium.Env):
             lambda: gymnasium.wrappers.FlattenObservation(Strict(Rule(PAIR, FORMS["flat"][0], True, 0))),
             "Env: it has 'action_mask in the observations within FlattenObservation', which Headrace ignores",
         ),
-        (
-            lambda: gymnasium.wrappers.FilterObservation(Strict(Rule(PAIR, FORMS["flat"][0], True, 0)), ["sign"]),
-            "within Filter",
-        ),
     ],
 )
-def test_a_mask_that_a_single_environment_has_elsewhere_is_warned_about(make, words, caplog):
+def test_a_mask_that_headrace_does_not_read_is_warned_of(make, words, caplog):
     group = GymnasiumGroup(vectorise(make(), make, 2, "Env"), "B", "Env")
     group.reset(0)
     (message,) = caplog.messages
     assert re.search(words, message)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        (np.ones(1, np.int8), r"has shape \(1,\)"),
-        (np.array([0, -np.inf, 0, 0, 0], np.float32), "has -inf at index 1"),
-        (np.ones(6, np.int8), r"has shape \(6,\)"),
-    ],
-)
-def test_a_mask_of_one_instance_alone_that_can_not_be_obeyed_is_named_with_it(kind, wrong, words):
-    rules = [Rule(PAIR, FORMS["bool"][0], False, seed) for seed in range(3)]
-    group = KINDS[kind]([*rules, Rule(PAIR, lambda space, column: wrong, False, 3)])
-    whose = "agent 'b' of B in instance 1" if kind in ("parallel", "by turns") else "instance 3"
-    with pytest.raises(Exception, match=f"{whose}: info.'action_mask'. {words}"):
-        result = group.reset(0)
-        random = np.random.default_rng(0)
-        for _ in range(3):  # by turns it is asked at its second one
-            result = group.step(random_actions(group, result, random))

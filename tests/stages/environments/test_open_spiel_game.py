@@ -99,14 +99,14 @@ def test_without_the_package_its_extra_is_named(monkeypatch):
         ("duel", {"cards": 99}, "can't be created: cards <= 10 cards = 99; its parameters: bet, cards, open"),
     ],
 )
-def test_what_is_not_there_is_named_with_what_is(name, options, message):
+def test_unknown_games_and_parameters_are_named_with_alternatives(name, options, message):
     with pytest.raises(StageError) as caught:
         find_game(name, options)
     assert message in str(caught.value)
     assert caught.value.key[:2] in [("environment", "game"), ("environment", "options")]
 
 
-def test_a_whole_number_will_do_for_a_parameter_that_is_any_number(spiel):
+def test_an_integer_is_accepted_for_a_float_parameter(spiel):
     find_game("duel", {"bet": 2, "cards": 4})
     assert repr(spiel.made) == "[{'bet': 2.0, 'cards': 4}]"
 
@@ -120,11 +120,11 @@ def test_a_whole_number_will_do_for_a_parameter_that_is_any_number(spiel):
         ({"actions": None}, "LegalActions unimplemented"),
     ],
 )
-def test_games_of_kinds_that_are_not_played_are_refused(said, message):
+def test_unsupported_kinds_of_games_are_refused(said, message):
     with pytest.raises(StageError, match=message):
         OpenSpielGame(game_of(**said), "the game")
 
 
-def test_the_seed_of_a_game_that_draws_by_itself_is_no_option():
+def test_rng_seed_is_not_an_option():
     with pytest.raises(StageError, match="the run sets rng_seed from its own seed"):
         find_game("duel", {"rng_seed": 1})

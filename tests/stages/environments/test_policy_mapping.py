@@ -47,7 +47,7 @@ def ids(*numbers):
 # All teams at once. --------------------------------------------------------------------------------------------------
 
 
-def test_where_all_teams_learn_each_new_policy_acts_for_all_in_running_games():
+def test_if_all_teams_learn_a_new_policy_acts_in_running_games():
     made = mappings(HOME, AWAY, self_play=True)
     for behavior_id in (HOME, AWAY):
         made.update(policy_update(behavior_id, 1))
@@ -62,14 +62,7 @@ def test_where_all_teams_learn_each_new_policy_acts_for_all_in_running_games():
 # Without self-play. --------------------------------------------------------------------------------------------------
 
 
-def test_nobody_is_ready_before_the_first_policy():
-    made = mappings("Walker", "Swimmer")
-    made.update(policy_update("Walker", 0))
-    assert not made.ready(["Walker", "Swimmer"])
-    assert made.ready(["Walker"])
-
-
-def test_the_newest_policy_acts_at_once_and_everybody_learns():
+def test_the_newest_policy_acts_immediately():
     made = mappings("Walker")
     made.update(policy_update("Walker", 0))
     made.update(policy_update("Walker", 3))
@@ -88,30 +81,7 @@ def test_a_policy_is_copied_before_its_sender_writes_over_it():
     assert made.current.players[AWAY].policy.loaded.weights[0] == 0
 
 
-def test_the_newest_version_is_reported_by_behaviour_name():
-    made = mappings("Walker", "Swimmer")
-    assert made.newest_version("Walker") == -1
-    made.update(policy_update("Walker", 4))
-    assert (made.newest_version("Walker"), made.newest_version("Swimmer")) == (4, -1)
-
-
-def test_without_self_play_there_is_none():
-    made = mappings("Walker")
-    assert not made.self_play
-    assert not made.has_self_play("Walker")
-    assert made.learns("Walker")
-
-
 # Assignments. --------------------------------------------------------------------------------------------------------
-
-
-def test_with_self_play_nobody_is_ready_before_an_assignment():
-    made = mappings(HOME, AWAY, self_play=True)
-    made.update(policy_update(HOME, 0))
-    made.update(policy_update(AWAY, 0))
-    assert not made.ready([HOME, AWAY])
-    made.assign(assignment(1))
-    assert made.ready([HOME, AWAY])
 
 
 def test_an_assignment_that_comes_before_its_policies_waits_for_them():
@@ -142,19 +112,12 @@ def test_the_learner_may_be_newer_than_named(version):
         (policy_update(HOME, 5), policy_update(AWAY, 3)),  # a newer policy is no snapshot
     ],
 )
-def test_others_than_the_named_policies_do_not_do(home, away):
+def test_an_assignment_needs_exactly_the_named_policies(home, away):
     made = mappings(HOME, AWAY, self_play=True)
     made.update(home)
     made.update(away)
     made.assign(assignment(1, opponent=1, home=(-1, 5), away=(1, 2)))
     assert not made.ready([HOME, AWAY])
-
-
-def test_only_the_learning_team_learns():
-    made = assigned()
-    assert made.current.learns(HOME)
-    assert not made.current.learns(AWAY)
-    assert (made.current.generation, made.current.opponent) == (1, 0)
 
 
 def test_the_version_by_which_a_behaviour_s_learners_act_is_the_one_that_counts():
@@ -169,7 +132,7 @@ def test_the_version_by_which_a_behaviour_s_learners_act_is_the_one_that_counts(
     assert made.newest_version("Ball") == 11, "it plays as an opponent, and not by this one yet"
 
 
-def test_of_two_behaviours_only_the_one_whose_team_learns_is_learned_from():
+def test_only_the_behaviour_of_the_learning_team_learns():
     made = mappings("Hider?team=0", "Seeker?team=1", self_play=True)
     made.update(policy_update("Hider?team=0", 3))
     made.update(policy_update("Seeker?team=1", 0))
@@ -201,17 +164,7 @@ def test_running_games_keep_their_opponent_and_new_ones_get_the_next():
     assert [game.generation for game in made.games] == [1, 2]
 
 
-def test_after_a_swap_the_learner_goes_on_learning_in_all_games():
-    made = assigned()
-    made.update(policy_update(AWAY, 2, snapshot=1))
-    made.assign(assignment(2, opponent=1, away=(1, 2)))
-    made.restart_games(ids(1))
-    made.update(policy_update(HOME, 4))
-    assert [loaded(game, HOME) for game in made.games] == [(-1, 4), (-1, 4)]
-    assert [game.players[HOME].version for game in made.games] == [4, 4]
-
-
-def test_after_a_rotation_the_former_learner_is_left_as_it_was():
+def test_after_a_rotation_the_former_learner_is_frozen():
     made = assigned()
     made.update(policy_update(HOME, 2, snapshot=1))
     made.update(policy_update(AWAY, 3))
@@ -224,7 +177,7 @@ def test_after_a_rotation_the_former_learner_is_left_as_it_was():
     assert new.learns(AWAY)
 
 
-def test_after_a_rotation_nobody_learns_any_more_from_games_of_the_turn_before():
+def test_after_a_rotation_games_of_the_previous_turn_are_not_trained_on():
     """The ghost stage would turn it away; and the gate must not wait for credits of whose turn is over."""
     made = assigned()
     (old, _) = made.games
@@ -239,18 +192,6 @@ def test_after_a_rotation_nobody_learns_any_more_from_games_of_the_turn_before()
     assert made.games == [old, old], "no game has ended meanwhile"
     assert not old.learns(HOME), "also when its turn comes round again"
     assert made.current.learns(HOME)
-
-
-def test_turns_are_counted_and_swaps_are_none() -> None:
-    made = assigned()
-    turns = made.turns
-    made.update(policy_update(AWAY, 4, snapshot=3))
-    made.assign(assignment(2, opponent=3, away=(3, 4)))
-    assert (made.current.generation, made.turns) == (2, turns)
-    made.update(policy_update(HOME, 2, snapshot=1))
-    made.update(policy_update(AWAY, 5))
-    made.assign(assignment(3, team=1, opponent=1, home=(1, 2), away=(-1, 5)))
-    assert made.turns == turns + 1
 
 
 def test_only_the_last_of_two_assignments_counts_while_policies_are_awaited():
@@ -276,11 +217,6 @@ def test_a_game_that_a_team_had_not_joined_yet_is_played_under_the_mapping_that_
         assert game.generation == 2
 
 
-def test_rows_of_one_mapping_are_not_split():
-    made = assigned()
-    assert made.rows_by_mapping(ids(0, 1, 1)) == [(made.current, None)]
-
-
 def test_rows_are_split_by_the_mappings_of_their_games():
     made = assigned(num_envs=3)
     first = made.current
@@ -297,34 +233,6 @@ def test_rows_are_split_by_the_mappings_of_their_games():
     assert parts == {1: [0], 2: [1, 2]}
     made.restart_games(ids(0))
     assert made.rows_by_mapping(ids(0, 1, 2)) == [(made.current, None)]
-
-
-def test_an_opponent_that_stays_the_same_goes_on_under_the_next_mapping():
-    """So that it decides for the games of both together."""
-    made = mappings("A?team=0", "B?team=1", "C?team=2", self_play=True)
-    for name in ("A?team=0", "B?team=1", "C?team=2"):
-        made.update(policy_update(name, 0))
-    named = {"A?team=0": (-1, 0), "B?team=1": (-1, 0), "C?team=2": (-1, 0)}
-    made.assign(Assignment(1, 0, named))
-    first = made.current
-    made.update(policy_update("C?team=2", 0, snapshot=0))
-    made.assign(Assignment(2, 0, named | {"C?team=2": (0, 0)}))
-    same = {i: first.players[i] is made.current.players[i] for i in named}
-    assert same == {"A?team=0": True, "B?team=1": True, "C?team=2": False}
-
-
-def test_an_opponent_that_is_still_played_against_decides_for_its_old_and_its_new_games():
-    made = assigned(num_envs=3)
-    first = made.current
-    made.update(policy_update(AWAY, 2, snapshot=1))
-    made.assign(assignment(2, opponent=1, away=(1, 2)))
-    made.restart_games(ids(1))
-    made.update(policy_update(AWAY, 0, snapshot=0))
-    made.assign(assignment(3, opponent=0, away=(0, 0)))
-    made.restart_games(ids(2))
-    assert made.games[2].generation == 3
-    assert made.games[2].players[AWAY] is first.players[AWAY]
-    assert made.games[1].players[AWAY] is not first.players[AWAY]
 
 
 # Behaviours without self-play beside those that have it. --------------------------------------------------------------
@@ -356,12 +264,3 @@ def test_an_assignment_waits_for_the_policies_of_plain_behaviours_too():
     assert not made.ready([HOME, AWAY, "Walker"])
     made.update(policy_update("Walker", 0))
     assert made.ready([HOME, AWAY, "Walker"])
-
-
-def test_opening_games_puts_all_of_them_under_the_current_mapping():
-    made = assigned()
-    made.update(policy_update(AWAY, 2, snapshot=1))
-    made.assign(assignment(2, opponent=1, away=(1, 2)))
-    made.begin_games(2)
-    assert [game.generation for game in made.games] == [2, 2]
-    assert made.rows_by_mapping(ids(0, 1)) == [(made.current, None)]

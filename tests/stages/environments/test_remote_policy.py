@@ -79,7 +79,7 @@ def assert_same(here, there):
 
 
 @pytest.mark.parametrize("make", [EchoPolicy, Remembering], ids=["feed-forward", "memory"])
-async def test_the_same_steps_come_of_decisions_that_are_asked_for(make):
+async def test_remote_decisions_give_the_same_steps(make):
     casts = Cast("Walker", agents=3, gap=2), Cast("Swimmer", agents=2, period=3)
     near, asking, oracle = await pair(*casts, make=make, num_envs=2)
     for cast in casts:
@@ -92,7 +92,7 @@ async def test_the_same_steps_come_of_decisions_that_are_asked_for(make):
 
 
 @pytest.mark.lengthy
-async def test_each_game_is_decided_by_the_policies_that_it_began_with_and_old_ones_are_let_go():
+async def test_each_game_keeps_its_policies_and_old_ones_are_dropped():
     near, asking, oracle = await pair(Cast(HOME), Cast(AWAY), self_play=True, num_envs=3, game_length=6)
     learning, several = 0, 0
     for number in range(1, 40):
@@ -111,7 +111,7 @@ async def test_each_game_is_decided_by_the_policies_that_it_began_with_and_old_o
     assert several
 
 
-async def test_steps_bear_the_version_that_decided_though_the_actor_has_not_heard_of_it_yet():
+async def test_steps_carry_the_version_that_decided():
     near, asking, oracle = await pair(Cast("Walker"))
     send(near, asking, oracle, policy_update("Walker", 0))
     oracle.decider.load(policy_update("Walker", 5))
@@ -121,7 +121,7 @@ async def test_steps_bear_the_version_that_decided_though_the_actor_has_not_hear
     assert asking.mappings.newest_version("Walker") == 5
 
 
-async def test_who_gives_up_asks_the_same_anew():
+async def test_a_lost_question_is_asked_again():
     _, asking, oracle = await pair(Cast("Walker", agents=2))
     oracle.decider.load(policy_update("Walker", 0))
     asking.update(PolicyUpdate("Walker", 0, np.empty(0, np.float32), (), 0))

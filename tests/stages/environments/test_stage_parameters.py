@@ -57,7 +57,7 @@ async def test_episodes_are_played_with_the_parameters_from_the_first_on():
     assert await lengths(stage, 10) == {0: [3, 3, 3], 1: [3, 3, 3]}
 
 
-async def test_a_change_is_taken_with_each_instance_s_next_episode():
+async def test_a_change_applies_from_each_instance_s_next_episode():
     stage, _ = await started(3)
     await lengths(stage, 2)
     stage.parameters.receive(told(1, generation=1))
@@ -71,12 +71,7 @@ async def test_each_ending_says_what_its_episode_began_under():
     assert await ticks(stage, 5) == [[], [0, 0], [], [5, 5], []]
 
 
-async def test_without_parameters_endings_say_nothing():
-    stage, _ = await started(None)
-    assert set(await ticks(stage, 10)) == {None}
-
-
-async def test_samplers_are_drawn_anew_for_each_episode_and_instance_as_seed_replica_and_stretch_say():
+async def test_samplers_draw_for_each_episode_by_seed_replica_and_stretch():
     async def course(**options):
         stage, _ = await started(UNIFORM, num_envs=4, **options)
         return await lengths(stage, 60)
@@ -90,7 +85,7 @@ async def test_samplers_are_drawn_anew_for_each_episode_and_instance_as_seed_rep
     assert await course(stretch=(3,)) != first
 
 
-async def test_a_restarted_group_gets_them_too():
+async def test_a_restarted_group_gets_the_parameters():
     stage, groups = await started(3)
     stage.parameters.receive(told(1, generation=2))
     await stage.restart(9, (4,))
@@ -100,7 +95,7 @@ async def test_a_restarted_group_gets_them_too():
 
 
 @pytest.mark.parametrize(("replica", "warnings"), [(0, 1), (1, 0)])
-async def test_one_actor_warns_once_of_environments_that_can_t_be_told(caplog, replica, warnings):
+async def test_one_actor_warns_once_of_environments_without_parameters(caplog, replica, warnings):
     caplog.set_level(logging.WARNING)
     stage, _ = await started(3, replica=replica, make=CountingGroup)
     await stage.restart(2)

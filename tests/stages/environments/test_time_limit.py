@@ -72,7 +72,7 @@ def test_an_environment_of_gymnasium_is_truncated_and_reset_at_its_limit():
     assert steps.rewards[1] == 0
 
 
-def test_an_end_of_the_task_stays_one_and_the_environments_own_limit_holds_too():
+def test_terminations_and_the_environment_s_own_limit_are_kept():
     group = group_of(EnvironmentSettings(kind="gymnasium", id="CartPole-v1", max_episode_steps=400), "P", 1)
     assert all(terminated for _, _, terminated, _ in endings(played(group, 60)))
     assert endings(played(pendulum(max_episode_steps=900), 205)) == [(200, 0, False, True)]
@@ -152,7 +152,7 @@ def test_a_termination_begins_the_count_anew():
     assert numbers == sorted(numbers)
 
 
-def test_a_vector_environment_of_the_users_goes_on_too(tmp_path):
+def test_a_user_s_vector_environment_continues_in_a_new_episode(tmp_path):
     (tmp_path / "limited_factory.py").write_text(
         "import gymnasium\nfrom gymnasium.vector import SyncVectorEnv\n"
         "def vector(num_envs):\n"
@@ -163,12 +163,6 @@ def test_a_vector_environment_of_the_users_goes_on_too(tmp_path):
     assert endings(results) == [(5, 0, False, True), (5, 1, False, True)]
     (steps,) = results[5].steps.values()
     np.testing.assert_array_equal(steps.observations[0][:2], steps.observations[0][2:])
-
-
-def test_a_game_that_comes_with_the_package_is_limited_for_each_of_its_agents():
-    group = group_of(EnvironmentSettings(kind="builtin", id="Volley", max_episode_steps=4), "V", 1)
-    found = [(tick, truncated) for tick, _, _, truncated in endings(played(group, 9))]
-    assert found == [(4, True), (4, True), (8, True), (8, True)]
 
 
 def zoo(env, steps):
@@ -183,7 +177,7 @@ def test_all_agents_of_a_parallel_environment_end_together_when_one_is_at_the_li
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_those_who_wait_for_their_turn_end_with_the_one_whose_turn_it_would_be(steps):
+def test_waiting_agents_end_with_the_agent_to_move(steps):
     env = Counting(target=50, tax=0.25)
     results = played(zoo(env, steps), 2 * steps)
     assert [(tick, truncated) for tick, _, _, truncated in endings(results)] == [(2 * steps, True)] * 2

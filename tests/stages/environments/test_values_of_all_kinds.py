@@ -139,6 +139,6 @@ def test_a_number_beyond_its_bounds_is_a_warning_with_its_instance(kind, time, c
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_of_its_space_is_not_spoken_of(kind, caplog):
+def test_values_of_the_space_cause_no_warning(kind, caplog):
     play(KINDS[kind][0](None, (0, 0.0)))
     assert not caplog.messages

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from headrace.stages.environments import factory
 from headrace.stages.environments.factory import check_window, no_screen
 from headrace.stages.errors import StageError
 
@@ -21,7 +20,7 @@ def _linux_without_a_screen(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_machine_without_a_screen_says_so_and_what_to_do_instead():
+def test_a_machine_without_a_screen_is_refused_with_alternatives():
     with pytest.raises(
         StageError,
         match=r"^environment.options: .* no display \(neither DISPLAY nor WAYLAND_DISPLAY.*--video DIR.*--monitor",
@@ -35,16 +34,16 @@ def test_without_a_window_no_screen_is_needed():
 
 
 @pytest.mark.parametrize("variable", ["WAYLAND_DISPLAY", "SDL_VIDEODRIVER"])
-def test_what_names_a_screen_is_believed(variable, monkeypatch):
+def test_variables_that_name_a_screen_are_accepted(variable, monkeypatch):
     monkeypatch.setenv(variable, "dummy")
     check_window(HUMAN, 1)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no displays of X")
-def test_a_display_that_nothing_listens_at_is_none(monkeypatch):
+def test_a_display_that_does_not_respond_is_refused(monkeypatch):
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        number = server.getsockname()[1] - factory._X_PORT
+        number = server.getsockname()[1] - 6000  # X listens at 6000 and the display's number
         monkeypatch.setenv("DISPLAY", f"127.0.0.1:{number}.0")
         assert no_screen().startswith(f"no display responds at DISPLAY=127.0.0.1:{number}.0. Record the game")
         server.listen()

@@ -123,14 +123,14 @@ def evaluated(group: Duels, opponents: Any, *policies: tuple[str, int], episodes
 BALL = ("Ball?team=0", "Ball?team=1")
 
 
-def test_against_itself_a_policy_plays_all_teams_and_all_returns_count():
+def test_with_opponents_self_a_policy_plays_all_teams():
     group = Duels(*BALL)
     (report,) = evaluated(group, NewestOpponents(), ("Ball", 0), ("Ball", 7))
     assert group.played == [{"Ball?team=0": 7.0, "Ball?team=1": 7.0}] * 2
     assert (report.score.episodes, report.spec.name) == (8, "Ball")
 
 
-def test_a_measure_that_tells_nothing_is_named(caplog):
+def test_an_evaluation_against_itself_is_warned_of(caplog):
     evaluated(Duels(*BALL), NewestOpponents(), ("Ball", 0), ("Ball", 7), ("Ball", 8))
     (warning,) = [record.getMessage() for record in caplog.records]
     assert "Ball plays for all 2 teams" in warning
@@ -178,14 +178,7 @@ def test_each_behaviour_has_one_evaluation_in_which_the_others_play_their_newest
     ]
 
 
-def test_without_teams_other_behaviours_are_the_opponents():
-    group = Duels("Predator", "Prey")
-    evaluated(group, BrainOpponents(BrainRequest("random")), ("Prey", 0), ("Predator", 5), episodes=2)
-    assert group.played[0]["Predator"] == 5.0
-    assert -1 <= group.played[0]["Prey"] <= 1
-
-
-def test_who_has_no_policy_yet_acts_at_random_and_is_named_once(caplog):
+def test_behaviours_without_a_policy_act_at_random_with_a_warning(caplog):
     group = Duels("Hider?team=0", "Seeker?team=1")
     evaluated(group, NewestOpponents(), ("Hider", 0), ("Hider", 7), ("Hider", 8))
     assert [record.getMessage() for record in caplog.records] == [
@@ -277,14 +270,7 @@ def test_a_class_that_is_no_player_is_found_before_the_start(tmp_path, section, 
     assert said in str(mistake)
 
 
-@pytest.mark.parametrize("name", ["self", "snapshot", "random"])
-def test_each_built_in_kind_is_made(tmp_path, name):
-    config = scripted(tmp_path, opponents=name)
-    assert check_opponents(config) == []
-    assert callable(make_opponents(config, Shelf()).player)
-
-
-def test_what_is_no_kind_of_opponents_is_refused(tmp_path):
+def test_unknown_opponents_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="'snapshots' is not a brain.*did you mean 'snapshot'"):
         scripted(tmp_path, opponents="snapshots")
     with pytest.raises(ConfigError, match="opponents_with.*'random' accepts no arguments"):

@@ -60,7 +60,7 @@ def test_instances_of_all_actors_have_equal_shares_the_first_ones_the_larger(wan
     assert found == shares
 
 
-def test_what_breaks_off_is_played_again_and_counts_once():
+def test_an_interrupted_episode_is_repeated_and_counts_once():
     kept = keeper(1)
     kept.begin(1, tick(deciding=(0,), rewards=(0,)))
     kept.add(tick(deciding=(0,), rewards=(100,)))
@@ -103,21 +103,13 @@ def test_a_game_without_a_result_is_not_waited_for_beyond_the_next_one():
     assert kept.drain()["A"].results == (0, 0, 0)
 
 
-def test_where_no_game_is_declared_the_sign_of_the_last_reward_is_the_result_in_self_play():
+def test_without_declared_games_the_last_reward_is_the_result():
     kept = keeper(competes=True)
     kept.begin(1, tick(deciding=(0,)))
     for reward in (1, -2, 0, 3):
         kept.add(tick(ended=(0,), deciding=(0,), rewards=(reward, 0)))
     kept.add(tick(ended=(0,), deciding=(0,), terminated=False))
     assert kept.drain()["A"].results == (2, 1, 1), "what was cut has none"
-
-
-def test_a_drained_episode_is_not_told_again():
-    kept = keeper()
-    kept.begin(1, tick(deciding=(0,)))
-    kept.add(tick(ended=(0,), deciding=(0,)))
-    assert len(kept.drain()["A"].returns) == 1
-    assert kept.drain()["A"] == EpisodeResults([], [], (0, 0, 0))
 
 
 def test_sums_of_parts_are_those_of_the_whole():

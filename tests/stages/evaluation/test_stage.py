@@ -12,12 +12,11 @@ import pytest
 from fakes import DECISION, Cast, CountingGroup, EchoPolicy, counting_spec, policy_update
 
 from headrace.config import ActionRepeatSettings
-from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.brains import BrainRequest
+from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import RepeatingGroup
 from headrace.stages.environments.protocol import AgentSteps, StepResult
 from headrace.stages.evaluation import EvaluationStage
-from headrace.stages.evaluation.opponents import BrainOpponents, NewestOpponents
+from headrace.stages.evaluation.opponents import NewestOpponents
 from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.stage import StageContext
 
@@ -99,12 +98,6 @@ def test_policies_are_played_every_so_many_steps():
     assert [report.policy.step for report in reports] == [130, 200, 520, 600]
 
 
-def test_the_score_is_the_mean_undiscounted_return_and_its_deviation():
-    _, (report,) = played(Staircase(num_envs=1, height=7.0), episodes=3)
-    assert (report.score.mean, report.score.deviation, report.score.episodes) == (7.0, 0.0, 3)
-    assert report.spec == counting_spec("Walker")
-
-
 def test_the_lowest_and_highest_return_and_the_episodes_length_in_decisions_are_reported():
     _, (report,) = played(Staircase(num_envs=3, height=2.0), episodes=3)
     assert (report.score.lowest, report.score.highest, report.score.length) == (2.0, 6.0, 2.0)
@@ -147,12 +140,6 @@ def test_each_environment_gives_the_same_share_or_short_episodes_would_count_mos
     assert (report.score.mean, report.score.episodes) == (mean, episodes)
 
 
-def test_a_number_of_episodes_that_can_t_be_shared_is_played_all_the_same():
-    _, (report,) = played(Staircase(2), episodes=3)
-    assert report.score.episodes == 3
-    assert report.score.mean == pytest.approx(4 / 3)
-
-
 class Shared(Staircase):
     """What was the agents' own is their groups'."""
 
@@ -188,13 +175,13 @@ class Quitting(Staircase):
         return StepResult({"Walker": rows}, closed=np.array([0], np.int32))
 
 
-def test_what_an_instance_that_closes_has_not_played_is_played_by_the_others_now_and_later():
+def test_the_others_play_the_episodes_of_a_closed_instance():
     stage, reports = evaluation(Quitting(num_envs=2), episodes=4)
     play(stage, 100, 200)
     assert [(report.score.episodes, report.score.length) for report in reports] == [(4, 2.0), (4, 2.0)]
 
 
-def test_what_a_group_gets_counts_for_its_members():
+def test_group_rewards_count_for_members():
     _, (report,) = played(Shared(2), episodes=4)
     assert report.score.mean == 1.5
 
@@ -216,56 +203,13 @@ def test_the_best_is_marked():
     assert [report.best for report in reports] == [True, True, False, False, True]
 
 
-def test_a_run_that_goes_on_remembers_its_best():
+def test_a_resumed_run_remembers_its_best():
     group = Staircase(num_envs=1, height=4.0)
     stage, reports = evaluation(group, episodes=1, best={"Walker": 5.0})
     play(stage, 100)
     group.height = 6.0
     play(stage, 200)
     assert [report.best for report in reports] == [False, True]
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_random_opponents_do_what_they_may(masked):
-    class Company(CountingGroup):
-        """Its crowd may do what it is allowed to."""
-
-        choices: ClassVar = set()
-
-        def check(self, actions):
-            self._asked.pop("Crowd")
-            self.choices.update(actions["Crowd"].discrete[:, 0].tolist())
-            assert actions["Crowd"].discrete.shape == (9, 1)
-            assert actions["Crowd"].continuous.shape == (9, 0)
-            super().check(actions)
-
-        def spec_of(self, cast):
-            spec = super().spec_of(cast)
-            return replace(spec, actions=ActionSpec(0, (2,), masked)) if cast is crowd else spec
-
-    crowd = Cast("Crowd", agents=9, shortest=99, longest=99, masked=masked)
-    group = Company([Cast("Walker", shortest=3, longest=3), crowd])
-    stage, reports = evaluation(group, opponents=BrainOpponents(BrainRequest("random")), episodes=2)
-    play(stage, 100)
-    assert group.choices == ({0} if masked else {0, 1})
-    assert reports[0].score.episodes == 2
-
-
-@pytest.mark.virtual_time
-async def test_an_async_group_is_awaited():
-    group = CountingGroup([Cast("Walker", shortest=2, longest=2, newcomers=0.0)], delay_s=lambda: 10.0)
-    stage, reports = evaluation(group, episodes=2)
-    async for _ in stage.process(policy_update("Walker", 5, 100)):
-        pass
-    assert reports[0].policy.version == 5
-    assert reports[0].score.episodes == 2
-
-
-def test_its_environments_are_closed_at_the_end():
-    group = Staircase()
-    stage, _ = evaluation(group)
-    stage.stop()
-    assert group.closed == 1
 
 
 def test_agents_remember_within_their_episodes_and_no_longer():

@@ -12,7 +12,6 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.tournament import (
-    CountedGames,
     PairResult,
     check_teams,
     matrix,
@@ -107,11 +106,7 @@ async def test_all_play_all_on_both_sides_from_the_same_starts():
     assert sum(points for _, _, points in single_games(results)) == sum(each.won + each.drawn / 2 for each in results)
 
 
-async def test_one_game_is_played_on_one_side():
-    assert await played(Duel(1), (1, 2), 1) == [PairResult(0, 1, 0, 0, 1)]
-
-
-async def test_it_stops_with_the_games_that_were_played():
+async def test_a_stopped_tournament_returns_the_games_played():
     stop = asyncio.Event()
     stop.set()
     assert await played(Duel(), (1, 2), 4, stop) == []
@@ -131,15 +126,3 @@ async def test_games_that_end_without_a_result_are_refused_not_waited_for():
 async def test_a_game_that_is_cut_short_is_drawn():
     results = await played(Duel(declares=False, truncates=True), (1, 2), 4)
     assert results == [PairResult(0, 1, 0, 2, 0), PairResult(1, 0, 0, 2, 0)]
-
-
-def test_of_each_instance_the_first_games_count():
-    counted = CountedGames(np.array([1, 2]))
-    quick = GameResults(np.array([0], np.int32), np.array([[1.0, 0.0]], np.float32))
-    for _ in range(3):
-        counted.add(StepResult({}, quick), 0)
-    assert (counted.results, counted.complete) == ([1, 0, 0], False)
-    slow = GameResults(np.array([1], np.int32), np.array([[0.0, 1.0]], np.float32))
-    counted.add(StepResult({}, slow), 0)
-    counted.add(StepResult({}, slow), 0)
-    assert (counted.results, counted.complete) == ([1, 0, 2], True)

@@ -47,7 +47,7 @@ def test_each_step_is_recorded_with_its_action_and_what_came_of_it(recorded):
     assert found.choices[:3].tolist() == [[1, 1], [2, 0], [1, 0]]
 
 
-def test_what_others_play_in_between_is_left_out(recorded):
+def test_steps_of_other_players_in_between_are_omitted(recorded):
     group, result, demonstration = recorded
     result = play(group, result, demonstration, 5)
     demonstration.cut()
@@ -58,7 +58,7 @@ def test_what_others_play_in_between_is_left_out(recorded):
     assert lengths == [4, 4]
 
 
-def test_another_agents_steps_are_no_part_of_it(recorded):
+def test_other_agents_steps_are_omitted(recorded):
     group, result, demonstration = recorded
     play(group, result, demonstration, 5, agent=7)
     assert demonstration.steps == 0
@@ -66,7 +66,7 @@ def test_another_agents_steps_are_no_part_of_it(recorded):
 
 
 @pytest.mark.lengthy
-def test_of_a_long_game_most_is_written_before_it_ends_and_it_is_one_episode(tmp_path):
+def test_a_long_game_is_written_in_parts_as_one_episode(tmp_path):
     group = VolleyGroup(1, points_to_win=1000)
     demonstration = Demonstration(tmp_path / "a.stream", group.behavior_specs[LEFT], "run", {})
     play(group, group.reset(2), demonstration, 200)

@@ -32,7 +32,7 @@ def test_continuous_values_add_up_within_their_bounds():
     assert action_of(push, {"d", "e"}, spec(1, unbounded=(0,)), None).continuous.tolist() == [[1.5]]
 
 
-def test_of_several_keys_for_a_branch_the_last_in_the_map_counts_as_for_two_together():
+def test_the_last_matching_key_of_a_branch_counts():
     ways = keys({"a": {"branch": 0, "value": 1}, "b": {"branch": 0, "value": 2}, "a+b": {"branch": 0, "value": 3}})
     assert action_of(ways, {"b", "a"}, spec(branches=(4,)), None).discrete.tolist() == [[3]]
     assert action_of(ways, {"b"}, spec(branches=(4,)), None).discrete.tolist() == [[2]]
@@ -55,7 +55,7 @@ def test_a_game_that_waits_waits_for_a_key_that_is_allowed():
     assert action_of(board, {"2"}, spec(branches=(2,)), allowed).discrete.tolist() == [[1]]
 
 
-def test_where_masks_say_what_is_legal_the_game_waits_if_each_choice_has_a_key():
+def test_a_masked_game_waits_if_each_choice_has_a_key():
     assert default_keys(ActionSpec(0, (7,)), masked=True).wait
     assert not default_keys(ActionSpec(0, (7,))).wait
     assert not default_keys(ActionSpec(0, (12,)), masked=True).wait
@@ -90,13 +90,13 @@ def test_without_a_map_there_are_arrows_and_digits_that_fit():
         ({"press": {}, "rest": [0, 0]}, "is not a choice for each branch"),
     ],
 )
-def test_keys_for_actions_that_there_are_not_are_refused(given, words):
+def test_keys_for_missing_actions_are_refused(given, words):
     with pytest.raises(StageError, match=words) as caught:
         keys_of(spec(branches=(3,)), {"Ball": KeyMapSettings.model_validate(given)}, {})
     assert caught.value.key[:3] == ("environment", "keys", "Ball")
 
 
-def test_of_a_learned_repeat_a_person_needs_to_know_nothing():
+def test_a_learned_repeat_needs_no_keys():
     ball = BehaviorSpec("Ball", (), ActionSpec(0, (2, 4)), action_repeat="learned")
     made = keys_of(ball, {}, {})
     assert action_of(made, {"ArrowRight"}, ball, None).discrete.tolist() == [[1, 0]]

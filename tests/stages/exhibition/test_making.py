@@ -132,12 +132,8 @@ def picture(config: RunConfig):
     "environment",
     [
         {"id": "shown_module:ShownSeen-v0"},
-        {"id": "shown_module:ShownSeen"},
         {"id": "shown_module:ShownSeen-v0", "wrappers": ["gymnasium.wrappers:FlattenObservation"]},
-        {"id": "shown_module:ShownSeen-v0", "options": {"vectorization_mode": "async"}},
-        {"factory": "shown_module:Seen"},
         {"factory": "shown_module:Seen", "wrappers": ["gymnasium.wrappers:FlattenObservation"]},
-        {"factory": "shown_module:sets_it_itself"},
         {"factory": "shown_module:keyword_only", "options": {"render_mode": "human"}},
         {"factory": "shown_module:Grey"},
         {"kind": "pettingzoo", "factory": "shown_module:Two"},
@@ -145,7 +141,7 @@ def picture(config: RunConfig):
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*:DeprecationWarning")
-def test_whatever_trains_is_shown(environment, beside):
+def test_environments_that_train_can_be_shown(environment, beside):
     group, pixels = picture(configured(beside, **environment))
     assert group.num_envs == 1
     assert pixels is not None
@@ -154,7 +150,7 @@ def test_whatever_trains_is_shown(environment, beside):
 
 @pytest.mark.parametrize("option", [{}, {"vectorization_mode": "vector_entry_point"}], ids=str)
 @pytest.mark.parametrize("name", ["CartPole-v1", "gymnasium.envs.classic_control:CartPole-v1"])
-def test_what_is_vectorised_by_itself_is_shown_as_single_ones_that_are_alike(name, option, beside):
+def test_vectorised_implementations_are_shown_as_single_environments(name, option, beside):
     _, pixels = picture(configured(beside, id=name, options=option))
     assert pixels is not None
     assert pixels.shape == (400, 600, 3)
@@ -164,8 +160,6 @@ def test_what_is_vectorised_by_itself_is_shown_as_single_ones_that_are_alike(nam
     ("name", "option", "shape"),
     [
         ("ale_py:ALE/Pong-v5", {}, (84, 84, 3)),
-        pytest.param("ALE/Pong-v5", {"img_height": 42}, (42, 84, 3), marks=pytest.mark.slow),
-        ("ale_py:ALE/Pong-v5", {"mode": 0}, (210, 160, 3)),
     ],
     ids=str,
 )
@@ -199,7 +193,6 @@ def test_atari_is_shown_as_policies_see_it(name, option, shape, beside):
             {"factory": "shown_module:Blind"},
             r"shown_module:Blind' \(Blind\) renders no images: .* \[\], but not",
         ),
-        ({"factory": "shown_module:PoolEnvPool"}, r"\(PoolEnvPool\) renders no images"),
         ({"factory": "shown_module:Window"}, r"\(Window\) renders no images: .* \['human'\], but not 'rgb_array'"),
         ({"factory": "shown_module:Nothing"}, r"render\(\) returned a NoneType; expected an RGB image"),
         ({"kind": "godot"}, "Godot shows its games itself"),
@@ -208,15 +201,6 @@ def test_atari_is_shown_as_policies_see_it(name, option, shape, beside):
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
-def test_what_has_no_pictures_is_refused_by_name(environment, words, beside):
+def test_environments_without_images_are_refused_by_name(environment, words, beside):
     with pytest.raises(StageError, match=words):
         picture(configured(beside, **environment))
-
-
-def test_a_factory_that_lets_choose_the_mode_says_how(beside):
-    config = configured(beside, factory="shown_module:Seen", options={"render_mode": "ansi"})
-    group = make_group(EnvironmentRequest(config))
-    group.reset(1)
-    with pytest.raises(StageError, match=r"render_mode 'ansi'; .* environment.options: \{render_mode: rgb_array\}"):
-        group.render(0)  # type: ignore[attr-defined]
-    group.close()

@@ -57,7 +57,7 @@ def test_a_persons_keys_decide_for_all_agents_of_the_behaviour_id():
     assert table.act(ALL[:0], (ROWS[0][:0],)) == ([], [])
 
 
-def test_when_nothing_is_heard_any_more_keys_are_let_go_and_the_person_is_not_there_until_back():
+def test_a_silent_person_s_keys_are_released_until_the_next_message():
     table = Table()
     table.press("b")
     table.now = LATE_S - 0.1
@@ -68,7 +68,7 @@ def test_when_nothing_is_heard_any_more_keys_are_let_go_and_the_person_is_not_th
     assert (table.people.missing([SPEC]), table.act()[1]) == ([], [[2], [2]])
 
 
-def test_who_leaves_takes_the_keys_along_and_whoever_comes_next_begins_with_none():
+def test_leaving_the_seat_releases_the_keys():
     table = Table()
     table.press("b")
     table.people.direct([], paused=False, speed=1.0)
@@ -79,7 +79,7 @@ def test_who_leaves_takes_the_keys_along_and_whoever_comes_next_begins_with_none
     assert table.act()[1] == [[0], [0]]
 
 
-def test_a_tap_counts_until_the_game_has_gone_on_with_it_however_often_it_is_asked_for():
+def test_a_tap_counts_until_the_next_step():
     table = Table()
     table.press("a")
     table.people.hear(SIDE, 1, [])
@@ -88,12 +88,7 @@ def test_a_tap_counts_until_the_game_has_gone_on_with_it_however_often_it_is_ask
     assert table.act()[1] == [[0], [0]]
 
 
-def test_only_a_behaviour_id_that_a_person_controls_waits_for_one():
-    other = BehaviorSpec("Ball?team=0", SPEC.observations, SPEC.actions)
-    assert Table().people.missing([other, SPEC]) == [SIDE]
-
-
-def test_where_nobody_can_play_a_person_is_refused_by_name():
+def test_a_person_outside_the_run_s_game_is_refused():
     with pytest.raises(StageError, match="behaviors.Ball.brain.0: a person can play only in the run's own game"):
         make_brain(BrainRequest("player", key=("behaviors", "Ball", "brain", 0), spec=SPEC))
 
@@ -177,7 +172,7 @@ async def waiting(task):
 
 
 @pytest.mark.virtual_time
-async def test_it_waits_for_its_person_and_then_goes_on_at_its_own_pace():
+async def test_the_game_waits_for_its_person_and_then_keeps_its_pace():
     async with PlayedGame() as played:
         assert isinstance(played.game, EnvironmentGroup)
         assert isinstance(played.game, Punctual)
@@ -202,7 +197,7 @@ async def test_it_waits_for_its_person_and_then_goes_on_at_its_own_pace():
 
 
 @pytest.mark.virtual_time
-async def test_whatever_the_actor_is_told_meanwhile_is_followed_and_no_row_is_lost():
+async def test_a_waiting_game_follows_commands_and_loses_no_row():
     async with PlayedGame() as played:
         for _ in range(3):
             tick = asyncio.create_task(played.tick())
@@ -216,7 +211,7 @@ async def test_whatever_the_actor_is_told_meanwhile_is_followed_and_no_row_is_lo
 
 
 @pytest.mark.virtual_time
-async def test_it_stands_still_while_its_person_wants_it_or_is_away():
+async def test_the_game_pauses_for_its_person():
     async with PlayedGame() as played:
         played.person()
         await played.tick()
@@ -242,7 +237,7 @@ async def test_it_stands_still_while_its_person_wants_it_or_is_away():
 
 
 @pytest.mark.virtual_time
-async def test_at_a_board_it_waits_for_the_persons_move():
+async def test_a_board_game_waits_for_the_person_s_move():
     first = "ConnectFour?team=0"
     async with PlayedGame("ConnectFour", first) as played:
         played.person()

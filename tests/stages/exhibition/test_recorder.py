@@ -12,14 +12,16 @@ from headrace.config import RunConfig
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition import recorder
-from headrace.stages.exhibition.recorder import GameRecorder
+from headrace.stages.exhibition.film import make_shown_group
+from headrace.stages.exhibition.recorder import GameRecorder, RecordedGroup
 
 
 @dataclass
-class Kept:
-    path: Path
+class Film:
+    """A film in memory."""
+
     fps: float
+    path: Path = Path("film")
     pictures: list[np.ndarray] = field(default_factory=list)
     closed: bool = False
 
@@ -31,16 +33,17 @@ class Kept:
         self.closed = True
 
 
-@pytest.fixture
-def films(monkeypatch):
-    kept: list[Kept] = []
+def filmed(environment, most=9):
+    """A group whose first games are filmed, and the films."""
+    films: list[Film] = []
 
-    def opened(path, fps):
-        kept.append(Kept(path, fps))
-        return kept[-1]
+    def open_film(fps):
+        if len(films) == most:
+            return None
+        films.append(Film(fps))
+        return films[-1]
 
-    monkeypatch.setattr(recorder, "open_video", opened)
-    return kept
+    return RecordedGroup(*make_shown_group(request(environment), raw=True), open_film), films
 
 
 def request(environment):
@@ -65,11 +68,10 @@ def play(group, until):
 
 
 @pytest.mark.lengthy
-def test_each_episode_has_a_film_from_its_first_picture_to_its_last(films, tmp_path):
-    group = GameRecorder(request({"kind": "gymnasium", "id": "CartPole-v1"}), tmp_path, "run", 2).make()
+def test_each_episode_has_a_film_from_its_first_picture_to_its_last():
+    group, films = filmed({"kind": "gymnasium", "id": "CartPole-v1"}, most=2)
     play(group, 3)
     group.close()
-    assert [film.path for film in films] == [tmp_path / "run-1", tmp_path / "run-2"], "the third is one too many"
     assert [film.fps for film in films] == [50.0, 50.0]
     assert all(film.closed for film in films)
     assert all(film.pictures[0].shape == (400, 600, 3) for film in films)
@@ -81,10 +83,8 @@ def test_each_episode_has_a_film_from_its_first_picture_to_its_last(films, tmp_p
 
 
 @pytest.mark.lengthy
-def test_a_built_in_game_is_filmed_from_its_scenes(films, tmp_path):
-    group = GameRecorder(
-        request({"kind": "builtin", "id": "Volley", "options": {"points_to_win": 1}}), tmp_path, "run", None
-    ).make()
+def test_a_built_in_game_is_filmed_from_its_scenes():
+    group, films = filmed({"kind": "builtin", "id": "Volley", "options": {"points_to_win": 1}})
     play(group, 1)
     group.close()
     assert len(films) == 2, "what was not finished is kept, too"

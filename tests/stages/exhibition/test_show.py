@@ -112,7 +112,7 @@ async def test_a_persons_game_begins_with_a_countdown_and_the_keys_move_the_agen
 
 
 @pytest.mark.lengthy
-async def test_who_goes_lets_all_keys_go_and_then_the_sides_own_player_plays_on():
+async def test_the_side_s_player_takes_over_from_a_person_who_leaves():
     stand = volley(most=700)
     stand.cast.give(LEFT, "scripted")
     stand.take(LEFT)
@@ -137,12 +137,12 @@ async def test_points_and_games_are_counted_and_looked_at():
 
 
 @pytest.mark.lengthy
-async def test_who_takes_over_begins_a_new_game_from_nil():
+async def test_a_person_who_takes_over_starts_a_new_game():
     stand = volley(most=400)
 
     def take(shown):
         if len(stand.seen) == 200:
-            stand.film._group.score[0, 0] = 3
+            stand.group.score[0, 0] = 3
             stand.take(LEFT)
             stand.show.restart()
 
@@ -173,7 +173,7 @@ async def test_at_a_board_the_game_waits_for_a_person():
     assert len(moves) > 1
 
 
-async def test_a_snapshot_that_cannot_be_played_is_said_and_the_game_goes_on():
+async def test_an_unreadable_snapshot_is_reported_and_the_game_continues():
     stand = volley(most=30)
     stand.cast.give(LEFT, "step 100")
     await stand.run()
@@ -197,7 +197,7 @@ async def test_pictures_of_gymnasium_are_images_at_its_pace():
         ({"environment": {"kind": "mlagents", "factory": "a:b"}}, "have no images"),
     ],
 )
-def test_what_has_no_pictures_is_refused_by_name(plain, words):
+def test_environments_without_images_are_refused_by_name(plain, words):
     config = RunConfig.from_plain({"behaviors": {"Ball": {}}, **plain}, None)
     with pytest.raises(StageError, match=words):
         make_shown_group(EnvironmentRequest(config))

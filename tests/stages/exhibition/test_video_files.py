@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace.stages.exhibition import recorder
-from headrace.stages.exhibition.recorder import GIF_FPS, GIF_S, GIF_WIDTH, GifFile, Mp4File, open_video
+from headrace.stages.exhibition.recorder import GIF_FPS, GIF_S, GIF_WIDTH, GifFile, Mp4File
 
 
 def picture(shade, size=(40, 60)):
@@ -18,13 +17,12 @@ def frames_of(written: Image.Image) -> int:
     return int(getattr(written, "n_frames", 1))
 
 
-def test_without_the_extra_a_film_is_a_gif_at_the_games_pace(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder, "makes_mp4", lambda: False)
-    film = open_video(tmp_path / "new" / "game", 50.0)
+def test_a_gif_runs_at_the_pace_of_the_game(tmp_path):
+    film = GifFile(tmp_path / "game", 50.0)
     for shade in range(0, 250, 10):
         film.add(picture(shade))
     film.close()
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["game.gif"]
+    assert [path.name for path in tmp_path.iterdir()] == ["game.gif"]
     with Image.open(film.path) as written:
         assert (frames_of(written), written.info["duration"]) == (13, 40), "every second one, which browsers can show"
         shades = []

@@ -42,7 +42,6 @@ def won_slowly(board, player):
     ("lines", "won"),
     [
         (("       ", "       ", "       ", "       ", "       ", "xxxx   "), True),
-        (("       ", "       ", "       ", "       ", "       ", "xxx xxx"), False),
         (("       ", "       ", "      x", "      x", "      x", "      x"), True),
         (("   x   ", "    x  ", "     x ", "      x", "       ", "       "), True),
         (("      x", "     x ", "    x  ", "   x   ", "       ", "       "), True),
@@ -58,7 +57,7 @@ def test_four_in_a_row_in_any_direction_win(lines, won):
 @pytest.mark.lengthy
 @examples(25)
 @given(st.integers(0, 2**32 - 1))
-def test_random_games_are_those_of_a_board_looked_at_place_by_place(seed):
+def test_random_games_equal_a_slow_board(seed):
     random = np.random.default_rng(seed)
     board = np.zeros((6, 7), int)
     sides, heights = np.zeros((2, 1), np.uint64), np.zeros((1, 7), np.int8)

@@ -36,13 +36,13 @@ def test_shapes_stand_in_the_games_own_units_with_y_upwards():
     assert [pixel(image, *at) for at in ((-1, 1.2), (0.5, 0.8), (1.2, 1.0), (-1.5, 1.5))] == [WHITE] * 4
 
 
-def test_an_outline_needs_no_filling_and_colours_may_let_through():
+def test_shapes_may_be_outlines_and_transparent():
     image = images().image([disc(0, 1, 0.5, 0.5, None, "#ff0000", 0.1), disc(-1.5, 1, 0.2, 0.2, "#ff000080")])
     assert (pixel(image, 0, 1), pixel(image, 0.5, 1)) == (WHITE, RED)
     assert pixel(image, -1.5, 1) == (255, 127, 127)
 
 
-def test_a_scene_does_not_stay_in_the_next_one_but_the_backdrop_does():
+def test_only_the_backdrop_stays_between_scenes():
     drawn = images([disc(1, 1, 0.3, 0.3, "#0000ff")])
     first = drawn.image([disc(-1, 1, 0.3, 0.3, "#ff0000")])
     second = drawn.image([])

@@ -93,7 +93,7 @@ def falls(group):
     return -group.courts.ball[VY] / TICK_S
 
 
-def test_a_match_under_way_goes_on_as_it_began():
+def test_a_running_match_keeps_its_parameters():
     group = VolleyGroup(2, frame_skip=1, time_limit_s=2 * TICK_S)
     parameters = with_parameters(group, ball_gravity=1.0)
     group.reset(0)

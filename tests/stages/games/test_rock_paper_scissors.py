@@ -15,7 +15,7 @@ def choices(*numbers):
     return ActionBatch(np.zeros((len(numbers), 0), np.float32), np.array(numbers, np.int32)[:, None])
 
 
-def test_each_tick_is_a_game_of_which_the_winner_gets_the_stake_of_its_choice():
+def test_each_tick_is_a_game_whose_winner_gets_its_stake():
     group = RockPaperScissorsGroup(4, behavior="RPS", stakes=(1, 2, 3))
     begun = group.reset(0)
     assert begun.games is None
@@ -35,7 +35,7 @@ def test_nothing_wins_against_the_equilibrium(stakes):
     assert np.isclose(equilibrium(stakes).sum(), 1)
 
 
-def test_what_is_no_game_is_refused():
+def test_invalid_options_are_refused():
     with pytest.raises(ValueError, match="num_envs is 0"):
         RockPaperScissorsGroup(0)
     with pytest.raises(ValueError, match="expected three numbers above 0"):

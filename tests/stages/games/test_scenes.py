@@ -8,7 +8,6 @@ import pytest
 from headrace.queues.messages import ActionBatch
 from headrace.stages.exhibition.people import action_of, check_keys
 from headrace.stages.games.connect_four import ConnectFourGroup
-from headrace.stages.games.making import BUILTIN_GAMES
 from headrace.stages.games.pursuit import PursuitGroup
 from headrace.stages.games.scene import SupportsScenes
 from headrace.stages.games.volley import VolleyGroup
@@ -37,13 +36,8 @@ def repeated(action, rows):
     return ActionBatch(action.continuous.repeat(rows, 0), action.discrete.repeat(rows, 0))
 
 
-def test_every_built_in_game_is_drawn_but_one_without_anything_to_see():
-    named = {reference.partition(":")[2] for reference in BUILTIN_GAMES.values()}
-    assert named - {"RockPaperScissorsGroup"} == {made.__name__ for made in GAMES}
-
-
 @pytest.mark.parametrize("make", GAMES)
-def test_a_scene_is_plain_data_within_what_is_seen(make):
+def test_a_scene_is_plain_data_within_the_view(make):
     group = make(2)
     group.reset(1)
     ids = set(group.behavior_specs)
@@ -59,14 +53,14 @@ def test_a_scene_is_plain_data_within_what_is_seen(make):
 
 
 @pytest.mark.parametrize("make", GAMES)
-def test_its_keys_fit_its_actions(make):
+def test_the_keys_of_a_game_fit_its_actions(make):
     group = make(1)
     for behavior_id, spec in group.behavior_specs.items():
         check_keys(group.display.keys[behavior_id], spec.actions, "keys")
 
 
 @pytest.mark.parametrize("make", [VolleyGroup, PursuitGroup])
-def test_each_tick_is_worth_a_scene(make):
+def test_each_tick_has_a_scene(make):
     group, ticks = make(1), []
     group.reset(1)
     group.on_tick = lambda: ticks.append(group.scene().shapes)
@@ -103,7 +97,7 @@ def test_the_score_of_volley_stands_in_its_scene():
     assert group.scene().score == {"Volley?team=0": 0, "Volley?team=1": 3}
 
 
-def test_a_point_is_seen_before_the_next_serve_also_the_last_one_of_a_match():
+def test_a_point_is_shown_before_the_next_serve():
     group, seen = VolleyGroup(1, points_to_win=1), []
     group.reset(1)
     group.on_tick = lambda: seen.append(max(group.scene().score.values()))
@@ -115,17 +109,6 @@ def test_a_point_is_seen_before_the_next_serve_also_the_last_one_of_a_match():
     assert seen[-1] == 1
     assert set(seen[:-1]) == {0}
     assert max(group.scene().score.values()) == 0
-
-
-@pytest.mark.parametrize("make", [VolleyGroup, PursuitGroup])
-def test_an_arrow_can_point_at_the_first_agent_of_each_side(make):
-    group = make(1)
-    group.reset(1)
-    scene = group.scene()
-    bodies = [shape[1:5] for shape in scene.shapes if shape[0] == "disc"]
-    for behavior_id in group.behavior_specs:
-        head = scene.heads[behavior_id]
-        assert any((x, round(y + high, 3)) == pytest.approx(head, abs=2e-3) for x, y, _, high in bodies)
 
 
 def test_a_stone_is_seen_before_the_board_is_cleared():

@@ -3,12 +3,10 @@ import pytest
 from fakes import FakePolicy
 
 from benchmarks.matches import RandomPlayer, Tally, play_volley
-from headrace.config import BehaviorSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.games.policy_player import PolicyPlayer
-from headrace.stages.games.volley import ACTIONS, ScriptedPlayer, VolleyGroup
-from headrace.stages.policy import Decision, Recall, design_of, make_policy
-from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.games.volley import ACTIONS, ScriptedPlayer
+from headrace.stages.policy import Decision, Recall
 
 GAMES = 1000
 MANY = 300
@@ -21,19 +19,6 @@ def test_the_scripted_player_beats_random_play_in_95_of_100_games():
 
     assert sum(tally) == MANY
     assert tally.win_rate >= 0.95
-
-
-@pytest.mark.lengthy
-def test_the_scripted_player_beats_the_untrained_policy_in_90_of_100_games():
-    trainer_module = pytest.importorskip("headrace.stages.trainer.ppo")
-    spec = VolleyGroup(1).behavior_specs["Volley?team=0"]
-    settings = BehaviorSettings(trainer_type="ppo")
-    untrained = make_policy(design_of(spec, settings))
-    untrained.load(trainer_module.PPOTrainer(TrainerContext("Volley", settings, spec)).policy())
-
-    tally = play_volley(ScriptedPlayer(), PolicyPlayer(untrained, ACTIONS, seed=1), MANY, seed=3)
-
-    assert tally.win_rate >= 0.90
 
 
 @pytest.mark.lengthy
@@ -52,31 +37,11 @@ def test_results_are_reported_from_the_first_players_side():
     assert stronger_second.losses > 90
 
 
-@pytest.mark.lengthy
-def test_the_same_seed_gives_the_same_tally():
-    assert play_volley(ScriptedPlayer(), RandomPlayer(ACTIONS, 1), 50, seed=6, points_to_win=1) == play_volley(
-        ScriptedPlayer(), RandomPlayer(ACTIONS, 1), 50, seed=6, points_to_win=1
-    )
-
-
-def test_games_that_nobody_can_win_in_time_are_draws():
+def test_games_without_a_point_at_the_time_limit_are_draws():
     tally = play_volley(ScriptedPlayer(), ScriptedPlayer(), 10, seed=7, time_limit_s=0.2)
 
     assert tally == Tally(wins=0, draws=10, losses=0)
     assert (tally.win_rate, tally.score) == (0.0, 0.5)
-
-
-def test_the_scripted_player_depends_on_nothing_but_what_it_sees():
-    rng = np.random.default_rng(0)
-    seen = rng.uniform(-1, 1, (200, 12)).astype(np.float32)
-    player = ScriptedPlayer()
-
-    together = player((seen,)).discrete
-    alone = np.concatenate([ScriptedPlayer()((row[None],)).discrete for row in seen])
-
-    np.testing.assert_array_equal(together, alone)
-    assert together.dtype == np.int32
-    assert set(together[:, 0]) == {0, 1, 2}
 
 
 def test_a_policy_with_memory_remembers_by_row_until_it_has_to_forget():

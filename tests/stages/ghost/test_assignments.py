@@ -44,7 +44,7 @@ def steps_of(assignments, learning_team=0):
     return {policy.behavior_id: policy.step for policy in assignments.matchup(PLAYERS, learning_team).policies}
 
 
-def test_learners_have_their_newest_policy_and_the_others_what_was_chosen_for_them(assignments, history):
+def test_learners_play_their_newest_policy_and_opponents_the_chosen_one(assignments, history):
     assignments.choose([AWAY])
     match = assignments.begin(PLAYERS, 0, PLAYERS)
     assert (match.learning_team, match.players) == (0, {HOME: NEWEST, AWAY: 0})
@@ -55,7 +55,7 @@ def test_learners_have_their_newest_policy_and_the_others_what_was_chosen_for_th
     assert assignment.policies == {HOME: (NEWEST, 25), AWAY: (0, 0)}
 
 
-def test_what_is_chosen_waits_for_an_assignment_that_changes_its_player(assignments):
+def test_a_chosen_opponent_waits_for_an_assignment_that_changes_its_player(assignments):
     assignments.choose([AWAY])
     assignments.begin(PLAYERS, 0, PLAYERS)
     assignments.choose([AWAY])
@@ -76,31 +76,8 @@ def test_an_opponent_stays_what_it_was_when_its_snapshot_leaves_the_window(assig
     assert steps_of(assignments)[AWAY] == 0
 
 
-def test_for_whom_nothing_was_chosen_plays_with_what_is_newest_now(assignments, history):
+def test_opponents_without_a_choice_play_the_newest_policy(assignments, history):
     assignments.begin(PLAYERS, 0, PLAYERS)
     history.add(policy_update("Ball", 25, 250))
     assert assignments.opponents == {AWAY: NEWEST}
     assert steps_of(assignments) == {HOME: 250, AWAY: 200}
-
-
-@pytest.mark.parametrize("end_of_choice", ["it learned in between", "it was gone"])
-def test_a_choice_does_not_outlast_its_player_s_part(assignments, end_of_choice):
-    assignments.choose([AWAY])
-    if end_of_choice == "it was gone":
-        assignments.forget([AWAY])
-    else:
-        assignments.begin(PLAYERS, 1, PLAYERS)
-    assignments.begin(PLAYERS, 0, PLAYERS)
-    assert assignments.opponents == {AWAY: NEWEST}
-
-
-def test_it_goes_on_from_its_state(assignments, history):
-    assignments.choose([AWAY])
-    assignments.begin(PLAYERS, 0, PLAYERS)
-    assignments.choose([AWAY])
-    resumed = Assignments({"Ball": history}, np.random.default_rng(1))
-    resumed.load_state_dict(assignments.state_dict())
-    assert resumed.state_dict()["random"] == assignments.state_dict()["random"]
-    assert steps_of(resumed) == steps_of(assignments)
-    resumed.begin(PLAYERS, 0, [AWAY])
-    assert (resumed.generation, resumed.opponents) == (2, {AWAY: 1})

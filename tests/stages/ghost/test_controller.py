@@ -41,10 +41,6 @@ def games(*rows):
     return dict(zip(names, (np.array(column) for column in zip(*rows, strict=True)), strict=True))
 
 
-def elos(told):
-    return [value for _, statistic, value in told if statistic == "Self-play/ELO"]
-
-
 def rating(controller, snapshot, name="Ball"):
     return controller.histories[name].records[snapshot].rating
 
@@ -102,7 +98,7 @@ def test_with_one_team_nothing_rotates_and_a_warning_says_why_nobody_is_played_a
     assert "such as Ball?team=1" in warning
 
 
-def test_where_the_others_have_no_self_play_the_warning_says_so(caplog):
+def test_a_single_team_with_self_play_is_warned_of(caplog):
     bystanders = set()
     controller = GhostController(np.random.default_rng(0), bystanders)
     controller.add_history("Ball", SelfPlaySettings())
@@ -139,22 +135,7 @@ def test_opponents_are_swapped_by_ghost_steps():
     assert controller.histories["Ball"].counters.ghost_step == 75
 
 
-def test_ghost_steps_before_the_first_policy_swap_nothing():
-    assert ghosts(make(), 1000) is None
-
-
-def test_steps_left_over_from_the_turn_before_are_counted_and_swap_nothing():
-    controller = make(team_change=300, swap_steps=50)
-    controller.receive_policy(policy(0))
-    controller.receive_policy(policy(400))
-    assert controller.learning_team == 1
-    assert ghosts(controller, 500, HOME, generation=1) is None
-    assert ghosts(controller, 24, HOME) is None
-    assert ghosts(controller, 1, HOME) is not None
-    assert controller.histories["Ball"].counters.ghost_step == 525
-
-
-def test_what_a_learner_left_over_from_the_turn_before_swaps_nothing():
+def test_late_steps_of_the_previous_learner_swap_nothing():
     """Its team plays as a ghost now, but did not then."""
     controller = make(team_change=300, swap_steps=50)
     controller.receive_policy(policy(0))
@@ -170,16 +151,6 @@ def test_the_share_of_the_newest_policy_among_opponents_is_the_configured_one(ra
     for step in (0, 101, 202):
         controller.receive_policy(policy(step))
     assert {opponent(ghosts(controller, 50)) for _ in range(60)} == opponents
-
-
-def test_an_opponent_that_has_left_the_window_plays_on_until_the_next_assignment():
-    controller = make(window=1, save_steps=100)
-    controller.receive_policy(policy(0))
-    first = ghosts(controller, 50).policies[1]
-    controller.receive_policy(policy(200))
-    assert [snapshot.number for snapshot in controller.histories["Ball"].snapshots] == [1]
-    assert first.snapshot == 0
-    assert elos(controller.rate_games(games((2, 1.0)))) == [1208.0], "and games against it count"
 
 
 # Several behaviours. --------------------------------------------------------------------------------------------------
@@ -205,19 +176,6 @@ def test_a_turn_is_counted_in_steps_of_the_learning_team_s_trainer():
     assert controller.receive_policy(policy(701, "Seeker"))[1].assignment.learning_team == 0
 
 
-def test_each_behaviour_has_a_turn_as_long_as_it_says():
-    controller = asymmetric(each={"Seeker": {"team_change": 50}}, team_change=300)
-    controller.receive_policy(policy(301, "Hider"))
-    assert controller.receive_policy(policy(51, "Seeker"))[1].assignment.learning_team == 0
-
-
-def test_a_policy_of_a_trainer_whose_team_does_not_learn_goes_to_nobody():
-    """It learned from what had come in before the rotation."""
-    controller = asymmetric()
-    assert controller.receive_policy(policy(10, "Seeker")) == ([], None)
-    assert controller.histories["Seeker"].newest.step == 10
-
-
 def test_a_behaviour_s_ghost_steps_swap_its_own_policy_and_leave_the_others_alone():
     controller = make("A?team=0", "B?team=1", "C?team=2", swap_steps=50, window=1)
     for name in "ABC":
@@ -239,7 +197,7 @@ def test_with_more_than_two_teams_each_opponent_draws_for_itself():
     assert len({numbers for numbers in drawn if len(set(numbers)) > 1}) > 5
 
 
-def test_turns_go_round_all_teams():
+def test_all_teams_take_turns():
     controller = make(HOME, AWAY, "Ball?team=7", team_change=100)
     controller.receive_policy(policy(0))
     seen = []
@@ -262,7 +220,7 @@ def test_a_team_of_two_behaviours_learns_with_both():
     assert matchup.assignment.learning_team == 1, "whichever of them has had its steps first"
 
 
-def test_who_is_done_gets_no_more_turns_and_the_other_one_trains_to_its_end():
+def test_a_finished_trainer_gets_no_more_turns():
     controller = asymmetric(team_change=300)
     assert controller.receive_report("Hider", False) is None
     matchup = controller.receive_report("Hider", True)
@@ -276,9 +234,7 @@ def test_who_is_done_gets_no_more_turns_and_the_other_one_trains_to_its_end():
 
 @pytest.mark.parametrize("report_first", [False, True])
 @pytest.mark.parametrize("names", [("Ball", "Ball"), ("Hider", "Seeker")])
-def test_whose_turn_is_next_does_not_depend_on_whether_the_last_policy_or_its_trainers_word_comes_first(
-    names, report_first
-):
+def test_the_last_policy_and_the_trainer_s_report_may_come_in_any_order(names, report_first):
     controller = GhostController(np.random.default_rng(0))
     for name in dict.fromkeys(names):
         controller.add_history(name, SelfPlaySettings(**DEFAULTS), max_steps=2000)
@@ -297,7 +253,7 @@ def test_whose_turn_is_next_does_not_depend_on_whether_the_last_policy_or_its_tr
     assert controller.histories[first].newest.step == 2000
 
 
-def test_a_trainer_that_is_done_between_two_policies_is_waited_for_no_longer_than_its_newest():
+def test_the_turn_of_a_finished_trainer_ends_with_its_last_policy():
     controller = GhostController(np.random.default_rng(0))
     for team, name in enumerate(("Hider", "Seeker")):
         controller.add_history(name, SelfPlaySettings(**DEFAULTS), max_steps=2000)
@@ -311,49 +267,13 @@ def test_a_trainer_that_is_done_between_two_policies_is_waited_for_no_longer_tha
     assert controller.learning_team == 1, "the last one of its trainer, though of fewer than max_steps"
 
 
-def test_a_team_of_which_one_behaviour_is_done_goes_on():
-    controller = make("Keeper?team=0", "Striker?team=0", "Rival?team=1")
-    for name in ("Keeper", "Striker", "Rival"):
-        controller.receive_policy(policy(0, name))
-    assert controller.receive_report("Keeper", True) is None
-    assert controller.receive_report("Striker", True).assignment.learning_team == 1
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize(("swaps", "update"), [(4, 100), (1, 7), (7, 7)])
-def test_two_against_one_has_as_many_swaps_in_a_turn_of_either_side_as_the_formula_is_made_for(swaps, update):
-    """ML-Agents: swap_steps = (num_agents / num_opponent_agents) × team_change / x."""
-    agents, change = {HIDER: 2, SEEKER: 1}, 280
-    each = {"Hider": {"swap_steps": 2 * change // swaps}, "Seeker": {"swap_steps": change // (2 * swaps)}}
-    controller = asymmetric(each=each, team_change=change)
-    steps, seen, buffers = dict.fromkeys(agents, 0), [], dict.fromkeys(agents, 0)
-    count, generation, team = 0, controller.generation, controller.learning_team
-    for tick in range(1250):
-        for behavior_id, number in agents.items():
-            learns = behavior_id.endswith(f"={controller.learning_team}")
-            batch = trajectories([1] * number, behavior_id, generation=controller.generation, learning=learns)
-            keep = controller.learning_mask(batch)
-            count += controller.count_steps(batch, keep) is not None
-            steps[behavior_id] += keep.sum()
-            if steps[behavior_id] - buffers[behavior_id] >= update:
-                buffers[behavior_id] = steps[behavior_id]
-                controller.receive_policy(policy(int(steps[behavior_id]), behavior_id.partition("?")[0], tick))
-        if controller.learning_team != team:
-            team = controller.learning_team
-            seen.append(count)
-            count = 0
-    assert len(seen) >= 4
-    assert set(seen) == {swaps}
-    assert controller.generation == generation + sum(seen) + count + len(seen)
-
-
 def learned(controller, steps, behavior_id=HOME):
     """Steps that the learning team has made under the assignment in force."""
     batch = trajectories([steps], behavior_id, generation=controller.generation)
     assert controller.count_steps(batch, controller.learning_mask(batch)) is None
 
 
-def test_when_the_learners_have_had_the_steps_of_a_turn_nothing_is_swapped_until_it_ends():
+def test_after_the_steps_of_a_turn_nothing_is_swapped_until_the_turn_ends():
     controller = make(team_change=300, swap_steps=50)
     controller.receive_policy(policy(0))
     learned(controller, 300)
@@ -365,7 +285,7 @@ def test_when_the_learners_have_had_the_steps_of_a_turn_nothing_is_swapped_until
     assert ghosts(controller, 25, HOME) is not None
 
 
-def test_where_nobody_else_can_learn_swaps_go_on_beyond_team_change():
+def test_swaps_continue_beyond_team_change_if_no_other_team_can_learn():
     controller = asymmetric(team_change=300, swap_steps=50)
     controller.receive_report("Seeker", True)
     learned(controller, 1000, HIDER)
@@ -381,14 +301,14 @@ def judged(controller, behavior_id, generation, learning):
     ).tolist()
 
 
-def test_only_what_the_learning_team_played_is_learned_from():
+def test_only_trajectories_of_the_learning_team_are_trained_on():
     controller = make()
     controller.receive_policy(policy(0))
     assert judged(controller, HOME, 1, [True, False]) == [True, False]
     assert judged(controller, AWAY, 1, [False, True]) == [False, False]
 
 
-def test_after_a_rotation_late_trajectories_of_the_former_learner_are_turned_away():
+def test_after_a_rotation_late_trajectories_of_the_former_learner_are_rejected():
     controller = make(team_change=300)
     controller.receive_policy(policy(0))
     controller.receive_policy(policy(400))
@@ -397,16 +317,7 @@ def test_after_a_rotation_late_trajectories_of_the_former_learner_are_turned_awa
     assert judged(controller, AWAY, 2, [True, False]) == [True, False]
 
 
-def test_after_two_rotations_a_trajectory_from_two_rotations_ago_is_turned_away():
-    controller = make(team_change=300)
-    for step in (0, 400, 800):
-        controller.receive_policy(policy(step))
-    assert controller.learning_team == 0
-    assert judged(controller, HOME, 1, [True]) == [False]
-    assert judged(controller, HOME, 3, [True]) == [True]
-
-
-def test_after_a_swap_games_that_are_still_played_against_the_old_opponent_are_learned_from():
+def test_after_a_swap_games_against_the_old_opponent_are_trained_on():
     controller = make()
     controller.receive_policy(policy(0))
     ghosts(controller, 50)
@@ -429,7 +340,7 @@ def test_a_result_counts_for_the_snapshot_that_was_met_not_for_the_current_one()
     assert controller.elo("Ball") == 1192.0
 
 
-def test_a_game_of_the_newest_policy_with_itself_counts_for_nothing():
+def test_a_game_of_the_newest_policy_with_itself_is_not_rated():
     controller = make()
     controller.receive_policy(policy(0))
     assert controller.rate_games(games((1, 1.0))) == []
@@ -449,19 +360,6 @@ def test_two_newest_policies_of_different_behaviours_rate_each_other():
     controller = asymmetric()
     told = controller.rate_games(games((1, 1.0)))
     assert told == [("Hider", "Self-play/ELO", 1208.0), ("Seeker", "Self-play/ELO", 1192.0)]
-
-
-def test_a_snapshot_starts_with_the_rating_of_the_policy_that_it_is():
-    controller = make(save_steps=100)
-    controller.receive_policy(policy(0))
-    ghosts(controller, 50)
-    controller.rate_games(games((2, 1.0)))
-    controller.receive_policy(policy(101))
-    assert rating(controller, 1) == 1208.0
-
-
-def test_no_games_no_ratings():
-    assert make().rate_games({}) == []
 
 
 # All teams at once. --------------------------------------------------------------------------------------------------
@@ -493,7 +391,7 @@ def test_all_teams_learn_by_the_newest_policy_and_no_turn_ever_ends():
     assert controller.report("Ball")["snapshots"][-1]["step"] == 1_000_000
 
 
-def test_of_two_behaviours_that_learn_at_once_both_are_rated_and_one_that_is_done_takes_nobody_s_turn():
+def test_two_behaviours_that_learn_simultaneously_are_both_rated():
     controller = at_once(HIDER, SEEKER)
     controller.receive_policy(policy(0, "Hider"))
     controller.receive_policy(policy(0, "Seeker"))
@@ -553,7 +451,7 @@ def test_a_resumed_run_publishes_nothing_before_all_trainers_have_said_where_the
     assert matchup.assignment == before.assignment
 
 
-def test_what_a_trainer_was_ahead_of_the_checkpoint_is_made_up_for():
+def test_a_trainer_ahead_of_the_checkpoint_gets_the_right_turn():
     controller = asymmetric(team_change=300)
     again = resumed(controller, HIDER, SEEKER)
     again.receive_policy(policy(301, "Hider"))
@@ -565,22 +463,6 @@ def test_what_a_trainer_was_ahead_of_the_checkpoint_is_made_up_for():
     assert repr(again.state_dict()) == repr(controller.state_dict())
 
 
-def test_that_a_trainer_is_done_is_heard_before_play_goes_on():
-    controller = asymmetric()
-    again = resumed(controller, HIDER, SEEKER)
-    again.receive_policy(policy(0, "Hider"))
-    again.receive_policy(policy(0, "Seeker"))
-    again.receive_report("Seeker", False)
-    assert again.receive_report("Hider", True).assignment.learning_team == 1
-
-
-def test_what_nobody_has_asked_for_yet_is_kept_for_the_next_checkpoint():
-    controller = asymmetric()
-    again = resumed(controller, HIDER)
-    assert stand_where_they_stood(again, "Hider") is None, "the seekers may still come"
-    assert repr(again.state_dict()["lineages"]["Seeker"]) == repr(controller.state_dict()["lineages"]["Seeker"])
-
-
 def test_a_behaviour_that_is_new_after_a_resume_joins():
     controller = make(HOME)
     controller.receive_policy(policy(0))
@@ -589,7 +471,7 @@ def test_a_behaviour_that_is_new_after_a_resume_joins():
 
 
 @pytest.mark.parametrize("late", [HOME, AWAY])
-def test_a_resumed_run_goes_on_as_before_whichever_behaviour_id_is_announced_last(late):
+def test_a_resumed_run_continues_whichever_behaviour_id_is_announced_last(late):
     controller = make()
     controller.receive_policy(policy(0))
     before = ghosts(controller, 50)
@@ -633,37 +515,7 @@ def test_a_team_that_is_gone_after_a_resume_gets_no_turns_and_plays_no_games(ann
     assert again.state_dict()["ids"] == [HOME, AWAY]
 
 
-def test_games_in_which_nobody_learned_any_more_who_is_gone_go_on_for_those_who_are_left():
-    controller = make(HOME, AWAY, "Ball?team=2", play_against_latest_model_ratio=0.0)
-    controller.receive_policy(policy(0))
-    again = resumed(controller, HOME, AWAY)
-    again.all_announced()
-    matchup = stand_where_they_stood(again, "Ball")
-    assert matchup.assignment.learning_team == 0, "its turn goes on"
-    assert matchup.assignment.policies == {HOME: (-1, 0), AWAY: (-1, 0)}
-    assert matchup.assignment.generation == 2, "results of games with those who are left are distinguished"
-
-
-def test_where_the_only_team_left_is_not_the_one_that_learned_it_learns_now():
-    controller = make(team_change=300)
-    for step in (0, 400):
-        controller.receive_policy(policy(step))
-    again = resumed(controller, HOME)
-    again.all_announced()
-    assert stand_where_they_stood(again, "Ball").assignment.learning_team == 0
-    assert judged(again, HOME, again.generation, [True]) == [True]
-
-
-def test_a_team_that_is_gone_learns_no_more_even_if_all_others_have_had_their_steps():
-    controller = asymmetric(team_change=300)
-    controller.receive_policy(policy(301, "Hider"))
-    again = resumed(controller, HIDER)
-    again.all_announced()
-    again.receive_policy(policy(301, "Hider"))
-    assert again.receive_report("Hider", True).assignment.learning_team == 0
-
-
-def test_a_behaviour_that_is_gone_is_kept_and_joins_when_it_appears_after_all():
+def test_a_missing_behaviour_is_kept_and_can_join_later():
     controller = asymmetric(team_change=300)
     ghosts(controller, 50, SEEKER)
     again = resumed(controller, HIDER)
@@ -678,17 +530,7 @@ def test_a_behaviour_that_is_gone_is_kept_and_joins_when_it_appears_after_all():
     assert later.histories["Seeker"].counters.ghost_step == 50
 
 
-def test_who_takes_another_team_s_place_has_its_turns():
-    controller = make(team_change=300)
-    for step in (0, 400):
-        controller.receive_policy(policy(step))
-    again = resumed(controller, HOME, "Ball?team=5")
-    again.all_announced()
-    assert stand_where_they_stood(again, "Ball").assignment.policies.keys() == {HOME, "Ball?team=5"}
-    assert again.learning_team == 5
-
-
-def test_a_run_that_began_afresh_waits_for_nobody():
+def test_a_new_run_does_not_wait_for_announcements():
     controller = make()
     controller.receive_policy(policy(0))
     assert controller.all_announced() is None
@@ -711,9 +553,7 @@ def replayed(*behavior_ids, **settings):
 
 @pytest.mark.parametrize("players", [(HIDER, SEEKER), (HOME, AWAY)])
 @pytest.mark.parametrize("generation", [0, 1, 7, 1000])
-def test_of_a_recording_each_team_learns_what_was_recorded_for_learning_whatever_assignments_that_run_had(
-    players, generation
-):
+def test_a_replayed_recording_trains_on_what_the_recording_marks(players, generation):
     controller = replayed(*players, team_change=100)
     for behavior_id in players * 3:
         for learning in (True, False):
@@ -724,7 +564,7 @@ def test_of_a_recording_each_team_learns_what_was_recorded_for_learning_whatever
         controller.receive_policy(policy(1000, behavior_id.partition("?")[0], 1))  # turns end
 
 
-def test_of_a_recording_nothing_is_swapped_or_rated_by_assignments_that_nobody_plays_by(caplog):
+def test_a_replayed_recording_swaps_and_rates_nothing(caplog):
     controller = replayed(HIDER, SEEKER, swap_steps=10, team_change=100)
     before = controller.generation
     for learner, ghost in ((HIDER, SEEKER), (SEEKER, HIDER)):

@@ -326,7 +326,7 @@ class Model:
 
 
 @pytest.mark.lengthy
-def test_under_any_schedule_nobody_learns_from_ghosts_and_games_opponents_and_turns_are_what_they_should_be():
+def test_random_schedules_equal_a_model():
     happened: Counter[str] = Counter()
 
     @examples(EXAMPLES)

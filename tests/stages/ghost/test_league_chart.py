@@ -58,7 +58,7 @@ def test_mean_returns_are_coloured_from_the_worst_to_the_best():
     assert second[0] == (1.0, "+2.00", "1 games")
 
 
-def test_of_a_large_league_neighbours_are_one_by_the_mean_of_their_games():
+def test_neighbours_in_a_large_league_are_merged_by_their_mean():
     found = met(report([("main", -1)] * 10), (0, 2, 30, 1.0), (0, 3, 10, 0.0))
     chart = chart_of(found, 6)
     assert chart["columns"] == ["main …", "main 0 …", "main 2 …", "main 4 …", "main 6 …", "main 8 …"]

@@ -39,6 +39,6 @@ def test_a_league_without_games_has_a_picture_too():
 
 
 @pytest.mark.lengthy
-def test_of_a_long_league_neighbours_are_put_together():
+def test_neighbours_in_a_long_league_are_merged():
     image = picture([entry(at, at, won=1, lost=at % 2) for at in range(1100)], snapshots=1100)
     assert max(image.shape) < 1000

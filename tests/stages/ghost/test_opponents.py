@@ -32,18 +32,18 @@ def test_a_built_in_sampler_accepts_the_keys_of_its_entry_in_the_table(kind):
 @pytest.mark.parametrize(
     ("wins", "draws", "losses", "beaten"), [(0, 0, 0, 0.5), (8, 0, 0, 0.9), (0, 0, 8, 0.1), (2, 4, 2, 0.5)]
 )
-def test_how_probably_a_candidate_is_beaten_is_smoothed_by_a_win_and_a_loss(wins, draws, losses, beaten):
+def test_the_probability_of_beating_a_candidate_is_smoothed(wins, draws, losses, beaten):
     assert candidate(0, wins, draws, losses).beaten == pytest.approx(beaten)
 
 
-def test_by_the_uniform_rule_each_is_as_likely():
+def test_uniform_sampling_is_equally_likely():
     found = shares(UniformOpponents(), [candidate(3, wins=90), candidate(4), candidate(7, losses=90)])
     assert found == pytest.approx({3: 1 / 3, 4: 1 / 3, 7: 1 / 3}, abs=0.02)
 
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
-def test_by_the_prioritised_rule_shares_are_powers_of_how_probably_the_learner_loses(power):
+def test_prioritised_sampling_weighs_by_the_probability_of_losing(power):
     candidates = [candidate(0, wins=8), candidate(1), candidate(2, losses=8)]  # beaten with 0.9, 0.5, 0.1
     weights = np.array([0.1, 0.5, 0.9]) ** power
     expected = dict(zip(range(3), weights / weights.sum(), strict=True))

@@ -44,12 +44,12 @@ def test_trajectories_of_the_learning_team_pass_as_they_are(stage, published):
     assert not published
 
 
-def test_ghosts_end_here_and_count_as_ghost_steps(stage, controller):
+def test_trajectories_of_ghosts_are_dropped_and_counted(stage, controller):
     assert list(stage.process(trajectories([3, 4], AWAY, generation=1, learning=False))) == []
     assert controller.histories["Ball"].counters.ghost_step == 7
 
 
-def test_of_a_mixed_batch_the_learning_team_s_part_passes(stage, controller):
+def test_only_the_learning_part_of_a_mixed_batch_passes(stage, controller):
     (passed,) = stage.process(trajectories([3, 4, 5], HOME, generation=1, learning=[True, False, True]))
     assert passed.lengths.tolist() == [3, 5]
     assert controller.histories["Ball"].counters.ghost_step == 4
@@ -60,7 +60,7 @@ def test_enough_ghost_steps_swap_the_opponents_at_once(stage, published):
     assert [matchup.assignment.generation for matchup in published] == [2]
 
 
-def test_a_batch_that_brings_only_games_is_rated_and_ends_here(stage, controller):
+def test_a_batch_of_games_is_rated_and_dropped(stage, controller):
     statistics = RecordedStatistics()
     stage.start(StageContext("ghost", statistics=statistics))
     list(stage.process(trajectories([11], AWAY, generation=1, learning=False)))
@@ -69,7 +69,7 @@ def test_a_batch_that_brings_only_games_is_rated_and_ends_here(stage, controller
     assert controller.elo("Ball") == 1208.0
 
 
-def test_credits_of_what_is_turned_away_come_back(stage, controller):
+def test_credits_of_rejected_trajectories_are_returned(stage, controller):
     """A stale trajectory carried credits, for its team was learning when it was played."""
 
     async def run():

@@ -33,24 +33,10 @@ def test_without_a_win_rate_it_is_frozen_after_the_most_steps():
     assert is_due(freeze, 40, [0.0])
 
 
-def test_steps_that_were_not_filled_in_are_a_mistake_of_the_caller():
-    with pytest.raises(ValueError, match="for_steps"):
-        is_due(FreezeSettings(), 1, [])
-
-
 def test_a_reset_is_drawn_with_its_probability():
     random = np.random.default_rng(0)
     drawn = [is_reset(ResetSettings(probability=0.25), random) for _ in range(4000)]
     assert 0.22 < np.mean(drawn) < 0.28
-
-
-def test_nothing_is_drawn_for_a_reset_that_is_certain_or_impossible():
-    random = np.random.default_rng(0)
-    before = random.bit_generator.state
-    assert is_reset(ResetSettings(probability=1.0), random)
-    assert not is_reset(ResetSettings(probability=0.0), random)
-    assert not is_reset(None, random)
-    assert random.bit_generator.state == before
 
 
 def test_a_trainer_that_went_back_is_frozen_as_many_steps_later():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stages.league.matchmaking import INHERITED, PayoffTable
+from headrace.stages.league.matchmaking import PayoffTable
 
 LEARNER, OTHER = -2, -3
 OUTCOMES = st.sampled_from([0.0, 0.5, 1.0])
@@ -25,7 +25,7 @@ def counted(table: PayoffTable, player: int, opponent: int, *values: float) -> P
     return table
 
 
-def test_what_was_not_played_is_a_half():
+def test_unknown_payoffs_are_a_half():
     table = PayoffTable("win_rate", 0.99)
     assert table.value(LEARNER, 0) is None
     assert table.chance(LEARNER, 0) == 0.5
@@ -87,19 +87,6 @@ def test_probabilities_are_smoothed_by_a_win_and_a_defeat_as_nobody_is_beaten_fo
     assert table.chance(LEARNER, 0) == pytest.approx(0.99)
 
 
-def test_equal_returns_are_a_half():
-    table = PayoffTable("mean_return", 1.0)
-    table.count(LEARNER, 0, np.array([3.0]), np.array([3.0]))
-    assert table.chance(LEARNER, 0) == 0.5
-
-
-def test_returns_of_games_won_and_lost_are_win_rates():
-    wins, returns = PayoffTable("win_rate", 0.99), PayoffTable("mean_return", 0.99)
-    for table in (wins, returns):
-        counted(table, LEARNER, 0, 1.0, 0.0, 1.0)
-    assert returns.chance(LEARNER, 0) == wins.chance(LEARNER, 0)
-
-
 def test_a_member_has_its_learners_payoffs_until_it_has_as_many_games_of_its_own():
     table = counted(PayoffTable("win_rate", 1.0), LEARNER, 0, 1.0, 1.0, 1.0, 0.0)
     counted(table, LEARNER, OTHER, 1.0)
@@ -112,20 +99,13 @@ def test_a_member_has_its_learners_payoffs_until_it_has_as_many_games_of_its_own
     assert (table.value(1, 0), table.value(0, 1), table.games(1, 0)) == (0.25, 0.75, 4)
 
 
-def test_what_its_learner_was_before_the_last_freeze_is_not_inherited():
+def test_payoffs_from_before_the_last_freeze_are_not_inherited():
     table = counted(counted(PayoffTable("win_rate", 1.0), LEARNER, 0, 1.0), LEARNER, 1, 1.0)
     table.inherit(2, LEARNER)
     counted(table, LEARNER, 1, 0.0)
     table.inherit(3, LEARNER)
     assert (table.value(2, 0), table.value(2, 1)) == (1.0, 1.0)
     assert (table.value(3, 0), table.value(3, 1)) == (None, 0.0)
-
-
-def test_what_is_inherited_counts_for_few_games():
-    table = counted(PayoffTable("win_rate", 1.0), LEARNER, 0, *[1.0] * 1000)
-    table.inherit(1, LEARNER)
-    counted(table, 1, 0, *[0.0] * int(INHERITED))
-    assert table.value(1, 0) == 0.0
 
 
 def test_the_matrix_is_antisymmetric_and_nothing_where_nothing_is_known():
@@ -143,7 +123,7 @@ def test_a_player_that_is_reset_is_unknown():
 
 @pytest.mark.lengthy
 @given(GAMES, st.sampled_from(["win_rate", "mean_return"]))
-def test_its_state_goes_through_msgpack_bit_for_bit(played, kind):
+def test_the_state_survives_msgpack_bit_for_bit(played, kind):
     table, loaded = PayoffTable(kind, 0.97), PayoffTable(kind, 0.97)
     for a, b, outcome in played:
         counted(table, a, b, outcome / 3)

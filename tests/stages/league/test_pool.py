@@ -79,16 +79,6 @@ def test_a_kill_before_the_index_leaves_a_file_that_another_member_replaces(tmp_
     assert files(tmp_path) == sorted([INDEX, *(each.path for each in pool.members)])
 
 
-def test_an_orphan_of_the_same_name_with_other_content_is_never_overwritten(tmp_path):
-    pool = Pool(tmp_path)
-    member = pool.add(policy(fill=1.0), "main", -1)
-    (tmp_path / INDEX).unlink()
-    (tmp_path / member.path).write_bytes(b"\x81")
-    with pytest.raises(StageError, match="can't be read"):
-        Pool(tmp_path).add(policy(fill=1.0), "main", -1)
-    assert (tmp_path / member.path).read_bytes() == b"\x81"
-
-
 def test_a_disk_that_refuses_leaves_the_pool_as_it_was(tmp_path, monkeypatch):
     pool = Pool(tmp_path)
     pool.add(policy(), "main", -1)

@@ -61,7 +61,7 @@ def test_self_is_the_learner_of_the_same_name_else_main_else_the_first(tmp_path,
     assert rows(found, learner) == {(OWN, met): 1.0}
 
 
-def test_what_was_forgotten_is_looked_for_among_the_former_selves_of_the_counterpart(tmp_path):
+def test_verification_uses_the_former_policies_of_the_counterpart(tmp_path):
     found = league(tmp_path, {A: {"matches": [{"match": "verify"}]}, B: {}})
     for step in (0, 1000, 2000):
         found.receive_policy(A, policy(step=step, fill=step))

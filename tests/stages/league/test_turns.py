@@ -24,7 +24,7 @@ def test_each_learner_learns_for_its_steps_and_then_the_next_one():
     assert turns.waiting == ["exploiter"]
 
 
-def test_what_is_learned_after_a_turn_shortens_the_next_one():
+def test_steps_beyond_a_turn_shorten_the_next_one():
     turns = Turns({"main": 100, "exploiter": 100})
     assert learners(turns, ("main", 120), ("main", 160), ("exploiter", 250), ("main", 199), ("main", 200)) == [
         *["exploiter", "exploiter", "main", "main", "exploiter"]

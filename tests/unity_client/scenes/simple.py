@@ -16,8 +16,6 @@ STEP_SIZE = 0.2
 END_REWARD = 1.06
 """For all coordinates at the goal; makes up for what the steps cost."""
 STEP_REWARD = -0.01
-SHOWN_STEPS = 2
-"""With `--memory`, the last step at which the goal is seen."""
 SIZE = 20
 """Of pictures, in pixels."""
 
@@ -108,8 +106,7 @@ class _Agent:
         self._mask = self._draw_mask()
 
     def _say(self, reward: float = 0.0) -> Say:
-        shown = self._goal if not self._options.memory or self._steps <= SHOWN_STEPS else 0.0
-        seen = [_seen(sensor, shown) for sensor in _sensors(self._options)]
+        seen = [_seen(sensor, self._goal) for sensor in _sensors(self._options)]
         return Say(self.behavior, self.id, seen, reward, mask=self._mask)
 
     def _draw_mask(self) -> list[bool]:

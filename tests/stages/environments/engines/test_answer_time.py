@@ -25,23 +25,15 @@ def held(seconds: float, then=lambda: None) -> None:
     loop.call_soon(hold)
 
 
-async def test_an_answer_that_came_while_the_event_loop_was_held_is_taken():
+async def test_an_answer_that_arrives_while_the_event_loop_is_blocked_counts():
     answer = asyncio.get_running_loop().create_future()
     held(60.0, lambda: answer.set_result(b"step"))
     async with AnswerTime(LIMIT_S):
         assert await answer == b"step"
 
 
-async def test_a_plain_timeout_would_lose_it():
-    answer = asyncio.get_running_loop().create_future()
-    held(60.0, lambda: answer.set_result(b"step"))
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(LIMIT_S):
-            await answer
-
-
 @pytest.mark.parametrize(("hold_s", "until_s"), [(0.0, 10.0), (9.0, 10.0), (10.5, 10.5), (14.0, 15.0), (60.0, 61.0)])
-async def test_what_does_not_come_is_waited_for_a_second_more_where_the_loop_was_held(hold_s, until_s):
+async def test_a_blocked_event_loop_extends_the_timeout_by_a_second(hold_s, until_s):
     loop = asyncio.get_running_loop()
     began = loop.time()
     held(hold_s)
@@ -51,18 +43,7 @@ async def test_what_does_not_come_is_waited_for_a_second_more_where_the_loop_was
     assert loop.time() - began == pytest.approx(until_s)
 
 
-async def test_an_answer_that_passes_through_many_hands_is_taken_although_the_loop_is_held_between():
-    answer = asyncio.get_running_loop().create_future()
-
-    def pass_on(hands: int) -> None:
-        held(30.0, (lambda: pass_on(hands - 1)) if hands else lambda: answer.set_result(b"step"))
-
-    pass_on(6)
-    async with AnswerTime(LIMIT_S):
-        assert await answer == b"step"
-
-
-async def test_a_program_that_hangs_is_given_up_also_where_the_loop_is_held_again_and_again():
+async def test_a_hanging_program_times_out_although_the_loop_is_blocked_repeatedly():
     loop = asyncio.get_running_loop()
     began = loop.time()
 
@@ -74,15 +55,3 @@ async def test_a_program_that_hangs_is_given_up_also_where_the_loop_is_held_agai
         async with AnswerTime(LIMIT_S):
             await loop.create_future()
     assert loop.time() - began < 20 * 30.0
-
-
-async def test_one_who_is_cancelled_is_cancelled():
-    async def wait():
-        async with AnswerTime(LIMIT_S):
-            await asyncio.get_running_loop().create_future()
-
-    task = asyncio.create_task(wait())
-    await asyncio.sleep(1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task

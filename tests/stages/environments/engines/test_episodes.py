@@ -38,13 +38,6 @@ def test_an_agent_that_ends_and_begins_in_one_message_has_both_episodes():
     assert begun > first
 
 
-def test_an_ending_of_an_agent_that_never_decided_is_an_episode_of_its_own():
-    episodes = EpisodeTracker()
-    (end, other), fresh, _ = track(episodes, [3], [4])
-    assert fresh == [True, True]
-    assert end != other
-
-
 def test_episodes_know_the_parameters_that_they_began_under():
     episodes = EpisodeTracker()
     track(episodes, [], [1, 2], generation=1)
@@ -52,7 +45,7 @@ def test_episodes_know_the_parameters_that_they_began_under():
     assert generations == [1, 3], "who is not known begins and ends now"
 
 
-def test_when_all_begin_anew_nobody_goes_on():
+def test_clear_starts_new_episodes():
     episodes = EpisodeTracker()
     (before,), _, _ = track(episodes, [], [3])
     episodes.clear()
@@ -69,7 +62,7 @@ messages = st.lists(
 @pytest.mark.lengthy
 @examples(30)
 @given(messages)
-def test_it_counts_as_a_plain_table_would(told):
+def test_episodes_are_those_of_a_plain_table(told):
     episodes, table, newest = EpisodeTracker(), {}, {}
     for ended, deciding in told:
         ids, first, _ = track(episodes, ended, deciding)

@@ -49,36 +49,21 @@ LIMBS = Dict(arm=Box(0, 1, (2,)), leg=Box(0, 1, (2,)))
 AT_RESET = {
     "none": (lambda: None, "its reset() returned a NoneType; expected two values", None),
     "no info": (SEEN, "its reset() returned a ndarray; expected two values", None),
-    "three values": ((SEEN, {}, 0), "its reset() returned 3 values", None),
-    "info is None": ((SEEN, None), "reset() returned a NoneType as info; expected a dict", None),
     "shape": ((SEEN[:2], {}), "observation from reset() has shape (2,), but its space has (3,)", None),
     "ragged": (([1, [2, 3]], {}), "expected an array of shape (3,), as in its space", None),
-    "words": ((["a", "b", "c"], {}), "expected an array of shape (3,)", None),
-    "nothing": ((None, {}), "observation from reset() is None; expected an array", None),
     "lacks a key": (({"arm": SEEN[:2]}, {}), "lacks these keys of its space: 'leg'; it has: 'arm'", LIMBS),
-    "a part": (({"arm": SEEN[:2], "leg": SEEN}, {}), "observation 'leg' from reset() has shape (3,)", LIMBS),
-    "no dict": ((SEEN, {}), "is not in its space Dict", LIMBS),
     "kind of number": ((1.5, {}), "is 1.5, which is not in its space Discrete(4)", Discrete(4)),
     "fractions in bytes": ((SEEN, {}), "is of dtype float32, but its space has uint8", Box(0, 255, (3,), np.uint8)),
 }
 AT_STEP = {
     "four values": ((SEEN, 0.0, False, {}), r"its step\(\) returned 4 values; expected five values.*shimmy"),
-    "nothing": ((), r"its step\(\) returned 0 values; expected five"),
-    "none": (lambda: None, r"its step\(\) returned a NoneType; expected five"),
-    "a list": ([SEEN, 0.0, False, {}], r"its step\(\) returned a list; expected five"),
     "shape": ((SEEN[:2], 0.0, False, False, {}), r"observation from step\(\) has shape \(2,\)"),
     "reward is a word": ((SEEN, "one", False, False, {}), "reward 'one'; expected a number"),
-    "reward is a number in words": ((SEEN, "1.0", False, False, {}), "reward '1.0'; expected a number"),
-    "reward is None": ((SEEN, None, False, False, {}), "reward None; expected a number"),
     "for a vector of rewards": ((SEEN, SEEN, False, False, {}), r"reward array\(\[0., 0., 0.\].*; expected a number"),
-    "flag is None": ((SEEN, 0.0, None, False, {}), "None as `terminated`; expected True or False"),
     "flag is a word": ((SEEN, 0.0, False, "no", {}), "'no' as `truncated`; expected True or False"),
-    "flag is a dict": ((SEEN, 0.0, {}, False, {}), "{} as `terminated`; expected True or False"),
     "flag is a number": ((SEEN, 0.0, 3, False, {}), ".*3.* as `terminated`; expected True or False"),
-    "flags are an array": ((SEEN, 0.0, np.zeros(2, bool), False, {}), "as `terminated`; expected True or False"),
     "info is a list": ((SEEN, 0.0, False, False, []), "step.* returned a list as info; expected a dict"),
     "shape at an end": ((SEEN[:2], 0.0, True, False, {}), r"observation from step\(\) has shape \(2,\)"),
-    "info at an end": ((SEEN, 0.0, True, False, None), "returned a NoneType as info; expected a dict"),
 }
 
 
@@ -89,7 +74,7 @@ def group_of(*envs, wrap=None):
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("mistake", AT_RESET)
-def test_what_a_reset_returns_is_named_with_the_instance(mistake, which):
+def test_a_wrong_result_of_reset_is_named_with_the_instance(mistake, which):
     first, words, space = AT_RESET[mistake]
     group = group_of(*(Told(first if i == which else None, space=space) for i in range(2)))
 
@@ -102,7 +87,7 @@ def test_what_a_reset_returns_is_named_with_the_instance(mistake, which):
 
 @pytest.mark.parametrize(("which", "begins"), [(0, 1), (1, 3)])
 @pytest.mark.parametrize("mistake", AT_STEP)
-def test_what_a_step_returns_is_named_with_the_instance_whenever_it_comes(mistake, which, begins):
+def test_a_wrong_result_of_step_is_named_with_the_instance(mistake, which, begins):
     result, words = AT_STEP[mistake]
     group = group_of(*(Told(result=result if i == which else None, begins=begins) for i in range(2)))
     group.reset(0)
@@ -143,15 +128,7 @@ def test_zero_and_one_stand_for_flags_with_one_warning(flag, caplog):
     assert "as `truncated` (instance 1); expected True or False (wrap it in bool())" in warned
 
 
-def test_numpys_truth_values_are_flags_without_a_word(caplog):
-    group = group_of(*(Told(result=(SEEN, 0.0, np.bool_(True), np.bool_(False), {})) for _ in range(2)))
-    group.reset(0)
-
-    assert group.step(ACTIONS).steps["B"].ended == 2
-    assert not caplog.records
-
-
-def test_infos_of_any_content_do_not_matter():
+def test_infos_may_have_any_content():
     group = group_of(
         Told(result=(SEEN, 0.0, True, False, {"x": 1, "y": [1]})),
         Told(result=(SEEN, 0.0, True, False, {"x": "one", "y": np.zeros((2, 2))})),
@@ -182,28 +159,16 @@ class Clipper(gymnasium.Wrapper):
     [
         ("reset", "its reset.* returned a ndarray"),
         ("four", "its step.* returned 4 values"),
-        ("shape", r"observation from step\(\) has shape \(2,\)"),
-        ("reward", "returned reward 'one'"),
     ],
 )
-def test_what_a_wrapper_returns_is_checked_as_what_an_environment_returns(how, words):
+def test_results_of_wrappers_are_checked(how, words):
     group = group_of(Told(), Told(), wrap=lambda env: Clipper(TimeLimit(env, 10), how))
     with pytest.raises(BrokenEnvironmentError, match=f"Env, instance 0: .*{words}"):
         group.reset(0)
         group.step(ACTIONS)
 
 
-def test_four_values_below_a_wrapper_of_gymnasium_are_named_as_gyms_old_api():
-    group = group_of(Told(result=(SEEN, 0.0, False, {})), Told(), wrap=lambda env: TimeLimit(env, 10))
-    group.reset(0)
-
-    with pytest.raises(
-        BrokenEnvironmentError, match=r"Env, instance 0: its step\(\) raised .*four values are Gym's old API.*shimmy"
-    ):
-        group.step(ACTIONS)
-
-
-def test_an_environment_that_raises_is_not_asked_again():
+def test_an_environment_that_raises_is_not_called_again():
     class Failing(Told):
         asked = 0
 
@@ -268,39 +233,21 @@ def test_a_vector_environment_may_return_the_same_arrays_each_time(mode):
     assert second.rewards.tolist() == [2, 2, 2, 0, 0, 0]
 
 
-def test_a_vector_environment_may_have_no_metadata():
-    envs = Vector()
-    envs.metadata = None
-    assert GymnasiumGroup(envs, "B", "Env").metadata == {}
-
-
 OF_VECTORS = {
     "four": (lambda *told: told[:4], r"its step\(\) returned 4 values; expected 5"),
-    "infos are None": (
-        lambda *told: (*told[:4], None),
-        r"its step\(\) returned 5 values; expected 5, with a dict of infos last",
-    ),
     "shape": (lambda seen, *told: (seen[:, :1], *told), r"has shape \(3, 1\), but its space has \(3, 2\)"),
-    "too few": (lambda seen, *told: (seen[:2], *told), r"has shape \(2, 2\), but its space has \(3, 2\)"),
     "rewards are words": (lambda seen, r, *told: (seen, ["a", "b", "c"], *told), "Env, instance 0: .* reward .*a"),
     "a reward is None": (lambda seen, r, *told: (seen, [1, 2, None], *told), "Env, instance 2: .* reward None"),
-    "rewards are ragged": (
-        lambda seen, r, *told: (seen, [1, [2], 3], *told),
-        "Env: step.* returned rewards that NumPy",
-    ),
-    "rewards are one": (lambda seen, r, *told: (seen, 1.0, *told), r"Env: step.* returned rewards of shape \(\); exp"),
-    "ends are words": (lambda seen, r, e, *told: (seen, r, ["no"] * 3, *told), "Env, instance 0: .*as `terminated`"),
     "ends are one": (
         lambda seen, r, e, *told: (seen, r, False, *told),
         r"Env: step.* returned terminated of shape \(\)",
     ),
-    "cuts are None": (lambda seen, r, e, cuts, infos: (seen, r, e, None, infos), r"returned truncated of shape \(\)"),
     "ends are counts": (lambda seen, r, e, *told: (seen, r, np.arange(3), *told), "Env, instance 2: .*2.* as `term"),
 }
 
 
 @pytest.mark.parametrize("mistake", OF_VECTORS)
-def test_what_a_vector_environment_returns_is_named(mistake):
+def test_a_wrong_result_of_a_vector_environment_is_named(mistake):
     told, words = OF_VECTORS[mistake]
     group = GymnasiumGroup(Vector(told=told), "B", "Env")
     group.reset(0)

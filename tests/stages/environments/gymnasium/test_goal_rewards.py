@@ -62,12 +62,12 @@ def test_the_outermost_wrapper_that_computes_rewards_counts():
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_what_does_not_fit_is_refused_by_name(wrong, said):
+def test_environments_without_goal_rewards_are_refused_by_name(wrong, said):
     with pytest.raises(StageError, match=said):
         rewards_of(**wrong)
 
 
-def test_a_vectorised_environment_has_none_to_ask():
+def test_a_vectorised_environment_is_refused():
     with pytest.raises(StageError, match="needs a single environment to compute rewards"):
         rewards_of(factory="test_goal_rewards:vectorised")
 

@@ -14,7 +14,6 @@ from gymnasium.vector.utils import batch_space
 from headrace.config import EnvironmentSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-from headrace.stages.environments.gymnasium.singles import make_vector
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
 
 MODES = list(AutoresetMode)
@@ -122,7 +121,7 @@ def test_single_environments_receive_parameters_at_each_episode(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_next_lesson_is_taken_with_each_instance_s_next_episode(mode):
+def test_a_lesson_starts_with_each_instance_s_next_episode(mode):
     play = Play(sync(mode), {"p": 1.0})
     play.step()
     play.change({"p": 2.0})
@@ -135,7 +134,7 @@ def test_a_next_lesson_is_taken_with_each_instance_s_next_episode(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_whole_reset_takes_a_next_lesson_at_once_and_the_seed_determines_what_is_drawn(mode):
+def test_a_reset_starts_a_lesson_immediately_and_the_seed_determines_its_values(mode):
     play = Play(sync(mode), {"p": UNIFORM})
     play.step(LENGTH)
     play.change({"p": UNIFORM, "q": 1.0})
@@ -145,19 +144,6 @@ def test_a_whole_reset_takes_a_next_lesson_at_once_and_the_seed_determines_what_
     play.step(2 * LENGTH)
     play.reset(seed=5)
     assert play.deciding == first
-
-
-def test_a_wrapper_round_the_vector_environment_does_not_hinder():
-    envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(sync(AutoresetMode.SAME_STEP))
-    play = Play(envs, {"p": 3.0})
-    play.step(LENGTH)
-    assert set(play.deciding.values()) == {3.0}
-
-
-def test_without_parameters_an_environment_gets_no_options():
-    envs = sync(AutoresetMode.SAME_STEP)
-    GymnasiumGroup(envs, "Walker", "the environment").reset(0)
-    assert [env.options for env in envs.envs] == [None, None]
 
 
 def test_a_vector_environment_with_its_resets_left_to_the_group_receives_parameters_at_each_episode():
@@ -175,7 +161,7 @@ def test_a_vector_environment_with_its_resets_left_to_the_group_receives_paramet
     assert play.parameters.begun.tolist() == [1, 2, 1]
 
 
-def test_a_vector_environment_that_restarts_by_itself_receives_parameters_at_whole_resets_and_a_warning_says_so(caplog):
+def test_a_vector_environment_with_autoreset_receives_parameters_only_at_resets_with_a_warning(caplog):
     play = Play(ToldVector(AutoresetMode.NEXT_STEP), {"p": 1.0})
     assert "starts episodes itself (autoreset mode NEXT_STEP)" in caplog.text
     play.change({"p": 2.0})
@@ -187,7 +173,7 @@ def test_a_vector_environment_that_restarts_by_itself_receives_parameters_at_who
     assert play.parameters.begun.tolist() == [2, 2, 2]
 
 
-def test_environments_in_processes_of_their_own_can_t_be_told_and_that_is_said(caplog):
+def test_environments_in_processes_get_no_parameters_with_a_warning(caplog):
     envs = AsyncVectorEnv([Notified])
     group = GymnasiumGroup(envs, "Walker", "the environment")
     try:
@@ -200,7 +186,7 @@ def test_environments_in_processes_of_their_own_can_t_be_told_and_that_is_said(c
         group.close()
 
 
-def test_where_there_is_a_choice_environments_with_parameters_are_single_ones(caplog):
+def test_environments_with_parameters_are_single_if_possible(caplog):
     settings = EnvironmentSettings(kind="gymnasium", id="CartPole-v1")
     groups = [group_of(settings, "CartPole", 2, environment_parameters=each) for each in (None, {"low": 0.0})]
     parameters = EpisodeParameters()
@@ -215,9 +201,3 @@ def test_where_there_is_a_choice_environments_with_parameters_are_single_ones(ca
     assert steps.observations[0] == pytest.approx(np.full((2, 4), 0.04))
     for group in groups:
         group.close()
-
-
-def test_the_vectorised_implementation_is_taken_all_the_same_if_asked_for():
-    envs = make_vector("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}, "CartPole", singly=True)
-    assert not isinstance(envs, SyncVectorEnv)
-    envs.close()

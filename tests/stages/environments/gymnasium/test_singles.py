@@ -114,28 +114,3 @@ def test_single_environments_give_what_gymnasiums_own_vectorisation_gives(
         for i in np.flatnonzero(over):
             assert data_equivalence(infos["final_obs"][i], told["final_obs"][i], exact=True)
             assert infos["final_info"][i]["left"] == told["final_info"]["left"][i]
-
-
-def test_observations_of_their_own_are_not_copied_before_they_are_batched():
-    class Watched(np.ndarray):
-        copies = 0
-
-        def __deepcopy__(self, memo):
-            Watched.copies += 1
-            return np.array(self)
-
-    class Fresh(gymnasium.Env):
-        observation_space, action_space = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(3, np.float32).view(Watched), {}
-
-        def step(self, action):
-            return np.zeros(3, np.float32).view(Watched), 0.0, False, False, {}
-
-    envs = vectorise(Fresh(), Fresh, 4, "Env")
-    envs.reset()
-    envs.step(np.zeros(4, np.int64))
-    at_first = Watched.copies
-    envs.step(np.zeros(4, np.int64))
-    assert Watched.copies == at_first, "the first step has shown that no instance shares its arrays"

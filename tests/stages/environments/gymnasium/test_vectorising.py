@@ -7,7 +7,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import SyncVectorEnv
 
 from headrace.config import EnvironmentSettings
@@ -35,29 +34,12 @@ class Reusing(gymnasium.Env):
         return self.array, 0.0, True, False, {}
 
 
-def test_final_observations_survive_an_environment_that_writes_over_its_array():
-    envs = vectorise(Reusing(), Reusing, 2, "Reusing")
-    envs.reset()
-
-    first, _, _, _, infos = envs.step(np.zeros(2, np.int64))
-
-    assert [final.tolist() for final in infos["final_obs"]] == [[1], [1]]
-    assert first.tolist() == [[0], [0]]
-
-
 def test_options_reach_each_single_environment():
     envs = make_vector("Pendulum-v1", 2, {"g": 3.5}, "Pendulum")
 
     assert isinstance(envs, SingleEnvs)
     assert [env.unwrapped.g for env in envs.envs] == [3.5, 3.5]  # type: ignore[attr-defined]
     envs.close()
-
-
-def test_options_reach_a_vectorised_implementation():
-    envs = make_vector("CartPole-v1", 2, {"max_episode_steps": 7}, "CartPole")
-
-    assert isinstance(envs, CartPoleVectorEnv)
-    assert envs.max_episode_steps == 7
 
 
 def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
@@ -129,7 +111,7 @@ def five(env):
     return 5
 
 
-def test_wrappers_go_round_each_single_environment_the_innermost_first():
+def test_wrappers_wrap_each_single_environment_the_innermost_first():
     wrap = wrap_of((Shifted, {"scale": 3}), (Scaled, {"scale": 10}))
     made = {
         "registered": make_vector("CartPole-v1", 2, {}, "CartPole", wrap),
@@ -155,7 +137,7 @@ def test_a_wrapper_that_gives_no_environment_is_reported():
         make_vector("CartPole-v1", 2, {}, "Env", wrap_of((five, {})))
 
 
-def test_wrappers_do_not_go_round_vectorised_implementations():
+def test_wrappers_of_vectorised_implementations_are_refused():
     wrap = wrap_of((Scaled, {"scale": 1}))
     with pytest.raises(StageError, match="and vectorization_mode 'vector_entry_point' has no single environments"):
         make_vector("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}, "Env", wrap)
@@ -202,14 +184,4 @@ def test_atari_comes_as_stacked_grey_frames_by_its_own_vectorised_implementation
 
     assert not isinstance(envs, SingleEnvs)
     assert envs.single_observation_space.shape == (4, 84, 84)
-    envs.close()
-
-
-@pytest.mark.lengthy
-def test_atari_comes_as_coloured_pictures_if_it_is_not_to_be_vectorised():
-    pytest.importorskip("ale_py")
-
-    envs = make_vector("ALE/Pong-v5", 2, {"vectorization_mode": "sync"}, "Pong")
-
-    assert envs.single_observation_space.shape == (210, 160, 3)
     envs.close()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from gymnasium import spaces
 
 from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.pettingzoo.group import BehaviorSpaces, check_names
 from headrace.stages.environments.pettingzoo.instances import TimeStep
-from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 BOARD = spaces.Box(0, 1, (3, 3, 2), np.int8)
 
@@ -31,7 +29,7 @@ def masked(width, action, inner=BOARD):
     return spaces.Dict({"observation": inner, "action_mask": spaces.Box(0, 1, (width,), np.int8)}), action
 
 
-def test_the_mask_beside_the_observation_becomes_ours():
+def test_the_mask_next_to_the_observation_is_used():
     observation, action = masked(9, spaces.Discrete(9))
     four = behavior_spaces(observation, action, {"observation": ObservationSettings(kind="vector")})
     spec = four.spec("Four?team=1")
@@ -58,7 +56,7 @@ def test_masks_of_several_branches_stand_side_by_side_or_one_by_one():
     np.testing.assert_array_equal(masks, np.array([[1, 0, 1, 1, 0]] * 2, np.bool_))
 
 
-def test_an_agent_without_a_mask_may_do_everything():
+def test_an_agent_without_a_mask_may_choose_everything():
     plain = behavior_spaces(BOARD, spaces.Discrete(3))
     plain.expect_masks({"action_mask": [1, 1, 1]})
     seen = np.zeros((3, 3, 2), np.int8)
@@ -66,24 +64,6 @@ def test_an_agent_without_a_mask_may_do_everything():
     masks = plain.masks([step(seen, {"action_mask": [0, 1, 0]}), step(seen)], who)
 
     np.testing.assert_array_equal(masks, [[False, True, False], [True, True, True]])
-
-
-def test_a_mask_that_comes_once_the_policy_is_made_without_masks_is_reported():
-    plain = behavior_spaces(BOARD, spaces.Discrete(3))
-    plain.expect_masks({})
-
-    assert plain.masks([step(None)], who) is None
-    with pytest.raises(StageError, match=r"Zoo: the infos now contain action_mask, .*\['action_mask'\] from reset"):
-        plain.masks([step(None), step(None, {"action_mask": [0, 1, 0]})], who)
-
-
-def test_a_mask_that_can_not_be_obeyed_is_reported_with_its_agent():
-    plain = behavior_spaces(BOARD, spaces.Discrete(3))
-    plain.expect_masks({"action_mask": [1, 1]})
-    seen = [step(None), step(None, {"action_mask": np.array([1, 1])})]
-
-    with pytest.raises(BrokenEnvironmentError, match=r"^Zoo, b: info\['action_mask'\] has shape \(2,\)"):
-        plain.masks(seen, who)
 
 
 def batch(continuous, discrete):
@@ -105,15 +85,6 @@ def test_actions_come_one_by_one():
     assert (int(choice), float(value[0])) == (1, 0.25)
 
 
-def test_the_number_of_agents_may_differ_from_tick_to_tick():
-    arm = behavior_spaces(BOARD, spaces.Box(-2, 2, (1,)))
-
-    for count in (3, 1, 5):
-        actions = arm.actions(batch(np.full((count, 1), 0.5), np.zeros((count, 0))), count)
-        np.testing.assert_allclose(actions, np.ones((count, 1)))
-        assert all(spaces.Box(-2, 2, (1,)).contains(action) for action in actions)
-
-
 def test_settings_are_for_the_behaviours_that_have_such_observations():
     nested = spaces.Dict({"state": spaces.Dict({"place": BOARD}), "action_mask": spaces.MultiBinary(3)})
     said = {"state.place": ObservationSettings(kind="vector"), "observation": ObservationSettings(kind="image")}
@@ -123,10 +94,3 @@ def test_settings_are_for_the_behaviours_that_have_such_observations():
     (place,) = behavior_spaces(nested, spaces.Discrete(3), said).spec("A").observations
     (board,) = behavior_spaces(BOARD, spaces.Discrete(3), said).spec("B").observations
     assert [(o.name, o.kind) for o in (place, board)] == [("state.place", "vector"), ("observation", "image")]
-
-
-def test_settings_that_are_about_nobodys_observations_are_reported():
-    nested = spaces.Dict({"place": BOARD, "action_mask": spaces.MultiBinary(3)})
-
-    with pytest.raises(StageError, match="no agent has an observation 'action_mask'; available: place, observation"):
-        check_names({"action_mask": ObservationSettings()}, [nested, BOARD], "Zoo")

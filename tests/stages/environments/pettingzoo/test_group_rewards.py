@@ -95,26 +95,20 @@ def told(group, ticks):
 
 
 @pytest.mark.parametrize("books", [True, False])
-def test_what_a_move_brings_a_mate_comes_with_the_movers_next_row(books):
+def test_a_teammate_s_reward_is_in_the_mover_s_next_row(books):
     rows = told(group_of({"a": [{"a": -0.5, "b": 1.0}] * 9, "b": [{}] * 9}, books=books), 4)
 
     # b's first reward came before its first move; its later ones are its own, and the costs are its mate's.
     assert rows == {0: [(0, 0), (-0.5, 1.0), (-0.5, 1.0)], 1: [(0, 0), (1.0, -0.5)]}
 
 
-def test_rewards_of_a_mate_that_waits_go_to_an_agent_that_dies_before_its_turn():
+def test_an_agent_that_dies_gets_the_rewards_of_waiting_teammates():
     moves = {"a": [{"c": 5.0}], "b": [{}] * 9, "c": [{}] * 9}
 
     assert told(group_of(moves), 1)[0] == [(0, 0), (0, 5.0)]
 
 
-def test_without_such_books_a_reward_comes_with_the_agent_s_turn():
-    moves = {"a": [{"c": 5.0}] * 2, "b": [{}] * 9, "c": [{}] * 9}
-
-    assert told(group_of(moves, books=False), 3)[0] == [(0, 0), (0, 5.0)]
-
-
-def test_what_a_mate_received_with_its_death_counts_and_nothing_counts_twice():
+def test_a_teammate_s_last_reward_counts_once():
     moves = {"a": [{}] * 9, "b": [{"b": 3.0}], "c": [{"a": 0.5}] * 9}
     rows = told(group_of(moves), 5)
 
@@ -131,36 +125,6 @@ def test_other_teams_rewards_are_not_shared():
     assert rows[0] == [(0, 0), (0, 1.0), (0, 1.0)]
     assert [own for own, _ in rows[5]] == [0, 7.0]
     assert all(np.isnan(of_group) for _, of_group in rows[5]), "who is in no group has no group's reward"
-
-
-def test_each_episode_begins_with_nothing():
-    rows = told(group_of({"a": [{"b": 1.0}] * 2, "b": [{}] * 2}), 6)
-
-    assert rows[0] == [(0, 0), (0, 1.0), (0, 1.0), (0, 0), (0, 1.0)]
-
-
-def test_an_agent_that_joins_later_shares_from_the_first_reward_on():
-    class Late(Gifts):
-        """Has no possible agents; b comes with a's first move."""
-
-        def __init__(self, moves):
-            super().__init__(moves)
-            del self.possible_agents
-
-        def reset(self, seed=None, options=None):
-            self.possible_agents = ["a"]
-            super().reset(seed, options)
-            del self.possible_agents
-
-        def step(self, action):
-            if "b" not in self.agents:
-                self.agents.append("b")
-                self.received["b"], self.moved["b"], self.infos["b"] = 0.0, 0, {}
-            super().step(action)
-
-    group = PettingZooGroup([instance_of(Late({"a": [{"b": 1.0}] * 9, "b": [{}] * 9}), "Zoo")], "Team", "Zoo", ALL)
-
-    assert told(group, 2)[0] == [(0, 0), (0, 1.0)]
 
 
 GIFT = st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3).map(float), max_size=3)

@@ -53,11 +53,10 @@ def maker(env_id, folder, api="auto"):
         ("meadow_v2", "auto", Crowd),
         ("meadow_v2", "parallel", Crowd),
         ("meadow_v2", "aec", Counting),
-        ("checkers_v1", "auto", Counting),
         ("zoo_package.meadow_v3", "auto", Crowd),
     ],
 )
-def test_a_module_makes_it_by_the_api_that_is_wanted(folder, env_id, api, expected):
+def test_a_module_makes_an_environment_of_the_requested_api(folder, env_id, api, expected):
     assert isinstance(maker(env_id, folder, api)(), expected)
 
 
@@ -66,16 +65,15 @@ def test_a_module_makes_it_by_the_api_that_is_wanted(folder, env_id, api, expect
     [
         ("nothing_v1", r"module 'nothing_v1' has neither parallel_env\(\) nor env\(\), so it is not a PettingZoo"),
         ("meadow_v3", r"no module named 'meadow_v3' .* did you mean 'meadow_v2'\?"),
-        ("zoo_package.meadow_v2", r"; did you mean 'zoo_package\.meadow_v3'\?"),
         ("needy_v1", r"importing 'needy_v1' raised ModuleNotFoundError: No module named 'pygame_of_old'"),
     ],
 )
-def test_a_module_that_is_none_is_reported(folder, env_id, message):
+def test_an_invalid_module_is_reported(folder, env_id, message):
     with pytest.raises(LoadError, match=message):
         maker(env_id, folder)
 
 
-def test_an_api_that_it_does_not_have_is_reported(folder):
+def test_a_missing_api_is_reported(folder):
     with pytest.raises(
         StageError, match=r"environment\.api: it has no parallel_env\(\); use 'aec', or leave environment\.api out"
     ):
@@ -126,15 +124,6 @@ def test_a_name_with_a_slash_is_looked_up_in_pettingzoos_registry(monkeypatch):
         maker("family/checkers-v1", None, "parallel")
 
 
-def test_a_pettingzoo_without_a_registry_wants_modules(monkeypatch):
-    del registry(monkeypatch).spec
-
-    with pytest.raises(
-        StageError, match=r"install 1\.27 or newer .*, or name the module: pettingzoo\.classic\.chess_v6"
-    ):
-        maker("classic/chess_v6", None)
-
-
 def test_packages_that_a_registered_environment_needs_are_reported(monkeypatch):
     def needs(**options):
         raise ImportError("install chess")
@@ -156,7 +145,7 @@ def test_instances_are_of_their_api():
     assert crowd.env is not other.env
 
 
-def test_what_was_made_is_closed_if_another_one_fails():
+def test_environments_are_closed_if_a_later_one_fails():
     def failing():
         raise OSError("no licence")
 
@@ -172,7 +161,7 @@ def test_the_same_environment_twice_is_reported():
         make_instances(env, lambda: env, 2, "auto", "Zoo", None)
 
 
-def test_something_else_is_reported():
+def test_objects_that_are_no_environments_are_reported():
     with pytest.raises(LoadError, match=r"Zoo returned an int; expected a pettingzoo\.ParallelEnv, an AECEnv"):
         make_instances(5, lambda: 5, 1, "auto", "Zoo", None)
     assert api_of(5) is None
@@ -181,7 +170,7 @@ def test_something_else_is_reported():
 @pytest.mark.parametrize(
     ("env", "api", "convert"), [(Counting(), "parallel", "aec_to_parallel"), (Crowd(TWO), "aec", "parallel_to_aec")]
 )
-def test_another_api_than_was_asked_for_is_reported_with_the_way_to_change_it(env, api, convert):
+def test_the_wrong_api_is_reported_with_the_conversion(env, api, convert):
     with pytest.raises(StageError, match=rf"environment\.api: its API is .*, not '{api}'.*conversions:{convert}"):
         make_instances(env, lambda: env, 1, api, "Zoo", None)
 
@@ -207,7 +196,7 @@ def fails(env):
     return 1 / 0
 
 
-def test_wrappers_go_round_each_the_innermost_first():
+def test_wrappers_wrap_each_environment_the_innermost_first():
     wrap = wrap_of(("Doubled", {}), ("Doubled", {"times": 5.0}))
 
     instances = make_instances(Crowd({"a": (0, 2, 1.0)}), lambda: Crowd({"a": (0, 2, 3.0)}), 2, "auto", "Zoo", wrap)
@@ -222,6 +211,6 @@ def test_wrappers_go_round_each_the_innermost_first():
         ("fails", "'.*:fails' with {} raised ZeroDivision"),
     ],
 )
-def test_wrappers_that_are_none_are_reported(wrapper, message):
+def test_invalid_wrappers_are_reported(wrapper, message):
     with pytest.raises(StageError, match=message):
         wrap_of((wrapper, {}))(Crowd(TWO))

@@ -99,16 +99,6 @@ def test_connect_four_is_the_same_game_as_the_built_in_one():
     theirs.close()
 
 
-def test_rock_paper_scissors_goes_by_both_apis():
-    pytest.importorskip("pygame")
-    for api in ("parallel", "aec"):
-        outcomes = []
-        for result in play(group_of("classic/rps_v2", 3, api=api, options={"max_cycles": 3}), 40):
-            outcomes += result.games.outcomes.sum(axis=1).tolist() if result.games is not None else []
-        assert len(outcomes) > 9
-        assert set(outcomes) == {1.0}, "what one team wins, the other loses"
-
-
 def test_tag_has_two_behaviours_with_observations_of_their_own():
     pytest.importorskip("mpe2")
     group = group_of("mpe2.simple_tag_v3", 3, behaviors=TAG, options={"max_cycles": 5})

@@ -46,7 +46,7 @@ def play(group, ticks):
     [(lambda: Crowd({"a": (0, 2, 0.0), "b": (0, 2, 0.0)}), 2), (lambda: Counting(target=2, masks=""), 2)],
     ids=["parallel", "by turns"],
 )
-def test_every_episode_of_every_instance_gets_values_of_its_own(make, ticks):
+def test_every_episode_of_every_instance_gets_its_own_values(make, ticks):
     envs = [make(), make()]
     group = group_of(*envs)
     told(group, {"mass": UNIFORM, "gravity": 9.5})
@@ -57,7 +57,7 @@ def test_every_episode_of_every_instance_gets_values_of_its_own(make, ticks):
     assert len({options["mass"] for options in heard}) == 4
 
 
-def test_an_episode_under_way_is_not_told_of_a_change():
+def test_a_change_applies_from_the_next_episode():
     env = Crowd({"a": (0, 2, 0.0), "b": (0, 2, 0.0)})
     group = group_of(env)
     parameters = told(group, {"p": 1.0})
@@ -68,13 +68,3 @@ def test_an_episode_under_way_is_not_told_of_a_change():
     play(group, 2)
     assert env.options[1:] == [{"p": 2.0}] * 2
     assert parameters.begun.tolist() == [1]
-
-
-def test_without_parameters_reset_gets_no_options():
-    class OldFashioned(Crowd):
-        def reset(self, seed=None):  # type: ignore[override]  # as environments had it before there were options
-            return super().reset(seed)
-
-    env = OldFashioned({"a": (0, 2, 0.0)})
-    play(group_of(env), 2)
-    assert env.options == [None, None]

@@ -190,13 +190,13 @@ def test_any_decision_is_an_action_of_the_composed_space(seed, n):
 
 
 @pytest.mark.parametrize("space", [spaces.Text(3), spaces.Tuple([spaces.Discrete(2), spaces.Text(3)])])
-def test_actions_that_can_not_be_decided_are_refused(space):
+def test_unsupported_action_spaces_are_refused(space):
     with pytest.raises(
         StageError, match=r"Env: a policy can't choose actions in a Text space; .*environment\.wrappers"
     ):
         action_mapping(space, 2, "Env")
 
 
-def test_an_action_space_without_anything_to_decide_is_refused():
+def test_an_empty_action_space_is_refused():
     with pytest.raises(StageError, match="Env: its action space has no actions"):
         action_mapping(spaces.Dict({}), 2, "Env")

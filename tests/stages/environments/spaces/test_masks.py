@@ -24,30 +24,20 @@ NESTED = spaces.Dict({"arm": spaces.Dict({"grip": spaces.Discrete(2), "turn": sp
 ONE = [
     (spaces.Discrete(3, start=5), [1, 0, 1], [1, 0, 1]),
     (spaces.Discrete(3), [[1, 0, 1]], [1, 0, 1]),
-    (spaces.Discrete(3), (1, 0, 1), [1, 0, 1]),
-    (spaces.Discrete(3), ([1, 0, 1],), [1, 0, 1]),
     (spaces.Discrete(3), None, [1, 1, 1]),
     (TWO_AND_THREE, [0, 1, 1, 0, 1], [0, 1, 1, 0, 1]),
     (TWO_AND_THREE, [[0, 1, 0], [1, 0, 1]], [0, 1, 1, 0, 1]),
-    (TWO_AND_THREE, [[0, 1, 1], [1, 0, 1]], [0, 1, 1, 0, 1]),
     (TWO_AND_THREE, ([0, 1], [1, 0, 1]), [0, 1, 1, 0, 1]),
     (TWO_AND_THREE, ([0, 1], None), [0, 1, 1, 1, 1]),
-    (spaces.MultiDiscrete([2, 2]), ([0, 1], [1, 0]), [0, 1, 1, 0]),
     (GRID, [0, 1, 1, 0, 0, 1, 0, 0, 1], [0, 1, 1, 0, 0, 1, 0, 0, 1]),
     (GRID, (([0, 1], [1, 0, 0]), ([1, 0], [0, 1])), [0, 1, 1, 0, 0, 1, 0, 0, 1]),
-    (GRID, [[[0, 1, 0], [1, 0, 0]], [[1, 0, 0], [0, 1, 0]]], [0, 1, 1, 0, 0, 1, 0, 0, 1]),
-    (GRID, ([0, 1], [1, 0, 0], [1, 0], [0, 1]), [0, 1, 1, 0, 0, 1, 0, 0, 1]),
     (GRID, ([0, 1], None, [1, 0], None), [0, 1, 1, 1, 1, 1, 0, 1, 1]),
     (FLAGS, [0, 1, 1, 0], [0, 1, 1, 0]),
     (FLAGS, [[0, 1], [1, 0]], [0, 1, 1, 0]),
-    (FLAGS, ([0, 1], [1, 0]), [0, 1, 1, 0]),
     (BODY, [0, 1, 1, 0, 1, 1, 0], [0, 1, 1, 0, 1, 1, 0]),
     (BODY, {"hand": [0, 1, 1, 0, 1], "leg": None, "walk": [1, 0]}, [0, 1, 1, 0, 1, 1, 0]),
-    (BODY, {"hand": ([0, 1], [1, 0, 1])}, [0, 1, 1, 0, 1, 1, 1]),
     (BODY, {"walk": [1, 0]}, [1, 1, 1, 1, 1, 1, 0]),
-    (BODY, {}, [1] * 7),
     (BODY, ([0, 1], [1, 0, 1], [1, 0]), [0, 1, 1, 0, 1, 1, 0]),
-    (BODY, [[0, 1, 0], [1, 0, 1], [1, 0, 0]], [0, 1, 1, 0, 1, 1, 0]),
     (PAIR, (None, [1, 0, 0], [0, 1, 1, 0]), [1, 0, 0, 0, 1, 1, 0]),
     (PAIR, ([1, 0, 0], [0, 1], [1, 0]), [1, 0, 0, 0, 1, 1, 0]),
     (NESTED, {"arm": {"grip": [1, 0], "turn": None}, "flags": [0, 1, 1, 1]}, [1, 0, 0, 1, 1, 1]),
@@ -98,7 +88,6 @@ def test_masks_that_gymnasium_has_batched_are_the_same_columns(space, mask, colu
     ("space", "batch", "columns"),
     [
         (TWO_AND_THREE, ([[0, 1], [1, 1]], [[1, 0, 0], [0, 0, 1]]), [[0, 1, 1, 0, 0], [1, 1, 0, 0, 1]]),
-        (TWO_AND_THREE, [[[0, 1, 0], [1, 0, 0]], [[1, 1, 0], [0, 0, 1]]], [[0, 1, 1, 0, 0], [1, 1, 0, 0, 1]]),
         (BODY, {"walk": [[1, 0], [0, 1]]}, [[1] * 5 + [1, 0], [1] * 5 + [0, 1]]),
         (PAIR, (None, None, [[0, 2], [1, 2]]), [[1, 1, 1, 1, 0, 1, 1], [1, 1, 1, 0, 1, 1, 1]]),
         (FLAGS, [[0, 2], [1, 2]], [[1, 0, 1, 1], [0, 1, 1, 1]]),
@@ -125,7 +114,7 @@ def test_a_multi_binary_obeys_what_its_own_sample_takes(size):
     seed=st.integers(0, 99),
     data=st.data(),
 )
-def test_any_mask_in_any_form_is_what_it_was(sizes, n, seed, data):
+def test_a_mask_is_read_back_from_every_form(sizes, n, seed, data):
     """Masks [n, choices] written as rows, padded rows and tuples are read back."""
     random = np.random.default_rng(seed)
     masks = random.random((n, sum(sizes))) < 0.5
@@ -142,33 +131,20 @@ def test_any_mask_in_any_form_is_what_it_was(sizes, n, seed, data):
 
 WRONG = [
     (spaces.Discrete(3), np.ones(4), r"^has shape \(4,\); expected 1 for each allowed choice .*: 3$"),
-    (spaces.Discrete(3), np.ones(1), r"^has shape \(1,\); .*: 3$"),
-    (spaces.Discrete(3), np.ones((3, 3)), r"^has shape \(3, 3\)"),
-    (spaces.Discrete(3), np.array(1), r"^has shape \(\)"),
     (spaces.Discrete(3), "all", r"^is str 'all'; expected"),
-    (spaces.Discrete(3), [1, None, 1], r"^is a list of 3: \[1, None, 1\]; expected"),
     (spaces.Discrete(3), np.array([0, -np.inf, 0]), r"^has -inf at index 1, as in a mask that is added to logits; .*== 0"),
-    (spaces.Discrete(3), np.array([0, 0, -1e9]), r"^has -1000000000.0 at index 2, as in a mask that is added"),
     (spaces.Discrete(3), np.array([0.2, 0.8, 0]), r"^has 0.2 at index 0; expected 1 for each allowed choice"),
-    (spaces.Discrete(3), np.array([1, 2, 0]), r"^has 2 at index 1; expected 1 for each allowed choice"),
-    (spaces.Discrete(3), np.array([1, np.nan, 0]), r"^has nan at index 1"),
     (spaces.Discrete(3), np.zeros(3, np.int8), r"^forbids all 3 choices; expected at least one 1, which means allowed"),
     (TWO_AND_THREE, np.array([1, 0, 0, 0, 0]), r"^forbids all 3 choices of branch 1; expected"),
-    (TWO_AND_THREE, np.ones((3, 2)), r"^has shape \(3, 2\); expected .*: 5 \(2 \+ 3\)$"),
     (TWO_AND_THREE, (np.ones(2), np.ones(4)), r"^\[1\] has shape \(4,\)"),
-    (TWO_AND_THREE, (np.ones(2),), r"^has shape \(1, 2\)"),
     (TWO_AND_THREE, {"a": np.ones(2)}, "^is a map, but the space is .*, not a Dict"),
-    (spaces.MultiDiscrete([5, 5]), np.ones((5, 5)), r"^has shape \(5, 5\); expected .*: 10 \(5 \+ 5\)$"),
     (FLAGS, np.array([0, 3]), r"^has 3 at index 1; expected 0 for each flag that must be 0"),
     (FLAGS, np.array([True, False]), "^has a boolean for each flag of MultiBinary.* is ambiguous: .*: 4 .*: 2$"),
-    (FLAGS, np.ones(3), r"^has shape \(3,\); .*: 4 \(2 \+ 2\), or 0 for each flag that .*: 2$"),
     (BODY, {"wing": np.ones(2)}, (
         "^has the key 'wing', which the action space does not have; its keys are: 'hand', 'leg', 'walk'$"
     )),
     (BODY, {"leg": np.ones(1)}, r"^\['leg'\] is for Box\(.*\), which can't be masked"),
     (BODY, {"hand": np.ones(4)}, r"^\['hand'\] has shape \(4,\)"),
-    (PAIR, (np.ones(1), None, None), r"^\[0\] has shape \(1,\)"),
-    (NESTED, {"arm": {"grip": np.ones(3)}}, r"^\['arm'\]\['grip'\] has shape \(3,\)"),
     (spaces.Box(-1, 1, (2,)), np.ones(2), r"^is for Box\(.*\), which can't be masked; expected a mask of"),
 ]  # fmt: skip
 
@@ -183,12 +159,7 @@ def test_a_mask_that_can_not_be_obeyed_is_named_with_its_row(space, mask, words)
     assert third.value.row == 2
 
 
-def test_masks_of_another_number_of_agents_are_named():
-    with pytest.raises(MaskError, match=r"has shape \(3, 2\), for 2 agents; expected"):
-        reader_of(spaces.Discrete(2)).read(np.ones((3, 2)), 2)
-
-
-def test_only_who_decides_has_to_have_a_choice():
+def test_only_deciding_agents_need_a_choice():
     masks = np.array([[0, 0], [0, 1]])
     reader = reader_of(spaces.Discrete(2))
 
@@ -210,7 +181,7 @@ def test_branches_without_a_space_have_masks_by_their_names_too():
 
 
 @pytest.mark.parametrize("stated", [True, False])
-def test_who_asks_a_policy_may_leave_out_for_how_long_actions_are_held(stated):
+def test_masks_for_a_policy_may_omit_the_learned_repeat(stated):
     plain = plain_spaces(own_space(spaces.Box(0, 1)), own_space(TWO_AND_THREE)) if stated else None
     actions = ActionSpec(0, (2, 3, 2), masked=True)
     reader = MaskReader.of_policy(BehaviorSpec("B", (), actions, action_repeat="learned", spaces=plain))
@@ -234,7 +205,7 @@ def who(row):
     return "Env" if row is None else f"Env, instance {row}"
 
 
-def test_a_mask_in_both_places_counts_twice():
+def test_masks_in_observation_and_info_are_combined():
     masks = masks_of(spaces.Discrete(3), observed=True)
 
     found = masks.read(2, np.array([[1, 1, 0], [1, 1, 1]]), [np.array([0, 1, 1]), None], who)
@@ -252,7 +223,7 @@ def test_a_mask_that_comes_once_the_policy_is_made_without_masks_is_an_error():
         masks.read(2, None, [None, np.ones(3)], who)
 
 
-def test_a_mask_where_nothing_is_chosen_is_an_error():
+def test_a_mask_for_continuous_actions_is_an_error():
     masks = masks_of(spaces.Box(-1, 1))
     masks.expect({"action_mask": [1]})
     assert not masks.masked
@@ -277,10 +248,3 @@ def test_a_mask_under_another_name_is_warned_about_once(key, caplog):
     assert not masks.masked
     (message,) = caplog.messages
     assert message.startswith(f"Env: it has {key!r}, which Headrace ignores; put action masks into the infos")
-
-
-@pytest.mark.parametrize("info", [{}, {"speed": 1, "masked_ball": 2}, {"action_mask": None, "legal_moves": []}])
-def test_other_infos_are_not_warned_about(info, caplog):
-    masks_of(spaces.Discrete(2)).expect(info)
-    masks_of(spaces.Box(-1, 1)).expect({"action_masks": []})
-    assert not caplog.messages

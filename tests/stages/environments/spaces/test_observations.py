@@ -60,10 +60,8 @@ def pixels(*shape, low=0, high=255):
     [
         (np.float64, "float64"),
         (np.int64, "float64"),
-        (np.uint32, "float64"),
         (np.float16, "float32"),
         (np.float32, "float32"),
-        (np.int16, "int16"),
         (np.uint8, "uint8"),
     ],
 )
@@ -75,7 +73,7 @@ def test_exact_vectors_are_float64_where_float32_would_round_them(dtype, kept):
     assert (values.dtype, values.tolist()) == (np.dtype(kept), [[1, 2, 99]])
 
 
-def test_exact_is_about_vectors_alone_wherever_they_stand():
+def test_exact_applies_only_to_vectors():
     space = spaces.Dict(
         clock=spaces.Box(0, np.inf, (), np.float64),
         nested=spaces.Tuple([spaces.Box(-1, 1, (2, 2), np.float64), spaces.Discrete(3)]),
@@ -113,16 +111,6 @@ def test_floats_become_float32_and_other_numbers_keep_their_dtype(dtype, kept):
     assert (part.spec.shape, part.spec.dtype) == ((3,), kept)
     assert extracted.dtype == kept
     assert extracted.tolist() == [[1, 2, 3], [4, 5, 6]]
-
-
-def test_an_extracted_observation_is_a_copy_also_where_the_dtype_is_right():
-    (part,) = observation_parts(spaces.Box(0, 1, (2,)), "Env")
-    batch = np.zeros((3, 2), np.float32)
-
-    extracted = part.extract(batch)
-    batch[:] = 1
-
-    assert not extracted.any()
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3), (2, 1, 2, 2)])
@@ -166,18 +154,12 @@ def test_multi_binary_observations_become_numbers():
 @pytest.mark.parametrize(
     ("shape", "last"),
     [
-        ((3, 84, 84), False),
         ((84, 84, 3), True),
         ((4, 84, 84), False),  # stacked grey frames
-        ((96, 64, 1), True),
-        ((5, 5, 5), False),  # the first of equal dimensions
-        ((7, 7, 3), True),
+        # the first of equal dimensions
         ((8, 8, 111), True),
-        ((111, 8, 8), False),
         ((64, 3, 64), True),
         ((8, 111, 8), False),
-        ((210, 160, 3), True),
-        ((3, 210, 160), False),
     ],
 )
 def test_an_images_channels_stand_beside_two_equal_dimensions_or_are_the_smallest(shape, last):
@@ -193,17 +175,10 @@ def test_an_images_channels_stand_beside_two_equal_dimensions_or_are_the_smalles
 
 
 @pytest.mark.parametrize(("channels", "last"), [("first", False), ("last", True)])
-def test_where_channels_are_can_be_said(channels, last):
+def test_the_position_of_channels_can_be_set(channels, last):
     (spec,) = specs_of(pixels(8, 4, 64), observation={"channels": channels})
 
     assert (spec.shape, spec.channels_last) == ((8, 4, 64), last)
-
-
-def test_images_of_floats_become_float32_and_are_not_scaled():
-    (part,) = observation_parts(spaces.Box(-2, 2, (3, 20, 20), np.float64), "Env")
-
-    assert part.spec.dtype == "float32"
-    assert part.extract(np.full((1, 3, 20, 20), 1.5)).dtype == np.float32
 
 
 def test_a_picture_without_colours_gets_a_channel():
@@ -215,7 +190,7 @@ def test_a_picture_without_colours_gets_a_channel():
 
 
 @pytest.mark.parametrize("space", [pixels(15, 20), pixels(16, 20, high=3), spaces.Box(0, 255, (16, 20), np.float32)])
-def test_a_matrix_that_looks_like_no_picture_is_a_vector_unless_it_is_said_to_be_one(space):
+def test_a_matrix_that_is_not_of_bytes_is_a_vector_by_default(space):
     (plain,), (image,) = specs_of(space), specs_of(space, observation="image")
 
     assert plain.shape == (np.prod(space.shape),)
@@ -223,7 +198,7 @@ def test_a_matrix_that_looks_like_no_picture_is_a_vector_unless_it_is_said_to_be
 
 
 @pytest.mark.parametrize("colours", ["first", "last"])
-def test_stacked_frames_lend_their_channels_to_one_image(colours):
+def test_the_channels_of_stacked_frames_form_one_image(colours):
     shape = (4, 3, 20, 22) if colours == "first" else (4, 20, 22, 3)
     (part,) = observation_parts(pixels(*shape), "Env")
     batch = np.random.default_rng(0).integers(0, 256, (2, *shape)).astype(np.uint8)
@@ -282,23 +257,6 @@ def test_every_part_gets_its_own_values(seed, k):
         assert (extracted["hands.1"][i] == item["hands"][1].ravel()).all()
         assert extracted["state.gear"][i].argmax() == item["state"]["gear"]
         assert (extracted["state.position"][i] == item["state"]["position"]).all()
-
-
-def test_rows_of_a_composed_batch_can_be_taken():
-    items = [ROBOT.sample() for _ in range(4)]
-    chosen = np.array([3, 1])
-
-    rows = take_rows(ROBOT, batched(ROBOT, items), chosen)
-
-    for part in observation_parts(ROBOT, "Env"):
-        assert (part.extract(rows) == part.extract(batched(ROBOT, items))[chosen]).all()
-
-
-def test_keys_of_any_type_are_named_by_their_text():
-    numbered = spaces.Dict([(5, spaces.Box(-1, 1, (2,)))])  # type: ignore[list-item]  # the library takes any key
-    (spec,) = specs_of(numbered, **{"5": "goal"})
-
-    assert (spec.name, spec.goal) == ("5", True)
 
 
 # Sets.
@@ -372,24 +330,12 @@ REACH = spaces.Dict(
 )
 
 
-def test_a_desired_goal_is_a_goal_unless_it_is_said_to_be_a_mere_vector():
+def test_a_desired_goal_is_a_goal_by_default():
     by_itself = {spec.name: spec.goal for spec in specs_of(REACH)}
     as_said = {spec.name: spec.goal for spec in specs_of(REACH, desired_goal="vector", achieved_goal="goal")}
 
     assert by_itself == {"achieved_goal": False, "desired_goal": True, "observation": False}
     assert as_said == {"achieved_goal": True, "desired_goal": False, "observation": False}
-
-
-def test_only_a_vector_on_the_outside_is_a_goal_by_its_name():
-    picture = spaces.Dict(desired_goal=pixels(20, 20, 3))
-    inside = spaces.Dict(robot=REACH)
-
-    assert not any(spec.goal for spec in (*specs_of(picture), *specs_of(inside)))
-    assert specs_of(picture, desired_goal="goal")[0].goal
-
-
-def test_a_one_hot_observation_can_be_a_goal():
-    assert specs_of(spaces.Discrete(4), observation="goal")[0].goal
 
 
 # Mistakes.
@@ -400,10 +346,7 @@ def test_a_one_hot_observation_can_be_a_goal():
     [
         ({"camra": "image"}, r"environment\.observations: it has no observation 'camra'; did you mean 'camera'\?"),
         ({"x": "goal"}, r"it has no observation 'x'; available: camera, hands\.0, hands\.1, state\.gear, state\.pos"),
-        ({"state": "vector"}, r"it has no observation 'state'; did you mean 'state\.gear'\?"),
         ({"camera": "set"}, r"environment\.observations\.camera: Box\(.* can't be used as 'set'; expected vector or im"),
-        ({"state.gear": "image"}, r"observations\.state\.gear: Discrete\(3\) can't be used as 'image'; expected vector$"),
-        ({"state.position": "set"}, r"observations\.state\.position: .* can't be used as 'set'"),
         ({"state.position": {"channels": "last"}}, r"position\.channels: only an image has channels; .* as a vector"),
         ({"hands.1": {"kind": "image", "channels": "last"}}, r"hands\.1\.channels: .* has no axis for channels"),
         ({"hands.1": {"kind": "set", "max_entities": 3}}, r"hands\.1\.max_entities: only a Sequence space has a variable"),
@@ -414,23 +357,15 @@ def test_settings_that_do_not_fit_are_reported(settings, message):
         observation_parts(ROBOT, "Env", said(**settings))
 
 
-def test_a_sequence_is_nothing_but_a_set():
-    with pytest.raises(StageError, match="can't be used as 'vector'; expected set$"):
-        observation_parts(spaces.Sequence(spaces.Discrete(2)), "Env", said(observation="vector"))
-
-
 @pytest.mark.parametrize(
     ("space", "message"),
     [
         (spaces.Text(5), "Env: its observations are of a Text space, which is not supported; .*MyObservationWrapper"),
         (spaces.Dict(a=spaces.Text(5)), "Env: its observation 'a' is of a Text space, .*FilterObservation"),
-        (spaces.Graph(spaces.Discrete(2), None), "of a Graph space"),
-        (spaces.OneOf([spaces.Discrete(2)]), "of a OneOf space"),
-        (spaces.Sequence(spaces.Text(3)), "of a Text space"),
         (spaces.Sequence(spaces.Sequence(spaces.Discrete(2))), "of a Sequence space"),
         (spaces.Dict({}), "is empty; an agent needs observations"),
     ],
 )  # fmt: skip
-def test_spaces_that_can_not_be_learned_from_are_refused_with_what_to_do(space, message):
+def test_unsupported_spaces_are_refused_with_the_fix(space, message):
     with pytest.raises(StageError, match=message):
         observation_parts(space, "Env")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from typing import Any
 
 import msgpack
 import numpy as np
@@ -27,7 +25,6 @@ SPACES = [
     spaces.Box(np.array([-1.5, -np.inf, 0]), np.array([1.5, 3, np.inf]), dtype=np.float64),
     spaces.Box(0, 255, (84, 84, 3), np.uint8),
     spaces.Box(-(2**62), 2**62, (), np.int64),
-    spaces.Box(0, 1, (0,)),
     spaces.Discrete(3, start=-1),
     spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[0, 10], [0, 0]])),
     spaces.MultiBinary((2, 2)),
@@ -80,23 +77,11 @@ def test_spaces_of_other_kinds_and_keys_have_no_plain_form():
     "plain",
     [
         {},
-        {"kind": "Text"},
         {"kind": "Box", "shape": [2], "dtype": "float32", "low": [1], "high": 2},
-        {"kind": "Box", "shape": [2], "dtype": "no", "low": 1, "high": 2},
-        {"kind": "Box", "shape": 2, "dtype": "float32", "low": 1, "high": 2},
         {"kind": "Discrete", "dtype": "int64", "sizes": 0, "start": 0},
-        {"kind": "MultiDiscrete", "dtype": "int64", "sizes": [2, 2], "start": [0]},
         {"kind": "Dict", "parts": [["a"]]},
-        {"kind": "Sequence", "element": None, "stack": False},
     ],
 )
-def test_what_is_no_description_is_refused(plain):
+def test_invalid_descriptions_are_refused(plain):
     with pytest.raises(ValueError, match="not a description of a space"):
         from_plain(plain)
-
-
-def test_a_box_that_claims_to_be_huge_takes_no_room():
-    huge: Any = from_plain({"kind": "Box", "shape": [2**20, 2**20], "dtype": "float64", "low": 0, "high": None})
-
-    assert huge.low.strides == (0, 0)
-    assert math.isinf(huge.high[0, 0])

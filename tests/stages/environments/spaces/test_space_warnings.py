@@ -37,7 +37,7 @@ def pixels(*shape):
         spaces.Dict({"a": pixels(84, 84, 3), "b": spaces.MultiBinary((20, 20))}),
     ],
 )  # fmt: skip
-def test_what_is_clear_is_not_in_doubt(space):
+def test_clear_spaces_cause_no_warning(space):
     assert said_of(space) == []
 
 
@@ -49,29 +49,21 @@ def test_what_is_clear_is_not_in_doubt(space):
             r"shape \(8, 8, 8\), all of whose dimensions are equal; its channels are assumed to come first",
         ),
         (pixels(64, 3, 64), "outer dimensions are equal, .* come last. If not, .*observation to {channels: first}"),
-        (pixels(8, 111, 8), "outer dimensions are equal, .* come first. If not, .*observation to {channels: last}"),
         (pixels(64, 3, 60), "with the middle dimension the smallest; .* come last"),
-        (pixels(4, 9, 9, 9), "all of whose dimensions are equal"),
         (
             box(24, 24, 3, high=255),
             "Box.* only bytes are scaled to the range 0 to 1, .* Make its dtype uint8, or scale it",
         ),
-        (box(24, 24, 3, high=255, dtype=np.float64), "only bytes are scaled"),
-        (box(24, 24, 3, high=255, dtype=np.int32), "only bytes are scaled"),
-        (box(24, 24, 3, low=-128, high=127, dtype=np.int8), "only bytes are scaled"),
         (box(8, 8, 12, high=1, dtype=np.uint8), "bytes are divided by 255, so the network receives 0 to 0.0039"),
         (
             box(84, 84),
             r"treated as a vector of 7056 numbers. If it is an image, set .* to image \(of 2 to 4 dimensions",
         ),
-        (box(84, 84, high=1, dtype=np.uint8), "treated as a vector of 7056 numbers"),
         (pixels(10, 84), "treated as a vector of 840 numbers"),
-        (box(4, 84, 84, 3), "treated as a vector of 84672 numbers"),
         (pixels(84 * 84), "treated as a vector of 7056 numbers. If it is an image, .* keep its shape"),
-        (box(40_000), "treated as a vector of 40000 numbers"),
     ],
 )
-def test_what_is_a_guess_is_said(space, words):
+def test_a_guess_about_a_space_is_warned_of(space, words):
 
     (doubt,) = said_of(space)
     assert re.search(words, doubt)
@@ -82,7 +74,7 @@ def test_what_is_a_guess_is_said(space, words):
 
 
 @pytest.mark.parametrize("key", ["action_mask", "valid_action_masks"])
-def test_a_mask_that_is_not_at_its_place_is_said(key):
+def test_a_nested_mask_is_warned_of(key):
     inner = spaces.Dict({"board": box(9), key: spaces.MultiBinary(9)})
     (doubt,) = said_of(spaces.Dict({"state": inner, "mask": box(9)}))
     assert doubt.startswith(f"the observation 'state.{key}' is used like any other; if it is an action mask")
@@ -92,18 +84,15 @@ def test_a_mask_that_is_not_at_its_place_is_said(key):
     ("space", "settings"),
     [
         (pixels(8, 8, 8), {"channels": "first"}),
-        (pixels(64, 3, 64), {"channels": "last"}),
-        (box(84, 84), {"kind": "vector"}),
         (box(84, 84), {"kind": "image"}),
-        (box(84, 84), {"kind": "set"}),
         (box(24, 24, 3, high=255), {"kind": "vector"}),
     ],
 )
-def test_what_is_said_is_not_in_doubt(space, settings):
+def test_settings_prevent_the_warning(space, settings):
     assert said_of(space, **settings) == []
 
 
-def test_doubts_are_logged_once_with_the_environment(caplog):
+def test_warnings_name_the_environment(caplog):
     SpaceColumns(pixels(8, 8, 8), spaces.Discrete(2), "Board", None)
     (message,) = caplog.messages
     assert message.startswith("Board: the observation 'observation' is an image of shape (8, 8, 8)")

@@ -10,7 +10,6 @@ import pytest
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.engines.errors import GameBroken, GameRefused
 from headrace.stages.environments.engines.game import GameSettings
-from headrace.stages.environments.engines.godot import game as game_module
 from headrace.stages.environments.engines.godot.game import GodotGame
 from headrace.stages.environments.engines.godot.messages import AgentSpaces, Announcement
 
@@ -87,7 +86,7 @@ async def test_the_observation_that_comes_with_done_is_the_next_episodes_first()
     assert episodes.first.tolist() == [False, True, False]
 
 
-async def test_a_time_limit_and_the_last_observation_are_taken_where_the_game_tells_them():
+async def test_a_game_can_send_the_time_limit_and_the_last_observation():
     game, _ = await begun("A", "A")
     info = [{}, {"TimeLimit.truncated": True, "terminal_observation": {"obs": [99]}}]
     game.answers.append(step(1, 7, done=(0, 1), info=info))
@@ -103,7 +102,7 @@ async def test_a_mask_in_an_info_is_refused():
         await game.step({"A": pressed(0, 0)})
 
 
-async def test_success_is_reported_of_the_episodes_that_end():
+async def test_success_is_reported_for_ended_episodes():
     game, _ = await begun("A", "A", "B", "B?team=1")
     info = [{"is_success": True}, {"is_success": False}, {"is_success": False}, {"is_success": True}]
     game.answers.append(step(1, 7, 1, 1, done=(0, 2, 3), info=info))
@@ -130,20 +129,14 @@ async def test_agents_of_a_group_share_their_rewards_across_behaviours():
     assert rows["B"].columns.group_ids.tolist() == [1]
 
 
-async def test_a_reset_begins_all_episodes_anew():
-    game, answer = await begun("A", "A")
-    again = await game.reset()
-    assert set(again.rows["A"].episodes.episode_ids).isdisjoint(answer.rows["A"].episodes.episode_ids)
-
-
-async def test_agents_that_are_never_done_are_warned_of_once(monkeypatch, caplog):
-    monkeypatch.setattr(game_module, "_LONG", 3)
+@pytest.mark.lengthy
+async def test_agents_that_are_never_done_are_warned_of_once(caplog):
     game, _ = await begun("A", "A")
-    for number in range(8):
+    for number in range(10_003):
         game.answers.append(step(1, 2, done=(0,) if number % 2 else ()))
         await game.step({"A": pressed(0, 0)})
     assert len(caplog.messages) == 1
-    assert "agent 1 has not been done for 3 decisions" in caplog.text
+    assert "agent 1 has not been done for 10000 decisions" in caplog.text
     assert "environment.max_episode_steps" in caplog.text
 
 
@@ -151,9 +144,7 @@ async def test_agents_that_are_never_done_are_warned_of_once(monkeypatch, caplog
     ("answer", "problem"),
     [
         (step(1), "1 entries as 'obs'; expected one for each of the 2 agents"),
-        (step(1, 2, 3), "3 entries as 'obs'"),
         ({**step(1, 2), "reward": None}, "None as 'reward'"),
-        ({**step(1, 2), "info": [{}]}, "1 entries as 'info'"),
         (step(1, "nan"), "behaviour 'A', agent 1 has nan"),
     ],
 )
@@ -169,24 +160,10 @@ async def test_a_message_that_does_not_fit_names_game_behaviour_and_agent(answer
     [
         (step(1, 2, done=[1], info=[{}, "won"]), "agent 1 has 'won' as its info; expected a map"),
         (
-            step(1, 2, done=[1], info=[{}, {"TimeLimit.truncated": "yes"}]),
-            "agent 1 has 'yes' as 'TimeLimit.truncated'",
-        ),
-        (
-            step(1, 2, done=[1], info=[{}, {"terminal_observation": [3]}]),
-            "agent 1 has .*3.* as 'terminal_observation'",
-        ),
-        (
-            step(1, 2, done=[1], info=[{}, {"terminal_observation": {"seen": [3]}}]),
-            "agent 1 lacks the observation 'obs' .*in the 'terminal_observation' of its info",
-        ),
-        (
             step(1, 2, done=[1], info=[{}, {"terminal_observation": {"obs": [3, 4]}}]),
             "agent 1 has 2 numbers as the observation 'obs'.*in the 'terminal_observation' of its info",
         ),
         (step(1, 2) | {"done": [False, None]}, "agent 1 has None as 'done'; expected true or false"),
-        (step(1, 2) | {"done": [False, "false"]}, "agent 1 has 'false' as 'done'; expected true or false"),
-        (step(1, 2) | {"done": [2, False]}, "agent 0 has 2 as 'done'; expected true or false"),
     ],
 )
 async def test_a_field_of_one_agent_that_is_wrong_is_named(message, problem):
@@ -197,7 +174,7 @@ async def test_a_field_of_one_agent_that_is_wrong_is_named(message, problem):
 
 
 @pytest.mark.parametrize("done", [[0, 1], [0.0, 1.0], [False, 1]])
-async def test_truth_may_be_a_number_and_an_info_nothing(done):
+async def test_done_may_be_a_number_and_an_info_null(done):
     game, _ = await begun("A", "A")
     game.answers.append(step(1, 2, info=[{}, None]) | {"done": done})
     assert (await game.step({"A": pressed(0, 1)})).rows["A"].columns.ended == 1

@@ -83,13 +83,6 @@ def test_actions_are_written_by_key_in_the_games_order_in_ascii():
     assert b'"gear":2,' in message  # a bare number
 
 
-def test_infos_may_be_missing_or_none():
-    places = np.array([1])
-    assert columns().infos(None, places) == [{}]
-    assert columns().infos([{}, None], places) == [{}]
-    assert columns().infos([{}, {"is_success": True}], places) == [{"is_success": True}]
-
-
 @pytest.mark.parametrize(
     ("observations", "second", "problem"),
     [
@@ -100,26 +93,16 @@ def test_infos_may_be_missing_or_none():
             "agent 1 lacks the observation 'obs' .it has no observations: look for .* an error in its "
             "get_obs.*export-debug",
         ),
-        (SEEN, None, "agent 1 lacks the observation 'obs'.*None"),
         (SEEN, {"obs": [1], "phase": 0}, "agent 1 has 1 numbers.*'obs'.*the 2 numbers"),
-        (SEEN, {"obs": [1, 2, 3], "phase": 0}, "agent 1 has 3 numbers"),
-        (SEEN, {"obs": 7, "phase": 0}, "agent 1 has 7 as the observation 'obs'"),
         (SEEN, {"obs": [1, None], "phase": 0}, "agent 1 has null.*NaN.*index 1.*'obs'.*get_obs"),
         (SEEN, {"obs": ["-nan", 1], "phase": 0}, "agent 1 has .*nan.* at index 0"),
-        (SEEN, {"obs": ["inf", 1], "phase": 0}, "agent 1 has .*inf.* at index 0"),
-        (SEEN, {"obs": [{}, 1], "phase": 0}, "agent 1 has {} at index 0"),
         (SEEN, {"obs": [1, -(10**39)], "phase": 0}, "agent 1 has -1000.* at index 1"),
-        (SEEN, {"obs": [1, 10**400], "phase": 0}, "agent 1 has .* at index 1"),
-        (SEEN, {"obs": [1, [10**39]], "phase": 0}, "agent 1 has 1000.* at index 1"),
         (SEEN, {"obs": [1, 2], "phase": 3}, "agent 1 has 3 as the observation 'phase'.*from 0 to 2"),
-        (SEEN, {"obs": [1, 2], "phase": 0.5}, "agent 1 has 0.5"),
-        (SEEN, {"obs": [1, 2], "phase": None}, "agent 1 has None"),
         (CAMERA, {"cam_2d": None}, "agent 1 has None as the image.*xvfb-run"),
         (CAMERA, {"cam_2d": "00" * 5}, "agent 1 has an image 'cam_2d' of 5 bytes; expected 6"),
-        (CAMERA, {"cam_2d": "xy"}, "agent 1 has an image 'cam_2d' that is not hexadecimal"),
     ],
 )
-def test_what_does_not_fit_is_named(observations, second, problem):
+def test_observations_that_do_not_fit_their_space_are_named(observations, second, problem):
     first = {"cam_2d": "00" * 6} if observations is CAMERA else {"obs": [1, 2], "phase": 0}
     with pytest.raises(WrongColumn, match=problem):
         columns(observations).observations([first, second])

@@ -13,13 +13,13 @@ def parameters(generation=0, **values):
     return found
 
 
-def test_without_parameters_nothing_is_told():
+def test_without_parameters_the_game_gets_no_calls():
     told = ParameterCalls(0, None, {"a": "set_{value}"}, "game")
     assert told.at_start() == {}
     assert told.calls() == []
 
 
-def test_values_are_told_at_the_start_and_then_only_changes():
+def test_values_are_sent_at_the_start_and_then_only_changes():
     source = parameters(a=1.0, b=2.0)
     told = ParameterCalls(1, source, {"a": "set_a_{value}"}, "game")
     assert told.at_start() == {"a": 1.0, "b": 2.0}
@@ -30,7 +30,7 @@ def test_values_are_told_at_the_start_and_then_only_changes():
     assert told.calls() == []
 
 
-def test_a_change_that_the_game_can_not_be_told_of_is_warned_of_once(caplog):
+def test_a_change_without_a_method_is_warned_of_once(caplog):
     source = parameters(a=1.0)
     told = ParameterCalls(0, source, {}, "Godot worker 0")
     told.at_start()

@@ -50,7 +50,7 @@ def test_a_map_may_leave_the_name_and_give_each_agent_a_team():
     assert behaviors(["Duel?team=1"], {"Duel*": {"group": True}}) == [("Duel?team=1", 2)]
 
 
-def test_a_pattern_that_fits_nobody_is_refused_with_the_policies():
+def test_a_pattern_that_matches_no_policy_is_refused():
     with pytest.raises(GameRefused, match=r"environment.behaviors.green matches no policy.*the policies are: red"):
         behaviors(["red", "red"], {"green": {"team": 1}})
 

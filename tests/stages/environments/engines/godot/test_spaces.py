@@ -56,11 +56,6 @@ def test_agents_may_differ_in_names_and_spaces():
     assert announcement.ordered
 
 
-def test_an_order_that_is_not_alphabetical_is_the_games():
-    actions = {"turn": MOVE["move"], "aim": MOVE["move"]}
-    assert read_announcement({"observation_space": BOX, "action_space": actions, "n_agents": 1}).ordered
-
-
 def test_mixed_actions_of_any_number_keep_the_games_order():
     actions = {
         "turn": {"size": 1, "action_type": "continuous"},
@@ -84,15 +79,13 @@ def test_several_observations_are_kept_apart_and_choices_become_one_hot():
     ("size", "pictures", "shape", "last"),
     [
         ([3, 36, 48], "auto", (36, 48, 3), True),  # what cameras announce; their bytes come pixel by pixel
-        ([4.0, 36.0, 48.0], "auto", (36, 48, 4), True),
         ([3, 36, 48], "planar", (3, 36, 48), False),
         ([36, 48, 4], "auto", (36, 48, 4), True),  # Godot 3's cameras
-        ([36, 48, 4], "planar", (36, 48, 4), True),
         ([1, 36, 48], "auto", (1, 36, 48), False),  # not the engine's
         ([1, 36, 48], "interleaved", (36, 48, 1), True),
     ],
 )
-def test_pictures_are_told_by_their_keys(size, pictures, shape, last):
+def test_images_are_recognised_by_their_keys(size, pictures, shape, last):
     spec = spec_of({"camera_2d": {"space": "box", "size": size}}, pictures=pictures)
     assert spec.observations == (ObservationSpec("camera_2d", shape, "uint8", last),)
 
@@ -101,19 +94,15 @@ def test_pictures_are_told_by_their_keys(size, pictures, shape, last):
     ("message", "problem"),
     [
         ({"n_agents": 0}, "at least one agent"),
-        ({"n_agents": "two"}, "at least one agent"),
         ({"action_space": MOVE}, "None as observation_space"),
         (
             {"observation_space": [BOX], "action_space": MOVE, "n_agents": 2},
             "1 entries in observation_space for 2 agents",
         ),
-        ({"observation_space": BOX, "action_space": 3}, "3 as action_space"),
-        ({"observation_space": BOX, "action_space": MOVE, "agent_policy_names": []}, "a name for each of 1 agents"),
         (
             {"observation_space": BOX, "action_space": MOVE, "agent_policy_names": [3]},
             "3 as the policy name of agent 0",
         ),
-        ({"observation_space": [BOX, 7], "action_space": MOVE, "n_agents": 2}, "7 as the observation_space of agent 1"),
     ],
 )
 def test_an_announcement_that_can_not_be_read_is_described(message, problem):
@@ -132,11 +121,8 @@ def test_an_announcement_that_can_not_be_read_is_described(message, problem):
             "bullets.*fixed number",
         ),
         ({"obs": {"space": "box", "size": [0]}}, MOVE, "'size': \\[n\\]"),
-        ({"obs": {"space": "hyper", "size": [1]}}, MOVE, "'space': 'box'"),
         ({"cam2d": {"space": "box", "size": [36, 36]}}, MOVE, "channels, height, width"),
         (BOX, {"fly": {"size": 0, "action_type": "continuous"}}, "'fly'.*at least 1"),
-        (BOX, {"fly": {"size": 1, "action_type": "magic"}}, "'continuous' or 'discrete'"),
-        (BOX, {"fly": 3}, "'fly'"),
     ],
 )
 def test_spaces_that_are_not_supported_are_refused_with_what_is_expected(observations, actions, problem):
@@ -152,14 +138,13 @@ TURN = {"turn": {"size": 2, "action_type": "continuous"}}
     [
         ({"action_space": [MOVE, MOVE | {"move": {"size": 3, "action_type": "continuous"}}]}, "the action 'move' as "),
         ({"action_space": [MOVE, MOVE | TURN]}, "the action 'turn' as nothing and "),
-        ({"action_space": [MOVE | TURN, MOVE]}, "the action 'turn' as .* and nothing"),
         (
             {"observation_space": [BOX, {"obs": {"space": "box", "size": [9]}}]},
             "the observation 'obs' as .*8.* and .*9",
         ),
     ],
 )
-def test_agents_of_one_behaviour_that_differ_are_told_by_the_field_in_which_they_do(spaces, problem):
+def test_agents_of_one_behaviour_with_different_spaces_are_refused_by_field(spaces, problem):
     with pytest.raises(GameRefused, match=f"agents 0 and 1 share one behaviour, 'B', but announce {problem}"):
         of_two(**spaces)
 
@@ -168,19 +153,13 @@ def test_agents_of_one_behaviour_that_differ_are_told_by_the_field_in_which_they
     ("spaces", "problem"),
     [
         ({"action_space": [MOVE, {"move": {"size": 2, "action_type": "multi"}}]}, "the action 'move' as .*'multi'"),
-        ({"action_space": [MOVE, {"move": {"action_type": "continuous"}}]}, "the action 'move'.*a size"),
-        ({"observation_space": [BOX, {"obs": {"space": "box"}}]}, "the observation 'obs'"),
         ({"observation_space": [BOX, {}]}, "no observations"),
     ],
 )
-def test_a_field_that_is_wrong_for_one_agent_is_named_with_the_agent_alone(spaces, problem):
+def test_a_wrong_field_of_one_agent_is_named_with_that_agent(spaces, problem):
     with pytest.raises(GameRefused, match=f"behaviour 'B', agent 1: announces {problem}") as refused:
         of_two(**spaces)
     assert "agents 0 and 1" not in str(refused.value)
-
-
-def test_agents_of_one_behaviour_may_give_their_keys_in_another_order():
-    assert len(of_two(action_space=[MOVE | TURN, TURN | MOVE])) == 1
 
 
 def of_two(**spaces):

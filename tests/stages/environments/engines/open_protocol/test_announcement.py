@@ -20,7 +20,7 @@ def announced(**behavior):
     return read_hello(hello(**behavior)).specs["Ball"]
 
 
-def test_vectors_sets_and_pictures_are_told_by_their_shapes():
+def test_vectors_sets_and_images_are_recognised_by_their_shapes():
     observations = [
         *SEEN,
         {"shape": [5, 4]},
@@ -65,21 +65,16 @@ def test_teams_and_groups_are_announced():
     ("change", "words"),
     [
         ({"observations": []}, "announces no behaviors.Ball.observations"),
-        ({"observations": [{"shape": []}]}, r"behaviors.Ball.observations\[0\].shape"),
         ({"observations": [{"shape": [2, 0]}]}, r"observations\[0\].shape"),
-        ({"observations": [{"shape": [2, 2, 2, 2]}]}, r"observations\[0\].shape"),
         ({"observations": [{"name": "a", "shape": [2]}] * 2}, "two observations 'a' in behaviors.Ball"),
         ({"observations": [{"shape": [2], "type": "int32"}]}, "expected float32 or uint8"),
-        ({"observations": [{"shape": [2], "channels": "none"}]}, "expected first or last"),
         ({"observations": [{"size": [2]}]}, r"announces unknown keys \('size'\) in behaviors.Ball.observations\[0\]"),
         ({"actions": {}}, "expected at least one action"),
-        ({"actions": {"continuous": -1}}, "behaviors.Ball.actions.continuous"),
-        ({"actions": {"discrete": [0]}}, "behaviors.Ball.actions.discrete"),
         ({"actions": {"continuous": 1, "masked": True}}, "and only those can be masked"),
         ({"action": {}}, r"announces unknown keys \('action'\) in behaviors.Ball"),
     ],
 )
-def test_what_can_not_be_read_is_named_by_its_key(change, words):
+def test_an_invalid_behaviour_is_named_by_its_key(change, words):
     with pytest.raises(MessageError, match=words):
         announced(**change)
 
@@ -88,7 +83,6 @@ def test_what_can_not_be_read_is_named_by_its_key(change, words):
     ("change", "words"),
     [
         ({"protocol": 2}, "version 2 of the open protocol; expected 1"),
-        ({"protocol": None}, "version None"),
         ({"behaviors": {}}, "announces no behaviors"),
         ({"behaviours": {}}, r"announces unknown keys \('behaviours'\) in hello"),
         (
@@ -97,6 +91,6 @@ def test_what_can_not_be_read_is_named_by_its_key(change, words):
         ),
     ],
 )
-def test_a_hello_of_another_form_is_named(change, words):
+def test_an_invalid_hello_is_named(change, words):
     with pytest.raises(MessageError, match=words):
         read_hello({**hello(), **change})

@@ -30,7 +30,7 @@ def test_ended_agents_come_first():
     assert rows.observations[0].tolist() == [[5, 6], [1, 2], [3, 4.5]]
 
 
-def test_what_is_left_out_is_zero_and_allowed():
+def test_missing_columns_are_zero_and_missing_masks_allow_everything():
     rows = read_rows(SPEC, deciding())
     assert rows.rewards.tolist() == rows.group_rewards.tolist() == rows.group_ids.tolist() == [0, 0]
     assert rows.action_masks.all()
@@ -86,26 +86,14 @@ def test_actions_are_written_by_agent():
     [
         (deciding(ids=[4, 4]), "sent agent 4 twice in agents.Ball.deciding.ids"),
         (deciding(ids=[4, -1]), "ids: expected a list of whole numbers from 0"),
-        (deciding(ids=[4, 2**40]), "ids: expected a list of whole numbers from 0"),
-        (deciding(ids=[4, "a"]), "ids: expected a list of whole numbers from 0"),
-        (deciding(ids=[4, 0.5]), "ids: expected a list of whole numbers from 0"),
         (deciding(ids=None), "ids: expected a list of whole numbers from 0"),
-        (deciding(observations=[]), "sent 0 columns as agents.Ball.deciding.observations: expected 1"),
         (deciding(observations=[[[1, 2]]]), r"sent 1 entry as .*\('place'\): expected one for each of 2 agents"),
-        (deciding(observations=[[1, 2, 3, 4]]), "sent 4 entries as .*expected one for each of 2 agents"),
         (deciding(observations=[[[1], [2]]]), "sent 2 numbers as .*expected 4 in total, 2 for each of 2 agents"),
         (deciding(observations=[[[1, 2], [3]]]), "sent 1 number as .* for agent 9 of Ball; expected 2"),
-        (deciding(observations=[b"\0" * 12]), r"sent 3 numbers \(float32\) as .*expected 4 in total"),
         (deciding(observations=[[[1, None], [3, 4]]]), r"null at index 1 of observations\[0\] .* for agent 4 of Ball"),
         (deciding(observations=[[[1, 2], [3, float("nan")]]]), "sent nan at index 1 of .* for agent 9 of Ball"),
-        (deciding(observations=[[[1, 2], ["x", 4]]]), "sent 'x' at index 0 of .* for agent 9 of Ball"),
-        (deciding(observations=[b"\0" * 15]), "bytes as .* that can't be read as float32"),
-        (deciding(observations=["%%%"]), "bytes as .* that can't be read as float32"),
-        (deciding(observations=[7]), "sent 7 as .*expected a list of numbers, or bytes"),
-        (deciding(rewards=[1]), "sent 1 entry as agents.Ball.deciding.rewards"),
         (deciding(rewards=[1, None]), "sent null at index 0 of rewards for agent 9 of Ball"),
         (deciding(reward=[1, 2]), "sent reward in agents.Ball.deciding: expected only the keys"),
-        (deciding(truncated=[1, 2]), "sent truncated in agents.Ball.deciding"),
         (
             deciding(masks=[[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]),
             "a mask for agent 9 of Ball that forbids all 3 choices of branch 1; expected at least one",
@@ -116,10 +104,9 @@ def test_actions_are_written_by_agent():
         ),
         (deciding(groups=[0.5, 1]), "sent 0.5 at index 0 of groups for agent 4 of Ball; expected whole numbers from 0"),
         ({"decide": {}}, "expected a map with 'deciding', 'ended' or both"),
-        ({"deciding": 3}, "expected a map of columns"),
     ],
 )
-def test_what_does_not_fit_is_named(part, words):
+def test_invalid_columns_are_named(part, words):
     with pytest.raises(MessageError, match=words):
         read_rows(SPEC, part)
 

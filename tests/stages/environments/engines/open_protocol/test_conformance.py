@@ -59,7 +59,7 @@ def noted(lines):
     return [line for line in lines if not line.startswith("ok")]
 
 
-async def test_a_game_in_order_is_told_with_what_it_sends():
+async def test_a_correct_game_passes_with_a_summary():
     asking, ending = {"deciding": [1, 2]}, {"deciding": [1, 2], "ended": [2]}
     lines = await checked(ScriptedGame(*[asking, asking, ending] * 400))
     assert noted(lines) == []
@@ -78,7 +78,7 @@ async def test_an_agent_that_ends_without_having_begun_fails():
     assert line.startswith("FAIL the game ended agent 1 of Ball")
 
 
-async def test_agents_that_are_not_heard_of_any_more_are_noted():
+async def test_agents_that_disappear_are_noted():
     lines = noted(await checked(ScriptedGame({"deciding": [1, 2]}, {"deciding": [1]})))
     assert (
         "note Ball: these agents neither requested a decision nor ended for over 200 states: 2; an agent must end "
@@ -86,7 +86,7 @@ async def test_agents_that_are_not_heard_of_any_more_are_noted():
     )
 
 
-async def test_a_game_in_which_nobody_asks_again_is_noted():
+async def test_a_game_without_further_requests_is_noted():
     lines = noted(await checked(ScriptedGame({"deciding": [1]}, {"ended": [1]}, {})))
     assert any(line.startswith("note in 300 of 300 states, no agent requested a decision") for line in lines)
 
@@ -97,6 +97,6 @@ async def test_pictures_that_are_too_small_for_the_usual_network_are_noted():
     assert any("the image 'camera' is smaller than 20 × 20" in line and "match3" in line for line in lines)
 
 
-async def test_the_end_of_a_game_in_order_is_no_failure():
+async def test_a_game_that_ends_normally_does_not_fail():
     lines = await checked(ScriptedGame({"deciding": [1]}, GameEnded("Game 0 has ended: the player left")))
     assert noted(lines) == ["note Game 0 has ended: the player left; the tests after that did not run"]

@@ -35,13 +35,10 @@ def test_a_message_comes_back_and_tells_its_format(content, form):
         (b'{"type": "stat\xe9"}', "neither JSON .in UTF-8. nor msgpack: byte 14"),
         (b"\x82\xc1", "invalid msgpack"),
         (b"", "an empty message"),
-        (b"hello", "invalid JSON: .* at character 0"),
-        (b'{"typ": 1}', "not a message"),
         (b"[1, 2]", "not a message"),
-        (b'{"type": 3}', "not a message"),
     ],
 )
-def test_what_is_no_message_is_named(content, words):
+def test_invalid_messages_are_named(content, words):
     with pytest.raises(MessageError, match=words):
         decode(content)
 

@@ -84,18 +84,6 @@ async def test_pages_of_other_sites_and_second_games_are_turned_away(caplog):
     assert "Rejected a second connection to port" in caplog.text
 
 
-async def test_connections_that_say_nothing_keep_no_game_out():
-    async with listening() as (ours, starting, session, url):
-        port = int(ours.name.split()[-1][:-1])
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
-        async with session.ws_connect(url) as game:
-            await game.send_str(json.dumps(HELLO))
-            await starting
-            assert list(ours.specs) == ["Ball"]
-        for _, writer in silent:
-            writer.close()
-
-
 async def test_a_message_above_the_limit_is_named():
     async with listening() as (ours, starting, session, url), session.ws_connect(url) as game:
         await game.send_str(json.dumps(HELLO))
@@ -111,17 +99,3 @@ async def test_a_taken_port_is_named():
         other = OpenGame(GameSettings(1, int(ours.name.split()[-1][:-1]), 1, 1, 1), "websocket", None)
         with pytest.raises(GameRefused, match="is in use by another program"):
             await other.start()
-
-
-async def test_the_next_game_may_call_the_same_port_at_once():
-    port = free_port()
-    for _ in range(3):
-        ours = OpenGame(GameSettings(0, port, 1, 30, 1), "websocket", None)
-        starting = asyncio.ensure_future(ours.start())
-        _, writer = await called(port)
-        writer.close()
-        async with aiohttp.ClientSession() as session, session.ws_connect(f"http://127.0.0.1:{port}/") as game:
-            await game.send_str(json.dumps(HELLO))
-            await starting
-        with pytest.raises(GameEnded):
-            await ours.request_reset({})

@@ -43,7 +43,7 @@ def test_old_packages_fill_the_deprecated_fields(empty, space, sizes, expected):
     assert action_spec(old, "here") == expected
 
 
-def test_the_deprecated_fields_count_for_nothing_beside_an_action_spec():
+def test_an_action_spec_overrides_the_deprecated_fields():
     both = brain(continuous=2)
     both.vector_action_size_deprecated.append(5)
     assert action_spec(both, "here") == ActionSpec(2)
@@ -76,14 +76,8 @@ def test_every_agent_gets_its_row_and_old_packages_theirs(choices, agents, conti
 
 @pytest.mark.parametrize("choices", [3, 300])
 @pytest.mark.parametrize("wrong", [-1, 300, 100_000])
-def test_a_choice_that_its_branch_has_not_is_a_mistake(choices, wrong):
+def test_a_choice_outside_its_branch_is_refused(choices, wrong):
     spec = spec_of(0, (5, choices))
     expected = rf"^Crawler: choice {wrong} of branch 1 in row 1; that branch has the choices 0 to {choices - 1}$"
     with pytest.raises(ValueError, match=expected):
         action_protos(spec, np.zeros((2, 0), np.float32), np.array([[4, 0], [4, wrong]], np.int32))
-
-
-@pytest.mark.parametrize(("continuous", "discrete"), [((2, 3), (2, 1)), ((2, 2), (2, 2)), ((2, 2), (1, 1))])
-def test_actions_of_other_shapes_than_the_spec_says_are_a_mistake(continuous, discrete):
-    with pytest.raises(ValueError, match=r"^Crawler: actions of shapes"):
-        action_protos(spec_of(2, (3,)), np.zeros(continuous, np.float32), np.zeros(discrete, np.int32))

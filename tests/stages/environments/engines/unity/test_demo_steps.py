@@ -90,14 +90,14 @@ def assert_same(found, expected):
 @pytest.mark.lengthy
 @examples(15)
 @given(spec=specs(), pairs=st.integers(1, 12), seed=st.integers(0, 1000))
-def test_what_is_written_comes_back_exactly(tmp_path_factory, spec, pairs, seed):
+def test_written_steps_are_read_back_exactly(tmp_path_factory, spec, pairs, seed):
     path = tmp_path_factory.mktemp("round") / "a.demo"
     steps = recorded(spec, pairs, seed)
     write_demo(path, steps, "Expert")
     assert_same(read_demo(path), steps)
 
 
-def test_more_pairs_than_are_decoded_at_once_come_back_too(tmp_path):
+def test_more_pairs_than_one_chunk_are_read_back(tmp_path):
     spec = BehaviorSpec("Ball", OBSERVATIONS[:1], ActionSpec(2, (3,), masked=True), grouped=True)
     steps = recorded(spec, 1300, 0)
     write_demo(tmp_path / "a.demo", steps, "Expert")
@@ -113,7 +113,7 @@ def test_unitys_pairs_are_rows(tmp_path):
     assert steps.interrupted.tolist() == [False, False, True, False, False]
 
 
-def test_masks_are_turned_round_and_those_of_endings_left_out(tmp_path):
+def test_masks_are_inverted_and_masks_of_endings_ignored(tmp_path):
     pairs = [
         pair([0.0], continuous=(), discrete=(1,), mask=(True, False, False)),
         pair([0.0], continuous=(), discrete=(1,)),
@@ -137,7 +137,7 @@ def old(continuous, sizes):
         (brain(continuous=1, branches=(4,)), [0.5, 3.0], [0.5], [3]),
     ],
 )
-def test_actions_of_old_packages_stand_in_another_field(tmp_path, described, vector, continuous, discrete):
+def test_actions_of_old_packages_are_read_from_the_deprecated_field(tmp_path, described, vector, continuous, discrete):
     recorded_pair = pair([0.0], continuous=())
     recorded_pair.action_info.vector_actions_deprecated.extend(vector)
     ending = pair([0.0], done=True, continuous=())
@@ -179,7 +179,7 @@ def test_a_pair_with_another_number_of_actions_is_named(tmp_path):
         (pair([0.0, 1.0]), r"pair 3: observation 'state'"),
     ],
 )
-def test_a_pair_that_is_not_like_the_others_or_no_number_is_named(tmp_path, bad, message):
+def test_a_pair_that_is_not_finite_or_has_another_shape_is_named(tmp_path, bad, message):
     path = unity_file(tmp_path / "a.demo", [*episode(2)[:2], bad, *episode(1)])
     with pytest.raises(StageError, match=r"a\.demo.*" + message):
         read_demo(path)
@@ -192,7 +192,7 @@ def test_a_first_pair_that_cannot_be_read_is_named(tmp_path):
         read_demo(unity_file(tmp_path / "a.demo", [first]))
 
 
-def test_a_recording_of_2019_is_refused_with_what_to_do(tmp_path):
+def test_a_recording_of_2019_is_refused_with_the_fix(tmp_path):
     """What Unity recorded then was an agent's state alone, with its floats in field 1, where a pair has a message."""
     path = unity_file(tmp_path / "a.demo", [], closed=False)
     state = b"\x0a\x08" + np.array([0.5, -1.0], "<f4").tobytes() + b"\x3d" + np.array(0.1, "<f4").tobytes()
@@ -208,7 +208,7 @@ def test_a_file_without_a_pair_is_refused(tmp_path):
         read_demo(unity_file(tmp_path / "a.demo", [], closed=False))
 
 
-def test_what_is_lost_of_a_cut_file_is_reported_and_the_rest_used(tmp_path, caplog):
+def test_lost_pairs_of_a_truncated_file_are_reported_and_the_rest_is_used(tmp_path, caplog):
     path = unity_file(tmp_path / "a.demo", episode(4), closed=False)
     path.write_bytes(path.read_bytes()[:-3])
     with caplog.at_level(logging.WARNING):
@@ -217,7 +217,7 @@ def test_what_is_lost_of_a_cut_file_is_reported_and_the_rest_used(tmp_path, capl
     assert "the data before that is used" in caplog.text
 
 
-def test_images_of_bytes_are_png_and_unity_can_tell_what_each_axis_means(tmp_path):
+def test_images_are_written_as_png_with_their_dimension_properties(tmp_path):
     spec = BehaviorSpec("Ball", OBSERVATIONS, ActionSpec(1))
     write_demo(tmp_path / "a.demo", replace(recorded(spec, 2, 0), agent_ids=np.array([7, 7], np.int32)), "Expert")
     protos = next(iter(DemoReader(tmp_path / "a.demo"))).agent_info.observations

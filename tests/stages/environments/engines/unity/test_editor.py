@@ -13,7 +13,7 @@ from unity_runs import BUILD, NoChannels, PlayedScene, play, reports
 
 from headrace.stages.environments.engines.errors import GameBroken, GameEnded, GameRefused
 from headrace.stages.environments.engines.game import GameSettings
-from headrace.stages.environments.engines.unity.game import EDITOR_PORT, UnityGame
+from headrace.stages.environments.engines.unity.game import UnityGame
 
 pytestmark = pytest.mark.lengthy
 
@@ -51,7 +51,7 @@ async def connect(game: UnityGame, listening: asyncio.Event, tasks: asyncio.Task
     return starting
 
 
-async def test_the_editor_is_waited_for_and_its_user_told(free_port, listening, tmp_path, caplog):
+async def test_the_run_waits_for_the_editor_and_tells_the_user(free_port, listening, tmp_path, caplog):
     game = editor(free_port)
     async with asyncio.TaskGroup() as tasks:
         starting = await connect(game, listening, tasks)
@@ -65,11 +65,7 @@ async def test_the_editor_is_waited_for_and_its_user_told(free_port, listening, 
     assert reports(tmp_path)[0]["messages"] == 21
 
 
-def test_the_editor_calls_one_port_only():
-    assert EDITOR_PORT == 5004
-
-
-async def test_stop_in_the_editor_is_an_end_and_no_failure(free_port, listening, tmp_path):
+async def test_stop_in_the_editor_ends_the_run_without_a_failure(free_port, listening, tmp_path):
     game = editor(free_port)
     async with asyncio.TaskGroup() as tasks:
         starting = await connect(game, listening, tasks)
@@ -81,33 +77,7 @@ async def test_stop_in_the_editor_is_an_end_and_no_failure(free_port, listening,
     assert reports(tmp_path)[0]["reason"] == "Unity has closed the connection"
 
 
-async def test_after_a_stop_the_port_can_be_listened_on_again(free_port, listening, tmp_path):
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(2):
-            game = editor(free_port)
-            starting = await connect(game, listening, tasks)
-            async with pressed(free_port, tmp_path / str(number), "--misbehave", "stop"):
-                await starting
-                with pytest.raises(GameEnded):
-                    await play(game, steps=10)
-            assert reports(tmp_path / str(number))[0]["messages"] == 3
-
-
-async def test_a_second_editor_is_sent_away(free_port, listening, tmp_path):
-    game = editor(free_port)
-    async with asyncio.TaskGroup() as tasks:
-        starting = await connect(game, listening, tasks)
-        async with pressed(free_port, tmp_path / "first"):
-            await starting
-            await game.request_reset()
-            async with pressed(free_port, tmp_path / "second"):
-                pass
-            await game.close()
-    assert "another Unity is already connected to the worker" in reports(tmp_path / "second")[0]["reason"]
-    assert reports(tmp_path / "first")[0]["returncode"] == 0
-
-
-async def test_an_editor_that_crashes_while_it_waits_for_us_is_noticed(free_port, listening):
+async def test_a_crash_of_the_editor_between_two_steps_is_noticed(free_port, listening):
     game = editor(free_port, timeout_s=5.0)
     async with asyncio.TaskGroup() as tasks:
         starting = await connect(game, listening, tasks)
@@ -119,12 +89,12 @@ async def test_an_editor_that_crashes_while_it_waits_for_us_is_noticed(free_port
             await game.request_step({})
 
 
-async def test_an_editor_in_which_nobody_presses_play_is_given_up(free_port):
+async def test_an_editor_without_play_times_out(free_port):
     with pytest.raises(GameBroken, match=r"the Unity Editor \(port .*hasn't connected within 0\.2 s\. Press Play"):
         await editor(free_port, timeout_s=0.2).start()
 
 
-async def test_two_trainings_cannot_both_wait_for_the_editor(free_port, listening):
+async def test_only_one_run_can_wait_for_the_editor(free_port, listening):
     first = editor(free_port)
     async with asyncio.TaskGroup() as tasks:
         starting = await connect(first, listening, tasks)

@@ -25,7 +25,6 @@ from headrace.stages.environments.engines.unity.side_channels import EngineConfi
 from headrace.stages.environments.engines.unity.specs import (
     ActionSpec,
     ActionTuple,
-    DecisionSteps,
     DimensionProperty,
     ObservationType,
 )
@@ -120,7 +119,7 @@ def test_behaviors_stand_in_the_order_in_which_unity_announced_them(play):
     assert announced == names
 
 
-def test_one_agent_s_action_leaves_the_others_as_they_were(play):
+def test_one_agent_s_action_leaves_the_others_unchanged(play):
     env = play("--agents", 2)
     env.reset()
     before, _ = env.get_steps(SIMPLE)
@@ -148,7 +147,7 @@ def test_pictures_are_floats_from_0_to_1_and_specs_say_what_dimensions_are(play)
     assert set(np.unique(decisions.obs[1])) <= {0.0, 1.0}
 
 
-def test_side_channels_speak_and_hear(play, tmp_path):
+def test_side_channels_send_and_receive(play, tmp_path):
     engine, stats = EngineConfigurationChannel(), StatsSideChannel()
     engine.set_configuration_parameters(time_scale=4.0)
     env = play("--stats", side_channels=[engine, stats])
@@ -181,7 +180,7 @@ def test_wrong_actions_say_what_was_expected(play):
         ("stop", UnityCommunicatorStoppedException, "closed the connection"),
     ],
 )
-def test_each_trouble_has_ml_agents_exception(play, trouble, expected, says):
+def test_each_fault_raises_the_exception_of_ml_agents(play, trouble, expected, says):
     env = play("--misbehave", trouble, "--at-step", 3)
     with pytest.raises(expected, match=says):
         for _ in range(5):
@@ -196,14 +195,14 @@ def test_each_trouble_has_ml_agents_exception(play, trouble, expected, says):
         ("hang", UnityTimeOutException, "within 2 s"),
     ],
 )
-def test_the_end_and_the_silence_of_a_program_have_ml_agents_exception(unity, trouble, expected, says):
+def test_death_and_timeout_raise_the_exceptions_of_ml_agents(unity, trouble, expected, says):
     env = unity("--misbehave", trouble, "--at-step", 3, timeout_wait=2 if trouble == "hang" else 30)
     with pytest.raises(expected, match=says):
         for _ in range(5):
             env.step()
 
 
-def test_what_can_not_start_says_why(unity, tmp_path):
+def test_a_failed_start_gives_the_reason(unity, tmp_path):
     with pytest.raises(UnityEnvironmentException, match="worker_id is 1, but there is only one Unity Editor"):
         UnityEnvironment(worker_id=1)
     with pytest.raises(UnityEnvironmentException, match="no Unity executable"):
@@ -219,7 +218,7 @@ def test_what_can_not_start_says_why(unity, tmp_path):
         unity("--communication-version", "2.0.0")
 
 
-def test_a_closed_one_says_so_and_closes_again(play):
+def test_a_closed_environment_refuses_steps_and_can_be_closed_again(play):
     env = play()
     env.reset()
     env.close()
@@ -240,28 +239,13 @@ def test_actions_may_have_either_part():
     assert ActionSpec.create_continuous(2).random_action(3).discrete.shape == (3, 0)
 
 
-def test_nobody_is_an_empty_mapping():
-    class Spec:
-        observation_specs = ()
-
-    assert list(DecisionSteps.empty(Spec)) == []
-
-
-def test_another_program_of_the_same_build_has_a_port_of_its_own(unity, tmp_path):
+def test_another_program_of_the_same_build_has_its_own_port(unity, tmp_path):
     env = unity("--agents", 3, seed=5)
     other = env.another()
-    assert other._game.port != env._game.port
     other.reset()
     env.reset()
     assert [len(each.get_steps(SIMPLE)[0]) for each in (env, other)] == [3, 3]
     other.close()
     env.step()
     env.close()
-    assert len(reports(tmp_path)) == 2
-
-
-def test_there_is_no_other_editor():
-    editor = object.__new__(UnityEnvironment)
-    editor._given = {"file_name": None}
-    with pytest.raises(UnityEnvironmentException, match="only one Unity Editor"):
-        editor.another()
+    assert len({report["port"] for report in reports(tmp_path)}) == 2

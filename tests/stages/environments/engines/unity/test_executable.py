@@ -21,30 +21,25 @@ def make(folder: Path, *names: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["Game", "Game.x86_64", "Game.exe", "Game.app", "Game.x86"])
-def test_on_linux_the_extension_is_this_systems_whatever_was_given(tmp_path, given):
+def test_linux_replaces_the_extension_of_another_system(tmp_path, given):
     make(tmp_path, "Game.x86_64")
     assert find_executable(tmp_path / given, "Unity", "linux") == tmp_path / "Game.x86_64"
 
 
-def test_on_linux_a_64_bit_build_comes_before_others_and_a_bare_file_last(tmp_path):
+def test_linux_prefers_a_64_bit_build(tmp_path):
     make(tmp_path, "Both.x86", "Both.x86_64", "Bare")
     assert find_executable(tmp_path / "Both.exe", "Unity", "linux") == tmp_path / "Both.x86_64"
     assert find_executable(tmp_path / "Bare.app", "Unity", "linux") == tmp_path / "Bare"
 
 
-def test_what_is_given_exactly_is_taken(tmp_path):
+def test_an_exact_path_is_used(tmp_path):
     make(tmp_path, "Game", "Game.x86", "Game.x86_64", "start.sh")
     assert find_executable(tmp_path / "Game.x86", "Unity", "linux") == tmp_path / "Game.x86"
     assert find_executable(tmp_path / "Game", "Unity", "linux") == tmp_path / "Game"
     assert find_executable(tmp_path / "start.sh", "Unity", "linux") == tmp_path / "start.sh"
 
 
-def test_dots_elsewhere_in_a_path_are_no_extensions(tmp_path):
-    make(tmp_path, "my.app.folder/v1.2.x86_64")
-    assert find_executable(tmp_path / "my.app.folder/v1.2", "Unity", "linux") == tmp_path / "my.app.folder/v1.2.x86_64"
-
-
-def test_on_macos_it_is_the_program_inside_the_bundle(tmp_path):
+def test_macos_finds_the_program_inside_the_bundle(tmp_path):
     make(tmp_path, "Game.app/Contents/MacOS/Game", "Renamed.app/Contents/MacOS/Original")
     assert find_executable(tmp_path / "Game", "Unity", "darwin") == tmp_path / "Game.app/Contents/MacOS/Game"
     assert (
@@ -52,26 +47,26 @@ def test_on_macos_it_is_the_program_inside_the_bundle(tmp_path):
     )
 
 
-def test_on_windows_it_is_the_exe_or_the_one_in_the_folder(tmp_path):
+def test_windows_finds_the_exe_or_the_program_in_a_folder(tmp_path):
     make(tmp_path, "Game.exe", "Folder/UnityCrashHandler64.exe", "Folder/Zebra.exe")
     assert find_executable(tmp_path / "Game", "Unity", "win32") == tmp_path / "Game.exe"
     assert find_executable(tmp_path / "Folder", "Unity", "win32") == tmp_path / "Folder" / "Zebra.exe"
 
 
 @pytest.mark.parametrize("given", ["Game.EXE", "Game", "Game.x86_64"])
-def test_on_windows_letter_case_is_no_matter(tmp_path, given):
+def test_windows_ignores_letter_case(tmp_path, given):
     make(tmp_path, "Game.exe" if given != "Game.EXE" else given, "Game.x86_64")
     assert find_executable(tmp_path / given, "Unity", "win32").name.lower() == "game.exe"
 
 
-def test_on_windows_a_script_is_started_if_it_is_given_as_it_is_called(tmp_path):
+def test_windows_starts_a_script_that_is_given_by_its_full_name(tmp_path):
     make(tmp_path, "start.bat", "Linux")
     assert find_executable(tmp_path / "start.bat", "Godot", "win32") == tmp_path / "start.bat"
     with pytest.raises(GameRefused, match=r"none of .*Linux\.exe is a file"):
         find_executable(tmp_path / "Linux", "Godot", "win32")
 
 
-def test_on_windows_the_game_of_a_folder_has_its_name_or_is_the_only_one(tmp_path):
+def test_windows_chooses_the_program_with_the_folder_s_name_or_the_only_one(tmp_path):
     make(tmp_path, "Ball/ball.exe", "Ball/Tool.exe", "Two/A.exe", "Two/B.exe")
     make(tmp_path, "Godot/Soccer.exe", "Godot/Soccer.console.exe", "Godot/unitycrashhandler32.exe")
     assert find_executable(tmp_path / "Ball", "Unity", "win32") == tmp_path / "Ball" / "ball.exe"
@@ -80,18 +75,12 @@ def test_on_windows_the_game_of_a_folder_has_its_name_or_is_the_only_one(tmp_pat
         find_executable(tmp_path / "Two", "Unity", "win32")
 
 
-def test_backslashes_are_for_windows_alone():
+def test_only_windows_accepts_backslashes():
     with pytest.raises(GameRefused, match=r"Only Windows uses \\ between folders; write /"):
         find_executable(Path(r"builds\Game"), "Unity", "linux")
 
 
-def test_a_relative_path_starts_from_the_working_directory(tmp_path, monkeypatch):
-    make(tmp_path, "builds/Game.x86_64")
-    monkeypatch.chdir(tmp_path)
-    assert find_executable(Path("builds/Game"), "Unity", "linux") == tmp_path / "builds/Game.x86_64"
-
-
-def test_a_missing_executable_is_refused_with_what_was_looked_at(tmp_path):
+def test_a_missing_executable_is_refused_with_the_paths_tried(tmp_path):
     with pytest.raises(GameRefused, match=r"no Unity executable at .*Game: none of .*Game\.x86_64.*--env"):
         find_executable(tmp_path / "Game", "Unity", "linux")
 
@@ -104,19 +93,13 @@ def test_a_build_for_another_system_is_named(tmp_path):
         find_executable(tmp_path / "Game", "Unity", "linux")
 
 
-def test_a_folder_is_no_executable_but_the_program_in_it_is_named(tmp_path):
+def test_a_folder_is_refused_with_the_program_in_it(tmp_path):
     (tmp_path / "Game").mkdir()
     with pytest.raises(GameRefused, match=r"no Unity executable .*It is a folder; give the program in it\. The"):
         find_executable(tmp_path / "Game", "Unity", "linux")
     make(tmp_path, "Game/Ball.x86_64")
     with pytest.raises(GameRefused, match=r"give the program in it: .*Game[/\\]Ball\.x86_64\. The"):
         find_executable(tmp_path / "Game", "Unity", "linux")
-
-
-def test_each_place_is_named_once(tmp_path):
-    with pytest.raises(GameRefused) as refusal:
-        find_executable(Path("Game"), "Unity", "linux")
-    assert ": none of Game, Game.x86_64, Game.x86 is a file" in str(refusal.value)
 
 
 def test_standard_arguments_come_first_in_their_order_and_the_users_last(tmp_path):
@@ -137,7 +120,7 @@ def test_standard_arguments_come_first_in_their_order_and_the_users_last(tmp_pat
     ]
 
 
-def test_graphics_and_unitys_own_log_are_kept_where_nothing_is_said(tmp_path):
+def test_the_default_keeps_graphics_and_unity_s_log(tmp_path):
     make(tmp_path, GAME)
     assert UnityBuild(tmp_path / "Game").command(5005, 0)[1:] == ["--mlagents-port", "5005"]
 
@@ -158,12 +141,7 @@ def test_the_log_is_made_absolute_because_unity_may_change_its_directory(tmp_pat
     assert UnityBuild("Game", log_file=Path("logs/Player-1.log")).log == tmp_path / "logs" / "Player-1.log"
 
 
-def test_the_tail_of_a_log_is_its_last_lines_under_its_name(tmp_path):
+def test_the_tail_of_a_log_has_the_file_s_name(tmp_path):
     log = tmp_path / "Player-0.log"
     log.write_text("".join(f"line {number}\n" for number in range(5_000)))
     assert tail(log, lines=2) == f"\nThe end of {log}:\n    line 4998\n    line 4999"
-
-
-def test_where_there_is_no_log_there_is_no_tail(tmp_path):
-    (tmp_path / "empty.log").touch()
-    assert tail(None) == tail(tmp_path / "absent.log") == tail(tmp_path / "empty.log") == ""

@@ -7,12 +7,10 @@ import os
 import re
 import signal
 import socket
-import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from uuid import UUID
 
 import grpc.aio
 import pytest
@@ -77,7 +75,7 @@ async def started(game: UnityGame) -> AsyncIterator[UnityGame]:
 
 
 @pytest.mark.lengthy
-async def test_both_greet_each_other(make, tmp_path):
+async def test_the_handshake_exchanges_versions_seed_and_areas(make, tmp_path):
     async with started(make("--package-version", "2.3.0-exp.3", seed=4711, num_areas=6)) as game:
         assert game.greeting is not None
         assert (game.greeting.package_version, game.greeting.communication_version) == ("2.3.0-exp.3", "1.5.0")
@@ -89,7 +87,7 @@ async def test_both_greet_each_other(make, tmp_path):
 
 
 @pytest.mark.lengthy
-async def test_the_connection_is_logged_in_the_words_that_others_look_for(tmp_path, caplog):
+async def test_the_connection_is_logged_in_the_words_of_ml_agents(tmp_path, caplog):
     caplog.set_level("INFO")
     async with playing(tmp_path):
         pass
@@ -117,7 +115,6 @@ async def test_actions_reach_their_own_agents_among_many_that_end_at_different_t
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--scene", "crowd", "--echo"),
         ("--scene", "crowd", "--goal-signal", "--groups", "--branches", "2", "--new-ids"),
         ("--scene", "duel", "--agents", "3"),
         ("--continuous", "2", "--branches", "2", "3", "--mask", "--behaviors", "A", "B?team=1", "--second-at", "9"),
@@ -135,14 +132,7 @@ async def test_every_scene_can_be_played(tmp_path, arguments):
 
 
 @pytest.mark.lengthy
-async def test_a_message_may_hold_nothing_but_endings(tmp_path):
-    async with playing(tmp_path, "--scene", "crowd") as game:
-        await play(game, steps=100)
-    assert reports(tmp_path)[0]["endings_only"] > 0
-
-
-@pytest.mark.lengthy
-async def test_reset_begins_anew_without_endings(tmp_path):
+async def test_reset_starts_episodes_without_endings(tmp_path):
     async with playing(tmp_path, "--agents", "2") as game:
         await play(game, steps=3)
         output = await game.request_reset()
@@ -150,28 +140,6 @@ async def test_reset_begins_anew_without_endings(tmp_path):
     assert [(info.id, info.done, info.reward) for info in infos] == [(0, False, 0.0), (1, False, 0.0)]
     assert not output.rl_initialization_output.brain_parameters, "a behaviour is introduced only once"
     assert reports(tmp_path)[0]["resets"] == 2
-
-
-@pytest.mark.lengthy
-async def test_side_channels_ride_on_every_order_and_every_answer(tmp_path):
-    class Recorder:
-        def __init__(self) -> None:
-            time_scale = struct.pack("<if", 2, 20.0)
-            engine = UUID("e951342c-4f7e-11ea-b238-784f4387d1f7").bytes_le
-            self.waiting = [engine + struct.pack("<i", len(time_scale)) + time_scale]
-            self.heard = b""
-
-        def outgoing(self) -> bytes:
-            return self.waiting.pop() if self.waiting else b""
-
-        def incoming(self, data: bytes) -> None:
-            self.heard += data
-
-    recorder = Recorder()
-    async with playing(tmp_path, "--stats", channels=recorder) as game:
-        await play(game, steps=6)
-    assert reports(tmp_path)[0]["engine"] == {"time_scale": [20.0]}
-    assert b"Client/Average" in recorder.heard
 
 
 @pytest.mark.lengthy
@@ -185,7 +153,7 @@ async def test_a_unity_killed_mid_step_is_noticed_with_its_signal_and_its_log(ma
 
 
 @pytest.mark.lengthy
-async def test_a_unity_that_dies_while_it_waits_for_us_is_noticed_at_the_next_step(make):
+async def test_a_unity_that_dies_between_two_steps_is_noticed_at_the_next_step(make):
     game = make()
     await game.start()
     output = await game.request_reset()
@@ -194,16 +162,8 @@ async def test_a_unity_that_dies_while_it_waits_for_us_is_noticed_at_the_next_st
         await game.request_step(Actor()(output))
 
 
-async def test_a_unity_that_dies_before_it_connects_is_noticed(make, tmp_path):
-    script = tmp_path / "crash.sh"
-    script.write_text("#!/bin/sh\nexit 42\n")
-    script.chmod(0o755)
-    with pytest.raises(GameBroken, match="ended with return code 42 before it announced its agents"):
-        await make(executable=UnityBuild(script)).start()
-
-
 @pytest.mark.lengthy
-async def test_a_hanging_unity_is_given_up_and_killed(make):
+async def test_a_hanging_unity_times_out_and_is_killed(make):
     game = make("--misbehave", "hang")
     await game.start()
     pid = game.pid
@@ -214,7 +174,7 @@ async def test_a_hanging_unity_is_given_up_and_killed(make):
 
 
 @pytest.mark.lengthy
-async def test_a_unity_whose_agents_never_ask_has_a_message_of_its_own(make):
+async def test_a_unity_without_decision_requests_has_its_own_message(make):
     game = make("--misbehave", "never-asks")
     await game.start()
     game.timeout_s = 1.0  # its second message follows the first at once, but has to come within it
@@ -223,7 +183,7 @@ async def test_a_unity_whose_agents_never_ask_has_a_message_of_its_own(make):
 
 
 @pytest.mark.lengthy
-async def test_a_unity_that_never_connects_has_a_message_of_its_own_and_is_killed(make, tmp_path):
+async def test_a_unity_that_never_connects_has_its_own_message_and_is_killed(make, tmp_path):
     game = make(executable=build_that_hangs(tmp_path))
     game.timeout_s = 0.3
     with pytest.raises(GameBroken, match=r"hasn't connected within 0\.3 s.*--timeout-wait"):
@@ -240,13 +200,6 @@ async def test_another_version_is_refused_and_the_executable_killed(make):
 
 
 @pytest.mark.lengthy
-async def test_a_missing_base_capability_is_warned_of(tmp_path, caplog):
-    async with playing(tmp_path, "--lacks", "baseRLCapabilities") as game:
-        await game.request_reset()
-    assert "does not declare baseRLCapabilities" in caplog.text
-
-
-@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -254,7 +207,7 @@ async def test_a_missing_base_capability_is_warned_of(tmp_path, caplog):
         ("empty-message", "its message has status 0; expected 200 or 400"),
     ],
 )
-async def test_nonsense_is_refused_as_such(tmp_path, kind, words):
+async def test_invalid_messages_are_refused(tmp_path, kind, words):
     async with playing(tmp_path, "--misbehave", kind) as game:
         with pytest.raises(GameBroken, match="violates the protocol") as caught:
             await play(game, steps=10)
@@ -269,7 +222,7 @@ async def test_large_messages_are_taken(tmp_path):
 
 
 @pytest.mark.lengthy
-async def test_a_limit_of_messages_is_kept_and_named(tmp_path):
+async def test_a_message_above_the_limit_is_named_with_its_setting(tmp_path):
     large = ("--misbehave", "huge-message", "--huge-mib", "1")
     words = r"a message above the limit of 1 MiB, set by env_settings\.max_message_mib"
     async with playing(tmp_path, *large, max_message_mib=1) as game:
@@ -278,7 +231,7 @@ async def test_a_limit_of_messages_is_kept_and_named(tmp_path):
 
 
 @pytest.mark.lengthy
-async def test_the_limit_holds_for_orders_too(tmp_path):
+async def test_the_limit_also_holds_for_requests(tmp_path):
     class Talker(NoChannels):
         def outgoing(self) -> bytes:
             return bytes(2**20)
@@ -289,17 +242,11 @@ async def test_the_limit_holds_for_orders_too(tmp_path):
             await game.request_reset()
 
 
-async def test_fifty_cameras_of_512_pixels_in_full_precision_fit_into_the_default_limit():
-    assert GameSettings(0, 0, 0, 0.0).max_message_mib * 2**20 > 50 * 512 * 512 * 3 * 4 * 2, (
-        "twice, where all episodes end and begin at once"
-    )
-
-
 STOP = UnityMessageProto(header={"status": CLOSE}).SerializeToString()
 
 
 @pytest.mark.lengthy
-async def test_strangers_who_speak_the_protocol_neither_end_nor_disturb_a_training(tmp_path, caplog):
+async def test_other_callers_do_not_disturb_a_run(tmp_path, caplog):
     async with (
         playing(tmp_path, "--agents", "3", "--echo") as game,
         grpc.aio.insecure_channel(f"localhost:{game.port}") as stranger,
@@ -349,9 +296,7 @@ def greeting(version: str = "1.5.0") -> bytes:
         ("2.0.0", r"speaks version 2\.0\.0 of the communication protocol"),
     ],
 )
-async def test_a_unity_that_does_not_like_our_greeting_has_a_message_of_its_own(
-    make, free_port, tmp_path, version, words
-):
+async def test_a_unity_that_rejects_the_greeting_has_its_own_message(make, free_port, tmp_path, version, words):
     game = make(executable=build_that_hangs(tmp_path), port=free_port)
     game.timeout_s = 1.5
     async with asyncio.TaskGroup() as tasks, grpc.aio.insecure_channel(f"localhost:{free_port}") as unity:
@@ -367,27 +312,7 @@ async def failure(starting: Awaitable[None]) -> str:
 
 
 @pytest.mark.lengthy
-async def test_strangers_who_were_there_first_and_hang_do_not_keep_the_build_out(
-    make, free_port, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("headrace.stages.environments.engines.unity.exchange._FLUSH_S", 0.5)
-    game = make(executable=build_that_waits(tmp_path), port=free_port)
-    async with (
-        asyncio.TaskGroup() as tasks,
-        grpc.aio.insecure_channel(f"localhost:{free_port}") as stranger,
-    ):
-        starting = tasks.create_task(game.start())
-        await stranger.unary_unary(EXCHANGE)(greeting(), wait_for_ready=True)
-        with closing(socket.create_connection(("127.0.0.1", free_port))):
-            (tmp_path / "go").touch()
-            await starting
-            await play(game, steps=10)
-            await game.close()
-    assert reports(tmp_path)[0]["agent_steps"] == 10
-
-
-@pytest.mark.lengthy
-async def test_a_build_whose_place_another_one_has_taken_ends_with_both_named(make, free_port, tmp_path):
+async def test_a_build_that_finds_its_port_taken_names_both_callers(make, free_port, tmp_path):
     game = make(executable=build_that_waits(tmp_path), port=free_port)
     async with (
         asyncio.TaskGroup() as tasks,
@@ -405,7 +330,7 @@ async def test_a_build_whose_place_another_one_has_taken_ends_with_both_named(ma
         waiting.cancel()
 
 
-async def test_an_address_that_this_machine_does_not_have_is_refused_with_the_remedy(make):
+async def test_an_address_of_another_machine_is_refused_with_the_fix(make):
     with pytest.raises(
         GameRefused, match=r"192\.0\.2\.250 is not an address of this machine\. Set env_settings\.listen"
     ):
@@ -413,14 +338,14 @@ async def test_an_address_that_this_machine_does_not_have_is_refused_with_the_re
 
 
 @pytest.mark.lengthy
-async def test_a_unity_is_found_whatever_is_listened_on(tmp_path):
+async def test_unity_connects_with_every_listen_address(tmp_path):
     for number, listen in enumerate(("localhost", "all", "127.0.0.1", "::1")):
         async with playing(tmp_path / str(number), listen=listen) as game:
             await play(game, steps=3)
         assert reports(tmp_path / str(number))[0]["agent_steps"] == 3
 
 
-async def test_a_port_in_use_is_refused_before_anything_is_started(make, tmp_path):
+async def test_a_port_in_use_is_refused_before_a_process_starts(make, tmp_path):
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
         with pytest.raises(GameRefused, match=rf"port {port}\) can't listen on port {port}: .*--base-port"):
@@ -459,7 +384,7 @@ async def test_close_lets_unity_end_by_itself(make, tmp_path):
 
 
 @pytest.mark.lengthy
-async def test_a_unity_that_is_left_in_a_step_hears_of_the_end_when_it_has_answered(make, tmp_path):
+async def test_a_unity_in_a_step_is_closed_after_its_answer(make, tmp_path):
     game = make()
     await game.start()
     actions = Actor()(await game.request_reset())
@@ -484,7 +409,7 @@ async def test_a_unity_that_closes_the_connection_is_left_to_end_by_itself(make,
 
 
 @pytest.mark.lengthy
-async def test_a_unity_that_quits_between_two_calls_without_a_goodbye_has_closed_in_order(make):
+async def test_a_unity_that_quits_with_return_code_0_has_ended(make):
     game = make("--misbehave", "quit-in-step")
     await game.start()
     with pytest.raises(GameEnded, match="Unity worker 0 .* quit with return code 0"):
@@ -492,19 +417,7 @@ async def test_a_unity_that_quits_between_two_calls_without_a_goodbye_has_closed
     await game.close()
 
 
-@pytest.mark.lengthy
-async def test_a_unity_that_exits_while_its_call_waits_has_broken_whatever_its_return_code(make):
-    game = make("--misbehave", "quit-in-call")
-    await game.start()
-    actor = Actor()
-    output = await play(game, 2, actor)
-    os.kill(game.pid, signal.SIGTERM)
-    assert await game._process.exited(PATIENCE_S)
-    with pytest.raises(GameBroken, match="ended with return code 0"):
-        await game.request_step(actor(output))
-
-
-async def test_a_unity_that_exits_before_it_has_connected_has_broken_whatever_its_return_code(make):
+async def test_a_unity_that_exits_before_it_connects_has_broken(make):
     game = make(executable=UnityBuild(Path("/bin/true"), ()))
     with pytest.raises(
         GameBroken, match="ended with return code 0 before it announced its agents; does its scene have an agent"
@@ -513,7 +426,7 @@ async def test_a_unity_that_exits_before_it_has_connected_has_broken_whatever_it
 
 
 @pytest.mark.lengthy
-async def test_close_kills_what_does_not_end(make, caplog):
+async def test_close_kills_a_unity_that_does_not_end(make, caplog):
     game = make("--misbehave", "never-ends")
     await game.start()
     await game.request_reset()
@@ -521,50 +434,6 @@ async def test_close_kills_what_does_not_end(make, caplog):
     await game.close()
     assert not alive(game.pid)
     assert "did not end within 0.2 s after the request; killing it" in caplog.text
-
-
-@pytest.mark.lengthy
-async def test_a_crash_is_noticed_with_its_return_code_and_said_again_when_asked_again(make):
-    game = make("--misbehave", "exit-mid-step")
-    await game.start()
-    for expected in (
-        "ended with return code 3",
-        "isn't connected: it has been closed, has failed, or was never started",
-    ):
-        with pytest.raises(GameBroken, match=expected):
-            await play(game, steps=10)
-
-
-@pytest.mark.lengthy
-async def test_one_hanging_unity_keeps_no_other_waiting(make, tmp_path):
-    stuck = make("--misbehave", "hang", "--at-step", "1")
-    await stuck.start()
-    async with playing(tmp_path) as free, asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(stuck.reset())
-        await play(free, steps=30)
-        assert not waiting.done()
-        waiting.cancel()
-    assert reports(tmp_path)[0]["messages"] == 31
-
-
-@pytest.mark.lengthy
-async def test_four_unities_are_stepped_at_once(tmp_path):
-    all_reset = asyncio.Barrier(4)
-
-    async def whole_life() -> None:
-        async with playing(tmp_path) as game:
-            actor = Actor()
-            output = await game.request_reset()
-            await all_reset.wait()
-            for _ in range(30):
-                output = await game.request_step(actor(output))
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(4):
-            tasks.create_task(whole_life())
-    found = reports(tmp_path)
-    assert [report["messages"] for report in found] == [31] * 4
-    assert len({report["port"] for report in found}) == 4
 
 
 async def _step_until_late(game: UnityGame, output: object) -> None:

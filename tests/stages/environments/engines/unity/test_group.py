@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import numpy as np
 import pytest
 from fake_unity import WALKER, FakeUnity, World, asks, ends, first, says, walking
 
@@ -31,7 +30,7 @@ async def test_a_reset_starts_all_and_waits_for_all():
     await world.group.close()
 
 
-async def test_none_waits_for_anothers_step():
+async def test_games_step_independently():
     world = World(walking(0), walking(0))
     await world.reset()
     slow, quick = world.unities[0][0], world.unities[1][0]
@@ -47,7 +46,7 @@ async def test_none_waits_for_anothers_step():
     await world.group.close()
 
 
-async def test_in_step_each_tick_is_about_all():
+async def test_in_step_a_tick_contains_all_games():
     world = World(walking(0), walking(0), in_step=True)
     await world.reset()
     slow = world.unities[0][0]
@@ -59,7 +58,7 @@ async def test_in_step_each_tick_is_about_all():
     await world.group.close()
 
 
-async def test_actions_go_to_those_who_asked_in_the_order_in_which_they_did():
+async def test_actions_go_to_agents_in_the_order_of_their_requests():
     world = World(
         [first(asks(4, 0.4), asks(2, 0.2)), says(ends(9), asks(2, 0.25), asks(4, 0.45)), says(asks(4))],
         [first(asks(7, 0.7)), says(asks(7, 0.75)), says(asks(7))],
@@ -98,7 +97,7 @@ async def test_endings_of_all_instances_come_before_decisions():
     await world.group.close()
 
 
-async def test_a_message_with_endings_alone_is_passed_on_and_answered_at_once():
+async def test_a_message_with_only_endings_is_passed_on_and_answered():
     world = World([first(asks(0)), says(ends(0, reward=1.0)), says(asks(3))])
     await world.reset()
     steps = (await world.step()).steps[WALKER]
@@ -134,7 +133,7 @@ async def test_programs_of_different_scenes_are_refused():
     await world.group.close()
 
 
-async def test_groups_are_distinguished_by_instance_and_agents_without_a_group_have_none():
+async def test_group_ids_differ_between_instances():
     script = [first(asks(0, group=5), asks(1)), says(asks(0, group=5, group_reward=2.0), asks(1, reward=1.0))]
     world = World(script, script, in_step=True)
     await world.reset()
@@ -144,7 +143,7 @@ async def test_groups_are_distinguished_by_instance_and_agents_without_a_group_h
     await world.group.close()
 
 
-async def test_a_reset_begins_episodes_that_nothing_ended():
+async def test_a_reset_starts_new_episodes_without_endings():
     world = World([first(asks(0)), says(asks(0, reward=1.0)), says(asks(0, reward=5.0)), says(asks(0, reward=1.0))])
     await world.reset()
     before = (await world.step()).steps[WALKER].episode_ids[0]
@@ -156,7 +155,7 @@ async def test_a_reset_begins_episodes_that_nothing_ended():
     await world.group.close()
 
 
-async def test_a_reset_waits_for_steps_that_are_under_way():
+async def test_a_reset_waits_for_steps_in_flight():
     world = World(walking(0), walking(0))
     await world.reset()
     slow = world.unities[0][0]
@@ -175,7 +174,7 @@ async def test_a_reset_waits_for_steps_that_are_under_way():
 # What breaks. --------------------------------------------------------------------------------------------------------
 
 
-async def test_one_that_breaks_is_begun_anew_alone_and_told_as_lost(caplog):
+async def test_a_broken_game_is_restarted_alone_and_reported_as_lost(caplog):
     broken = FakeUnity([first(asks(0)), GameBroken("Unity worker 0 ended with signal SIGKILL")])
     world = World([broken, FakeUnity(walking(0))], walking(0))
     before = (await world.reset()).steps[WALKER].episode_ids[0]
@@ -194,17 +193,7 @@ async def test_one_that_breaks_is_begun_anew_alone_and_told_as_lost(caplog):
     await world.group.close()
 
 
-async def test_the_group_goes_on_where_all_have_broken():
-    broken = FakeUnity([first(asks(0)), GameBroken("gone")])
-    world = World([broken, FakeUnity(walking(5))])
-    await world.reset()
-    result = await world.step()
-    assert (dict(result.steps), result.lost.tolist()) == ({}, [0])
-    assert (await world.step()).steps[WALKER].agent_ids.tolist() == [5]
-    await world.group.close()
-
-
-async def test_too_many_restarts_end_it_saying_why():
+async def test_too_many_restarts_end_the_run_with_the_reason():
     def broken():
         return FakeUnity([first(asks(0)), GameBroken("Unity worker 0 ended with return code 3")])
 
@@ -217,7 +206,7 @@ async def test_too_many_restarts_end_it_saying_why():
     await world.group.close()
 
 
-async def test_each_instance_has_restarts_of_its_own():
+async def test_each_instance_has_its_own_restarts():
     def broken():
         return FakeUnity([first(asks(0)), GameBroken("gone")])
 
@@ -228,13 +217,13 @@ async def test_each_instance_has_restarts_of_its_own():
     await world.group.close()
 
 
-async def test_one_that_breaks_as_it_starts_is_started_again_within_the_reset():
+async def test_a_game_that_breaks_at_its_start_is_restarted_within_the_reset():
     world = World([FakeUnity([], GameBroken("gone")), FakeUnity(walking(0))], walking(0))
     assert (await world.reset()).steps[WALKER].agent_ids.tolist() == [0, ONE]
     await world.group.close()
 
 
-async def test_what_no_restart_mends_is_not_restarted():
+async def test_a_refused_game_is_not_restarted():
     world = World([FakeUnity([], GameRefused("version 2.0.0 is not spoken here"))], lifetime=9)
     with pytest.raises(GameRefused, match="not spoken here"):
         await world.reset()
@@ -250,7 +239,7 @@ def closing(after=1):
     return [*messages, GameEnded(f"it has quit after {after}")]
 
 
-async def test_one_that_closes_is_left_out_and_the_group_ends_with_the_last(caplog):
+async def test_a_closed_game_is_left_out_and_the_last_one_ends_the_run(caplog):
     caplog.set_level("INFO")
     world = World(closing(1), closing(3))
     await world.reset()
@@ -268,7 +257,7 @@ async def test_one_that_closes_is_left_out_and_the_group_ends_with_the_last(capl
 
 
 @pytest.mark.parametrize("in_step", [False, True])
-async def test_all_may_close_at_once(in_step):
+async def test_all_games_may_close_simultaneously(in_step):
     world = World(closing(1), closing(1), in_step=in_step)
     await world.reset()
     with pytest.raises(EnvironmentEnded, match="it has quit after 1"):
@@ -277,7 +266,7 @@ async def test_all_may_close_at_once(in_step):
     await world.group.close()
 
 
-async def test_a_reset_passes_over_those_that_have_closed_and_names_them():
+async def test_a_reset_skips_and_names_closed_games():
     world = World(closing(1), walking(0))
     await world.reset()
     await world.step()
@@ -286,26 +275,7 @@ async def test_a_reset_passes_over_those_that_have_closed_and_names_them():
     await world.group.close()
 
 
-async def test_one_that_closes_as_it_starts_leaves_the_group_to_the_others():
-    world = World([FakeUnity([], GameEnded("closed"))], walking(0))
-    result = await world.reset()
-    assert (result.steps[WALKER].agent_ids.tolist(), result.closed.tolist()) == ([ONE], [0])
-    await world.group.close()
-
-
-async def test_one_that_breaks_when_the_others_have_closed_is_restarted():
-    broken = [first(asks(0)), says(asks(0)), says(asks(0)), GameBroken("gone")]
-    world = World(closing(1), [FakeUnity(broken), FakeUnity(closing(2))])
-    await world.reset()
-    lost = []
-    with pytest.raises(EnvironmentEnded, match="it has quit after 2"):
-        while True:
-            lost.append((await world.step()).lost)
-    assert [each.tolist() for each in lost if each is not None] == [[1]]
-    await world.group.close()
-
-
-async def test_if_wanted_one_that_closes_is_started_again_within_the_limits_and_is_no_fault_beyond_them(caplog):
+async def test_on_close_restart_restarts_a_closed_game_within_the_limits(caplog):
     caplog.set_level("INFO")
     world = World([FakeUnity(closing(1)), FakeUnity(closing(2))], walking(0), on_close="restart")
     await world.reset()
@@ -317,7 +287,7 @@ async def test_if_wanted_one_that_closes_is_started_again_within_the_limits_and_
     await world.group.close()
 
 
-async def test_the_editor_being_stopped_is_the_end():
+async def test_stop_in_the_editor_ends_the_run():
     world = World([FakeUnity([first(asks(0)), GameEnded("the Unity Editor has closed the connection")])], editor=True)
     await world.reset()
     with pytest.raises(EnvironmentEnded, match="the Unity Editor has closed"):
@@ -325,7 +295,7 @@ async def test_the_editor_being_stopped_is_the_end():
     await world.group.close()
 
 
-async def test_if_wanted_the_editor_is_waited_for_as_often_as_it_is_stopped():
+async def test_on_close_restart_waits_for_the_editor_after_every_stop():
     visits = [FakeUnity(closing(1)) for _ in range(4)]
     world = World([*visits, FakeUnity(walking(0))], editor=True, on_close="restart")
     await world.reset()
@@ -337,14 +307,14 @@ async def test_if_wanted_the_editor_is_waited_for_as_often_as_it_is_stopped():
 # The Editor. ---------------------------------------------------------------------------------------------------------
 
 
-async def test_an_editor_that_never_came_is_not_waited_for_again():
+async def test_an_editor_that_never_connected_ends_the_run():
     world = World([FakeUnity([], GameBroken("nobody pressed Play"))], editor=True)
     with pytest.raises(StageError, match="^nobody pressed Play$"):
         await world.reset()
     await world.group.close()
 
 
-async def test_an_editor_that_hung_may_come_back():
+async def test_an_editor_that_hung_can_reconnect():
     world = World([FakeUnity([first(asks(0)), GameBroken("hangs")]), FakeUnity(walking(0))], editor=True)
     await world.reset()
     assert (await world.step()).lost.tolist() == [0]
@@ -355,7 +325,7 @@ async def test_an_editor_that_hung_may_come_back():
 # Closing. ------------------------------------------------------------------------------------------------------------
 
 
-async def test_closing_ends_all_also_in_the_middle_of_a_step_and_twice():
+async def test_close_ends_all_games_once_even_during_a_step():
     world = World(walking(0), walking(0))
     await world.reset()
     world.unities[0][0].may_answer.clear()
@@ -367,7 +337,7 @@ async def test_closing_ends_all_also_in_the_middle_of_a_step_and_twice():
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("in_step", [False, True])
-async def test_one_that_hangs_when_the_run_is_to_end_is_not_waited_for(in_step):
+async def test_a_hanging_game_does_not_delay_the_end_of_a_run(in_step):
     world = World(walking(0), walking(0), in_step=in_step)
     await world.reset()
     for each in world.unities:
@@ -381,7 +351,7 @@ async def test_one_that_hangs_when_the_run_is_to_end_is_not_waited_for(in_step):
 
 
 @pytest.mark.virtual_time
-async def test_one_that_answers_when_the_run_is_to_end_is_waited_for():
+async def test_the_end_of_a_run_waits_for_a_game_that_answers():
     world = World(walking(0))
     await world.reset()
     world.unities[0][0].may_answer.clear()
@@ -394,24 +364,7 @@ async def test_one_that_answers_when_the_run_is_to_end_is_waited_for():
     await world.group.close()
 
 
-async def test_a_group_that_was_never_reset_closes():
-    await World(walking(0)).group.close()
-
-
-async def test_a_cancelled_step_leaves_a_group_that_can_be_closed():
-    world = World(walking(0))
-    await world.reset()
-    world.unities[0][0].may_answer.clear()
-    stepping = asyncio.create_task(world.step())
-    await asyncio.sleep(0)
-    stepping.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await stepping
-    await world.group.close()
-    assert world.unities[0][0].closed == 1
-
-
-async def test_one_that_fails_to_close_does_not_hinder_the_others():
+async def test_a_game_that_fails_to_close_does_not_affect_the_others():
     class Stubborn(FakeUnity):
         async def close(self, patience_s=None):
             raise GameBroken("no")
@@ -420,13 +373,3 @@ async def test_one_that_fails_to_close_does_not_hinder_the_others():
     await world.reset()
     await world.group.close()
     assert world.unities[1][0].closed == 1
-
-
-async def test_columns_have_the_dtypes_of_the_protocol():
-    world = World([first(asks(-3, group=2), asks(1), branches=(2, 3))])
-    steps = (await world.reset()).steps[WALKER]
-    assert (steps.agent_ids.dtype, steps.env_ids.dtype, steps.episode_ids.dtype) == (np.int64, np.int32, np.int64)
-    assert (steps.rewards.dtype, steps.group_rewards.dtype, steps.group_ids.dtype) == (np.float32, np.float32, np.int64)
-    assert (steps.agent_ids >= 0).all()
-    assert steps.action_masks.shape == (2, 5)
-    await world.group.close()

@@ -27,13 +27,13 @@ def sees(agent_id):
 @pytest.mark.parametrize(
     ("without_graphics", "who", "warned"), [(True, sees(1), True), (True, asks(1), False), (False, sees(1), False)]
 )
-async def test_who_observes_pictures_without_graphics_is_warned_of(without_graphics, who, warned, caplog):
+async def test_images_without_graphics_are_warned_of(without_graphics, who, warned, caplog):
     with caplog.at_level(logging.WARNING):
         await instance(without_graphics, first(who), says(who)).begin()
     assert ("observes images (Camera), and without graphics," in caplog.text) == warned
 
 
-async def test_it_is_said_once_however_often_it_is_begun_anew(caplog):
+async def test_the_warning_comes_once_although_the_game_restarts(caplog):
     unity = instance(True, first(sees(1)))
     for _ in range(2):
         await unity.begin()
@@ -45,11 +45,10 @@ async def test_it_is_said_once_however_often_it_is_begun_anew(caplog):
     [
         ("Game", {}, None),
         ("Game", {"no_graphics": True}, 0),
-        ("Game", {"no_graphics_monitor": True}, 1),
         ("Game", {"no_graphics": True, "no_graphics_monitor": True}, 0),
         (None, {"no_graphics": True}, None),
     ],
 )
-def test_of_several_that_are_started_without_graphics_the_first_one_says_so(env, engine, expected):
+def test_only_the_first_instance_without_graphics_warns(env, engine, expected):
     plain = {"behaviors": {"B": {}}, "env_settings": {"env_path": env}, "engine_settings": engine}
     assert first_without_graphics(RunConfig.from_plain(plain)) == expected

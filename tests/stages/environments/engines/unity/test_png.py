@@ -15,7 +15,7 @@ from unity_samples import CHANNELS_FIRST, CHANNELS_LAST, agent, brain, noise, nu
 
 from headrace.stages.environments.engines.errors import GameBroken
 from headrace.stages.environments.engines.unity.columns import BehaviorReader
-from headrace.stages.environments.engines.unity.png import PngError, decode_into, split_pngs
+from headrace.stages.environments.engines.unity.png import PngError, decode_into
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -37,13 +37,8 @@ def wrong(data, shape, mapping=()) -> str:
     return str(caught.value)
 
 
-def test_one_file_is_three_channels():
-    pixels = noise(6, 8, 3)
-    np.testing.assert_array_equal(decoded(png(pixels), (3, 6, 8)), first(pixels))
-
-
 @given(st.integers(1, 4), st.integers(1, 7), st.integers(1, 7), st.integers(0, 99), st.data())
-def test_files_one_behind_the_other_are_channels_beside_each_other(files, height, width, seed, data):
+def test_concatenated_files_are_consecutive_channels(files, height, width, seed, data):
     pixels = noise(height, width, 3 * files, seed=seed)
     sent = b"".join(png(pixels[:, :, 3 * i : 3 * i + 3]) for i in range(files))
     channels = data.draw(st.integers(2, 3 * files))
@@ -68,12 +63,6 @@ def test_a_grey_picture_is_the_mean_of_three_channels():
     pixels[0, 0], pixels[0, 1] = (10, 20, 31), (255, 255, 254)
     for mapping in ((), (0, 0, 0)):
         assert decoded(png(pixels), (1, 1, 2), mapping).tolist() == [[[20, 255]]]
-
-
-def test_without_a_mapping_one_channel_is_of_the_first_file():
-    pixels = noise(3, 4, 3)
-    sent = png(pixels) + png(255 - pixels)
-    np.testing.assert_allclose(decoded(sent, (1, 3, 4))[0], pixels.mean(axis=2), atol=0.5)
 
 
 def test_a_file_in_grey_is_one_channel_or_three_equal_ones():
@@ -105,15 +94,6 @@ def test_files_of_other_kinds_are_read():
 
 def chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
-def test_a_signature_within_a_file_begins_no_new_one():
-    pixels = noise(3, 4, 3)
-    file = png(pixels)
-    end = file.index(b"IEND") - 4
-    tricky = file[:end] + chunk(b"teXt", b"a " + SIGNATURE) + file[end:]
-    assert split_pngs(tricky + file) == [tricky, file]
-    np.testing.assert_array_equal(decoded(tricky, (3, 3, 4)), first(pixels))
 
 
 @given(st.integers(0, 200))
@@ -152,8 +132,6 @@ def test_too_few_channels_are_reported():
     [
         (1, (0, 0), "has a channel mapping for 2 channels, but its images have 3"),
         (2, (0, 2, -1), "has the channel mapping [0, 2, -1]: expected -1, and 0, 1, 2 … without gaps"),
-        (1, (0, -2, 0), "has the channel mapping [0, -2, 0]: expected -1, and 0, 1, 2 … without gaps"),
-        (1, (1, 1, 1), "without gaps"),
         (3, (0, 1, 1), "has the channel mapping [0, 1, 1] to 2 channels; expected 3"),
         (1, (-1, -1, -1), "to 0 channels; expected 1"),
     ],
@@ -186,7 +164,7 @@ def test_older_packages_put_the_channels_last_as_the_picture_shows(properties):
 
 
 @pytest.mark.parametrize(("properties", "last"), [(CHANNELS_FIRST, False), (CHANNELS_LAST, True), ((0, 0, 0), False)])
-def test_where_both_readings_fit_the_dimension_properties_decide(properties, last):
+def test_dimension_properties_decide_between_two_valid_layouts(properties, last):
     reader = reader_of(agent(1, picture(png(noise(3, 3, 3)), (3, 3, 3), properties=properties)))
     assert reader.spec.observations[0].channels_last is last
 
@@ -194,14 +172,12 @@ def test_where_both_readings_fit_the_dimension_properties_decide(properties, las
 @pytest.mark.parametrize(
     ("shape", "properties", "last"),
     [
-        ((3, 20, 20), CHANNELS_FIRST, False),
         ((20, 20, 3), CHANNELS_LAST, True),
-        ((20, 20, 3), (0, 0, 0), False),
         ((20, 20, 3), (), True),
         ((3, 20, 20), (), False),
     ],
 )
-def test_of_an_uncompressed_picture_the_properties_tell_and_their_absence_means_an_old_package(shape, properties, last):
+def test_dimension_properties_give_the_layout_of_an_uncompressed_image(shape, properties, last):
     values = np.random.default_rng(0).random(shape, np.float32)
     info = agent(1, numbers(values, properties=properties))
     reader = reader_of(info)
@@ -214,9 +190,3 @@ def test_a_first_picture_that_is_not_of_its_shape_is_reported():
         reader_of(agent(1, picture(png(noise(6, 8, 3)), (3, 5, 5))))
     with pytest.raises(GameBroken, match=r"agent 1: observation 'Camera' of shape \(3, 5, 5\) has no data"):
         reader_of(agent(1, picture(b"", (3, 5, 5))))
-
-
-def test_a_picture_of_too_few_channels_is_reported_by_agent():
-    info = agent(1, picture(png(noise(6, 8, 3)), (4, 6, 8)))
-    with pytest.raises(GameBroken, match="agent 1: observation 'Camera' has images with 3 channels; expected 4"):
-        reader_of(info).read([info])

@@ -10,7 +10,6 @@ from unity_client import channels as client
 from headrace.config import EngineSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.engines.errors import GameBroken
-from headrace.stages.environments.engines.game import merged_statistics
 from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters
 from headrace.stages.environments.protocol import StatisticValues
@@ -38,7 +37,7 @@ def statistics(*told):
     return speaking.outgoing()
 
 
-async def test_engine_settings_and_parameters_leave_with_the_first_order():
+async def test_engine_settings_and_parameters_are_sent_with_the_first_request():
     world = World(walking(0), engine=EngineSettings(width=100, height=50, time_scale=3.0))
     world.group.set_parameters(given(gravity=9.5, size=UNIFORM))
     await world.reset()
@@ -57,7 +56,7 @@ async def test_engine_settings_and_parameters_leave_with_the_first_order():
     await world.group.close()
 
 
-async def test_what_has_changed_is_sent_with_the_next_order_and_nothing_else():
+async def test_only_changes_are_sent_with_the_next_request():
     world = World(walking(0))
     parameters = given(gravity=9.5, size=UNIFORM)
     world.group.set_parameters(parameters)
@@ -69,7 +68,7 @@ async def test_what_has_changed_is_sent_with_the_next_order_and_nothing_else():
     await world.group.close()
 
 
-async def test_a_restarted_one_is_sent_everything_again():
+async def test_a_restarted_game_gets_all_settings_again():
     world = World([FakeUnity([first(asks(0)), GameBroken("gone")]), FakeUnity(walking(0))])
     world.group.set_parameters(given(gravity=9.5))
     await world.reset()
@@ -81,7 +80,7 @@ async def test_a_restarted_one_is_sent_everything_again():
     await world.group.close()
 
 
-async def test_an_ended_episode_is_reported_with_the_parameters_that_it_began_under():
+async def test_an_ending_names_the_parameters_at_the_start_of_its_episode():
     script = [first(asks(0), asks(1)), says(ends(0), asks(0), asks(1)), says(ends(0), ends(1), asks(0), asks(1))]
     world = World(script)
     parameters = given(generation=1, gravity=9.5)
@@ -98,7 +97,7 @@ def seed_told(worker_id, parameters, run_seed=7, name="size"):
     return hears(bridge.outgoing()).parameters[name]["seed"]
 
 
-def test_samplers_without_a_seed_get_one_of_the_run_that_is_not_each_others():
+def test_samplers_without_a_seed_get_different_seeds_from_the_run():
     parameters = given(size=UNIFORM, gravity=UNIFORM)
     seeds = {
         seed_told(worker, parameters, run, name) for worker in (0, 1) for run in (7, 8) for name in ("size", "gravity")
@@ -112,7 +111,7 @@ def test_a_sampler_keeps_the_seed_that_it_was_given():
     assert seed_told(1, given(size=own)) == 41
 
 
-async def test_statistics_come_with_the_tick_and_say_what_becomes_of_them():
+async def test_statistics_come_with_the_tick_and_their_aggregation():
     heard = statistics(
         ("Goals", 1.0, client.SUM),
         ("Goals", 2.0, client.SUM),
@@ -136,23 +135,14 @@ async def test_statistics_come_with_the_tick_and_say_what_becomes_of_them():
     await world.group.close()
 
 
-async def test_statistics_of_messages_about_nobody_are_not_lost():
+async def test_statistics_of_messages_without_agents_are_kept():
     world = World([first(asks(0)), says(side_channel=statistics(("Goals", 1.0, client.SUM))), says(asks(0))])
     await world.reset()
     assert (await world.step()).statistics == {"Goals": StatisticValues((1.0,), "sum")}
     await world.group.close()
 
 
-def test_joined_statistics_keep_all_values():
-    assert merged_statistics(
-        [{"a": StatisticValues((1.0,), "sum")}, {"a": StatisticValues((2.0,), "sum"), "b": StatisticValues((3.0,))}]
-    ) == {
-        "a": StatisticValues((1.0, 2.0), "sum"),
-        "b": StatisticValues((3.0,)),
-    }
-
-
-async def test_a_behaviour_that_was_never_announced_breaks_its_unity():
+async def test_a_behaviour_that_was_never_announced_is_an_error():
     world = World([says(asks(0), behavior="Stranger?team=0")], lifetime=0)
     with pytest.raises(
         StageError, match=r"Unity worker 0 sends agents of a behaviour 'Stranger\?team=0' .* not announced"
@@ -161,7 +151,7 @@ async def test_a_behaviour_that_was_never_announced_breaks_its_unity():
     await world.group.close()
 
 
-async def test_masks_are_those_who_decide():
+async def test_masks_have_a_row_for_each_deciding_agent():
     world = World(
         [
             first(asks(0, mask=[True, False]), asks(1), branches=(2,)),

@@ -66,9 +66,7 @@ def test_engine_settings_that_are_not_given_are_not_sent():
     ("settings", "problem"),
     [
         ({"width": 84}, "width 84 and height None can only be set together"),
-        ({"height": 84}, "width None and height 84 can only be set together"),
         ({"time_scale": -1.0}, "time_scale must be a non-negative number, got -1.0"),
-        ({"time_scale": float("nan")}, "time_scale must be a non-negative number, got nan"),
     ],
 )
 def test_engine_settings_that_make_no_sense_are_refused_and_nothing_is_sent(settings, problem):
@@ -120,7 +118,7 @@ def test_environment_parameters_are_numbers_or_samplers():
         ),
     ],
 )
-def test_what_the_yaml_gives_a_parameter_is_sent_with_the_runs_seed_unless_it_has_its_own(value, expected):
+def test_samplers_without_a_seed_get_the_run_s_seed(value, expected):
     channel = EnvironmentParametersChannel()
     channel.set_parameter("key", value, seed=77)
     assert sent(channel) == [text("key") + expected]
@@ -131,13 +129,7 @@ def test_a_parameter_name_that_unity_can_not_read_is_refused():
         EnvironmentParametersChannel().set_float_parameter("größe", 1.0)
 
 
-def test_what_unity_says_on_a_channel_that_only_sends_is_dropped():
-    channel = EngineConfigurationChannel()
-    channel.on_message_received(IncomingMessage(b"anything"))
-    assert not sent(channel)
-
-
-def test_properties_are_what_either_side_has_set_last():
+def test_a_property_has_the_value_that_either_side_set_last():
     channel = FloatPropertiesChannel()
     channel.set_property("ours", 1.5)
     assert sent(channel) == [text("ours") + floats(1.5)]
@@ -152,11 +144,7 @@ def test_properties_are_what_either_side_has_set_last():
     assert len(sent(channel)) == 1, "what Unity sets is not sent back to it"
 
 
-def test_there_may_be_a_second_channel_of_properties():
-    assert FloatPropertiesChannel(uuid.UUID(int=5)).channel_id == uuid.UUID(int=5)
-
-
-def test_statistics_are_kept_in_order_until_they_are_asked_for():
+def test_statistics_are_kept_in_order_until_they_are_read():
     channel = StatsSideChannel()
     for key, value, method in [
         ("Goals", 1.0, 2),
@@ -186,7 +174,7 @@ def test_an_aggregation_that_is_not_known_is_averaged_and_warned_of_once(caplog)
     ]
 
 
-def test_a_statistic_of_an_old_package_that_does_not_say_how_is_averaged():
+def test_a_statistic_without_an_aggregation_is_averaged():
     channel = StatsSideChannel()
     channel.on_message_received(IncomingMessage(text("Goals") + floats(1.0)))
     assert channel.get_and_reset_stats() == {"Goals": [(1.0, StatsAggregationMethod.AVERAGE)]}

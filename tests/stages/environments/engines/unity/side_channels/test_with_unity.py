@@ -9,9 +9,7 @@ import pytest
 from unity_runs import play, playing, reports
 
 from headrace.stages.environments.engines.unity.side_channels import (
-    EngineConfigurationChannel,
     EnvironmentParametersChannel,
-    FloatPropertiesChannel,
     RawBytesChannel,
     SideChannel,
     SideChannels,
@@ -32,36 +30,6 @@ async def talk(folder: Path, *channels: SideChannel, arguments: tuple[str, ...] 
     (report,) = reports(folder)
     assert report["returncode"] == 0, report["reason"]
     return report
-
-
-async def test_unity_receives_its_engine_configuration(tmp_path):
-    engine = EngineConfigurationChannel()
-    engine.set_configuration_parameters(
-        width=84, height=60, quality_level=5, time_scale=20.0, target_frame_rate=-1, capture_frame_rate=60
-    )
-    report = await talk(tmp_path, engine)
-    assert report["engine"] == {
-        "screen": [84, 60],
-        "quality_level": [5],
-        "time_scale": [20.0],
-        "target_frame_rate": [-1],
-        "capture_frame_rate": [60],
-    }
-
-
-async def test_unity_receives_values_and_samplers_of_its_parameters(tmp_path):
-    parameters = EnvironmentParametersChannel()
-    parameters.set_float_parameter("mass", 2.5)
-    parameters.set_uniform_sampler_parameters("wind", -1.0, 1.0, 7)
-    parameters.set_gaussian_sampler_parameters("slope", 0.5, 0.25, 8)
-    parameters.set_multirangeuniform_sampler_parameters("gap", [(0.0, 1.0), (4.0, 5.0)], 9)
-    report = await talk(tmp_path, parameters)
-    assert report["parameters"] == {
-        "mass": 2.5,
-        "wind": {"sampler": "uniform", "seed": 7, "numbers": [-1.0, 1.0]},
-        "slope": {"sampler": "gaussian", "seed": 8, "numbers": [0.5, 0.25]},
-        "gap": {"sampler": "multirange", "seed": 9, "numbers": [0.0, 1.0, 4.0, 5.0]},
-    }
 
 
 async def test_a_parameter_changes_what_the_scene_does(tmp_path):
@@ -89,15 +57,3 @@ async def test_raw_bytes_go_there_and_back(tmp_path):
     raw.send_raw_data(b"\x01\x02\x03")
     await talk(tmp_path, raw)
     assert raw.get_and_clear_received_messages() == [b"\x03\x02\x01"]
-
-
-async def test_float_properties_go_there(tmp_path):
-    properties = FloatPropertiesChannel()
-    properties.set_property("gravity", -9.5)
-    assert (await talk(tmp_path, properties))["floats"] == {"gravity": -9.5}
-
-
-async def test_a_channel_that_unity_does_not_know_does_no_harm(tmp_path):
-    raw = RawBytesChannel(UUID(int=5))
-    raw.send_raw_data(b"anyone there?")
-    assert (await talk(tmp_path, raw))["unknown_channels"] == [str(UUID(int=5))]

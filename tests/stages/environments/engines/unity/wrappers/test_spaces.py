@@ -40,7 +40,7 @@ def test_each_kind_of_actions_has_its_space(spec, flatten, space):
 @pytest.mark.lengthy
 @given(st.lists(st.integers(1, 4), max_size=3), st.integers(0, 3), st.booleans(), st.integers(0, 2**16))
 @examples(25)
-def test_what_is_sampled_under_a_mask_is_allowed_and_arrives(branches, width, flatten, seed):
+def test_masked_samples_are_allowed_and_become_actions(branches, width, flatten, seed):
     if not branches and not width:
         return
     actions = ActionMap(ActionSpec(width, tuple(branches)), "Walker", flatten, seed)
@@ -59,24 +59,11 @@ def test_what_is_sampled_under_a_mask_is_allowed_and_arrives(branches, width, fl
         assert np.array_equal(read.continuous, np.stack(numbers))
 
 
-def test_a_combination_stands_for_a_choice_of_each_branch_the_last_one_counting_fastest():
+def test_a_flattened_choice_combines_the_branches():
     actions = ActionMap(ActionSpec(0, (2, 3)), "Walker", flatten=True)
     assert actions.read([4], ["a"]).discrete.tolist() == [[1, 1]]
     forbidden = [np.array([False, True]), np.array([True, False, False])]
     assert actions.mask(forbidden).tolist() == [0, 1, 1, 0, 0, 0]
-
-
-@pytest.mark.parametrize("kind", ["one branch", "branches", "flattened"])
-def test_masks_have_a_space_of_their_own(kind):
-    spec, flatten, _ = KINDS[kind]
-    actions = ActionMap(spec, "Walker", flatten)
-    assert actions.mask_space.contains(actions.mask(None))
-
-
-@pytest.mark.parametrize("kind", ["numbers", "numbers and branches"])
-def test_beside_numbers_there_is_no_space_of_masks(kind):
-    spec, flatten, _ = KINDS[kind]
-    assert ActionMap(spec, "Walker", flatten).mask_space is None
 
 
 WRONG = [
@@ -104,7 +91,7 @@ def test_an_action_that_is_not_in_the_space_is_refused_with_its_agent(kind, acti
     actions.read([good], ["Walker 1"])
 
 
-def test_choices_may_be_of_any_whole_kind():
+def test_choices_may_be_of_any_integer_type():
     actions = ActionMap(ActionSpec(0, (3,)), "Walker")
     chosen = [1, np.int32(1), np.array([1]), np.array(1.0), True]
     assert actions.read(chosen, ["a"] * 5).discrete.tolist() == [[1]] * 5
