@@ -27,6 +27,7 @@ from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.graph import acts
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end
+from headrace.pipeline.main import shutdown
 from headrace.pipeline.main.run_shape import ProbeError, for_viewers, probe
 from headrace.pipeline.policies.warm_start import initial_policy
 from headrace.pipeline.reporting.console import Progress, ProgressSnapshot, configure_logging
@@ -73,7 +74,7 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
     console = configure_logging(config.debug, sys.stderr)
     if not config.debug:
         console.setLevel(logging.WARNING)
-    console.addFilter(lambda record: record.name != swap_balance.__name__)  # its numbers differ from the run's
+    console.addFilter(_is_about_the_run)
     with _folder() as folder:
         small, rows = smaller(config, folder)
         try:
@@ -83,6 +84,12 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
         except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
             return [str(error)], []
     return [], [*_without_update(config, result, rows), *_advice(small, config), *left_out(config)]
+
+
+def _is_about_the_run(record: logging.LogRecord) -> bool:
+    """Return False for what only the trial logs: swaps, in other numbers than the run's, and its own failure."""
+    failure = record.name == shutdown.__name__ and record.levelno == logging.ERROR
+    return record.name != swap_balance.__name__ and not failure
 
 
 def _run(small: RunConfig, rows: int) -> RunResult:
