@@ -5,10 +5,10 @@ from __future__ import annotations
 from headrace.queues import AgentManagerQueue, Barrier
 from headrace.queues.stream_file import StreamHeader, StreamWriter
 from headrace.stages.actor import Actor, ActorPort, CreditGate
+from headrace.stages.actor.environment_stage import EnvironmentStage
+from headrace.stages.actor.policy_mapping import PolicyMappings
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
-from headrace.stages.environments.policy_mapping import PolicyMappings
-from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.evaluation import EvaluationStage
 from headrace.stages.evaluation.opponents import NewestOpponents
 from headrace.stages.ghost import GhostController, GhostPolicies, GhostStage

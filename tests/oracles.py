@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.queues import codec
 from headrace.queues.messages import DecisionAnswer, DecisionRequest
-from headrace.stages.environments.remote_policy import NoDecisionError
+from headrace.stages.actor.remote_policy import NoDecisionError
 from headrace.stages.inference import CentralDecider
 
 

@@ -34,8 +34,8 @@ from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import ACTING
+from headrace.stages.actor.remote_policy import NoDecisionError, RemotePolicies
 from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.environments.remote_policy import NoDecisionError, RemotePolicies
 from headrace.stages.inference import CentralDecider
 from headrace.stages.policy.design import policy_layout
 from headrace.stages.policy.state_noise import noise_size
@@ -177,7 +177,7 @@ class CentralActor(ActorPart):
 
 
 class CentralDecisions:
-    """Sends one request at a time; see `headrace.stages.environments.remote_policy.DecisionClient`.
+    """Sends one request at a time; see `headrace.stages.actor.remote_policy.DecisionClient`.
 
     Args:
         source: the actor's source id, which is different for each incarnation.

@@ -34,9 +34,9 @@ from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import ActionBatch, Assignment, Columns, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name
+from headrace.stages.actor.policy_mapping import MappedPlayer, PolicyMapping, PolicyMappings
 from headrace.stages.brains import BrainRequest, StandIn, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
-from headrace.stages.environments.policy_mapping import MappedPlayer, PolicyMapping, PolicyMappings
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, WrappedGroup
 from headrace.stages.errors import StageError
 from headrace.stages.league.controller import Freeze, LeagueController, MatchTable, Turns

@@ -44,13 +44,13 @@ from headrace.queues.messages import Assignment, Matches, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credits import CreditGate
+from headrace.stages.actor.environment_stage import Audience, EnvironmentStage
+from headrace.stages.actor.policy_mapping import PolicyMappings, no_behavior
+from headrace.stages.actor.remote_policy import DecisionClient
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.parameters import EnvironmentParameters
-from headrace.stages.environments.policy_mapping import PolicyMappings, no_behavior
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.environments.remote_policy import DecisionClient
-from headrace.stages.environments.stage import Audience, EnvironmentStage
 from headrace.stages.loop import run_source
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.restarts import RestartBudget

@@ -1,4 +1,7 @@
-"""The actor runs the environment stage and the agent processor in one task, and is the source of trajectories."""
+"""The actor: acts in the environments by the policies, and is the source of trajectories.
+
+It runs the environment stage and the agent processor in one task.
+"""
 
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credits import CreditGate

@@ -21,11 +21,11 @@ from headrace.queues.messages import Assignment, Barrier, Matches, PolicyUpdate,
 from headrace.queues.specs import BehaviorSpec, behavior_name
 from headrace.stages.activity import ACTING, ASKING, RESTING, STEPPING, WAITING
 from headrace.stages.actor.credits import CreditAccount, CreditGate
+from headrace.stages.actor.environment_stage import EnvironmentStage
+from headrace.stages.actor.remote_policy import NoDecisionError
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.environments.protocol import maybe_await
-from headrace.stages.environments.remote_policy import NoDecisionError
-from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import Source, StageContext

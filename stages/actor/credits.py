@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from headrace.queues.messages import FREE
 from headrace.queues.specs import behavior_name
+from headrace.stages.actor.environment_stage import EnvironmentStage
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environments.stage import EnvironmentStage
 
 
 class CreditGate:

@@ -1,1 +1,1 @@
-"""The environment stage, and the environments that it steps."""
+"""Environments of all kinds, as groups that are stepped together."""

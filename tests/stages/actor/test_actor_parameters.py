@@ -14,9 +14,9 @@ from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import Barrier
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credits import CreditGate
+from headrace.stages.actor.environment_stage import EnvironmentStage
+from headrace.stages.actor.policy_mapping import PolicyMappings
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environments.policy_mapping import PolicyMappings
-from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.loop import run_source
 from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import StageContext

@@ -13,10 +13,10 @@ from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credits import CreditGate
+from headrace.stages.actor.environment_stage import EnvironmentStage
+from headrace.stages.actor.policy_mapping import PolicyMappings
+from headrace.stages.actor.remote_policy import RemotePolicies
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environments.policy_mapping import PolicyMappings
-from headrace.stages.environments.remote_policy import RemotePolicies
-from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.loop import run_source
 from headrace.stages.stage import StageContext
 

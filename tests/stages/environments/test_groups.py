@@ -10,9 +10,9 @@ import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
 
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.policy_mapping import PolicyMappings
+from headrace.stages.actor.environment_stage import EnvironmentStage
+from headrace.stages.actor.policy_mapping import PolicyMappings
 from headrace.stages.environments.protocol import AgentSteps, StepResult
-from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.errors import StageError
 from headrace.stages.stage import StageContext
 

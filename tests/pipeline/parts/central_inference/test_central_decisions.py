@@ -8,7 +8,7 @@ from virtual_time import until_blocked
 from headrace.pipeline.parts.central_inference import CentralDecisions
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import DecisionAnswer, PolicyAnswer, PolicyQuestion
-from headrace.stages.environments.remote_policy import NoDecisionError
+from headrace.stages.actor.remote_policy import NoDecisionError
 
 pytestmark = pytest.mark.virtual_time
 

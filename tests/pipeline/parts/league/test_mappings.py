@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.pipeline.parts.league import OWN, LeagueMappings
 from headrace.queues.messages import Matches
-from headrace.stages.environments.policy_mapping import MappedPlayer
+from headrace.stages.actor.policy_mapping import MappedPlayer
 from headrace.stages.errors import StageError
 
 MAIN, EXPLOITER = "Ball.main", "Ball.exploiter"

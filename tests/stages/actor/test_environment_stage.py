@@ -20,9 +20,9 @@ from fakes import (
 )
 
 from headrace.queues.messages import Assignment
-from headrace.stages.environments.policy_mapping import PolicyMappings, no_behavior
+from headrace.stages.actor.environment_stage import EnvironmentStage
+from headrace.stages.actor.policy_mapping import PolicyMappings, no_behavior
 from headrace.stages.environments.protocol import StatisticValues, StepResult
-from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.stage import StageContext

@@ -7,8 +7,8 @@ import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
 
 from headrace.queues.messages import Assignment
+from headrace.stages.actor.policy_mapping import PolicyMappings
 from headrace.stages.brains import BrainShare
-from headrace.stages.environments.policy_mapping import PolicyMappings
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array, Columns, PolicyUpdate, StepBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name
-from headrace.stages.environments.game_tracker import GameTracker
+from headrace.stages.actor.game_tracker import GameTracker
+from headrace.stages.actor.policy_mapping import MappedPlayer, PolicyMapping, PolicyMappings, no_behavior
+from headrace.stages.actor.remote_policy import DecisionClient, RemotePolicy
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environments.policy_mapping import MappedPlayer, PolicyMapping, PolicyMappings, no_behavior
 from headrace.stages.environments.protocol import (
     AgentSteps,
     EnvironmentGroup,
@@ -29,7 +30,6 @@ from headrace.stages.environments.protocol import (
     Stoppable,
     maybe_await,
 )
-from headrace.stages.environments.remote_policy import DecisionClient, RemotePolicy
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, describe_error, is_failure
 from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.numpy_policy import NumpyPolicy, act_together

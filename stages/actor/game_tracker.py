@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headrace.queues.columns import GAME_COLUMNS, GAME_DRAWS, GAME_PLAYERS, GAME_RETURNS
 from headrace.queues.messages import Columns
 from headrace.queues.specs import behavior_team
-from headrace.stages.environments.policy_mapping import PolicyMapping, PolicyMappings
+from headrace.stages.actor.policy_mapping import PolicyMapping, PolicyMappings
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.errors import StageError
 

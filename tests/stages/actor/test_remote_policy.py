@@ -8,9 +8,9 @@ from fakes import AGENT, Cast, CountingGroup, EchoPolicy, policy_update
 from oracles import NearOracle
 
 from headrace.queues.messages import Assignment, PolicyUpdate
-from headrace.stages.environments.policy_mapping import PolicyMappings
-from headrace.stages.environments.remote_policy import NoDecisionError, RemotePolicies
-from headrace.stages.environments.stage import EnvironmentStage
+from headrace.stages.actor.environment_stage import EnvironmentStage
+from headrace.stages.actor.policy_mapping import PolicyMappings
+from headrace.stages.actor.remote_policy import NoDecisionError, RemotePolicies
 from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.stage import StageContext
 

@@ -10,8 +10,8 @@ import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
 
 from headrace.queues.messages import Assignment
-from headrace.stages.environments.game_tracker import GameTracker
-from headrace.stages.environments.policy_mapping import PolicyMapping, PolicyMappings
+from headrace.stages.actor.game_tracker import GameTracker
+from headrace.stages.actor.policy_mapping import PolicyMapping, PolicyMappings
 from headrace.stages.environments.protocol import GameResults, StepResult
 from headrace.stages.errors import StageError
 

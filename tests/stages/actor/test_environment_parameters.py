@@ -8,8 +8,8 @@ import pytest
 from fakes import Cast, CountingGroup, EchoPolicy, policy_update
 from lessons import TellableGroup, told
 
-from headrace.stages.environments.policy_mapping import PolicyMappings
-from headrace.stages.environments.stage import EnvironmentStage
+from headrace.stages.actor.environment_stage import EnvironmentStage
+from headrace.stages.actor.policy_mapping import PolicyMappings
 from headrace.stages.stage import StageContext
 
 UNIFORM = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1, "max_value": 6}}
