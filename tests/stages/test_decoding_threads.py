@@ -32,7 +32,7 @@ def test_the_error_of_the_least_number_is_raised(cores):
         decode_each(fail, 9)
 
 
-def test_with_several_cores_the_work_goes_on_at_the_same_time(monkeypatch):
+def test_several_cores_work_at_the_same_time(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     both = threading.Barrier(2)
 

@@ -42,7 +42,7 @@ def test_the_gate_closes_at_the_cap(gate):
     assert gate.closed({"Walker": 10}, ("Walker",)) == ["Walker"]
 
 
-def test_one_behaviour_at_its_cap_closes_the_gate(gate):
+def test_a_behaviour_at_its_cap_closes_the_gate(gate):
     gate.wait({}, ("Walker", "Swimmer"))
     gate.granted(1, {"Walker": 10, "Swimmer": 5}, {"Walker": 0, "Swimmer": 0})
     assert gate.closed({"Walker": 1, "Swimmer": 7}, ("Walker", "Swimmer")) == ["Swimmer"]

@@ -95,7 +95,7 @@ async def test_a_restarted_group_gets_the_parameters():
 
 
 @pytest.mark.parametrize(("replica", "warnings"), [(0, 1), (1, 0)])
-async def test_one_actor_warns_once_of_environments_without_parameters(caplog, replica, warnings):
+async def test_only_the_first_actor_warns_of_environments_without_parameters(caplog, replica, warnings):
     caplog.set_level(logging.WARNING)
     stage, _ = await started(3, replica=replica, make=CountingGroup)
     await stage.restart(2)

@@ -484,7 +484,7 @@ async def test_a_restart_after_a_breakdown_forgets_everything():
     assert not step.decisions["memories"].any()
 
 
-async def test_memories_stay_with_the_agents_whichever_policy_plays_for_them_in_mixed_games():
+async def test_memories_stay_with_their_agents_in_games_of_mixed_generations():
     stage, _ = await started(
         Cast(HOME), Cast(AWAY), self_play=True, num_envs=4, game_length=4, policies=False, make_policy=Rememberer
     )

@@ -143,7 +143,7 @@ def test_only_the_behaviour_of_the_learning_team_learns():
     assert (made.learns("Hider"), made.learns("Seeker")) == (False, True)
 
 
-def test_the_opponent_stays_frozen_while_the_learner_goes_on():
+def test_the_opponent_stays_frozen_while_the_learner_is_updated():
     made = assigned()
     made.update(policy_update(HOME, 1))
     made.update(policy_update(AWAY, 1))  # meant for a later assignment
@@ -238,7 +238,7 @@ def test_rows_are_split_by_the_mappings_of_their_games():
 # Behaviours without self-play beside those that have it. --------------------------------------------------------------
 
 
-def test_a_plain_behaviour_learns_in_all_games_whichever_team_s_turn_it_is():
+def test_a_plain_behaviour_learns_in_all_games_on_every_team_s_turn():
     made = assigned()
     made.add_behavior(counting_spec("Walker"))
     made.update(policy_update("Walker", 5))

@@ -131,7 +131,7 @@ def test_trajectories_are_numbered_in_the_order_in_which_they_leave() -> None:
     assert [numbers(batch) for batch in processor.flush()] == [[3]]
 
 
-def test_a_trajectory_is_cut_at_the_horizon_and_the_episode_goes_on_in_the_next() -> None:
+def test_a_trajectory_is_cut_at_the_horizon_and_the_episode_continues_in_the_next() -> None:
     first, second = run(make(2), *(step(Row(7, obs=i, reward=10 * i, action=i)) for i in range(1, 6)))
     assert (observed(first), observed(second)) == ([1, 2], [3, 4])
     assert (first.rewards.tolist(), second.rewards.tolist()) == ([20, 30], [40, 50])
@@ -330,7 +330,7 @@ def test_games_without_trajectories_leave_with_a_flush() -> None:
 # What flow control and checkpoints ask for. -----------------------------------------------------------------
 
 
-def test_flush_closes_trajectories_where_they_stand_and_goes_on_from_the_open_decision() -> None:
+def test_flush_closes_trajectories_and_the_next_ones_begin_at_the_open_decision() -> None:
     processor = make()
     run(processor, *(step(Row(7, obs=i, reward=10 * i, action=i)) for i in (1, 2, 3)), step(Row(8)))
     (first,) = processor.flush()

@@ -71,7 +71,7 @@ def test_each_pair_of_three_teams_is_a_duel():
     assert rated["Self-play/ELO of random"] == pytest.approx(1192.0, abs=0.5)
 
 
-def test_a_resumed_run_goes_on_with_the_ratings():
+def test_a_resumed_run_keeps_the_ratings():
     made = league()
     made.rate(games((1.0, 0.1, 0.9), (0.5, 0.1, 0.9)))
     resumed = BrainLeague()

@@ -52,7 +52,7 @@ def opponent(matchup):
 # Policies and assignments. --------------------------------------------------------------------------------------------
 
 
-def test_the_first_policy_brings_everybody_into_play():
+def test_the_first_policy_is_assigned_to_all_teams():
     controller = make()
     updates, matchup = controller.receive_policy(policy(0))
     assert updates == []
@@ -86,7 +86,7 @@ def test_a_policy_may_come_before_its_behaviour_id_is_known():
     assert controller.add_behavior(HOME).assignment.policies == {HOME: (-1, 0)}
 
 
-def test_with_one_team_nothing_rotates_and_a_warning_says_why_nobody_is_played_against(caplog):
+def test_a_single_team_never_rotates_and_logs_one_warning(caplog):
     controller = make(HOME, team_change=1)
     controller.receive_policy(policy(0))
     for step in (5000, 9000):
@@ -471,7 +471,7 @@ def test_a_behaviour_that_is_new_after_a_resume_joins():
 
 
 @pytest.mark.parametrize("late", [HOME, AWAY])
-def test_a_resumed_run_continues_whichever_behaviour_id_is_announced_last(late):
+def test_a_resumed_run_continues_once_all_behaviour_ids_are_announced_in_any_order(late):
     controller = make()
     controller.receive_policy(policy(0))
     before = ghosts(controller, 50)

@@ -41,7 +41,7 @@ def test_several_duels_in_one_game_are_together_worth_one_game():
 
 
 @given(RATINGS, st.lists(st.tuples(RATINGS, OUTCOMES), min_size=1, max_size=5), st.floats(0.1, 100))
-def test_no_game_moves_anybody_by_more_than_k(mine, others, k):
+def test_a_game_changes_a_rating_by_at_most_k(mine, others, k):
     lost = points_lost(mine, [rating for rating, _ in others], [outcome for _, outcome in others], k)
     assert abs(sum(lost)) <= k * (1 + 1e-9)
 
@@ -64,7 +64,7 @@ def test_fitted_ratings_do_not_run_away_and_are_uncertain_with_few_games():
     assert fitted_ratings(np.array([[0.0, 50.0], [0.0, 0.0]]), 50 * games)[0][0] > winner
 
 
-def test_a_draw_is_half_a_win_and_who_has_met_nobody_is_in_the_middle():
+def test_a_draw_is_half_a_win_and_a_player_without_games_gets_the_mean_rating():
     games = np.array([[0.0, 10.0, 0.0], [10.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     ratings, margins = fitted_ratings(games / 2, games)
     assert ratings == pytest.approx([1200.0] * 3)

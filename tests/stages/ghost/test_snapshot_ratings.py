@@ -159,7 +159,7 @@ def test_a_game_against_a_brain_counts_even_if_the_newest_policy_would_have_met_
     assert ratings(histories["Ball"]) == {NEWEST: 1208.0}
 
 
-def test_the_report_has_the_brains_by_name_and_a_resumed_run_goes_on_with_them():
+def test_the_report_names_the_brains_and_a_resumed_run_keeps_their_results():
     board, histories = make("Ball", brains=SHARES)
     board.begin(4, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 1}))
     board.rate(drawn_games(0.1, 0.1, 0.7))

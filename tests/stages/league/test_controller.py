@@ -92,7 +92,7 @@ def test_a_full_disk_delays_a_freeze_and_is_told_once(tmp_path, monkeypatch, cap
     assert frozen(league) == [("main", 0, -1), ("main", 5020, 0)]
 
 
-def test_a_disk_that_is_full_at_the_start_fails_the_run_as_nobody_could_play(tmp_path, monkeypatch):
+def test_a_full_disk_at_the_start_fails_the_run(tmp_path, monkeypatch):
     league = controller(tmp_path, ALPHASTAR)
     monkeypatch.setattr(os, "replace", no_space)
     with pytest.raises(
@@ -378,7 +378,7 @@ def drive(league: LeagueController, steps: Iterable[tuple], at: list[int]) -> li
     ),
 )
 @examples(8)
-def test_a_league_goes_on_from_its_state_bit_for_bit(tmp_path_factory, before, after, league):
+def test_a_league_continues_identically_from_a_saved_state(tmp_path_factory, before, after, league):
     folder = tmp_path_factory.mktemp("league")
     ran, at = controller(folder, league, seed=5), [0, 0, 0]
     drive(ran, before, at)

@@ -121,7 +121,7 @@ def test_a_learner_without_a_policy_is_not_met():
     assert found.draw("exploiter") == {}
 
 
-def test_shares_are_weighed_and_those_with_nobody_leave_theirs_to_the_others():
+def test_matches_without_opponents_leave_their_share_to_the_others():
     league = {
         "learners": {
             "main": {

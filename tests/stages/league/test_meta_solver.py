@@ -23,7 +23,7 @@ def antisymmetric(n: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_one_member_plays_always_and_members_of_equal_worth_play_alike(solver):
+def test_a_single_member_always_plays_and_equal_members_play_equally_often(solver):
     assert solve(np.zeros((1, 1)), solver).tolist() == [1.0]
     assert solve(np.zeros((3, 3)), solver) == pytest.approx([1 / 3] * 3)
     assert solve(ROCK_PAPER_SCISSORS, solver) == pytest.approx([1 / 3] * 3, abs=1e-6)

@@ -78,7 +78,7 @@ def test_a_mean_return_as_a_probability_is_its_place_in_the_range_of_returns_see
     assert table.chance(LEARNER, 1) == 0.5
 
 
-def test_probabilities_are_smoothed_by_a_win_and_a_defeat_as_nobody_is_beaten_for_good():
+def test_win_probabilities_are_smoothed_by_a_virtual_win_and_a_virtual_defeat():
     table = counted(PayoffTable("win_rate", 1.0), LEARNER, 0, 1.0)
     assert table.chance(LEARNER, 0) == pytest.approx(2 / 3)
     assert table.chance(0, LEARNER) == pytest.approx(1 / 3)

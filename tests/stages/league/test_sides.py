@@ -115,7 +115,7 @@ def test_psro_finds_the_equilibrium_of_a_game_of_two_different_sides_by_best_res
     assert not np.allclose(x, y[:2], atol=0.05)
 
 
-def test_a_league_of_two_behaviours_goes_on_from_its_state(tmp_path):
+def test_a_restored_league_of_two_behaviours_equals_the_saved_one(tmp_path):
     plain = {A: {}, B: {"matches": [{"match": "self"}, {"match": "pfsp"}]}}
     more = {"payoff": "mean_return", "meta_solver": "replicator", "rating": 0.1}
     before = league(tmp_path, plain, **more)

@@ -9,7 +9,7 @@ from headrace.stages.policy.sampling import action_features, environment_actions
 DRAWN = np.array([[0.3, -6.0, 1.5], [4.5, 0.6, -0.9]], np.float32)
 
 
-def test_what_a_plain_gaussian_drew_is_clipped_at_3_and_divided_by_3():
+def test_plain_gaussian_actions_are_clipped_at_3_and_divided_by_3():
     given = environment_actions(ActionSpec(3), DRAWN, squashed=False)
     np.testing.assert_allclose(given, [[0.1, -1.0, 0.5], [1.0, 0.2, -0.3]], rtol=1e-6)
 
@@ -19,7 +19,7 @@ def test_unbounded_dimensions_get_what_was_drawn():
     np.testing.assert_allclose(given, [[0.3, -6.0, 0.5], [4.5, 0.6, -0.3]], rtol=1e-6)
 
 
-def test_what_a_squashed_policy_drew_is_given_as_it_is_in_an_array_of_its_own():
+def test_squashed_actions_are_copied_unchanged():
     drawn = np.tanh(DRAWN)
     given = environment_actions(ActionSpec(3, unbounded=(1,)), drawn, squashed=True)
     assert np.array_equal(given, drawn)
@@ -27,7 +27,7 @@ def test_what_a_squashed_policy_drew_is_given_as_it_is_in_an_array_of_its_own():
 
 
 @pytest.mark.parametrize("squashed", [False, True])
-def test_what_a_policy_would_have_drawn_is_the_inverse(squashed):
+def test_policy_actions_invert_environment_actions(squashed):
     actions = ActionSpec(3, unbounded=(1,))
     given = np.random.default_rng(0).uniform(-1, 1, (20, 3)).astype(np.float32)
     drawn = policy_actions(actions, given, squashed)

@@ -66,7 +66,7 @@ def test_agents_that_ended_are_forgotten_and_their_places_used_again():
     assert firsts(memories.recall(ids(4, 2), ids(0, 0))) == [4.0, None]
 
 
-def test_clearing_forgets_everybody():
+def test_clearing_forgets_all_agents():
     memories = store()
     memories.keep(ids(1, 2), ids(0, 0), remembered(1, 2))
     memories.clear()
@@ -74,7 +74,7 @@ def test_clearing_forgets_everybody():
     assert firsts(memories.recall(ids(1, 2), ids(0, 0))) == [None, None]
 
 
-def test_what_is_recalled_and_what_is_kept_are_copies():
+def test_kept_and_recalled_memories_are_copies():
     memories = store()
     kept = remembered(1)
     memories.keep(ids(1), ids(0), kept)
@@ -127,7 +127,7 @@ TICKS = st.one_of(
 
 @examples(30)
 @given(st.lists(TICKS, max_size=40))
-def test_it_is_a_dictionary_from_agents_and_their_episodes_to_what_they_remember(ticks):
+def test_the_store_behaves_like_a_dictionary_keyed_by_agent_and_episode(ticks):
     memories, model, episodes = store(), {}, dict.fromkeys(range(13), 0)
     for value, (what, agents) in enumerate(ticks, 1):
         if what == "decide":

@@ -65,7 +65,7 @@ def test_two_observations_are_as_far_apart_as_their_deviation_says_wherever_they
 
 
 @pytest.mark.parametrize("value", [0.1, 20_000.3, 1.7e9, -1e-30])
-def test_what_never_changes_is_centred_and_no_more_and_its_first_change_is_seen_as_it_is(value):
+def test_a_constant_observation_is_centred_but_not_scaled(value):
     normalizer = Normalizer(2)
     for n in (3, 1, 64, 1000):
         normalizer.update(np.stack([np.full(n, value), np.random.default_rng(n).normal(size=n)], axis=1))
@@ -97,7 +97,7 @@ def test_the_mean_and_its_rest_have_48_bits():
     assert abs(mean - (1.7e9 + 0.25)) < 1e-5
 
 
-def test_a_state_of_ml_agents_counts_its_imagined_observation_and_goes_on():
+def test_a_state_of_ml_agents_counts_its_imaginary_observation_in_later_updates():
     normalizer = Normalizer(1)
     normalizer.load_state_dict({"steps": 1, "mean": np.zeros(1), "squares": np.ones(1)})
     assert normalizer.apply(np.array([[3.0]], np.float32)).tolist() == [[3.0]]

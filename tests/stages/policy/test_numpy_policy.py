@@ -66,7 +66,7 @@ def inputs_for(seen, tensors):
     return Inputs(torch.from_numpy(x))
 
 
-def test_it_is_an_acting_policy_without_memory():
+def test_the_numpy_policy_is_an_acting_policy_without_memory():
     made = make(ActionSpec(2))[0]
     policy: ActingPolicy = made
     assert (made.version, policy.memory_size, policy.previous_action_size) == (7, 0, 0)
@@ -211,7 +211,7 @@ def test_a_nan_in_the_observations_is_an_error_that_shows_them():
         policy.act(seen, None, np.random.default_rng(0))
 
 
-def test_what_was_returned_stays_when_it_acts_again():
+def test_a_decision_stays_unchanged_when_the_policy_acts_again():
     policy, _, _ = make(ActionSpec(2, (3,)))
     random = np.random.default_rng(0)
     first = policy.act(observations(8, seed=1), None, random)
@@ -237,7 +237,7 @@ def test_the_number_of_agents_may_change_from_call_to_call():
             )
 
 
-def test_one_generator_state_gives_one_decision():
+def test_the_same_generator_state_gives_the_same_decision():
     policy, _, _ = make(ActionSpec(2, (3,)))
     first, second = (policy.act(observations(5), None, np.random.default_rng(9)) for _ in range(2))
     for name, column in first.columns.items():

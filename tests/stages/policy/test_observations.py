@@ -34,7 +34,7 @@ def test_vectors_of_every_dtype_become_float32(dtype):
     assert encoded.vectors.tolist() == [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]]
 
 
-def test_one_vector_in_float64_keeps_all_of_them_so():
+def test_a_float64_vector_makes_all_vectors_float64():
     both = layout(ObservationSpec("clock", (1,), "float64"), ObservationSpec("v", (2,)))
     encoded = both.encode((np.array([[1.7e9 + 1]]), np.array([[0.5, 2]], np.float32)))
     assert encoded.vectors.tolist() == [[1.7e9 + 1, 0.5, 2.0]]
@@ -86,7 +86,7 @@ def test_columns_of_a_batch_are_encoded_like_observations():
     assert encoded.others[1] is seen[3]
 
 
-def test_what_a_buffer_keeps_of_them_is_what_it_gives_back():
+def test_observations_survive_a_round_trip_through_buffer_columns():
     made = layout(*MIXED)
     encoded = made.encode(mixed(4))
     columns = made.as_columns(encoded)

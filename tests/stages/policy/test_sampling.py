@@ -209,7 +209,7 @@ def test_the_branches_of_a_hybrid_choose_by_their_own_logits(squashed):
         np.testing.assert_allclose(columns["log_probs"][:, 2 + index], best, atol=1e-5)
 
 
-def test_what_is_drawn_shares_no_memory_with_the_heads():
+def test_sampled_actions_share_no_memory_with_the_heads():
     made = design(ActionSpec(2), squashed=True)
     heads = heads_for(made, 5)
     before = heads.copy()

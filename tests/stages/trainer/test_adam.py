@@ -47,7 +47,7 @@ def test_a_restored_snapshot_continues_as_if_nothing_had_happened():
     assert adam.steps == 2
 
 
-def test_an_update_that_fails_changes_neither_parameters_nor_state():
+def test_a_failed_update_leaves_parameters_and_state_unchanged():
     values, gradients = torch.zeros(3), torch.ones(3)
     adam = Adam(values, gradients)
     adam.step(0.1)

@@ -22,7 +22,7 @@ def as_before():
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor has no such mode")
 @pytest.mark.parametrize("before", [False, True])
-def test_they_are_0_within_and_afterwards_what_they_were(before):
+def test_denormals_are_flushed_within_the_block_and_the_mode_is_restored_afterwards(before):
     torch.set_flush_denormal(before)
     outside = halved()
     assert (outside == [0.0, 0.0]) is before

@@ -163,7 +163,7 @@ def context(device="cuda", network=None, **given):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_can_t_be_captured_is_said_with_the_reason(given, why, monkeypatch, caplog):
+def test_a_step_that_cannot_be_captured_is_logged_with_the_reason(given, why, monkeypatch, caplog):
     monkeypatch.setattr(gradients, "graphs_on", lambda device: RecordedGraphs())
     with caplog.at_level(logging.INFO):
         assert graphs_for(context(**given)) is None

@@ -97,7 +97,7 @@ def test_the_observation_after_a_cut_trajectory_must_be_finite(column, beyond):
         Intake(SPEC, False, beyond).encode(given, 0)
 
 
-def test_a_normalizer_goes_on_from_its_state():
+def test_a_restored_normalizer_is_identical_and_another_normalize_setting_is_refused():
     one, other = Intake(SPEC, True), Intake(SPEC, True)
     rows, _ = one.encode(batch(), 0)
     other.load_normalizer(one.normalizer.state_dict())

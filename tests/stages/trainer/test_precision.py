@@ -63,7 +63,7 @@ def test_each_precision_gives_the_same_weights_again_and_both_nearly_the_same(
 
 
 @CASES
-def test_a_state_of_one_precision_goes_on_in_the_other(kind, observation, hyperparameters, autograd):
+def test_a_state_saved_in_one_precision_resumes_in_the_other(kind, observation, hyperparameters, autograd):
     first = observation is VECTOR and not autograd  # in bfloat16, else in float32
     saved = trainer_with(first, kind, observation, hyperparameters, autograd)
     learned(saved, [0])

@@ -26,7 +26,7 @@ def everything(memory):
     return rows_of(memory.sample(len(memory), Every())), rows_of(memory.sample_sequences(len(memory), Every()))
 
 
-def test_a_memory_read_back_is_the_same_and_goes_on_the_same(memory, world, tmp_path):
+def test_a_restored_memory_equals_the_saved_one_and_continues_identically(memory, world, tmp_path):
     write_replay(memory, tmp_path / "replay.bin")
     other = new_memory(CAPACITY, LENGTH)
     read_replay(other, tmp_path / "replay.bin")

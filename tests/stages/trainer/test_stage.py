@@ -179,7 +179,7 @@ def test_steps_of_before_a_resume_do_not_count_in_the_lag():
     assert resumed.statistics.values["Walker", "Policy/Lag"] == [0.0]
 
 
-def test_a_trainer_that_imitates_reports_neither_lag_nor_returns():
+def test_an_imitating_trainer_publishes_no_lag_or_return_statistics():
     class Imitating(RememberingTrainer):
         imitates = True
 

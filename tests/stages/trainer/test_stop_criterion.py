@@ -38,7 +38,7 @@ def test_a_plateau_is_as_many_steps_without_a_mean_above_the_highest():
     ]
 
 
-def test_a_resumed_trainer_goes_on_with_the_plateau_that_it_was_on():
+def test_a_resumed_trainer_continues_its_plateau():
     settings = StopWhenSettings(plateau=100, over=1)
     first, resumed = StopCriterion(settings), StopCriterion(settings)
     first.look(50, [5.0])

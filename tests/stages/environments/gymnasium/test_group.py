@@ -522,7 +522,7 @@ def test_taxi_gives_masks_and_one_hot_observations():
 
 
 @pytest.mark.parametrize("options", [{}, {"vectorization_mode": "sync"}])
-def test_one_seed_gives_one_run(options):
+def test_the_same_seed_gives_the_same_run(options):
     runs = []
     for _ in range(2):
         group = real("CartPole-v1", 3, **options)
@@ -536,7 +536,7 @@ def test_one_seed_gives_one_run(options):
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("options", [{}, {"vectorization_mode": "sync"}])
-def test_one_instance_can_be_rendered(options):
+def test_a_single_instance_can_be_rendered(options):
     group = real("CartPole-v1", 2, render_mode="rgb_array", **options)
     group.reset(0)
 

@@ -93,7 +93,7 @@ def test_an_agent_that_ends_and_stays_begins_another_episode_in_the_same_step():
     assert rows["b"][5] == (2, 0, 0, ""), "the game began anew"
 
 
-def test_a_lone_agent_that_ends_and_stays_goes_on_in_its_game(caplog):
+def test_a_lone_agent_that_ends_but_stays_listed_begins_another_episode(caplog):
     env = Scripted(*({"b": "T+" if t % 3 == 0 and t else "+"} for t in range(9)), {"b": "T"}, agents=["b"])
     with caplog.at_level(logging.WARNING):
         rows = history(play(group_of(env, env.__class__(*env.ticks, agents=["b"]), said=set()), 9), ["b"] * 2)["b"]
@@ -145,7 +145,7 @@ def test_a_time_limit_also_ends_paused_episodes(pause):
     assert rows["b"][:3] == [(0, 0, 0, ""), (0, 1, 2, ""), (0, 1, 4, "C")]
 
 
-def test_an_agent_may_pause_from_the_start_and_everybody_at_once():
+def test_agents_may_pause_from_the_start_and_all_at_once():
     quiet = {"a": ".", "b": "."}
     env = Scripted(quiet, {"a": "+", "b": "."}, quiet, quiet, {"a": "+", "b": "+"}, {"a": "T", "b": "T"})
     rows = history(play(group_of(env), 2))

@@ -28,7 +28,7 @@ def make(actions, observations=PLAIN, squashed=False, seed=0, **settings):
         (ActionSpec(2, (3,)), True, 7),
     ],
 )
-def test_there_is_a_head_for_every_number_that_a_distribution_needs(actions, squashed, heads):
+def test_the_actor_s_heads_match_its_action_distribution(actions, squashed, heads):
     actor, _ = make(actions, squashed=squashed)
     assert actor(Inputs(torch.randn(4, 6)))[0].shape == (4, heads)
     assert (actor.log_sigma is None) == (squashed or not actions.continuous_size)

@@ -70,7 +70,7 @@ def test_initial_weights_have_the_spread_that_ml_agents_gives_them():
     assert not np.array_equal(state["body.1.weight"][0], state["body.1.weight"][1])
 
 
-def test_one_seed_gives_one_network():
+def test_the_seed_determines_the_network():
     first, second = (make(ActionSpec(2), seed=3)[0] for _ in range(2))
     assert torch.equal(first.values, second.values)
     assert not torch.equal(first.values, make(ActionSpec(2), seed=4)[0].values)
@@ -121,7 +121,7 @@ def test_each_of_the_two_alone_gives_what_the_forward_pass_does_and_no_memory(sh
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_acts_can_be_taken_from_another_network_alone(shared):
+def test_loading_acting_weights_keeps_the_critic_s_own_weights(shared):
     network, _ = make(ActionSpec(2, (3,)), shared, hidden_units=8)
     other, _ = make(ActionSpec(2, (3,)), shared, hidden_units=8, seed=1)
     value_before = network.state_dict()["value.weight"]
@@ -151,7 +151,7 @@ def test_a_policy_of_another_size_is_not_taken_up():
         (ObservationSpec("o", (3,)), {}, True),
     ],
 )
-def test_what_is_not_a_plain_design_is_refused(observation, settings, squashed):
+def test_an_unsupported_design_is_refused(observation, settings, squashed):
     spec = BehaviorSpec("Test", (observation,), ActionSpec(2))
     with pytest.raises(StageError, match="make_actor_critic returns a network that fits"):
         ActorCritic(PolicyDesign(spec, NetworkSettings(**settings), squashed), 1, False, np.random.default_rng(0))

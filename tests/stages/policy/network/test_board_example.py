@@ -34,7 +34,7 @@ def boards(count=50, seed=0):
     return connect_four.to_planes(group.stones[mover, each], group.stones[1 - mover, each]), group.heights
 
 
-def test_it_sees_what_lies_around_the_next_place_of_each_column():
+def test_the_board_network_sees_the_surroundings_of_each_column_s_next_place():
     planes, heights = boards()
     board = planes.reshape(-1, 6, 7, 2)
     assert heights.max() == 6, "full columns among them"

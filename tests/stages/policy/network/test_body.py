@@ -153,7 +153,7 @@ def test_the_previous_action_matters_where_there_is_memory():
         assert not torch.allclose(network(inputs._replace(previous_actions=changed))[0], encoding)
 
 
-def test_one_seed_gives_one_body():
+def test_the_seed_determines_the_body():
     made = design(*KINDS["sets, image and vector"], memory=MEMORY)
     first, second, third = (torch.cat([p.flatten() for p in body(made, seed=s).parameters()]) for s in (1, 1, 2))
     assert torch.equal(first, second)

@@ -80,7 +80,7 @@ def refused(made):
     return said
 
 
-def test_it_gets_every_observation_as_floats_in_the_order_of_the_spec(design):
+def test_a_custom_network_gets_all_observations_as_floats_in_the_order_of_the_spec(design):
     made = body(design(FLAT, "FlatParameters", ALL))
     camera = torch.randint(0, 256, (2, 4, 5, 1), dtype=torch.uint8)
     things = torch.randint(0, 256, (2, 2, 2), dtype=torch.uint8)
@@ -92,7 +92,7 @@ def test_it_gets_every_observation_as_floats_in_the_order_of_the_spec(design):
     assert made.encoding_size == 3 + 20 + 1 + 4
 
 
-def test_it_stands_in_place_of_encoders_and_hidden_layers(design):
+def test_a_custom_network_replaces_encoders_and_hidden_layers(design):
     made = body(design(FLAT, "FlatParameters"))
     assert [name for name, _ in made.named_parameters()] == ["encoders.network.scale"]
 
@@ -124,7 +124,7 @@ def test_actor_and_critic_have_one_each_unless_they_share_it(design):
     assert not torch.equal(first, second)
 
 
-def test_it_learns_with_everything_else_and_goes_to_the_actors(design):
+def test_a_custom_network_is_trained_and_sent_to_the_actors(design):
     made = design(LINEAR, "Linear")
     actor = FlatParameters(seeded(np.random.default_rng(0), lambda: ActorNetwork(made)))
     actor.module(Inputs(torch.randn(4, 3)))[0].sum().backward()
@@ -137,7 +137,7 @@ def test_layers_that_find_out_their_sizes_are_taken(design):
     assert FlatParameters(made).values.numel() == 3 * 8 + 8
 
 
-def test_one_seed_gives_one_network(design):
+def test_the_same_seed_gives_the_same_custom_network(design):
     made = design(LINEAR, "Linear")
     assert torch.equal(body(made).encoders.network.layer.weight, body(made).encoders.network.layer.weight)
 
@@ -147,7 +147,7 @@ def test_a_class_that_is_not_there_is_named_with_what_is(design):
         body(design(LINEAR, "Liner"))
 
 
-def test_what_is_no_module_is_refused(design):
+def test_a_custom_network_that_is_not_a_module_is_refused(design):
     assert "is the class Other; expected a subclass of torch.nn.Module" in refused(design("class Other: pass", "Other"))
     text = "def other(observations, settings): pass"
     assert "expected a subclass of torch.nn.Module" in refused(design(text, "other"))

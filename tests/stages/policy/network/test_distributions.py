@@ -44,7 +44,7 @@ def test_categorical_log_probabilities_and_entropy_match_numbers_worked_out_by_h
     assert entropy.item() == pytest.approx((0.5623351 + 0.6931472) / 2, abs=1e-6)
 
 
-def test_forbidden_choices_count_neither_in_probability_nor_in_entropy_nor_in_gradients():
+def test_masked_choices_do_not_affect_probabilities_entropy_or_gradients():
     logits = torch.tensor([[0.0, 9.0, log(3.0)]], requires_grad=True)
     penalties = torch.tensor([[0.0, float(MASK_PENALTY), 0.0]])
     chosen, entropy = categorical_log_probs(logits + penalties, torch.tensor([[2]]))
@@ -95,7 +95,7 @@ def test_gradients_of_a_saturated_tanh_gaussian_are_finite():
     assert torch.isfinite(log_sigma.grad).all()
 
 
-def test_what_is_drawn_of_a_tanh_gaussian_is_what_actors_draw_with_the_same_noise():
+def test_a_tanh_gaussian_draws_the_same_actions_as_the_actors_from_the_same_noise():
     mu, log_sigma = np.array([[0.3, -2.0, 15.0]], np.float32), np.array([[-0.7, 3.0, -25.0]], np.float32)
     log_probs = np.empty_like(mu)
     drawn = sample_squashed(mu, log_sigma, np.random.default_rng(5), False, log_probs)

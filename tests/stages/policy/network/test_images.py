@@ -130,7 +130,7 @@ def test_the_dense_layer_starts_with_the_spread_that_ml_agents_gives_it():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_has_a_second_derivative(kind):
+def test_an_image_encoder_has_a_second_derivative(kind):
     # Gradient penalties (GAIL's) need one.
     made = encoder(kind)
     x = torch.rand(2, CHANNELS, HEIGHT, WIDTH, requires_grad=True)

@@ -52,7 +52,7 @@ def test_perceptrons_have_the_gains_of_hidden_layers_actions_and_values(shared):
     assert not any(np.any(weight) for name, weight in weights.items() if "bias" in name)
 
 
-def test_so_have_networks_over_images():
+def test_image_networks_have_the_gains_of_hidden_layers_actions_and_values():
     weights = network_of(IMAGE, initial_weights="orthogonal").state_dict()
     for body in ("actor.body", "critic"):
         for name, weight in weights.items():

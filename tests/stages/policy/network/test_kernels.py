@@ -105,7 +105,7 @@ def test_losses_and_gradients_are_those_of_numpy(case, built, monkeypatch):
 
 @cases
 @pytest.mark.parametrize("column", ["inputs", "old_log_probs", "advantages", "returns"])
-def test_what_is_not_a_number_spoils_the_losses(case, column, built, monkeypatch):
+def test_a_nan_in_the_minibatch_makes_a_loss_nan(case, column, built, monkeypatch):
     """So the update is undone, and the message names the loss."""
 
     def spoil(minibatch):

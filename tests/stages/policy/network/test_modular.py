@@ -167,7 +167,7 @@ def test_acting_tensors_are_those_of_the_layout(observations):
     assert shapes == list(policy_layout(made))
 
 
-def test_what_acts_can_be_taken_from_another_network_alone():
+def test_loading_acting_weights_leaves_the_values_unchanged():
     network, other = make(design(VECTOR, CAMERA)), make(design(VECTOR, CAMERA), seed=1)
     inputs = picture()
     values = network(inputs)[1]
@@ -191,7 +191,7 @@ def test_weights_of_another_size_are_refused_by_name_and_change_nothing():
     assert torch.equal(network.values, before)
 
 
-def test_one_seed_gives_one_network_and_leaves_torchs_randomness_alone():
+def test_the_seed_determines_the_network_and_torchs_random_state_is_unchanged():
     state = torch.random.get_rng_state()
     first, second, third = (make(design(CAMERA), seed=seed) for seed in (3, 3, 4))
     assert torch.equal(torch.random.get_rng_state(), state)

@@ -161,7 +161,7 @@ def test_every_provider_computes_the_products_of_an_off_policy_layer(provider):
     [(VECTOR, lambda design: QNetwork(design, 1), {}), (IMAGE, ActorNetwork, {"vis_encode_type": "simple"})],
     ids=["vector", "image"],
 )
-def test_networks_have_the_same_gradients_by_autograd_whoever_multiplies(provider, observation, make, settings):
+def test_networks_have_the_same_gradients_by_autograd_with_every_provider(provider, observation, make, settings):
     inputs = inputs_of(observation)
     given = (inputs, torch.linspace(-1, 1, 128).view(64, 2)) if observation is VECTOR else (inputs,)
     both = [

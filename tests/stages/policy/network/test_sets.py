@@ -110,7 +110,7 @@ def test_a_thing_of_small_numbers_is_there_all_the_same():
     assert encoding_of(made, [things], own).any()
 
 
-def test_what_the_agent_knows_of_itself_matters():
+def test_the_agent_s_own_vector_changes_the_encoding():
     made, things = encoder(), torch.randn(1, 5, 4)
     assert not torch.allclose(
         encoding_of(made, [things], torch.zeros(1, 3)), encoding_of(made, [things], torch.ones(1, 3))
@@ -124,7 +124,7 @@ def test_whole_numbers_are_taken_and_only_read():
     assert torch.equal(things, before)
 
 
-def test_it_has_a_second_derivative():
+def test_a_set_encoder_has_a_second_derivative():
     made = encoder()
     things = torch.randn(2, 3, 4, requires_grad=True)
     (slope,) = torch.autograd.grad(

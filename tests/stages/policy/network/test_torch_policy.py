@@ -109,7 +109,7 @@ def test_its_heads_are_those_of_the_network_over_normalised_vectors(observed, me
         np.testing.assert_allclose(remembered, after.numpy(), atol=1e-5)
 
 
-def test_it_decides_like_the_numpy_policy_where_both_can():
+def test_the_torch_policy_decides_like_the_numpy_policy():
     design = design_for(VECTOR, squashed=True)
     network = seeded(np.random.default_rng(0), lambda: ActorNetwork(design))
     plain, torch_policy = NumpyPolicy(design), TorchPolicy(design)
@@ -238,7 +238,7 @@ def test_a_nan_in_the_observations_is_an_error_that_shows_them():
         policy.act(seen, None, np.random.default_rng(0))
 
 
-def test_what_was_returned_stays_when_it_acts_again():
+def test_a_decision_stays_unchanged_when_the_policy_acts_again():
     design = design_for(VECTOR, memory=MEMORY)
     policy, _, _ = make(design)
     random = np.random.default_rng(0)
@@ -251,7 +251,7 @@ def test_what_was_returned_stays_when_it_acts_again():
     np.testing.assert_array_equal(first.recall.memories, memories)
 
 
-def test_one_generator_state_gives_one_decision_and_torch_has_no_part_in_it():
+def test_decisions_depend_on_the_given_generator_and_not_on_torch_s_seed():
     design = design_for(VECTOR, IMAGE)
     policy, _, _ = make(design)
     decisions = []
@@ -262,7 +262,7 @@ def test_one_generator_state_gives_one_decision_and_torch_has_no_part_in_it():
         np.testing.assert_array_equal(column, decisions[1].columns[name])
 
 
-def test_it_acts_in_one_thread_and_leaves_the_setting_as_it_was():
+def test_acting_uses_one_thread_and_restores_the_thread_setting():
     design = design_for(VECTOR, IMAGE)
     policy, _, _ = make(design)
     seen_threads = []

@@ -61,7 +61,7 @@ def test_views_into_one_vector_are_fetched_in_one_transfer_with_what_lies_betwee
         assert copies[name].flags.owndata
 
 
-def test_what_lies_apart_is_fetched_apart():
+def test_tensors_of_different_storages_are_fetched_separately():
     fetches, fetch = counted()
     one, other = torch.arange(3.0), torch.arange(4.0)
     copies = fetched({"a": one, "b": other, "c": one[1:]}, fetch)

@@ -34,7 +34,7 @@ DESIGNS = {
 
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
-def test_it_is_part_of_the_model(design, rows):
+def test_a_custom_network_is_exported_as_part_of_the_model(design, rows):
     update, seen = update_for(design), seen_by(design, rows)
     found = run(exported(design, update), inputs_for(design, seen))["deterministic_continuous_actions"]
     means = live_policy(design, update).heads(seen)[0][:, :2]
@@ -45,7 +45,7 @@ def test_it_is_part_of_the_model(design, rows):
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("rows", [1, 5])
-def test_one_that_looks_things_up_is_part_of_the_model(rows):
+def test_a_custom_network_with_lookups_is_exported_as_part_of_the_model(rows):
     board = ObservationSpec("board", (84,), "int8")
     design = design_for(board, network="board_network:BoardNetwork", folder=EXAMPLES / "connect_four")
     update, seen = update_for(design), (np.eye(84, dtype=np.int8)[:rows],)
@@ -63,7 +63,7 @@ def test_a_memory_beside_it_is_used_twice_and_its_nodes_are_there_once():
     assert len(set(names)) == len(names)
 
 
-def test_what_the_usual_operator_set_lacks_is_written_for_a_later_one():
+def test_a_network_that_needs_newer_operators_is_exported_with_a_later_operator_set():
     design = design_for(network="odd_networks:Later", folder=HERE, normalize=True)
     update, seen = update_for(design), seen_by(design, 5)
     model = exported(design, update)
@@ -92,7 +92,7 @@ def test_every_kind_of_network_of_ours_can_be_written_for_the_later_set_too(monk
     np.testing.assert_allclose(found["deterministic_continuous_actions"], heads.actions.continuous, atol=1e-5)
 
 
-def test_what_can_not_be_written_is_named():
+def test_an_operator_that_onnx_lacks_is_named_in_the_error():
     design = design_for(network="odd_networks:Odd", folder=HERE)
     with pytest.raises(StageError, match=r"network_settings.network can't be written to ONNX.*sinc"):
         onnx_model(design, update_for(design))

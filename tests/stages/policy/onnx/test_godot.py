@@ -138,7 +138,7 @@ def test_a_model_that_acts_otherwise_is_found_out(keys, words):
     ],
     ids=["memory", "pictures"],
 )
-def test_what_the_addon_can_not_run_is_refused_in_words(design, words):
+def test_designs_that_the_addon_cannot_run_are_refused_with_the_reason(design, words):
     with pytest.raises(StageError) as refusal:
         onnx_model(design, update_for(design))
     assert all(word in str(refusal.value) for word in words)

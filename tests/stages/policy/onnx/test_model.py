@@ -157,7 +157,7 @@ def test_zeros_for_everything_give_finite_actions_that_there_are(name):
         for place, kind in enumerate(("continuous_actions", "deterministic_continuous_actions"))
     ],
 )
-def test_with_a_memory_it_follows_the_policy_over_an_episode_whichever_actions_are_taken(design, kind, rows):
+def test_a_recurrent_model_follows_the_policy_with_drawn_and_with_deterministic_actions(design, kind, rows):
     """The environment takes drawn actions, or deterministic ones; the policy gets the actions that were taken."""
     update = update_for(design)
     policy, model = live_policy(design, update), with_logits(exported(design, update))
@@ -235,7 +235,7 @@ def test_actions_of_several_agents_are_drawn_apart():
 
 
 @pytest.mark.lengthy
-def test_it_uses_nothing_that_unitys_runtimes_have_trouble_with():
+def test_models_avoid_operators_that_are_unreliable_in_unity():
     used = set()
     models = [of(name)[2] for name in DESIGNS]
     models += [onnx_model(design, update_for(design)) for design in RECURRENT.values()]

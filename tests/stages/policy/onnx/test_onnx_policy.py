@@ -36,7 +36,7 @@ def both(design):
 
 
 @pytest.mark.parametrize("squashed", [False, True])
-def test_it_decides_as_the_policy_that_was_exported(squashed):
+def test_an_onnx_policy_decides_like_the_exported_policy(squashed):
     design = design_for(VECTOR, CAMERA, ObservationSpec("height", ()), actions=HYBRID, squashed=squashed)
     seen, masks = seen_by(design, 6), masks_for(design, 6)
     ours, theirs = (p.act(seen, masks, RANDOM, deterministic=True) for p in both(design))
@@ -81,14 +81,14 @@ def test_its_decisions_have_the_columns_that_trajectories_are_made_of():
             assert (made.shape, made.dtype.name) == ((5, *column.shape), column.dtype), column.name
 
 
-def test_nobody_decides_nothing():
+def test_an_empty_batch_gives_no_actions():
     for memory in (None, MEMORY):
         design = design_for(actions=HYBRID, memory=memory)
         decision = both(design)[1].act(seen_by(design, 0), np.ones((0, 5), bool), RANDOM)
         assert decision.actions.continuous.shape == decision.actions.discrete.shape == (0, 2)
 
 
-def test_it_counts_as_the_version_that_it_is_given_and_takes_no_weights():
+def test_an_onnx_policy_accepts_a_version_number_but_no_weights():
     design = design_for()
     policy = both(design)[1]
     assert policy.version == -1
@@ -152,7 +152,7 @@ CONTINUOUS = design_for(actions=ActionSpec(2))
 
 
 @pytest.mark.parametrize("unused", [False, True])
-def test_others_models_play_with_and_without_inputs_that_nobody_uses(unused):
+def test_models_of_ml_agents_act_with_and_without_unused_inputs(unused):
     seen = (np.array([[1, 2, 0], [2, 1, 0], [0.3, -0.6, 0]], np.float32),)
     policy = OnnxPolicy(others_model(unused=unused), DISCRETE)
     assert policy.act(seen, None, RANDOM).actions.discrete.tolist() == [[1], [0], [0]]

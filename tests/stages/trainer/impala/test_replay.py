@@ -96,7 +96,7 @@ def test_a_reservoir_keeps_every_unroll_of_the_run_with_the_same_probability():
 
 
 @pytest.mark.parametrize("sampling", ["fifo", "reservoir"])
-def test_a_replay_read_back_is_the_same_and_goes_on_the_same(sampling, tmp_path):
+def test_a_restored_replay_equals_the_saved_one_and_continues_identically(sampling, tmp_path):
     replay, stream = new_replay(sampling=sampling), Stream()
     stream.add(replay, 7)
     write_replay(replay, tmp_path / "unrolls.bin", 28)

@@ -56,7 +56,7 @@ def by_distributions(network, floats, choices, per_dimension, epsilon, beta):
 
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize("beta", [0.0, 0.3])
-def test_one_step_follows_the_gradient_of_the_loss_that_distributions_give(per_dimension, beta):
+def test_the_gradient_of_a_step_equals_that_of_the_loss_computed_from_distributions(per_dimension, beta):
     update, network = make(ratio_per_dimension=per_dimension)
     floats, choices = columns(8, 4 if per_dimension else 1)
     loss, entropy = by_distributions(network, floats, choices, per_dimension, 0.2, beta)

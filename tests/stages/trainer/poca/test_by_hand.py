@@ -60,7 +60,7 @@ def test_both_ways_end_in_the_same_weights_and_report_the_same(actions, hyperpar
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("autograd", [False, True])
-def test_each_way_repeats_itself_exactly_and_goes_on_from_its_state(autograd):
+def test_updates_are_reproducible_and_resume_from_a_saved_state(autograd):
     whole, again, resumed = (poca(autograd) for _ in range(3))
     np.testing.assert_array_equal(learned(whole, 2), learned(again, 2))
     resumed.load_state_dict(whole.state_dict())
@@ -68,7 +68,7 @@ def test_each_way_repeats_itself_exactly_and_goes_on_from_its_state(autograd):
 
 
 @pytest.mark.lengthy
-def test_a_state_of_one_way_goes_on_in_the_other():
+def test_a_state_saved_with_autograd_resumes_with_gradients_by_hand():
     saved, resumed = poca(True), poca(False)
     learned(saved, 2)
     resumed.load_state_dict(saved.state_dict())

@@ -126,7 +126,7 @@ def test_target_kl_ends_the_epochs_of_a_captured_update_as_of_any_other():
 
 
 @pytest.mark.lengthy
-def test_a_captured_update_goes_on_from_a_saved_state_of_either_kind_in_place():
+def test_captured_updates_resume_in_place_from_an_eager_state():
     eager, captured = made(), made(RecordedGraphs())
     for update in (eager, captured):
         learn(update, FALLING[:2])

@@ -68,7 +68,7 @@ def test_replayed_steps_learn_what_steps_without_graphs_do_as_the_learning_rate_
 
 
 @pytest.mark.lengthy
-def test_a_captured_update_goes_on_from_a_state_of_either_kind_in_place(monkeypatch):
+def test_captured_and_eager_updates_resume_from_each_other_s_states(monkeypatch):
     eager, captured, other = (made(each, monkeypatch) for each in (None, RecordedGraphs(), RecordedGraphs()))
     learn(eager, 3)
     learn(captured, 5)

@@ -91,7 +91,7 @@ class Plain:
 
 
 @pytest.mark.lengthy
-def test_they_end_in_the_weights_of_a_plain_implementation():
+def test_many_updates_end_in_the_weights_of_a_plain_implementation():
     spec = BehaviorSpec("Test", (ObservationSpec("seen", (SEEN,)),), ActionSpec(ACTIONS))
     settings = NetworkSettings(hidden_units=HIDDEN, num_layers=2, activation="relu")
     update = SACUpdate(PolicyDesign(spec, settings, squashed=True), HYPERPARAMETERS, 1, new_random(4), "cpu")

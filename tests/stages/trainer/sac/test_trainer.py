@@ -131,7 +131,7 @@ def test_a_policy_once_published_does_not_change():
     np.testing.assert_array_equal(update.weights, kept)
 
 
-def test_arrays_of_a_batch_are_neither_changed_nor_kept():
+def test_adding_a_batch_copies_its_arrays_and_leaves_them_unchanged():
     first, second = (make_trainer(HYBRID, network_settings={"memory": MEMORY, "normalize": True}) for _ in range(2))
     batch = make_batch(first, [12, 12])
     first.add(batch.copy())

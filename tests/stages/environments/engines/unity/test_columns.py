@@ -64,7 +64,7 @@ def test_agents_may_name_their_sensors_differently():
     assert reader_of(infos[0]).read(infos).observations[0].tolist() == [[1, 2], [3, 4]]
 
 
-def test_one_agent_may_compress_its_picture_and_another_not():
+def test_agents_of_a_behaviour_may_differ_in_image_compression():
     pixels = noise(6, 8, 3)
     first = pixels.transpose(2, 0, 1)
     compressed = agent(1, picture(png(pixels), (3, 6, 8)))

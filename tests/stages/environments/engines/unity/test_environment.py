@@ -84,7 +84,7 @@ def test_a_script_plays_to_the_end_of_episodes(play, tmp_path):
     assert report["agent_steps"] == 60
 
 
-def test_the_first_step_is_a_reset_and_actions_that_nobody_set_are_zeros(play, tmp_path):
+def test_the_first_step_resets_and_later_steps_need_no_actions(play, tmp_path):
     env = play("--agents", 2, "--branches", 2, 3, "--continuous", 1)
     env.step()
     env.step()
@@ -119,7 +119,7 @@ def test_behaviors_stand_in_the_order_in_which_unity_announced_them(play):
     assert announced == names
 
 
-def test_one_agent_s_action_leaves_the_others_unchanged(play):
+def test_actions_can_be_set_for_single_agents_that_request_a_decision(play):
     env = play("--agents", 2)
     env.reset()
     before, _ = env.get_steps(SIMPLE)
