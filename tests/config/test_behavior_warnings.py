@@ -57,7 +57,7 @@ WARNINGS = [
 
 
 @pytest.mark.parametrize(("body", "expected"), WARNINGS, ids=[body for body, _ in WARNINGS])
-def test_what_hardly_does_what_was_meant_gives_a_warning(load, body: str, expected: str):
+def test_settings_with_an_unintended_effect_give_a_warning(load, body: str, expected: str):
     config = load(f"behaviors: {{B: {{{body}}}}}")
     (warning,) = without_places(config.warnings)
     assert warning.startswith(f"behaviors.B.{expected}")
@@ -81,7 +81,7 @@ QUIET = [
 
 
 @pytest.mark.parametrize("body", QUIET)
-def test_what_does_what_was_meant_gives_none(load, body: str):
+def test_sensible_settings_give_no_warning(load, body: str):
     assert load(f"behaviors: {{B: {{{body}}}}}").warnings == ()
 
 

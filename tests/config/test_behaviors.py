@@ -105,7 +105,7 @@ def test_all_teams_may_learn_at_once_also_as_a_run_s_folder_writes_it():
     assert RunConfig.from_plain(config.to_plain()) == config
 
 
-def test_one_behaviour_can_t_learn_by_turns_beside_another_that_does_not():
+def test_learning_by_turns_beside_a_behaviour_that_always_learns_is_refused():
     plain = {"behaviors": {"A": {"self_play": {}}, "B": {"self_play": {"learning_teams": "all"}}}}
     with pytest.raises(
         ConfigError,

@@ -33,7 +33,7 @@ def brains(brain, **block):
         ("sctipted", None),
     ],
 )
-def test_what_names_a_brain_says_its_kind(use, kind):
+def test_the_kind_of_a_brain_follows_from_its_reference(use, kind):
     assert kind_of(use) == kind
 
 
@@ -50,7 +50,7 @@ def test_a_word_a_map_and_a_list_of_one_mean_the_same(given):
     assert not config(given).behaviors["Ball"].learns
 
 
-def test_what_brains_leave_of_the_games_is_learned_from():
+def test_a_behaviour_learns_from_the_share_of_games_left_by_its_brains():
     assert config([{"use": "random", "weight": 0.3}, {"use": "a/b", "weight": 0.6}]).behaviors["Ball"].learns
     thirds = [{"use": "random", "weight": 0.333333, "name": name} for name in "abc"]
     assert not config(thirds).behaviors["Ball"].learns
@@ -133,7 +133,7 @@ PERSON = {"use": "player", "teams": [1]}
         ({"evaluation": {"every": 100}}, "evaluation: can't be combined with brain 'player'.* leave it out"),
     ],
 )
-def test_what_does_not_go_with_a_person_is_said_by_its_key(plain, said):
+def test_settings_that_conflict_with_a_human_player_are_refused_with_their_key(plain, said):
     alone = {**VOLLEY, "behaviors": {"Volley": {"brain": PERSON}}}
     assert RunConfig.from_plain(alone).behaviors["Volley"].brain[0].use == "player"
     with pytest.raises(ConfigError, match=said):

@@ -32,7 +32,7 @@ def test_policies_decide_in_actors_unless_they_are_asked_to_lie_together():
         ),
     ],
 )
-def test_what_contradicts_it_is_refused(changes, complaint):
+def test_settings_that_conflict_with_central_inference_are_refused(changes, complaint):
     with pytest.raises(ConfigError) as caught:
         RunConfig.from_plain(cartpole(**changes))
     assert complaint in str(caught.value)

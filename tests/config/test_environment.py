@@ -45,7 +45,7 @@ def test_observations_of_a_tuple_go_by_number(load):
     assert list(environment_of(load, "observations: {0: set, 1.camera: image}").observations) == ["0", "1.camera"]
 
 
-def test_what_was_said_in_a_word_survives_being_written_down(load):
+def test_shorthand_values_survive_serialization(load):
     config = load(HEAD % ("gymnasium", "observations: {a: goal, b: set}, wrappers: [{use: 'a:B', with: {size: 3}}]"))
     assert RunConfig.from_plain(config.to_plain()).environment == config.environment
 
@@ -78,7 +78,7 @@ def test_a_method_that_tells_a_parameter_has_a_place_for_its_value(load, method)
 
 
 @pytest.mark.parametrize("key", ["wrappers: [{use: 'a:B'}]", "observations: {a: goal}"])
-def test_neither_goes_with_a_built_in_game(load, key):
+def test_wrappers_and_observations_are_refused_for_built_in_games(load, key):
     with pytest.raises(
         ConfigError, match=rf"environment.{key.partition(':')[0]}: can't be combined with kind 'builtin'"
     ):

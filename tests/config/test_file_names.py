@@ -45,7 +45,7 @@ def test_ordinary_names_stay_as_they_are(name):
         ("\udce9", "%ED%B3%A9"),
     ],
 )
-def test_what_windows_can_not_have_is_written_otherwise_and_read_back(name, file):
+def test_characters_that_windows_forbids_are_escaped_in_file_names_and_decoded_again(name, file):
     assert file_name(name) == file
     assert name_of_file(file) == name
 

@@ -42,7 +42,7 @@ def test_hindsight_is_off_unless_the_file_has_the_key():
         ({"behaviors__Reach__trainer_type": "ppo"}, "hindsight: "),
     ],
 )
-def test_what_does_not_go_with_it_is_named(changes, said):
+def test_settings_that_conflict_with_hindsight_are_refused(changes, said):
     with pytest.raises(ConfigError) as caught:
         RunConfig.from_plain(changed(PLAIN, changes))
     (mistake,) = caught.value.mistakes

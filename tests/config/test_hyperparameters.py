@@ -98,7 +98,9 @@ def test_impalas_epsilon_follows_the_size_of_its_gradients():
         ({"replay_capacity": 9}, 8, 9),
     ],
 )
-def test_what_impala_replays_follows_from_the_size_of_its_batch(given: dict, replayed: int, capacity: int):
+def test_the_replayed_share_and_capacity_of_impala_follow_from_its_batch_size(
+    given: dict, replayed: int, capacity: int
+):
     settings = ImpalaHyperparameters(**given)
     assert (settings.batch_size_from_replay, settings.replay_capacity) == (replayed, capacity)
     assert ImpalaHyperparameters(**settings.model_dump()) == settings
@@ -155,7 +157,7 @@ def test_bc_with_nothing_to_imitate_is_a_mistake(mistakes_of, hyperparameters: s
 
 
 @pytest.mark.parametrize(("key", "body"), [("self_play", "{}"), ("behavioral_cloning", "{demo_path: a}")])
-def test_what_contradicts_bc_is_a_mistake(mistakes_of, key: str, body: str):
+def test_keys_that_conflict_with_bc_are_refused(mistakes_of, key: str, body: str):
     text = f"behaviors: {{B: {{trainer_type: bc, hyperparameters: {{demo_path: a}}, {key}: {body}}}}}"
     (mistake,) = mistakes_of(text)
     assert mistake.startswith(f"config.yaml:1: behaviors.B.{key}: can't be combined with trainer_type 'bc'")

@@ -119,7 +119,7 @@ def test_the_league_of_a_learner_names_the_behaviour_of_the_environment():
         ({"rating": 1.0}, "league.rating: "),
     ],
 )
-def test_what_can_not_be_obeyed_is_refused_by_its_key(league, expected):
+def test_invalid_league_settings_are_refused_with_their_key(league, expected):
     assert any(mistake.startswith(expected) for mistake in mistakes(league)), mistakes(league)
 
 

@@ -84,7 +84,7 @@ def test_the_league_of_one_behaviour_alone_keeps_its_names(tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_what_contradicts_the_other_behaviours_is_refused(tmp_path, old, new, expected):
+def test_league_settings_that_conflict_with_other_behaviours_are_refused(tmp_path, old, new, expected):
     if old == "Third":
         text = FILE + "  Third: {trainer_type: ppo}\n"
     elif "Third" in new:

@@ -108,7 +108,7 @@ ON_RAY = "pipeline: {hosts: {actors: {kind: ray}, learners: {kind: ray, resource
         ("{custom: {'node:10.0.0.7': 0.1}}", "custom.node:10.0.0.7: is a node of a cluster, but without pipeline.ray."),
     ],
 )
-def test_resources_of_a_learner_that_nobody_can_offer_are_refused_with_their_line(tmp_path, resources, wanted):
+def test_unavailable_resources_of_a_learner_are_refused_with_their_line(tmp_path, resources, wanted):
     placed = FILE.replace("actors: 2", f"placement: {{learners: {resources}}}")
     (found,) = refused(tmp_path, placed + ON_RAY)
     assert found.startswith(f"league.yaml:11: behaviors.RPS.league.learners.other.placement.learners.{wanted}"), found
@@ -189,7 +189,7 @@ def test_the_nearest_key_of_a_league_s_learner_wins():
     assert main["learning_rate"] == PRESET_LEARNING["alphastar"]["ppo"]["hyperparameters"]["learning_rate"]
 
 
-def test_what_a_preset_brings_for_one_trainer_does_not_reach_learners_with_another():
+def test_settings_of_a_preset_for_one_trainer_do_not_reach_learners_with_another():
     league = {"preset": "alphastar", "learners": {"league_exploiter": {"trainer_type": "ppo"}}}
     alone = learned_with({"trainer_type": "sac"}, {"learners": {"main": {}}})
     main = learned_with({"trainer_type": "sac"}, league)
@@ -198,7 +198,7 @@ def test_what_a_preset_brings_for_one_trainer_does_not_reach_learners_with_anoth
     assert exploiter["hyperparameters"] == learned_with({}, learner="league_exploiter")["hyperparameters"]
 
 
-def test_what_a_preset_brings_is_written_and_read_again_as_it_is():
+def test_a_preset_survives_serialization():
     config = RunConfig.from_plain({"behaviors": {"RPS": {"league": "alphastar", "trainer_type": "ppo"}}})
     assert RunConfig.from_plain(config.to_plain()).to_plain() == config.to_plain()
 

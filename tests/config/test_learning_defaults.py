@@ -89,7 +89,7 @@ def test_a_configuration_survives_being_written_and_read(trainer):
     assert not describe_learning_defaults(again)
 
 
-def test_one_line_names_the_values_and_the_behaviours():
+def test_the_description_of_learning_defaults_names_values_and_behaviours():
     line = describe_learning_defaults(loaded(GYMNASIUM, hyperparameters={"batch_size": 32}))
     assert line.startswith("Defaults of environment kind gymnasium for B, unlike ML-Agents': buffer_size 2048, num_ep")
     assert "batch_size" not in line

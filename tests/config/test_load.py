@@ -223,7 +223,7 @@ def test_ppo_inherits_the_keys_that_it_has_from_a_trainer_of_the_users_own(load)
     assert config.warnings[0].endswith("(trainer_type 'mine:Trainer'): depth")
 
 
-def test_what_is_wrong_in_default_settings_is_reported_once(mistakes_of):
+def test_a_mistake_in_default_settings_is_reported_once(mistakes_of):
     text = """
         default_settings: {trainer_type: ppo, hyperparameters: {beta: -1}, max_stps: 3}
         behaviors: {A: {}, B: {max_steps: 3}}
@@ -270,7 +270,7 @@ WARNINGS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), WARNINGS, ids=[text for text, _ in WARNINGS])
-def test_what_hardly_does_what_was_meant_gives_a_warning(load, text: str, expected: str):
+def test_settings_with_an_unintended_effect_give_a_warning(load, text: str, expected: str):
     (warning,) = without_places(load(text).warnings)
     assert warning.startswith(expected)
 
@@ -490,7 +490,7 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize(("section", "message"), PROGRAMS, ids=[section for section, _ in PROGRAMS])
-def test_what_programs_an_option_may_yet_name_refuses_a_run_alone(tmp_path, section, message):
+def test_settings_that_need_a_program_are_refused_unless_an_option_can_still_name_it(tmp_path, section, message):
     path = tmp_path / "a.yaml"
     path.write_text(f"{section}\nbehaviors: {{A: {{trainer_type: ppo}}}}\n")
     with pytest.raises(ConfigError, match=re.escape(message)):

@@ -89,7 +89,7 @@ def test_every_path_of_the_command_line_has_its_home_replaced(name):
 
 
 @pytest.mark.parametrize("text", ['"C:\\Users\\me"', '"C:\\stages"', '"\\q"'])
-def test_a_path_with_backslashes_in_double_quotes_is_told_of_single_ones(text):
+def test_the_error_for_backslashes_in_double_quotes_suggests_single_quotes(text):
     with pytest.raises(ConfigError, match="is not YAML.*single quotes, or with /"):
         read_text(f"a: {text}", "a.yaml")
 

@@ -100,7 +100,7 @@ INNER, INNER_CLASS = _within()
     ],
 )
 @pytest.mark.parametrize("section", ["factory", "wrappers"])
-def test_what_other_processes_can_not_import_is_named_as_what_it_is(given, words, section):
+def test_objects_that_other_processes_can_not_import_are_refused_with_their_kind(given, words, section):
     value = {"factory": given} if section == "factory" else {"factory": Corridor, "wrappers": [{"use": given}]}
     with pytest.raises(ConfigError, match=rf"environment\.{section}.*: {words}") as raised:
         load_config({**ONE, "environment": {"kind": "gymnasium", **value}})
@@ -110,7 +110,7 @@ def test_what_other_processes_can_not_import_is_named_as_what_it_is(given, words
 @pytest.mark.parametrize(
     ("given", "name"), [(Maker.made, f"{__name__}:Maker.made"), (math.sqrt, "math:sqrt"), (Maker, f"{__name__}:Maker")]
 )
-def test_what_they_can_import_is_named_by_its_place(given, name):
+def test_importable_objects_are_stored_as_module_and_name(given, name):
     config = load_config({**ONE, "environment": {"kind": "gymnasium", "factory": given}})
     assert config.environment is not None
     assert config.environment.factory == name
@@ -134,13 +134,13 @@ def test_what_they_can_import_is_named_by_its_place(given, name):
         ),
     ],
 )
-def test_what_is_wrong_is_named_by_its_key(data, expected):
+def test_values_that_yaml_can_not_hold_are_refused_with_their_key(data, expected):
     with pytest.raises(ConfigError, match=expected):
         load_config(data)
 
 
 @pytest.mark.lengthy
-def test_what_a_script_defines_below_its_guard_is_refused(tmp_path):
+def test_a_function_defined_below_the_main_guard_is_refused(tmp_path):
     script = tmp_path / "started.py"
     script.write_text(
         "from headrace.config import ConfigError, load_config\ndef top(): pass\nif __name__ == '__main__':\n    def "

@@ -27,7 +27,7 @@ def settings(config: RunConfig) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("path", "files"), CASES, ids=IDS)
-def test_what_is_printed_of_a_file_loads_to_the_same_as_the_file_and_says_nothing_of_old_keys(
+def test_a_converted_file_loads_to_the_same_settings_without_warnings_of_old_keys(
     path: Path, files: dict[str, Any], tmp_path: Path
 ):
     converted = convert(path, **files)
@@ -47,7 +47,7 @@ def test_what_is_printed_of_a_file_loads_to_the_same_as_the_file_and_says_nothin
 
 
 @pytest.mark.parametrize(("path", "files"), CASES, ids=IDS)
-def test_what_is_printed_is_read_alike_by_others(path: Path, files: dict[str, Any], tmp_path: Path):
+def test_a_converted_file_reads_the_same_in_pyyaml(path: Path, files: dict[str, Any], tmp_path: Path):
     new = tmp_path / "new.yaml"
     new.write_text(convert(path, **files).text, encoding="utf-8")
     if path.name not in CURRENT:  # those are printed as they stand

@@ -35,7 +35,7 @@ def test_the_sections_of_ml_agents_have_its_defaults(section, defaults):
     assert defaults.items() <= section().model_dump().items()
 
 
-def test_a_run_has_neither_environment_nor_streams_unless_they_are_given(load):
+def test_optional_sections_are_none_by_default(load):
     config = load(ONE)
     assert (config.environment, config.evaluation, config.record, config.replay) == (None, None, None, None)
     assert (config.torch_settings.device, config.debug, config.environment_parameters) == (None, False, None)
@@ -315,7 +315,7 @@ def test_all_that_is_wrong_with_parameters_and_lessons_is_reported_at_once(mista
 DISTANCE = "environment_parameters.distance.curriculum"
 
 
-def test_what_is_wrong_with_one_stage_does_not_hide_what_is_wrong_with_the_next(mistakes_of):
+def test_a_mistake_in_one_stage_does_not_hide_one_in_the_next(mistakes_of):
     text = """
         behaviors: {B: {}}
         pipeline:

@@ -33,7 +33,7 @@ def test_stop_when_can_have_several_criteria():
         ),
     ],
 )
-def test_what_can_not_stop_a_behaviour_is_said(stop_when, sections, expected):
+def test_invalid_stop_conditions_are_refused(stop_when, sections, expected):
     with pytest.raises(ConfigError) as refused:
         config(stop_when, **sections)
     assert expected in str(refused.value)

@@ -35,7 +35,7 @@ def test_modules_of_another_process_are_imported_once(tmp_path, monkeypatch):
         ("kinds_of_nobody", r"^kinds_of_nobody, which adds kinds to tables: ModuleNotFoundError: No module named"),
     ],
 )
-def test_what_other_processes_can_not_import_is_refused_by_name(module, message):
+def test_plugins_that_other_processes_can_not_import_are_refused_by_name(module, message):
     with pytest.raises(ConfigError, match=message):
         import_plugins([module])
 

@@ -120,7 +120,7 @@ def test_a_line_is_that_of_the_key_or_of_the_nearest_thing_around_it(path: tuple
         ("a:\n  <<: 3", "test.yaml:2: a: '<<' takes a map"),
     ],
 )
-def test_what_makes_no_sense_is_a_mistake_with_its_line(text: str, expected: str):
+def test_invalid_keys_tags_and_aliases_are_mistakes_with_their_line(text: str, expected: str):
     (mistake,) = read_text(text, "test.yaml").mistakes
     assert str(mistake).startswith(expected)
 
@@ -150,7 +150,7 @@ def test_of_equal_keys_the_first_is_kept_so_that_the_rest_can_be_checked():
         ("[" * 3000, 1, "nested too deeply: at most 50"),
     ],
 )
-def test_what_is_not_yaml_is_an_error_with_its_line(text: str, line: int | None, words: str):
+def test_invalid_yaml_is_an_error_with_its_line(text: str, line: int | None, words: str):
     with pytest.raises(ConfigError) as caught:
         read_text(text, "test.yaml")
     (mistake,) = caught.value.mistakes
@@ -200,7 +200,7 @@ LADDER = "a0: &a0 1\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 
     ],
     ids=["aliases", "merges", "a ladder of aliases", "many", "maps"],
 )
-def test_what_is_larger_than_any_configuration_is_refused_before_it_is_expanded(text, line, words):
+def test_an_oversized_document_is_refused_before_it_is_expanded(text, line, words):
     with pytest.raises(ConfigError) as caught:
         read_text(text, "test.yaml")
     (mistake,) = caught.value.mistakes

@@ -33,7 +33,7 @@ LONG_PLAY = volley(behaviors__Volley__max_steps=10**7, behaviors__Volley__checkp
         pytest.param(sac(behaviors__Pendulum__max_steps=10**7), "Pendulum", id="sac", marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(start, plain, behavior):
+def test_a_killed_learner_resumes_from_the_last_checkpoint_and_its_actors_stay(start, plain, behavior):
     command = start(changed(plain, {"pipeline__hosts__actors__replicas": 2}))
     assert_learner_replaced(command, behavior)
     ended(command)

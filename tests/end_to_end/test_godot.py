@@ -120,7 +120,7 @@ def few_steps(folder, *arguments, **how):
     return godot(folder, *arguments, settings=settings, **how)
 
 
-def test_a_game_that_breaks_once_is_started_again_and_the_run_goes_on(tmp_path, caplog):
+def test_a_game_that_breaks_once_is_restarted_and_the_run_continues(tmp_path, caplog):
     """Each fault is in tests/stages/environments/engines/godot."""
     once = f"--fault_once={tmp_path / 'once'}"
     plain = few_steps(tmp_path, "--fault=exit5", "--fault_at=20", once, env={"num_envs": 2})

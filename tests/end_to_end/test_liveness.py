@@ -39,7 +39,7 @@ def test_a_learner_that_hangs_is_named_with_its_stack_and_ends_the_run(start):
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_is_stopped_is_named_and_started_again_and_the_run_goes_on(start):
+def test_a_suspended_evaluation_is_reported_and_restarted_and_the_run_continues(start):
     plain = cartpole(evaluation={"every": 500, "episodes": 1}, behaviors__CartPole__max_steps=10**7, **LIMITS)
     command = start(plain)
     command.until(lambda: "Step: 1000." in command.output, "the first summary")

@@ -163,7 +163,7 @@ def test_requests_without_the_token_or_from_another_page_are_refused(one_page):
     assert one_page.state()["status"] == "running"
 
 
-def test_unknown_paths_and_foreign_hosts_are_refused_and_the_run_goes_on(one_page):
+def test_unknown_paths_and_foreign_hosts_are_refused_and_the_run_continues(one_page):
     for path in ("/api/runs/none/state", "/api/none", "/..%2f..%2fsetup.cfg"):
         assert one_page.call(path)[0] == 404
     assert one_page.call(f"{RUN}/state", body={})[0] == 405

@@ -84,7 +84,7 @@ def test_a_group_is_learned_by_poca(tmp_path):
     assert result.behaviors["Agent"].step >= 1_000
 
 
-def test_a_game_that_breaks_once_is_started_again_and_the_run_goes_on(tmp_path, caplog):
+def test_a_game_that_breaks_once_is_restarted_and_the_run_continues(tmp_path, caplog):
     """Each fault is in tests/stages/environments/engines/open_protocol."""
     once = f"--fault_once={tmp_path / 'once'}"
     result, _ = trained(tmp_path, game("--fault=exit5", "--fault_at=20", once, env={"num_envs": 2}))

@@ -110,7 +110,7 @@ def kuhn_for_two(**changes):
 
 
 @pytest.mark.slow
-def test_each_player_may_have_a_league_of_its_own_and_goes_on(tmp_path):
+def test_each_player_can_have_its_own_league_and_resume_it(tmp_path):
     folder = run_here(kuhn_for_two(), tmp_path, "run").folder
     report = json.loads((folder / "First" / "league.json").read_text())
     members = report["members"]

@@ -92,7 +92,7 @@ def test_a_killed_actor_is_replaced_and_the_run_resumes_after_ctrl_c(start):
 
 
 @pytest.mark.slow
-def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(start):
+def test_a_killed_learner_resumes_from_the_last_checkpoint_and_its_actors_stay(start):
     command = start(volley(**ON_RAY, behaviors__Volley__max_steps=10**7))
     number = command.until_checkpoint(1).number
     first = pid_of(command, "learner-Volley")
@@ -202,7 +202,7 @@ def test_gpus_of_a_cluster_that_has_none_are_refused(start, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_node_is_killed_and_another_added_and_training_goes_on(start, tmp_path):
+def test_training_continues_when_a_node_is_killed_and_another_is_added(start, tmp_path):
     with cluster(tmp_path) as nodes:
         nodes.tell("add first")
         command = start(on_cluster(nodes.address, replicas=2), environment=ENVIRONMENT)

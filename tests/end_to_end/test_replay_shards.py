@@ -80,7 +80,7 @@ def test_the_death_of_a_shard_ends_the_run_by_its_name_and_the_run_can_be_resume
 
 
 @pytest.mark.slow
-def test_a_killed_learner_goes_on_with_its_shards(start):
+def test_a_killed_learner_resumes_with_its_shards(start):
     command = start(sharded("process", 2, behaviors__Pendulum__max_steps=10**6))
     number = command.until_checkpoint(1).number
     before = command.hosts()

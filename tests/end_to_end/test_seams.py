@@ -66,7 +66,7 @@ def test_inline_actors_work_with_a_learner_in_a_process(tmp_path):
     assert weights_digest(tmp_path / "replay") == weights_digest(tmp_path / "run")
 
 
-def test_one_evaluation_serves_several_actors_and_ends_with_the_run(tmp_path, caplog):
+def test_a_single_evaluation_serves_several_actors_and_ends_with_the_run(tmp_path, caplog):
     caplog.set_level("INFO")
     hosts = {"actors": {"kind": "inline", "replicas": 2}, "learners": {"kind": "inline"}}
     run_here(cartpole(evaluation={"every": 500, "episodes": 4}, pipeline__hosts=hosts), tmp_path, "run")

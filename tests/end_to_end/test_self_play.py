@@ -149,7 +149,7 @@ def test_teams_of_unequal_size_with_the_same_swap_steps_are_warned_of(tmp_path, 
     assert "swap_steps to" in said
 
 
-def test_one_team_only_is_warned_of(tmp_path, caplog):
+def test_an_environment_with_a_single_team_gives_a_warning(tmp_path, caplog):
     plain = duel(0, environment__options__hiders=0, environment__options__declares=False)
     plain["environment"]["factory"] = "duel_env:Alone"
     del plain["behaviors"]["Hider"]

@@ -15,7 +15,7 @@ from windows_console import CTRL_BREAK, ask
 pytestmark = [pytest.mark.windows, pytest.mark.timeout(300)]
 
 
-def test_teams_play_each_other_and_a_resumed_run_goes_on(start):
+def test_self_play_of_teams_runs_and_can_be_resumed(start):
     command = start(volley())
     assert command.wait() == 0, command.output
     assert (command.run_folder / "Volley" / "league.json").is_file()

@@ -98,7 +98,7 @@ def test_the_policy_servers_memory_stays_flat_over_ten_thousand_mutated_requests
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_run_goes_on_and_its_memory_stays_flat_over_ten_thousand_mutated_requests_to_its_page(tmp_path):
+def test_a_run_continues_with_flat_memory_over_ten_thousand_mutated_requests_to_its_page(tmp_path):
     command = Command(tmp_path, LONG, "--monitor=0", "--monitor-control")
     try:
         page = Page(command)

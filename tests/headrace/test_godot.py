@@ -117,7 +117,7 @@ def test_older_addons_serve_as_well(opened):
         ("info", "agent 2 has 'won' as its info; expected a map of keys"),
     ],
 )
-def test_what_goes_wrong_is_named_and_the_game_ended(opened, monkeypatch, fault, message):
+def test_a_fault_of_the_game_is_reported_and_ends_the_game(opened, monkeypatch, fault, message):
     monkeypatch.setattr(GodotEnv, "DEFAULT_TIMEOUT", 1 if fault == "hang" else 30)
     env = opened(fault=fault, fault_at=2)
     env.reset()
@@ -308,7 +308,7 @@ def test_a_game_for_this_system_is_looked_for(opened, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["_send_as_json", "_get_json_dict", "_process_obs", "_close"])
-def test_what_is_internal_to_the_official_class_is_refused_by_name(opened, name):
+def test_internal_members_of_the_official_class_are_refused_by_name(opened, name):
     with pytest.raises(AttributeError, match=f"GodotEnv.{name} does not exist: .*use reset, step"):
         getattr(opened(), name)
     with pytest.raises(TypeError, match=f"Mine.{name} would never be called"):

@@ -44,14 +44,14 @@ def assert_all_end(tree: ProcessTree) -> None:
         assert not tree.stdout.read()
 
 
-def test_what_a_program_has_started_is_killed_with_it():
+def test_kill_all_kills_the_children_of_a_running_program():
     tree = started(STARTS_ONE + SLEEPS)
     tree.kill_all()
     assert_all_end(tree)
     assert tree.returncode == (1 if sys.platform == "win32" else -signal.SIGKILL)
 
 
-def test_what_a_program_has_left_behind_is_killed_after_its_end():
+def test_kill_all_kills_the_children_of_an_ended_program():
     tree = started(STARTS_ONE)
     assert tree.wait() == 0
     tree.kill_all()

@@ -41,7 +41,7 @@ def test_a_game_that_breaks_it_fails_with_the_reason(capfd, fault, words):
     assert words in failed[0]
 
 
-def test_what_can_not_be_learned_from_is_noted(capfd):
+def test_endless_episodes_and_constant_zero_rewards_are_noted(capfd):
     assert main(["check", "--steps=2", *PROGRAM, "--game=duel"]) == 0
     said = capfd.readouterr().out
     assert "note Agent: no episode has ended" in said

@@ -72,7 +72,7 @@ def told() -> list[tuple[str, str, str]]:
     return found
 
 
-def test_what_pages_and_examples_import_is_public():
+def test_names_imported_by_pages_and_examples_are_public():
     found = told()
     strange = [
         each

@@ -49,7 +49,7 @@ def test_a_folder_that_has_been_removed_is_none(tmp_path, monkeypatch):
     assert absolute("r") == Path("r")
 
 
-def test_what_is_started_has_the_folder_and_the_variables_with_which_the_run_began(began, monkeypatch):
+def test_a_child_process_gets_the_folder_and_variables_of_the_run_s_start(began, monkeypatch):
     keep_variable("MARK", "7")
     (began / "elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")

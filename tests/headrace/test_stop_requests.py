@@ -79,7 +79,7 @@ def test_handlers_are_as_before_afterwards():
         ("import atexit; atexit.register(waits)", "an exit handler (at "),
     ],
 )
-def test_what_users_code_has_left_keeps_a_process_for_seconds_and_is_named(how, named):
+def test_leftover_user_threads_and_exit_handlers_are_named_and_delay_the_exit_for_seconds(how, named):
     done = run(LEFT.replace("HOW", how))
     assert done.returncode == 3
     assert done.stderr.startswith(f"[WARNING] Everything is done, but {named}")

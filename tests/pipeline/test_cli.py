@@ -255,7 +255,7 @@ def test_a_tournament_prints_a_rated_table_and_names_its_files(tmp_path, capsys)
     assert (tmp_path / "results" / "cup" / "tournament.png").is_file()
 
 
-def test_a_tournament_without_a_game_or_with_nobody_says_so(tmp_path, capsys, monkeypatch):
+def test_a_tournament_with_an_unknown_game_or_player_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["--tournament", "random", "scripted"]) == 2
     assert "the game is unknown" in capsys.readouterr().err

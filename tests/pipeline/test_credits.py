@@ -70,7 +70,7 @@ def test_an_actor_that_waits_gives_back_the_steps_that_it_has_not_used():
     assert [(grant.source, grant.caps["Walker"]) for grant in grants] == [(1, 7)], "the other one needed it"
 
 
-def test_what_is_given_back_is_not_granted_for_an_earlier_request():
+def test_returned_credits_are_not_granted_for_an_earlier_request():
     """The gate would not take it, so nobody could use it."""
     books = ledger(rows=8, lag=0)
     books.open_window("Swimmer", 4, 0)
@@ -123,7 +123,7 @@ def test_an_actor_does_not_wait_for_its_own_steps():
     assert overtaken().request(ask(1, 2, used=3))[0].caps == {"Walker": 8}
 
 
-def test_nobody_waits_for_an_actor_that_has_died():
+def test_credits_of_a_dead_actor_do_not_block_the_others():
     assert overtaken().remove_source(1)[0].caps == {"Walker": 20}
 
 
@@ -164,7 +164,7 @@ def test_a_behaviour_that_nothing_bounds_is_granted_for_good():
 # Actors that die, trainers that resume. -------------------------------------------------------------------------------
 
 
-def test_what_a_dead_actor_held_is_written_off():
+def test_rows_granted_to_a_dead_actor_are_written_off():
     books = ledger(rows=8, lag=0, sources=2)
     books.request(ask(0, 1))
     books.request(ask(1, 1))
@@ -290,7 +290,7 @@ MOVES = ["adopt", "make", "make", "make", "ask", "wait", "arrive", "arrive", "re
 
 @pytest.mark.lengthy
 @given(st.integers(1, 6), st.integers(0, 3), st.randoms(use_true_random=False))
-def test_no_step_is_learned_from_too_late_in_whichever_order_steps_and_words_arrive(rows, lag, random):
+def test_the_lag_bound_holds_in_any_order_of_steps_and_messages(rows, lag, random):
     """Three actors, of which one is slow, and a trainer: what they say comes at once, but they say it whenever they like."""
     moves = [(random.choice(MOVES), random.choices(range(3), [9, 9, 1])[0]) for _ in range(300)]
     books = ledger(rows, lag, sources=3)

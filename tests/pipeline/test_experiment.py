@@ -80,7 +80,7 @@ def test_rllibs_file_is_read_and_flags_take_precedence(tmp_path):
         (["--resume_model_path=missing"], "--resume_model_path missing.zip can't be read"),
     ],
 )
-def test_what_can_not_be_done_is_said(arguments, message):
+def test_unsupported_flags_are_refused_with_the_reason(arguments, message):
     with pytest.raises(CommandError, match=message):
         configured(*arguments)
 

@@ -87,7 +87,7 @@ def test_an_id_that_only_this_process_has_registered_is_sent_with_what_makes_it(
         del gymnasium.registry["OnlyHere-v3"]
 
 
-def test_what_a_configuration_says_beside_the_object_stays(tmp_path):
+def test_settings_of_the_configuration_beside_the_object_are_kept(tmp_path):
     (tmp_path / "own.yaml").write_text(
         "environment: {kind: gymnasium, id: Pendulum-v1, num_envs: 4, max_episode_steps: 9}\n"
         "behaviors: {Pole: {max_steps: 70}}\n"
@@ -130,7 +130,7 @@ def test_an_object_itself_is_stepped_where_actors_are_to_be_inline_and_it_alone_
         assert find_given(str(loaded.environment.factory)).maker(0)() is env
 
 
-def test_what_can_go_to_no_other_process_is_stepped_in_main(caplog):
+def test_an_environment_that_can_not_be_pickled_is_stepped_in_main(caplog):
     caplog.set_level(logging.INFO, "headrace.pipeline.given_environment")
     lock = threading.Lock()
     assert told(lambda: (make_pole(), lock)[0])[4] == "inline"
@@ -154,12 +154,12 @@ def test_what_can_go_to_no_other_process_is_stepped_in_main(caplog):
         (SimpleNamespace(num_envs=2, step_async=0, env_method=0), {}, "pass the list of functions"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_had_is_refused_by_name(environment, sections, message):
+def test_invalid_environments_and_conflicting_settings_are_refused(environment, sections, message):
     with pytest.raises((ConfigError, RunError), match=message):
         arranged({**BARE, **sections}, environment)
 
 
-def test_a_run_that_goes_on_has_the_same_word_for_its_environment():
+def test_a_resumed_run_keeps_the_reference_to_its_environment():
     before = {"environment": {"kind": "gymnasium", "factory": "headrace.given:Maze"}, "behaviors": {"Rat": {}}}
     assert told(lambda: make_pole(), before)[1] == "headrace.given:Maze"
 
@@ -177,7 +177,7 @@ def test_a_function_of_the_script_is_sent_and_the_script_is_not_imported(monkeyp
     assert told(make_pole)[1] == "headrace.given:CartPole"
 
 
-def test_what_is_made_again_has_the_wrappers_of_the_object_and_no_others():
+def test_copies_of_the_object_have_exactly_its_wrappers():
     for env in (make_pole().unwrapped, make_pole(), TransformReward(make_pole(max_episode_steps=9), float)):
         with given_to({**BARE, "environment": {"kind": "gymnasium", "num_envs": 2}}, [env] * 2) as loaded:
             assert loaded.environment is not None

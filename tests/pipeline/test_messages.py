@@ -163,7 +163,7 @@ async def test_a_host_that_dies_ends_the_messages():
 
 
 @pytest.mark.virtual_time
-async def test_what_a_host_said_last_is_heard_though_main_spoke_to_it_after_its_end():
+async def test_the_last_message_of_a_host_arrives_although_main_sends_after_its_end():
     (main_hears, host_says), (main_says, host_hears) = socket.socketpair(), socket.socketpair()
     main = await SocketControl.open(main_hears, main_says)
     with host_says, host_hears:

@@ -59,7 +59,7 @@ def test_auto_lag_is_0_where_collecting_takes_much_longer_and_else_1(collecting_
 
 
 @pytest.mark.parametrize(("collecting_s", "learning_s", "lag"), [(0.25, 0.5, 1), (1.0, 0.25, 0)])
-def test_one_update_that_was_held_up_does_not_count(collecting_s, learning_s, lag):
+def test_a_single_slow_update_does_not_affect_the_policy_lag(collecting_s, learning_s, lag):
     """An actor is restarted within one, or a checkpoint is made; another imports what it needs."""
     made = lags()
     first(made)

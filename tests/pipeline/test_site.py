@@ -129,7 +129,7 @@ async def test_only_who_knows_the_token_is_served(query, headers, status):
             assert (await answer.json())["orders"] == [1] * (status == 200)
 
 
-def test_a_token_is_the_users_or_one_that_nobody_guesses(monkeypatch):
+def test_a_token_is_the_users_or_random(monkeypatch):
     assert len(make_token()) >= 32
     assert make_token() != make_token()
     monkeypatch.setenv(TOKEN_VARIABLE, "mine")
@@ -188,7 +188,7 @@ async def test_other_methods_are_refused_with_those_that_are_allowed():
         f"GET / HTTP/1.1\r\nHost: localhost\r\nX: {'x' * 20000}\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_refused(words):
+async def test_a_malformed_request_is_refused(words):
     async with opened(Desk()) as (site, caller):
         status, _ = await raw(site, words)
         assert 400 <= status < 500

@@ -52,7 +52,9 @@ def test_a_report_without_progress_is_no_food(watch: StarvationWatch, caplog: py
     assert len(caplog.messages) == 1
 
 
-def test_what_is_held_back_and_passed_on_later_does_not_count(watch: StarvationWatch, caplog: pytest.LogCaptureFixture):
+def test_rows_held_back_and_released_later_do_not_count_as_kept(
+    watch: StarvationWatch, caplog: pytest.LogCaptureFixture
+):
     for _ in range(3):
         watch.kept_back("Delay@main", "Ball", PATIENCE - 1)
         watch.kept_back("Delay@main", "Ball", 1 - PATIENCE)

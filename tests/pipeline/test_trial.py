@@ -265,7 +265,7 @@ def test_an_environment_that_can_not_be_tried_is_said(plain, words, monkeypatch)
     ],
     ids=str,
 )
-def test_what_a_run_refuses_before_it_starts_is_refused(plain, words, monkeypatch):
+def test_a_trial_refuses_what_a_run_refuses_before_its_start(plain, words, monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)

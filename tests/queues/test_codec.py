@@ -137,7 +137,7 @@ def test_every_message_comes_back_as_it_was(message: Message):
     assert_equal(there_and_back(message), message)
 
 
-def test_what_is_no_message_is_refused():
+def test_an_object_that_is_not_a_message_is_refused():
     with pytest.raises(TypeError, match="not a pipeline message: str"):
         codec.describe("hello")  # type: ignore[arg-type]
 
@@ -177,7 +177,7 @@ def test_a_header_that_is_none_is_refused(header: dict[str, Any], complaint: str
         codec.build(header, arrays)
 
 
-def test_what_passes_between_a_trainer_and_its_replay_buffer_comes_back():
+def test_messages_between_a_trainer_and_its_replay_buffer_round_trip():
     header, arrays = codec.describe(ReplayRequest(np.array([3, 0, 5])))
     request = codec.build(header, arrays)
     assert isinstance(request, ReplayRequest)
@@ -190,7 +190,7 @@ def test_what_passes_between_a_trainer_and_its_replay_buffer_comes_back():
     assert {name: column.shape for name, column in sample.columns.items()} == {"rewards": (2,), "obs_encoded_0": (2, 3)}
 
 
-def test_what_passes_between_an_actor_and_whoever_decides_for_it_comes_back():
+def test_messages_between_an_actor_and_central_inference_round_trip():
     ones, threes = np.ones((2, 3), np.float32), np.full((1, 4), 3, np.uint8)
     asked = DecisionRequest(
         5,

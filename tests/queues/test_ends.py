@@ -34,7 +34,7 @@ async def test_calls_are_answered_while_the_producer_computes():
     await producing
 
 
-async def test_what_calls_bring_is_taken_in_the_consumer_s_own_event_loop():
+async def test_delivered_items_are_taken_in_the_consumer_s_own_event_loop():
     calls = asyncio.get_running_loop()
     made: asyncio.Future[PushReceiver[Message]] = calls.create_future()
 

@@ -27,7 +27,7 @@ def handed(things, data=b"data"):
         return asyncio.run(both())
 
 
-def test_what_is_handed_over_works_where_it_is_taken_after_it_is_closed_where_it_came_from():
+def test_passed_descriptors_work_after_the_sender_closed_its_own():
     near, far = socket.socketpair()
     segment = create_segment(4096)
     segment.map()[:5] = b"pages"
@@ -76,7 +76,7 @@ def test_a_system_that_takes_no_more_for_now_is_asked_again(monkeypatch):
     assert len(tried) == 3
 
 
-def test_what_was_handed_over_in_part_is_an_end_of_file():
+def test_a_partial_handover_raises_eof_error():
     for part in (b"", b"\2\0", b"\2\0\0\0\0\0\0\0", b"\0\0\0\0\2\0\0\0x"):
         ours, theirs = socket.socketpair()
         with theirs:

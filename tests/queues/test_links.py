@@ -133,7 +133,7 @@ async def test_a_sender_whose_receiver_is_killed_gets_queue_closed():
 
 
 @virtual_time
-async def test_what_a_dead_producer_left_half_written_is_passed_over():
+async def test_a_frame_left_half_written_by_a_dead_producer_is_skipped():
     spec = LinkSpec(2, SLAB)
     theirs, ours = make_link(spec)
     second = theirs.duplicate()
@@ -154,7 +154,7 @@ async def test_what_a_dead_producer_left_half_written_is_passed_over():
     sys.platform == "win32", reason="a TCP connection that is closed before all was read is reset, there and back"
 )
 @virtual_time
-async def test_what_a_producer_had_sent_before_it_died_arrives_even_if_it_can_not_be_answered():
+async def test_items_sent_before_a_producer_died_arrive_although_replies_to_it_fail():
     theirs, ours = make_link(LinkSpec(2, SLAB))
     async with await SharedReceiver.open("Ball", [ours]) as receiver:
         frames = [links.item(links.NO_SLAB, codec.describe(Barrier(number))[0]) for number in range(2)]
@@ -207,7 +207,7 @@ async def test_an_item_whose_header_is_no_message_raises_and_gives_its_slab_back
 
 
 @virtual_time
-async def test_a_producer_that_comes_after_its_consumer_has_closed_learns_of_it_whoever_holds_a_copy_of_its_end():
+async def test_a_producer_that_opens_after_its_consumer_closed_gets_queue_closed_despite_copies_of_the_end():
     theirs, ours = make_link(LinkSpec(1, SLAB))
     with ours.duplicate():  # as main does for a host
         receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])

@@ -17,11 +17,11 @@ def test_every_text_comes_back(text):
     assert unpack(pack({text: [text, Path(text).name]})) == {text: [text, text]}
 
 
-def test_what_is_utf_8_is_packed_as_everybody_does():
+def test_utf_8_is_packed_as_plain_msgpack():
     plain = {"a": ["é", 1, 2.5, None, True], "b": b"\xff"}
     assert pack(plain) == msgpack.packb(plain)
 
 
-def test_what_is_no_text_is_refused():
+def test_invalid_utf_8_is_refused():
     with pytest.raises(ValueError, match="utf-8"):
         unpack(b"\xa1\xff")

@@ -46,7 +46,7 @@ sock.sendall(game.stdout.encode() or b"nothing")
 
 @pytest.mark.lengthy
 @pytest.mark.skipif(sys.platform == "win32", reason="there nothing is inherited")
-def test_what_a_child_starts_inherits_nothing_of_it_however_it_is_started():
+def test_processes_started_by_a_child_inherit_no_descriptors_of_it():
     ours, theirs = socket.socketpair()
     segment = create_segment(4096)
     child = subprocess.Popen(
@@ -89,7 +89,7 @@ def test_memory_for_which_there_is_no_room_is_refused_with_what_to_do():
 
 
 @pytest.mark.windows
-def test_memory_that_nobody_uses_takes_no_room():
+def test_unused_shared_memory_takes_no_space():
     segments = [create_segment(1 << 46) for _ in range(100)]
     for each in segments:
         each.close()

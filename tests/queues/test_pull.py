@@ -56,7 +56,7 @@ async def test_a_queue_whose_consumer_fetches_does_what_every_queue_does():
     await check_queue(served)
 
 
-async def test_what_was_fetched_and_not_taken_counts_for_the_bound():
+async def test_fetched_items_count_for_the_bound_until_they_are_taken():
     async with served(2) as (sender, receiver):
         await sender.put(Barrier(0))
         await sender.put(Barrier(1))
@@ -104,7 +104,7 @@ async def test_the_stream_ends_with_the_last_producer_that_is_not_replaced():
     assert [number_of(item) async for item in receiver] == [5]
 
 
-async def test_nobody_waits_for_a_consumer_that_is_gone():
+async def test_a_put_ends_when_the_consumer_is_gone():
     sender: PullSender[Message] = PullSender("Ball", 1)
     await sender.put(Barrier(0))
     putter = asyncio.create_task(sender.put(Barrier(1)))

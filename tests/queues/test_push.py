@@ -107,7 +107,7 @@ async def test_the_newest_replaces_what_is_not_under_way_yet():
     assert [number_of(item) async for item in receiver] == [2]
 
 
-async def test_what_is_put_just_when_a_call_ends_is_delivered_too():
+async def test_an_item_put_while_a_call_ends_is_delivered():
     loop, answered, calls = asyncio.get_running_loop(), asyncio.Event(), []
 
     async def deliver(name: str, number: int, item: Any) -> bool:

@@ -41,7 +41,7 @@ async def test_on_a_plain_platform_it_does_what_every_queue_does(monkeypatch: py
 
 
 @virtual_time
-async def test_what_is_taken_can_not_be_written_to():
+async def test_received_batches_are_read_only():
     async with shared_queue(LinkSpec(1, SLAB)) as ((sender,), receiver):
         await sender.put(numbered(1))
         batch = await receiver.get()
@@ -222,7 +222,7 @@ async def test_a_queue_closed_between_two_pieces_still_delivers_all_of_them():
 
 
 @virtual_time
-async def test_what_can_not_be_split_to_fit_is_refused_with_the_size_that_it_needs():
+async def test_an_item_too_large_to_split_is_refused_with_the_size_that_it_needs():
     async with shared_queue(LinkSpec(1, 256)) as ((sender,), receiver):
         batch = numbered(0, trajectories=3, length=10)
         with pytest.raises(TooLargeError, match=r"one trajectory of Ball\?team=0 needs 512 bytes.* is 256"):

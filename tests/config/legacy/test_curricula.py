@@ -145,7 +145,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), MISTAKES, ids=[expected for _, expected in MISTAKES])
-def test_what_is_wrong_with_lessons_is_reported_where_they_stand(refuse, write, text: str, expected: str):
+def test_mistakes_in_lessons_are_reported_at_their_place(refuse, write, text: str, expected: str):
     assert refuse(TRAINER, curriculum=write(text, "lessons.yaml"))[0].startswith(expected)
 
 

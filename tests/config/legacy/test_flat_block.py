@@ -86,7 +86,7 @@ def test_default_is_laid_under_sections_at_the_top_only(take):
     assert taken.data["behaviors"]["A"] == {"trainer_type": "ppo", "network_settings": {"hidden_units": 7}}
 
 
-def test_what_a_section_lacks_of_the_defaults_sections_goes_by_what_it_was(take):
+def test_a_section_s_missing_keys_are_filled_in_by_the_meaning_of_the_old_defaults(take):
     taken = take(
         f"""
         default: {flat("ppo", "use_recurrent: true")[:-1]}, self_play: {{window: 3, team_change: 77}},
@@ -246,7 +246,7 @@ def test_of_equal_keys_the_last_counts_as_it_did_with_a_warning(take):
     assert any("Ball.time_horizon: appears twice here (first in line 5)" in note for note in taken.notes)
 
 
-def test_what_old_versions_asked_for_is_filled_in_as_their_files_had_it(take):
+def test_missing_required_keys_get_the_defaults_of_old_files(take):
     taken = take("Ball: {trainer: ppo, batch_size: 64}")
     ball = taken.config.behaviors["Ball"]
     assert (ball.summary_freq, ball.hyperparameters.buffer_size, ball.hyperparameters.batch_size) == (10000, 10240, 64)
@@ -311,7 +311,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), MISTAKES, ids=[expected for _, expected in MISTAKES])
-def test_what_can_not_be_honoured_is_a_mistake_with_its_line(refuse, text: str, expected: str):
+def test_invalid_or_unsupported_old_keys_are_mistakes_with_their_line(refuse, text: str, expected: str):
     (mistake,) = refuse(text)
     assert mistake.startswith(expected)
 
@@ -326,7 +326,7 @@ def test_a_file_of_today_without_behaviors_is_not_taken_for_an_old_one(refuse):
     assert mistake.startswith("old.yaml:1: Ball: unknown key") or "is empty, so the run has nothing to train" in mistake
 
 
-def test_what_default_lacks_is_reported_once_and_not_of_each_section(take):
+def test_keys_missing_in_the_default_section_are_reported_once(take):
     taken = take("default: {trainer: sac}\nA: {}\nB: {summary_freq: 5}\nC: {trainer: ppo}")
     assert [note.split(",")[0] for note in taken.notes if "lacks" in note] == [
         "old.yaml:1: default: lacks batch_size",

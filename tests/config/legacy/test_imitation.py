@@ -47,7 +47,7 @@ def test_a_teacher_that_was_a_player_is_refused_by_name_with_what_to_do(refuse):
     assert "record a .demo file and set it as demo_path" in mistake
 
 
-def test_what_is_not_said_is_as_old_files_had_it(take):
+def test_missing_keys_get_the_defaults_of_old_files(take):
     ball = take("Ball: {trainer: offline_bc, demo_path: d}").config.behaviors["Ball"]
     assert (ball.hyperparameters.batch_size, ball.hyperparameters.buffer_size) == (64, 640)
     assert (ball.max_steps, ball.summary_freq, ball.network_settings.hidden_units) == (50000 * 640, 1000 * 640, 128)
@@ -59,7 +59,7 @@ def test_memory_goes_with_it(take):
     assert taken.data["behaviors"]["Ball"]["network_settings"]["memory"] == {"sequence_length": 12, "memory_size": 40}
 
 
-def test_a_placeholder_in_default_is_in_nobodys_way(take):
+def test_a_placeholder_in_the_default_section_is_ignored(take):
     taken = take("default: {trainer: offline_bc, demo_path: ./<Your_Demo_File>.demo}\nBall: {demo_path: d}")
     assert "default_settings" not in taken.data
     assert any("default: lacks a trainer or something to imitate" in note for note in taken.notes)
@@ -77,5 +77,5 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), MISTAKES)
-def test_what_is_missing_or_wrong_is_a_mistake(refuse, text: str, expected: str):
+def test_missing_or_invalid_keys_are_mistakes(refuse, text: str, expected: str):
     assert refuse(text)[0].startswith(expected)

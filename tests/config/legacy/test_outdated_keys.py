@@ -83,7 +83,7 @@ def test_load_model_is_resume_and_train_model_is_nothing(take):
     ]
 
 
-def test_what_was_the_runs_goes_to_the_behaviors(take):
+def test_checkpoint_settings_of_the_run_move_to_the_behaviors(take):
     text = "behaviors: {A: {}, B: {keep_checkpoints: 9}}\ncheckpoint_settings: {save_freq: 700, keep_checkpoints: 2}"
     config = take(text).config
     a, b = config.behaviors["A"], config.behaviors["B"]
@@ -127,6 +127,6 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), MISTAKES, ids=[text for text, _ in MISTAKES])
-def test_what_can_not_be_honoured_is_a_mistake(refuse, text: str, expected: str):
+def test_invalid_or_unsupported_old_keys_are_mistakes(refuse, text: str, expected: str):
     (mistake,) = refuse(text)
     assert mistake.startswith(expected)

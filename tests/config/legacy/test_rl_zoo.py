@@ -262,7 +262,7 @@ def test_sac_relabels_goals_as_the_entry_says(converted, kwargs, expected, left_
     assert settings.network_settings.goal_conditioning_type == "none"
 
 
-def test_other_buffers_have_no_place_nor_have_arguments_without_one(converted):
+def test_unknown_replay_buffer_classes_and_arguments_without_a_class_are_left_out(converted):
     made, config = converted(
         entry(replay_buffer_class="mine.Buffer", replay_buffer_kwargs="{a: 1}"), "Own-v0", "sac.yml"
     )
@@ -360,12 +360,12 @@ def test_wrappers_and_frames(converted):
         ("policy_kwargs", '"dict(activation_fn=nn.Mish)"'),
     ],
 )
-def test_what_has_no_place(converted, key, value):
+def test_keys_without_a_counterpart_are_left_out(converted, key, value):
     made, _ = converted(entry(**{key: value}), "Own-v0")
     assert [each.split(":")[0].split(".")[0] for each in made.left_out] == [key]
 
 
-def test_what_is_rarely_in_an_entry_has_its_place(converted):
+def test_rare_keys_of_an_entry_are_converted(converted):
     monitor = "\"dict(info_keywords=('height',))\""
     made, config = converted(entry(target_kl=0.02, seed=3, device="cpu", monitor_kwargs=monitor), "Own-v0")
     assert (made.left_out, config.behaviors["Own"].hyperparameters.target_kl) == ((), 0.02)
@@ -373,7 +373,7 @@ def test_what_is_rarely_in_an_entry_has_its_place(converted):
     assert config.environment.info_keys == ("height",)
 
 
-def test_what_has_no_effect_stands_in_no_ones_way(converted):
+def test_keys_without_effect_are_not_reported_as_left_out(converted):
     callback = "[rl_zoo3.callbacks.RawStatisticsCallback]"
     text = entry(verbose=1, sde_sample_freq=4, callback=callback, policy_kwargs='"dict(full_std=False)"')
     made, _ = converted(text, "Own-v0")
@@ -389,7 +389,7 @@ def test_another_version_of_the_environment_learns_by_the_entry_that_is_there(co
     assert any("Walker-v5 has no entry, so the entry 'Walker-v4' is converted" in warning for warning in made.warnings)
 
 
-def test_what_the_zoo_leaves_beside_an_agent_is_an_entry(converted):
+def test_the_config_file_beside_a_trained_agent_is_read_as_an_entry(converted):
     pairs = "- - - n_timesteps\n    - 20000.0\n  - - n_epochs\n    - 7\n"
     text = f"!!python/object/apply:collections.OrderedDict\n{pairs}"
     _, config = converted(text, "Own-v0", "config.yml")
@@ -429,12 +429,12 @@ def test_a_file_of_the_zoo_is_no_configuration_until_it_is_converted(tmp_path):
         ({"policy_kwargs": '"dict(a=0x' + "f" * 5000 + ')"'}, "ppo.yml:3: Own-v0.policy_kwargs: contains a Constant"),
     ],
 )
-def test_what_can_not_be_read_is_named_with_its_line(refused, keys, message):
+def test_unreadable_values_are_refused_with_their_line(refused, keys, message):
     assert message in refused(entry(**keys), "Own-v0")
 
 
 @pytest.mark.parametrize("text", ["__import__('os')", "dict(**x)", "[x for x in y]", "("])
-def test_what_is_no_literal_is_refused(text):
+def test_an_expression_that_is_not_a_literal_is_refused(text):
     with pytest.raises(ValueError, match="expected dict"):
         read_expression(text)
 

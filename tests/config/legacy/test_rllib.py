@@ -55,7 +55,7 @@ def loaded(folder, text=FILE, **parts):
     return load_config(file)
 
 
-def test_learning_goes_on_as_the_file_says(tmp_path):
+def test_learning_settings_are_converted(tmp_path):
     settings = loaded(tmp_path).default_settings
     hyper = settings.hyperparameters
     assert (settings.trainer_type, settings.time_horizon) == ("ppo", 32)
@@ -98,7 +98,7 @@ def test_a_memory_has_the_cells_of_theirs(tmp_path):
     assert (memory.memory_size, memory.sequence_length) == (128, 20)
 
 
-def test_what_has_no_counterpart_is_named_with_its_line(tmp_path):
+def test_keys_without_a_counterpart_are_named_with_their_line(tmp_path):
     warnings = loaded(tmp_path).warnings
     assert any("rllib.yaml:20: vf_loss_coeff: has no counterpart" in warning for warning in warnings)
     assert not any("clip_actions" in warning for warning in warnings)

@@ -29,7 +29,7 @@ VALUES = st.recursive(
 @pytest.mark.lengthy
 @settings(deadline=None)
 @given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4))
-def test_what_is_written_is_read_again_here_and_elsewhere(data: dict[str, Any]):
+def test_written_yaml_reads_back_the_same_here_and_in_pyyaml(data: dict[str, Any]):
     text = as_yaml(data, {})
     document = read_text(text, "new.yaml")
     assert document.mistakes == ()

@@ -55,7 +55,7 @@ def test_an_old_option_is_followed_and_the_warning_shows_how_it_is_written_now(a
 
 
 @pytest.mark.parametrize("arguments", WITHOUT_EFFECT, ids=" ".join)
-def test_what_has_no_effect_is_a_warning(arguments, file):
+def test_an_old_option_without_effect_gives_a_warning(arguments, file):
     config, (warning,) = followed(file, *arguments)
     assert config == load_config(file)
     assert warning.startswith(arguments[0])
@@ -84,7 +84,7 @@ def test_todays_option_beside_an_old_one_wins(file):
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
-def test_what_can_not_be_followed_is_refused_with_what_to_write(arguments, file):
+def test_an_unsupported_old_option_is_refused_with_its_replacement(arguments, file):
     with pytest.raises(CommandError) as refusal:
         read_request(parse([str(file), *arguments]))
     assert str(refusal.value).startswith(arguments[0])

@@ -158,7 +158,7 @@ def starting(loaded, section: str, *arguments: str) -> tuple[bool, int]:
     return config.checkpoint_settings.resume, len(found)
 
 
-def test_what_is_given_on_the_command_line_counts(loaded):
+def test_a_command_line_option_overrides_the_conflicting_key_of_the_file(loaded):
     assert starting(loaded, "resume: true", "--initialize-from", "other") == (False, 1)
     assert starting(loaded, "initialize_from: other", "--resume") == (True, 1)
 

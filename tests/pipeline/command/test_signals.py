@@ -46,7 +46,7 @@ BEGINNING = """
 
 @pytest.mark.lengthy
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="nothing is forked here")
-def test_what_main_or_a_host_has_started_ends_when_it_is_terminated():
+def test_processes_forked_by_main_or_a_host_end_when_terminated():
     whole = "".join(map(textwrap.dedent, (BEGINNING, COMMAND, HOST)))
     ended = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -33,7 +33,7 @@ def raising(error):
 
 
 @pytest.mark.parametrize("error", RAISED, ids=repr)
-async def test_what_a_call_raises_is_raised_where_it_is_awaited(error):
+async def test_an_exception_in_a_call_is_raised_where_the_call_is_awaited(error):
     assert await asyncio.wait_for(failure(raising(error)), 20) is error
 
 
@@ -43,7 +43,7 @@ async def test_the_end_of_an_iterator_is_described_by_its_own_name_and_place(kin
     assert describe_error(failed).startswith(f"{kind.__name__}: x (at {__file__}:")
 
 
-async def test_a_call_that_hangs_is_abandoned_when_nobody_awaits_it_any_more():
+async def test_a_hanging_call_is_abandoned_when_its_awaiter_is_cancelled():
     begins, hangs, cleaned, late = (threading.Event() for _ in range(4))
 
     def call():

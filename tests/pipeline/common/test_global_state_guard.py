@@ -67,7 +67,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_the_log_goes_on_in_the_terminal_and_in_the_folder(what, console, capsys, tmp_path):
+def test_logging_continues_in_the_terminal_and_the_folder_after_user_code_changed_it(what, console, capsys, tmp_path):
     with global_state_guard(), logged_to(tmp_path, append=False):
         CHANGES[what]()
         put_back()
@@ -86,7 +86,7 @@ def test_a_change_of_global_state_is_said_once(console, capsys):
     assert capsys.readouterr().out.count("the level of the logger 'headrace'") == 1
 
 
-def test_what_a_caller_has_set_before_the_run_is_what_is_kept(console, capsys):
+def test_settings_made_by_the_caller_before_the_run_are_kept(console, capsys):
     logging.disable(logging.INFO)
     with global_state_guard():
         put_back()

@@ -54,7 +54,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, encoding: str, text: str) -> bytes:
         ("utf-8", "lost \udcff", b"lost \\udcff"),
     ],
 )
-def test_what_an_encoding_lacks_is_written_by_what_it_has(monkeypatch, encoding, text, written):
+def test_characters_that_the_encoding_lacks_are_replaced(monkeypatch, encoding, text, written):
     assert printed(monkeypatch, encoding, text) == written
 
 
@@ -134,7 +134,7 @@ def interrupted() -> int:
         (interrupted, OSError(28, "No space left on device"), 1),
     ],
 )
-def test_a_command_s_status_is_its_own_where_nobody_reads_its_output(monkeypatch, main, error, status):
+def test_a_command_keeps_its_exit_status_when_its_output_is_closed(monkeypatch, main, error, status):
     monkeypatch.setattr(sys, "stdout", Broken(error))
     monkeypatch.setattr(sys, "stderr", Broken(error))
     complain("nobody hears this")

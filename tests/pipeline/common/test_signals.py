@@ -50,7 +50,7 @@ def test_each_signal_is_received_and_handlers_are_as_before_afterwards(number):
     assert {each: signal.getsignal(each) for each in REQUESTS} == before
 
 
-def test_what_comes_within_a_second_is_one_request():
+def test_signals_within_a_second_count_as_one_request():
     assert answers_to(*REQUESTS, *REQUESTS, signal.SIGINT) == 1
 
 
@@ -72,7 +72,7 @@ def test_a_terminal_s_end_stays_ignored_as_under_nohup():
 
 @pytest.mark.windows
 @pytest.mark.parametrize("event", [1, 2, 5, 6, None], ids=["break", "close", "log-off", "shutdown", "from another"])
-def test_what_the_console_asks_is_a_request_and_the_process_ends_in_order(event):
+def test_a_console_event_is_a_request_and_the_process_ends_in_order(event):
     code = CONSOLE.format(event=event)
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
     assert (ended.returncode, ended.stdout.strip()) == (0, "in order"), ended.stderr

@@ -27,7 +27,7 @@ def said_by(code: str, crash_file: CrashFile) -> tuple[int, bytes]:
     return child.returncode, error
 
 
-def test_what_a_child_writes_is_read_once():
+def test_a_crash_file_is_read_once():
     crash_file = CrashFile()
     assert not crash_file.written
     assert said_by("write_crash_file(descriptor, 'no way \N{HEAVY CHECK MARK}')", crash_file) == (0, b"")

@@ -110,7 +110,9 @@ async def to_host(peer: Peer, name: str) -> Ends:
 # Queues. A process takes a second to start, so each test asks as much of its hosts as it can. --------------------------
 
 
-async def test_queues_from_an_actor_are_queues_and_its_replacement_goes_on_in_them(opened: OpenHosts, kind: str):
+async def test_queues_from_an_actor_pass_the_queue_checks_and_its_replacement_continues_in_them(
+    opened: OpenHosts, kind: str
+):
     async with opened() as hosts:
         peer, numbers = await hosts.start("actor-0"), itertools.count()
 
@@ -283,7 +285,7 @@ async def test_a_host_that_dies_takes_what_it_has_started_with_it(
         await asyncio.to_thread(wait_until, lambda: not is_running(program))
 
 
-async def test_what_one_has_put_arrives_while_it_computes_and_if_it_hangs_it_says_where_and_can_be_killed(
+async def test_an_item_put_before_a_hang_arrives_and_the_hanging_host_can_be_described_and_killed(
     opened: OpenHosts, beside_main: None
 ):
     async with opened() as hosts:

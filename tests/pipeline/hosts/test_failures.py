@@ -33,7 +33,7 @@ def test_a_stage_s_own_failure_names_it():
     assert told.message == "stage Clips failed while starting: there is no room"
 
 
-def test_of_a_failure_that_nobody_foresaw_the_kind_is_reported():
+def test_an_unforeseen_failure_is_reported_with_its_type():
     assert describe_failure("main", KeyError("x")).message == "KeyError: 'x'"
 
 

@@ -69,7 +69,7 @@ async def test_batches_go_from_a_host_to_main_and_policies_back():
         host.close()
 
 
-async def test_what_a_host_has_put_arrives_though_it_closes_at_once():
+async def test_items_put_by_a_host_arrive_although_it_closes_at_once():
     host = links(incoming=0)
     child = as_child(host)
     ticket, end = host.take("out")

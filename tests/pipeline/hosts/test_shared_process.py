@@ -88,7 +88,7 @@ async def none_waits_for_the_others_consumer(opened, first, second):
 
 
 @pytest.mark.lengthy
-async def test_what_kills_the_process_ends_all_and_their_replacements_share_a_new_one(hosts, monkeypatch):
+async def test_a_killed_process_ends_all_its_learners_and_their_replacements_share_a_new_one(hosts, monkeypatch):
     """A start that fails halfway and for which nobody waits ends them too."""
     async with hosts() as opened:
         first, second = await two(opened)
@@ -143,6 +143,6 @@ async def test_a_behaviour_that_was_not_listed_learns_where_the_fewest_do():
 
 
 @pytest.mark.parametrize("value", [0, -1, 257, "many", True, 1.5])
-def test_what_is_no_number_of_processes_is_refused(value):
+def test_an_invalid_number_of_processes_is_refused(value):
     with pytest.raises(ConfigError, match="expected 'auto' or a whole number from 1 to 256"):
         listed(1, pipeline__hosts__learners__processes=value)

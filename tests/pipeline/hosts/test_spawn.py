@@ -162,7 +162,7 @@ def imported(modules: str) -> set[str]:
 
 
 @pytest.mark.lengthy
-def test_an_actor_imports_neither_torch_nor_old_files_nor_reports():
+def test_an_actor_does_not_import_torch_legacy_readers_or_reporting():
     assert not imported("headrace.pipeline.roles.actor") & {*UNUSED, "torch"}
 
 

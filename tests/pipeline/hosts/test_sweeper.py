@@ -68,7 +68,7 @@ def test_a_program_without_a_mark_is_found_in_the_session_of_its_host(begin):
     assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
 
 
-def test_what_a_marked_program_has_started_ends_with_it_although_it_has_no_mark(begin):
+def test_unmarked_children_of_a_marked_program_are_ended(begin):
     """Ray's agents write their titles over their environments."""
     code = (
         "import subprocess; print(subprocess.Popen(['sleep', '600'], env={}, start_new_session=True).pid, flush=True)"

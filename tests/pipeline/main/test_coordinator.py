@@ -75,7 +75,7 @@ APART = Scenario(
 
 
 @pytest.mark.lengthy
-def test_a_lost_learner_goes_on_from_the_newest_checkpoint_and_its_actors_go_on_as_other_sources(caplog):
+def test_a_lost_learner_continues_from_the_newest_checkpoint_and_its_actors_as_new_sources(caplog):
     async def kill(flow: Flow) -> None:
         while flow.coordinator.checkpointing.newest < 1:
             await until_updated(flow, flow.trainers["Walker"].version + 1 if flow.trainers else 1)
@@ -137,7 +137,7 @@ def test_an_actor_that_fails_ends_the_run_which_saves_what_was_learned():
 
 
 @pytest.mark.lengthy
-def test_what_several_actors_warn_of_their_environment_is_said_once(caplog):
+def test_repeated_environment_warnings_of_several_actors_are_logged_once(caplog):
     environment, actor = "headrace.stages.environments.checks", "headrace.stages.actor"
 
     async def warn(flow: Flow) -> None:

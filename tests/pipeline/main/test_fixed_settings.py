@@ -81,7 +81,7 @@ def test_settings_that_may_change_do():
     check_settings(config_with(**may), checkpoint_of(network_settings={"memory": {"memory_size": 32}}))
 
 
-def test_what_has_no_meaning_for_a_spec_is_not_fixed():
+def test_settings_without_meaning_for_a_spec_are_not_fixed():
     encoder = {"network_settings": {"vis_encode_type": "resnet"}}
     check_settings(config_with(**encoder), checkpoint_of())
     with pytest.raises(RunError, match="vis_encode_type is resnet, but the checkpoint was written with simple"):

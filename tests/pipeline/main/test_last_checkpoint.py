@@ -102,7 +102,7 @@ class StuckInMain(Scenario):
 
 
 @pytest.mark.lengthy
-def test_a_stage_in_main_that_awaits_for_ever_costs_neither_the_checkpoint_nor_the_end(caplog):
+def test_a_hanging_stage_in_main_does_not_prevent_the_last_checkpoint_or_the_end(caplog):
     stopped = Stopped(hung)
     flow = run_flow(StuckInMain(WALKER, CAST), stopped, fails=True)
     assert stopped.took_s <= GRACE_S / 6 + 3.0
@@ -111,7 +111,7 @@ def test_a_stage_in_main_that_awaits_for_ever_costs_neither_the_checkpoint_nor_t
     assert "stage Stuck-Walker did not end within 10 s; cancelling it." in caplog.text
 
 
-def test_when_the_last_actor_dies_nobody_waits_for_a_barrier(caplog):
+def test_the_last_checkpoint_does_not_wait_for_barriers_when_the_last_actor_died(caplog):
     stopped = Stopped(dies)
     flow = run_flow(Scenario(WALKER, CAST), stopped)
     assert stopped.took_s < 1.0

@@ -119,7 +119,7 @@ def test_a_name_that_is_not_in_its_module_is_reported_with_its_line(named, line,
 
 
 @pytest.mark.parametrize(("named", "line"), NAMED, ids=[named.strip() for named, _ in NAMED])
-def test_what_is_there_but_of_another_kind_is_reported_with_its_line(named, line, path, capsys):
+def test_an_object_of_the_wrong_kind_is_reported_with_its_line(named, line, path, capsys):
     text = path.read_text(encoding="utf-8")
     start, name, _ = named.rpartition(":")
     path.write_text(text.replace(named, f"{start}{name}NUMBER", 1), encoding="utf-8")
@@ -160,7 +160,9 @@ def test_a_name_that_is_inherited_is_reported_where_it_stands(path, capsys):
     ],
     ids=["a game", "a module that registers", "a side channel"],
 )
-def test_what_is_named_otherwise_is_looked_for_as_well(text, line, message, path, capsys):
+def test_unknown_games_environment_modules_and_side_channels_are_reported_with_their_line(
+    text, line, message, path, capsys
+):
     path.write_text(f"{text}behaviors: {{Ball: {{}}}}\n", encoding="utf-8")
     status, (told,) = validated(path, capsys)
     assert (status, told.partition(": ")[0]) == (2, f"{path}:{line}")
@@ -175,7 +177,7 @@ def test_what_is_named_otherwise_is_looked_for_as_well(text, line, message, path
         ("ConnectFour", "{Red: {}, ConnectFour: {}}", "environment.behavior: ConnectFour"),
     ],
 )
-def test_a_game_of_which_nobody_knows_whose_agents_are_in_it_is_refused_with_the_key(game, listed, cure, path, capsys):
+def test_a_game_with_an_ambiguous_behaviour_is_refused_with_the_key_to_set(game, listed, cure, path, capsys):
     path.write_text(f"environment: {{kind: builtin, id: {game}}}\nbehaviors: {listed}\n", encoding="utf-8")
     status, (told,) = validated(path, capsys)
     assert status == 2
@@ -215,7 +217,9 @@ def test_a_run_tells_what_it_does_not_find_as_validation_does(path, capsys):
     ],
     ids=["the factory", "its options"],
 )
-def test_what_an_actor_does_not_find_is_reported_with_its_line_too(environment, place, message, path, tmp_path):
+def test_an_environment_that_an_actor_can_not_make_is_reported_with_its_line(
+    environment, place, message, path, tmp_path
+):
     path.write_text(
         f"environment: {environment}\nbehaviors: {{Ball: {{}}}}\n"
         f"pipeline: {{hosts: {{actors: {{kind: inline}}, learners: {{kind: inline}}}}}}\n"

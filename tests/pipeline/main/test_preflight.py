@@ -26,7 +26,7 @@ GAIL = {"reward_signals": {"gail": {"demo_path": "expert.demo"}}}
         ({**PENDULUM, "behaviors": {"A": GAIL}}, r"A: demo_path 'expert\.demo': no file or folder matches"),
     ],
 )
-def test_what_a_run_lacks_is_named_before_it_starts(plain, message):
+def test_missing_files_of_a_run_are_named_before_it_starts(plain, message):
     with pytest.raises(RunError, match=message):
         check_run(RunConfig.from_plain(plain))
 

@@ -58,7 +58,7 @@ def test_hosts_are_processes_where_there_is_a_second_core(cores, kind, machine):
     assert "\n" not in said
 
 
-def test_what_the_file_says_is_kept_and_nothing_is_said(machine):
+def test_configured_hosts_are_kept_without_a_log_line(machine):
     asked = machine(1, each_s=1.0)
     pinned = {"actors": {"kind": "process", "replicas": 2}, "learners": {"kind": "process"}}
     found, said = settled_and_said(hosts=pinned)
@@ -111,7 +111,7 @@ def test_instances_that_slow_each_other_down_count_as_much_as_their_mean(half_s,
         {"num_envs": 1},
     ],
 )
-def test_one_actor_is_kept_where_several_would_not_be_the_same(sections, machine):
+def test_a_single_actor_is_kept_where_several_would_change_the_run(sections, machine):
     asked = machine(64, each_s=1.0)
     found = settled(**sections)
     assert found.pipeline.hosts.actors.replicas == 1

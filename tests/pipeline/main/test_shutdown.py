@@ -119,7 +119,7 @@ async def test_a_run_ends_with_the_last_of_its_sources(tmp_path):
         assert ending.asked == ["last checkpoint"]
 
 
-async def test_sources_that_end_before_anybody_was_seen_are_a_failure(tmp_path):
+async def test_sources_that_end_before_any_agent_was_seen_are_a_failure(tmp_path):
     async with ending_in(tmp_path) as ending:
         ending.behaviors.clear()
         ending.shutdown.source_ended("actor-0")

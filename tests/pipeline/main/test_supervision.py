@@ -52,7 +52,7 @@ def test_a_learner_has_limits_of_its_own():
 
 
 @pytest.mark.parametrize("role", ["learners", "main"])
-def test_an_update_of_30_seconds_is_neither_warned_of_nor_ended_by_default(role):
+def test_an_update_of_30_seconds_gives_no_warning_and_is_not_ended_by_default(role):
     watch = Supervisor(EnvSettings(), SupervisionSettings())
     watch.started("one", role, 0.0)
     watch.alive("one", 0.0)
@@ -78,7 +78,7 @@ def test_a_starting_host_has_several_times_the_limits_that_were_set_until_its_fi
 
 
 @pytest.mark.parametrize("at", [0.0, 100.0])
-def test_what_a_host_does_to_prepare_itself_is_no_silence_of_its_game_and_ends_all_the_same(at):
+def test_a_host_s_preparation_is_limited_by_the_start_timeout_and_not_by_the_game_s(at):
     watch = watched()
     for now in every_second(1, int(at)):
         watch.alive("actor-0", now)
@@ -116,7 +116,7 @@ def test_a_stage_that_awaits_for_ever_is_silence_although_its_host_reports():
     ]
 
 
-def test_nobody_was_silent_while_main_itself_did_not_run():
+def test_silence_is_not_counted_while_main_is_suspended():
     watch = watched()
     assert looks(watch, 1.0, 2.0, 1000.0, 1001.0, 1002.0) == []
     assert [now for now, *_ in looks(watch, 1003.0, 1004.0)] == [1003.0], "what went before the pause counts"

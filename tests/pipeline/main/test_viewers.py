@@ -73,7 +73,7 @@ def test_without_viewers_or_while_training_nothing_changes():
         ({"kind": "gymnasium", "factory": "math:sqrt"}, {"watch": True}, "environment.factory 'math:sqrt' has no"),
     ],
 )
-def test_what_can_not_be_seen_is_refused_with_what_to_do_instead(environment, viewers, message):
+def test_an_environment_that_can_not_be_shown_is_refused_with_an_alternative(environment, viewers, message):
     with pytest.raises(RunError, match=message):
         for_viewers(playing(environment, actors=1, **viewers))
 

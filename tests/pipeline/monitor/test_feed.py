@@ -74,5 +74,5 @@ async def test_viewers_too_many_are_refused(feed, monkeypatch):
         assert second.status == 503
 
 
-def test_what_json_has_no_number_for_is_null():
+def test_nan_and_infinity_become_null_in_json():
     assert json.loads(to_json({"a": [float("nan"), 1.0], "b": float("inf")})) == {"a": [None, 1.0], "b": None}

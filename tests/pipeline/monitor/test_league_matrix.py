@@ -27,7 +27,7 @@ def test_brains_that_do_not_learn_stand_behind_all_snapshots_under_their_names()
     assert league["brains"] == [{"brain": "scripted", "rating": 1300.0}]
 
 
-def test_where_nobody_learns_the_rows_are_brains():
+def test_the_matrix_of_a_league_without_learners_has_brains_as_rows():
     brains = [{"brain": "scripted"}, {"brain": "random"}]
     met = entry(1, None, 0, 4) | {"brain": "scripted"}
     league = league_for_page(report(met) | {"rating": None, "brains": brains})

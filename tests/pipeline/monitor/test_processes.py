@@ -30,7 +30,7 @@ def test_a_process_of_this_machine_is_read():
     assert usage["cpu_s"] > 0
 
 
-def test_one_elsewhere_uses_what_it_says_between_two_reports():
+def test_the_usage_of_a_remote_process_follows_from_its_reports():
     processes = Processes()
     assert usages(processes, host("actor-0")) == [None]  # it has said nothing yet
     for told, cores in [((10, 3.0), 0.0), ((12, 4.0), 0.5), ((12, 4.0), 0.5), ((14, 4.5), 0.25)]:

@@ -113,7 +113,7 @@ def viewer(show):
         ('{"do": "keys", "side": "left", "number": 0, "held": ["' + "a" * 50 + '"]}', "held"),
     ],
 )
-def test_what_cannot_be_granted_is_refused_and_nothing_happens(show, viewer, text, words):
+def test_an_invalid_request_of_a_viewer_is_refused_without_effect(show, viewer, text, words):
     before = show.order.message()
     with pytest.raises(Refused, match=words.replace("'", ".").replace("/", ".")):
         viewer.hear(text)
@@ -187,7 +187,7 @@ def test_in_a_runs_own_game_only_a_persons_side_is_taken_and_all_else_is_the_run
     assert sent == []
 
 
-def test_what_is_done_in_a_runs_own_game_goes_to_its_actor_also_when_that_is_replaced(players):
+def test_requests_in_a_run_s_own_game_go_to_its_actor_and_taken_sides_survive_its_replacement(players):
     viewer, _, show, sent = players
     ask(viewer, do="take", side="left")
     ask(viewer, do="keys", side="left", number=0, held=["a"])
@@ -221,7 +221,7 @@ async def test_keys_are_passed_on_in_order_and_only_the_players_own():
 
 
 @pytest.mark.virtual_time
-async def test_what_fails_is_said_once_and_begins_again_when_asked(caplog):
+async def test_a_failed_show_is_reported_once_and_restarts_on_request(caplog):
     stand = Stand()
     async with stand.show.watched():
         process = await stand.announced()

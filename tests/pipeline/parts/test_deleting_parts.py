@@ -61,7 +61,7 @@ finally:
 
 
 @pytest.mark.lengthy
-def test_a_run_that_needs_no_part_goes_on_when_all_are_deleted_and_imports_nothing_of_engines_and_servers(tmp_path):
+def test_a_run_that_needs_no_part_works_with_all_deleted_and_imports_no_engines_or_servers(tmp_path):
     checkout = tmp_path / "checkout"
     for folder in (*PARTS, "bin", "headrace"):
         shutil.copytree(ROOT / folder, checkout / folder, symlinks=True)  # compiled modules too

@@ -116,7 +116,7 @@ def test_another_version_of_the_format_is_refused_by_name(tmp_path, found):
         read_export(path)
 
 
-def test_what_a_trainer_can_start_from_is_read_as_it_was_written(tmp_path):
+def test_the_learner_state_of_an_export_round_trips(tmp_path):
     learner: dict[str, Any] = {
         "critic": {"weight": np.arange(6.0).reshape(2, 3), "count": np.int64(3) * np.ones(2, np.int64)},
         "step": 7,
@@ -143,7 +143,7 @@ def test_the_newest_by_step_are_kept_and_labelled_ones_are_not_counted(tmp_path)
     assert read_export(tmp_path / "Ball" / NEWEST).update.step == 1000
 
 
-def test_files_of_others_are_neither_counted_nor_removed(tmp_path):
+def test_foreign_files_are_not_counted_or_removed(tmp_path):
     (tmp_path / "Ball").mkdir()
     others = ["Ball-2-3.pt", "Ball-old.pt", "Ballast-7.pt", "Ball-5.onnx", "notes.txt"]
     for name in others:

@@ -111,7 +111,7 @@ def test_the_count_of_steps_and_the_normaliser_go_on(sample):
     np.testing.assert_array_equal(state["normalizer"]["squares"], theirs[f"{at}running_variance"])
 
 
-def test_adam_goes_on_with_its_moments_each_at_its_parameter():
+def test_the_adam_state_of_a_checkpoint_is_mapped_to_the_matching_parameters():
     state = take(PPO).state_dict()["optimizer"]
     theirs = torch.load(PPO.path, weights_only=True)["Optimizer:value_optimizer"]["state"]
     # Numbers 0 to 5 are constants of the policy, which nobody learns; log σ precedes the means; the critic comes last.
@@ -233,7 +233,7 @@ def test_another_trainer_is_named():
         ("something.else", "other layers"),
     ],
 )
-def test_what_is_no_perceptron_is_named(tmp_path, parameter, what):
+def test_a_network_that_is_not_an_mlp_is_refused_with_the_parameter(tmp_path, parameter, what):
     path = changed(tmp_path, PPO, lambda content: content["Policy"].update({parameter: torch.zeros(2)}))
     with pytest.raises(
         StageError, match=f"is not a plain MLP over vector observations, because it has {what} \\({parameter}\\)"

@@ -98,7 +98,7 @@ def test_the_only_behaviour_is_taken_for_any_name(tmp_path):
         ("saved.zip", r"saved.zip is not a model: .* extract its folder with headrace.load"),
     ],
 )
-def test_what_a_reference_does_not_find_is_named(tmp_path, monkeypatch, reference, reason):
+def test_a_reference_that_matches_no_model_is_refused_with_the_reason(tmp_path, monkeypatch, reference, reason):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "run")
     (tmp_path / "notes.txt").write_text("nothing")

@@ -124,7 +124,7 @@ def test_models_can_be_made_of_a_runs_policies_later(tmp_path, capsys):
     assert (tmp_path / "Test.onnx").read_bytes() == models[-1]
 
 
-def test_what_can_not_be_made_anew_is_reported_and_the_rest_is_made(tmp_path, caplog):
+def test_an_unreadable_policy_is_reported_and_the_others_are_exported_again(tmp_path, caplog):
     written(tmp_path, 200)
     (tmp_path / "Test" / "Test-100.pt").write_bytes(b"not a policy")
     assert not reexport(tmp_path)

@@ -188,7 +188,7 @@ def test_of_several_agents_each_ones_episode_counts(policy, kind):
     assert_played(found, *alone)
 
 
-def test_what_a_monitor_says_counts_before_rewards_that_a_wrapper_changed(tmp_path):
+def test_returns_recorded_by_a_monitor_take_precedence_over_rewards_changed_by_a_wrapper(tmp_path):
     def scaled():
         return TransformReward(RecordEpisodeStatistics(Errand()), lambda reward: 100.0 * float(reward))
 
@@ -232,7 +232,7 @@ def test_a_file_a_run_and_its_result_name_the_policy_too(tmp_path):
     assert evaluate(SimpleNamespace(folder=file), Errand(), episodes=3, seed=4) == expected
 
 
-def test_what_it_makes_is_closed_and_what_is_given_stays_open(tmp_path):
+def test_environments_made_by_evaluate_are_closed_and_given_ones_stay_open(tmp_path):
     class Closing(Errand):
         closed = 0
 
@@ -253,7 +253,7 @@ def test_what_it_makes_is_closed_and_what_is_given_stays_open(tmp_path):
         ({"behavior": "Ball"}, r"behavior and checkpoint choose a policy from a run"),
     ],
 )
-def test_what_it_cant_play_is_named(tmp_path, arguments, message):
+def test_invalid_arguments_of_evaluate_are_refused(tmp_path, arguments, message):
     with pytest.raises(RunError, match=message):
         evaluate(**{"policy": load_policy(saved(tmp_path, SPEC)), "env": Errand(), **arguments})
 

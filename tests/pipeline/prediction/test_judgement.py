@@ -120,7 +120,7 @@ def test_observations_are_normalised_for_the_critic_as_for_the_actor(tmp_path):
     np.testing.assert_allclose(load_policy(file).value(batch), expected, rtol=1e-4)
 
 
-def test_there_is_a_value_for_each_reward_signal(tmp_path):
+def test_the_value_has_one_entry_per_reward_signal(tmp_path):
     signals = {"extrinsic": {"strength": 1.0}, "curiosity": {"strength": 0.1}}
     _, file = trained(tmp_path, spec_of(SEEN, spaces.Discrete(3)), reward_signals=signals)
     policy = load_policy(file)
@@ -169,6 +169,6 @@ def test_sacs_value_with_discrete_actions_is_its_v(tmp_path):
         ),
     ],
 )
-def test_what_a_file_cant_say_is_named(tmp_path, make, call, message):
+def test_a_value_or_distribution_that_the_file_lacks_is_refused(tmp_path, make, call, message):
     with pytest.raises(PredictError, match=message):
         getattr(load_policy(make(tmp_path)), call)(np.zeros(3, np.float32))

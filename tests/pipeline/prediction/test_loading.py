@@ -67,12 +67,12 @@ def test_of_a_run_it_takes_the_behaviour_and_the_checkpoint_that_are_asked_for(r
         ({"checkpoint": "newest"}, "checkpoint: expected 'best', 'last', a step, or a member of a league's pool such"),
     ],
 )
-def test_what_a_run_does_not_have_is_told_with_what_there_is(run_folder, which, message):
+def test_a_missing_behaviour_or_checkpoint_is_refused_with_the_available_ones(run_folder, which, message):
     with pytest.raises(RunError, match=message):
         load_policy(run_folder, **which)
 
 
-def test_what_is_no_policy_is_told(run_folder, tmp_path):
+def test_a_file_that_is_not_the_requested_policy_is_refused(run_folder, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "broken.pt").write_bytes(b"hello")
@@ -92,7 +92,7 @@ def test_what_is_no_policy_is_told(run_folder, tmp_path):
         load_policy(run_folder / "Test" / "Test-500.pt", checkpoint="best")
 
 
-def test_what_names_no_place_is_told_with_the_place_that_is_meant(run_folder, tmp_path, monkeypatch):
+def test_a_wrong_path_is_refused_with_the_likely_one(run_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / "first").mkdir(parents=True)
     with pytest.raises(RunError, match="there is no file or folder first; did you mean 'results/first'"):
@@ -183,7 +183,7 @@ def test_spaces_that_are_not_the_policys_are_told_with_the_file(tmp_path, spaces
 
 
 @pytest.mark.lengthy
-def test_for_an_onnx_file_neither_torch_nor_an_environment_library_is_imported(tmp_path):
+def test_an_onnx_policy_loads_without_torch_or_environment_libraries(tmp_path):
     file = saved(tmp_path, spec_of(spaces.Dict(at=BOX, gear=spaces.Discrete(3))), ".onnx")
     script = (
         "import sys; from headrace import load_policy\n"

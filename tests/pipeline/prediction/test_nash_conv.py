@@ -140,6 +140,6 @@ def test_players_may_have_policies_of_their_own():
         ("nowhere", "kuhn_poker", {}, "nowhere"),
     ],
 )
-def test_what_can_not_be_evaluated_is_named(policy, game, arguments, message):
+def test_invalid_arguments_of_nash_conv_are_refused(policy, game, arguments, message):
     with pytest.raises(RunError, match=message):
         nash_conv(policy, game, **arguments)

@@ -141,7 +141,7 @@ def test_a_tensor_is_fine_unless_it_wants_a_gradient(policy_of):
         policy_of(BOX).predict(torch.ones(3, requires_grad=True))
 
 
-def test_one_sequence_and_several_are_told_apart(policy_of):
+def test_single_and_batched_sequences_are_distinguished(policy_of):
     policy = policy_of(THINGS)
     one = ({"kind": 1, "at": [0, 1]},)
     actions = [policy.predict(given)[0] for given in ((), one, [(), one], [one], ((), ()))]

@@ -85,7 +85,7 @@ def test_debug_lines_carry_time_and_place():
     assert re.fullmatch(pattern, out.getvalue())
 
 
-def test_what_other_libraries_warn_of_has_its_level_too(monkeypatch):
+def test_warnings_of_other_libraries_are_printed_with_their_level(monkeypatch):
     err = io.StringIO()
     configure_logging(stream=io.StringIO())
     other = logging.Logger("somebody.else")  # not below the root, to which pytest adds handlers

@@ -63,7 +63,7 @@ def test_a_new_run_begins_new_tables(tmp_path: Path):
 
 
 @pytest.mark.parametrize("left", ["", "3,1.5", '3,1.500,"0.', "3,1.500,\n"])
-def test_a_resumed_run_goes_on_without_what_lies_beyond_its_checkpoint(tmp_path: Path, left: str):
+def test_a_resumed_run_drops_rows_beyond_its_checkpoint(tmp_path: Path, left: str):
     """Whatever a crash has left of the last row."""
     first = opened(tmp_path)
     for step in (1, 2, 3):

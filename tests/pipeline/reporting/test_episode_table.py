@@ -28,7 +28,7 @@ def test_each_episode_is_a_row_below_monitors_two_lines(tmp_path):
     assert rest == ["r,l,t,episode", "1.25,7,1.5,1", "-3.0,9,1.5,2", "0.123457,11,3.0,3"]
 
 
-def test_a_run_that_goes_on_from_a_checkpoint_drops_what_came_after_it(tmp_path):
+def test_a_resumed_run_drops_episodes_after_its_checkpoint(tmp_path):
     table(tmp_path, 100.0, 101.0).add(3, [1.0, 2.0, 3.0], [1, 1, 1])
     path = tmp_path / "Ball" / "monitor.csv"
     path.write_text(path.read_text() + "4.0,1")  # a crash has cut the last row short

@@ -50,7 +50,7 @@ def test_a_resumed_run_has_the_curves_from_its_start(tmp_path):
     assert history.plain()["Ball/1"]["reward"]["values"] == [10, 7.0]
 
 
-def test_what_was_marked_comes_back_from_the_event_files_with_lessons_and_restarts(tmp_path):
+def test_marks_lessons_and_restarts_are_restored_from_event_files(tmp_path):
     lesson = "Environment/Lesson Number/height"
     first = TensorboardWriter(tmp_path, resume=False)
     for step, number in ((10, 0.0), (20, 0.0), (30, 1.0)):

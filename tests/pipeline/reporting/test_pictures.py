@@ -107,7 +107,9 @@ def test_without_matplotlib_no_picture_is_tried_and_the_option_names_the_extra(t
 
 
 @pytest.mark.lengthy
-def test_one_run_is_drawn_into_its_folder_and_several_into_the_working_directory(tmp_path: Path, monkeypatch, capsys):
+def test_a_plot_of_one_run_goes_to_its_folder_and_of_several_to_the_working_directory(
+    tmp_path: Path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     run_folder(tmp_path / "results", "a")
     run_folder(tmp_path / "results", "b")
@@ -126,7 +128,7 @@ def test_one_run_is_drawn_into_its_folder_and_several_into_the_working_directory
         (["--plot", "a", "--plot-file", "there/is/no.png"], "there/is/no.png can't be written: No such file"),
     ],
 )
-def test_what_can_not_be_drawn_is_said(tmp_path: Path, monkeypatch, capsys, arguments, expected):
+def test_invalid_plot_arguments_are_refused(tmp_path: Path, monkeypatch, capsys, arguments, expected):
     monkeypatch.chdir(tmp_path)
     run_folder(tmp_path / "results", "a")
     run_folder(tmp_path / "results", "empty", points=0)

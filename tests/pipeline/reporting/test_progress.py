@@ -71,7 +71,7 @@ def test_while_it_is_paused_speeds_and_the_time_left_say_so():
     ]
 
 
-def test_there_is_a_rating_with_self_play_alone():
+def test_the_rating_column_appears_only_with_self_play():
     assert rendered(ProgressSnapshot(61.4, (CART,)), detailed=False)[1:] == [
         "behavior             steps       reward   ± SD  length  steps/s  updates",
         "Cart      50,000 / 200,000  25%   0.123  0.500    81.3    1,000       24",
@@ -79,7 +79,7 @@ def test_there_is_a_rating_with_self_play_alone():
     assert rendered(ProgressSnapshot(61.4, (CART, TENNIS)))[2].split()[6:8] == ["0.500", "-"]
 
 
-def test_what_holds_the_run_up_stands_above_the_table_in_as_many_lines_as_it_needs():
+def test_the_bottleneck_is_wrapped_above_the_table():
     cause = Bottleneck("Learner: 90 % busy; actors wait 81 % of the time for it. Fewer epochs would help.")
     lines = render(ProgressSnapshot(61.4, (CART,), bottleneck=cause), False, (), 60).plain.split("\n")
     assert lines[1:3] == ["Learner: 90 % busy; actors wait 81 % of the time for it.", "Fewer epochs would help."]
@@ -96,7 +96,7 @@ def test_for_debugging_it_shows_the_lag_and_all_queues():
     ]
 
 
-def test_what_is_not_known_is_a_dash():
+def test_unknown_values_are_shown_as_dashes():
     lines = rendered(ProgressSnapshot(0.0, (BehaviorProgress("Tennis", 0, 200_000, 0.0),)), detailed=False)
     assert lines == [
         "0:00:00 elapsed",

@@ -55,7 +55,7 @@ def test_the_steps_since_the_last_summary_are_in_a_last_one_at_the_step_that_was
     assert run.writer.pipeline == [100, 170]
 
 
-def test_what_arrives_between_the_last_report_and_the_end_counts():
+def test_statistics_after_the_last_report_are_written_at_the_end():
     run = Run()
     run.reach(60, 1.0)
     run.collector.add("Ball", REWARD, 3.0)
@@ -88,7 +88,7 @@ def test_a_report_beyond_several_summaries_makes_one():
     assert run.writer.points == [(300, 2.0), (400, 3.0), (500, 4.0)]
 
 
-def test_a_resumed_run_goes_on_behind_the_last_summary():
+def test_a_resumed_run_continues_after_the_last_summary():
     run = Run(step=170)
     assert run.writer.rewound == [("Ball", 170)], "a last summary of steps that are lost does not stay"
     run.reporter.finish()

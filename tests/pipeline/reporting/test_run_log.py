@@ -36,7 +36,7 @@ def test_lines_have_their_time_and_details_are_there_too(tmp_path: Path, console
     assert console.getvalue() == "[INFO] begun\n[INFO] after it\n"
 
 
-def test_a_resumed_run_goes_on_in_the_same_file_and_a_new_one_begins_it_anew(tmp_path: Path):
+def test_a_resumed_run_appends_to_its_log_and_a_new_run_overwrites_it(tmp_path: Path):
     for words, append in (("one", False), ("two", True)):
         with logged_to(tmp_path, append=append):
             log.info(words)
@@ -113,7 +113,7 @@ def test_a_run_from_python_has_all_of_it_and_callers_hear_what_they_heard_before
     assert logging.getLogger("headrace").level == logging.ERROR
 
 
-def test_runs_beside_each_other_all_have_their_logs_whichever_ends_first(unconfigured, tmp_path):
+def test_overlapping_runs_keep_separate_logs(unconfigured, tmp_path):
     with logged_to(tmp_path / "second", append=False):
         with logged_to(tmp_path / "first", append=False):
             log.info("both")

@@ -103,7 +103,7 @@ def test_a_resumed_run_continues_the_curves_from_its_checkpoint(tmp_path):
     assert points(tmp_path / "Tennis", "x") == [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
 
 
-def test_a_behaviour_that_goes_back_goes_on_with_one_curve(tmp_path):
+def test_a_rewound_behaviour_continues_with_one_curve(tmp_path):
     writer = TensorboardWriter(tmp_path, resume=False)
     for step in (1000, 2000, 3000):
         writer.write("Tennis", {REWARD: summary(1.0)}, step)
@@ -116,7 +116,7 @@ def test_a_behaviour_that_goes_back_goes_on_with_one_curve(tmp_path):
     assert points(tmp_path / "Other", REWARD) == [(3000, 1.0)]
 
 
-def test_a_file_that_the_disk_refuses_to_lengthen_ends_with_a_whole_record_and_goes_on_when_there_is_room(tmp_path):
+def test_a_full_disk_leaves_whole_records_and_writing_continues_once_there_is_space(tmp_path):
     writer = TensorboardWriter(tmp_path, resume=False)
     with files_no_larger_than(500):
         for step in range(20):

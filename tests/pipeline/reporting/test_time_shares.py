@@ -92,7 +92,7 @@ def test_names_of_behaviours_are_found_whatever_they_are(name):
         ({"unroll_length": 20}, "it. More `learners.threads` or `learners.replicas` would help."),
     ],
 )
-def test_what_would_help_a_learner_is_what_its_trainer_has(settings, words):
+def test_the_advice_for_a_busy_learner_follows_from_its_trainer_s_settings(settings, words):
     numbers = {"Busy/learner-A/trainer": 0.9, "Busy/learner-B/trainer": 0.1, "Busy/actors": 0.1, "Wait/policy A": 0.8}
     blocks = {"A": {"hyperparameters": settings}, "B": {"hyperparameters": {"num_epoch": 1, "steps_per_update": 1}}}
     assert words in find_bottleneck(numbers, blocks).text
@@ -139,7 +139,7 @@ def test_a_run_that_is_held_is_held_up_by_nothing():
     assert find_bottleneck(run.shares.numbers()) is None
 
 
-def test_what_is_under_way_may_be_drained_and_is_counted_once():
+def test_timings_in_progress_can_be_drained_and_are_counted_once():
     clock = [0.0]
     timings = Timings(lambda: clock[0])
     with timings.lasting("resting", "waiting"):

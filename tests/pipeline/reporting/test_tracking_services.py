@@ -92,7 +92,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.lengthy
 @pytest.mark.usefixtures("offline")
-def test_wandb_gets_each_statistic_over_the_behaviours_step_and_a_resumed_run_goes_on_there(tmp_path: Path):
+def test_wandb_gets_each_statistic_over_the_behaviours_step_and_a_resumed_run_continues_there(tmp_path: Path):
     folder = tmp_path / "first"
     run_with(folder, {"use": "wandb", "with": {"mode": "offline"}}, 1000, 2000)
     (part,) = folder.glob("wandb/offline-run-*")
@@ -120,7 +120,7 @@ def test_wandb_without_a_login_is_refused_with_the_ways_out(given, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_gets_each_statistic_and_a_resumed_run_goes_on_there(tmp_path: Path, monkeypatch):
+def test_mlflow_gets_each_statistic_and_a_resumed_run_continues_there(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     from mlflow.tracking import MlflowClient

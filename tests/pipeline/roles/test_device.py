@@ -13,7 +13,7 @@ from headrace.pipeline.common.errors import RunError, RunFailed
 from headrace.pipeline.roles.device import choose_device, choose_provider, choose_rounding, device_of, products_of
 
 
-def test_what_is_configured_is_taken():
+def test_the_configured_device_is_used():
     assert choose_device("cpu") == ("cpu", "set by torch_settings.device")
 
 

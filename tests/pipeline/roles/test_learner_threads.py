@@ -84,7 +84,7 @@ def test_a_number_in_the_yaml_is_used_as_it_is(cores):
     assert choice.state is None
 
 
-def test_what_is_chosen_is_said_with_what_each_number_takes(cores, caplog):
+def test_the_chosen_thread_count_is_logged_with_the_time_per_update_of_each_count(cores, caplog):
     cores(3)
     choice = thread_choice(config_of(), "B", "cpu", LOG, a_learner())
     with caplog.at_level(logging.INFO):

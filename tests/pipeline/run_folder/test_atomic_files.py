@@ -33,7 +33,7 @@ def test_a_written_file_has_the_data_and_no_company(tmp_path):
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("stop", [False, True])
-def test_whichever_operation_goes_wrong_the_old_file_or_the_new_is_there_whole(tmp_path, stop, half):
+def test_a_failure_at_any_operation_leaves_the_old_or_the_new_file_whole(tmp_path, stop, half):
     operations = operations_of_a_write(tmp_path)
     replacing = operations.index("replace")
     for at in range(len(operations)):
@@ -101,7 +101,7 @@ def test_removing_a_tree_removes_links_but_not_what_they_point_to(tmp_path):
 
 
 @pytest.mark.parametrize("operation", ["open", "replace", "unlink", "mkdir", "rmdir"])
-def test_what_another_program_holds_for_a_moment_is_done_all_the_same(tmp_path, operation):
+def test_operations_on_files_held_briefly_by_another_program_are_retried(tmp_path, operation):
     files = Held(operation, tries=3)
     files.make_folder(tmp_path / "a" / "b")
     write_atomic(tmp_path / "a" / "b" / "file", NEW, files=files)

@@ -113,6 +113,6 @@ def test_a_file_outside_of_the_folder_is_refused(tmp_path, name):
         unpack(tmp_path / "x.zip", tmp_path / "results", None)
 
 
-def test_what_is_not_there_is_named(tmp_path):
+def test_a_missing_run_is_refused_by_name(tmp_path):
     with pytest.raises(RunFolderError, match=r"none\.zip: no such file or run folder"):
         unpack(tmp_path / "none", tmp_path, None)

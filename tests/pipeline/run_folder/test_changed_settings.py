@@ -26,12 +26,12 @@ def test_each_changed_key_is_shown_with_its_values():
     )
 
 
-def test_what_is_new_or_gone_is_shown_as_none():
+def test_added_and_removed_settings_are_shown_as_none():
     assert "reward_signals.rnd none → " in said(behaviors__CartPole__reward_signals={"extrinsic": {}, "rnd": {}})
     assert "CartPole.hyperparameters.target_kl none → 0.5" in said(behaviors__CartPole__hyperparameters__target_kl=0.5)
 
 
-def test_what_belongs_to_one_start_of_the_command_is_not_shown():
+def test_settings_of_a_single_start_are_not_shown():
     assert said(checkpoint_settings__resume=True, checkpoint_settings__results_dir="elsewhere", debug=True) == ""
 
 

@@ -85,7 +85,7 @@ def operations(tmp_path_factory):
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("half", HALF)
-def test_wherever_the_process_ends_a_whole_checkpoint_is_there_and_the_next_run_goes_on(tmp_path, operations, half):
+def test_a_crash_at_any_operation_leaves_a_whole_checkpoint_and_the_next_run_continues(tmp_path, operations, half):
     assert operations > 20 * CHECKPOINTS
     for at in range(operations):
         folder = tmp_path / str(at)
@@ -111,9 +111,7 @@ def test_wherever_the_process_ends_a_whole_checkpoint_is_there_and_the_next_run_
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("half", HALF)
-def test_whichever_operation_the_disk_refuses_a_whole_checkpoint_is_there_then_and_ever_after(
-    tmp_path, operations, half
-):
+def test_a_disk_error_at_any_operation_leaves_a_whole_checkpoint_then_and_afterwards(tmp_path, operations, half):
     for at in range(operations):
         folder = tmp_path / str(at)
         files = Faulty(at, stop=False, half=half)
@@ -276,7 +274,7 @@ def test_scalars_of_numpy_and_kinds_of_plain_values_become_plain(value, plain):
         (deque([1]), r"^state is a deque, "),
     ],
 )
-def test_what_is_neither_plain_nor_numbers_is_refused_by_its_keys_when_saving(state, message):
+def test_state_that_can_not_be_saved_is_refused_with_its_keys(state, message):
     with pytest.raises(StageError, match=message):
         pack_state(state)
 

@@ -39,7 +39,7 @@ def test_a_checkpoint_becomes_real_with_its_last_part(tmp_path, saved):
     assert newest_checkpoint(tmp_path).read(PARTS[0]) == {"number": 0}
 
 
-def test_parts_that_nobody_expects_any_more_are_ignored(tmp_path, saved):
+def test_unexpected_parts_are_ignored(tmp_path, saved):
     assembler = CheckpointAssembler(tmp_path)
     assert not assembler.add(saved(0, PARTS[0]))
     first = assembler.begin(PARTS, 0.0)
@@ -51,7 +51,7 @@ def test_parts_that_nobody_expects_any_more_are_ignored(tmp_path, saved):
     assert assembler.add(saved(second, PARTS[0]))
 
 
-def test_what_the_newest_has_of_others_is_carried_over_with_the_files_beside_it(tmp_path, saved):
+def test_parts_of_other_hosts_are_carried_over_from_the_newest_checkpoint_with_their_files(tmp_path, saved):
     assembler = CheckpointAssembler(tmp_path)
     number = assembler.begin(PARTS, 0.0)
     first = [saved(number, name) for name in PARTS]

@@ -46,7 +46,7 @@ def test_a_new_run_has_its_layout_and_its_configuration_from_the_start(tmp_path)
         assert folder.behavior("Tennis").is_dir()
 
 
-def test_an_existing_run_is_neither_mixed_up_nor_lost_by_accident(tmp_path):
+def test_an_existing_run_is_not_overwritten_without_force_or_resume(tmp_path):
     path = make_run(tmp_path)
     with pytest.raises(RunFolderError, match="--resume to resume it, --force to archive it"):
         RunFolder.create(tmp_path, "ppo", configuration="other")
@@ -62,14 +62,14 @@ def test_a_run_that_failed_before_it_met_an_agent_is_simply_started_again(tmp_pa
 
 
 @pytest.mark.parametrize("left", ["checkpoints/000001", "streams/a.stream", "Ball.onnx", "notes.txt"])
-def test_what_a_run_has_left_is_not_written_over(tmp_path, left):
+def test_a_folder_with_any_file_left_by_a_run_is_not_overwritten(tmp_path, left):
     RunFolder.create(tmp_path, "ppo").close()
     (tmp_path / "ppo" / left).write_bytes(b"1")
     with pytest.raises(RunFolderError, match="exists"):
         RunFolder.create(tmp_path, "ppo")
 
 
-def test_resume_goes_on_in_the_same_folder_with_the_options_of_now(tmp_path):
+def test_resume_reuses_the_folder_and_writes_the_new_configuration(tmp_path):
     path = make_run(tmp_path)
     (path / "checkpoints" / "kept").write_bytes(b"1")
     with RunFolder.create(tmp_path, "ppo", resume=True, configuration="b: 2\n") as folder:
@@ -284,7 +284,7 @@ def create_with_each_operation_failing(folder: Path, before):
 
 
 @pytest.mark.lengthy
-def test_whichever_operation_fails_the_run_can_be_started_afterwards(tmp_path):
+def test_a_run_can_start_after_any_failed_operation(tmp_path):
     failures = []
     for failed, results in create_with_each_operation_failing(tmp_path, before=lambda results: None):
         RunFolder.create(results, "ppo", force=True).close()
@@ -293,7 +293,7 @@ def test_whichever_operation_fails_the_run_can_be_started_afterwards(tmp_path):
 
 
 @pytest.mark.lengthy
-def test_whichever_operation_fails_a_run_that_was_to_be_put_aside_is_kept(tmp_path):
+def test_an_archived_run_is_kept_after_any_failed_operation(tmp_path):
     failures = 0
     for _, results in create_with_each_operation_failing(tmp_path, before=make_run):
         kept = [path.read_text() for path in results.glob("*/configuration.yaml")]
@@ -431,6 +431,6 @@ def test_the_longest_path_that_is_allowed_holds_a_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     "file", ["results\\ppo\\Ball\\Ball-5.onnx", "C:\\runs\\ppo\\Ball\\Ball-5.onnx", "ppo/Ball/Ball-5.onnx"]
 )
-def test_an_export_is_found_in_the_run_s_folder_whichever_system_has_written_its_path(tmp_path, file):
+def test_an_export_is_found_by_a_path_of_any_operating_system(tmp_path, file):
     entry = ExportEntry(5, file, None, 0.0, (file,)).within(tmp_path)
     assert Path(entry.file_path) == tmp_path / "Ball" / "Ball-5.onnx" == Path(*entry.auxiliary_file_paths)

@@ -86,7 +86,7 @@ def test_the_name_of_another_process_is_left_to_it(held):
         assert (other.path / LOCK).read_bytes() == before
 
 
-def test_the_run_goes_on_beside_it_under_a_lock(held):
+def test_a_run_whose_folder_is_lost_continues_in_a_locked_folder_beside_it(held):
     lost = held.path
     remove(lost)
     held.rescue()

@@ -116,7 +116,7 @@ def test_a_damaged_newest_one_is_named_and_put_aside_and_the_older_one_is_taken(
 
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("content", [b"{", None])
-def test_one_of_a_manifests_two_copies_is_enough_and_mends_the_other(two, heard, index, content):
+def test_a_damaged_copy_of_a_manifest_is_repaired_from_the_other(two, heard, index, content):
     path, other = both_manifests(two, 7)[:: 1 if index == 0 else -1]
     path.unlink() if content is None else path.write_bytes(content)
     assert choose_checkpoint(two).number == 7

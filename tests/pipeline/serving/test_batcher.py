@@ -116,7 +116,7 @@ async def test_only_the_request_that_has_no_answer_is_refused(caplog):
 
 
 @pytest.mark.virtual_time
-async def test_a_request_that_nobody_waits_for_is_dropped():
+async def test_a_cancelled_request_is_dropped():
     policy = Doubling()
     async with batcher(policy) as made:
         gone, stays = asyncio.create_task(actions(made, 1)), asyncio.create_task(actions(made, 2))

@@ -114,7 +114,7 @@ async def test_a_client_connects_again_after_the_server_was_started_anew(tmp_pat
         client.close()
 
 
-def test_what_can_not_be_sent_is_named():
+def test_invalid_addresses_and_values_are_refused_by_the_python_client():
     module = python_client()
     with pytest.raises(ValueError, match=r"such as http://localhost:8480, got 'localhost:8480'"):
         module.PolicyClient("localhost:8480")

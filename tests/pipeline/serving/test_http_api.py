@@ -143,7 +143,7 @@ async def test_a_session_remembers(tmp_path):
         ("/api/models/..%2f..%2fsetup.cfg/act", b"{}", "json", 404, "unknown model"),
     ],
 )
-async def test_what_does_not_fit_is_refused_and_nothing_else_happens(tmp_path, path, body, kind, status, words):
+async def test_an_invalid_request_is_refused_without_side_effects(tmp_path, path, body, kind, status, words):
     write_model(tmp_path)
     async with called(tmp_path, site={"most_body_bytes": 200_000}) as (service, caller):
         async with caller.post(path, data=body, headers={"Content-Type": f"application/{kind}"}) as answer:

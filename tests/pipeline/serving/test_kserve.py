@@ -189,7 +189,7 @@ def changed(**fields):
     return {"inputs": [{**VECTOR, **fields}]}
 
 
-async def test_what_does_not_fit_is_refused_by_name(tmp_path):
+async def test_an_invalid_request_is_refused_with_the_reason(tmp_path):
     write_model(tmp_path)
     binary = {
         "inputs": [{"name": "vector", "datatype": "FP32", "shape": [1, 3], "parameters": {"binary_data_size": 12}}]

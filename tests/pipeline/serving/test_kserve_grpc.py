@@ -53,7 +53,7 @@ async def refusal(call):
     return raised.value.code().name, raised.value.details()
 
 
-async def test_what_is_no_message_or_too_large_a_one_is_the_callers_mistake(tmp_path):
+async def test_a_malformed_or_oversized_message_is_refused_as_a_client_error(tmp_path):
     write_model(tmp_path)
     async with called(tmp_path) as (_, stub):
         assert (await refusal(stub.raw(b"\xff\xff")))[0] == "INVALID_ARGUMENT"

@@ -69,7 +69,7 @@ def test_a_file_that_is_replaced_is_read_again_and_a_chosen_step_stays(tmp_path)
     assert (file.newest.step, file.newest.version) == (900, 2)
 
 
-def test_a_file_that_is_half_written_is_told_of_once_and_read_when_it_is_whole(tmp_path, caplog):
+def test_a_half_written_file_is_reported_once_and_read_when_it_is_whole(tmp_path, caplog):
     path = write_model(tmp_path, step=500)
     (model,) = load_models([str(path)])
     whole = write_model(tmp_path / "newer", step=900).read_bytes()

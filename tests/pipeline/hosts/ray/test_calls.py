@@ -90,7 +90,7 @@ async def two_queues(actor, source):
     return line, newest, *receivers
 
 
-async def test_a_queue_goes_on_when_another_one_of_the_host_has_ended_or_is_not_read():
+async def test_a_queue_works_when_another_queue_of_the_host_has_ended_or_is_not_read():
     actor = Actor()
     line, newest, from_line, from_newest = await two_queues(actor, RaySource(actor))
     await line.put(numbered(0))

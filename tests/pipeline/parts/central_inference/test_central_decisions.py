@@ -49,7 +49,7 @@ async def test_the_answer_to_its_request_is_taken_and_no_other():
         assert answer.version == request.number % 1000
 
 
-async def test_what_was_given_up_is_asked_again_under_another_number():
+async def test_an_abandoned_request_is_repeated_under_another_number():
     async with Rig() as rig:
         asking = await rig.ask()
         rig.decisions.give_up()
@@ -66,7 +66,7 @@ async def test_what_was_given_up_is_asked_again_under_another_number():
         assert await again == ()
 
 
-async def test_once_nobody_answers_any_more_nothing_waits():
+async def test_requests_fail_at_once_when_the_answer_queue_is_closed():
     async with Rig() as rig:
         asking = await rig.ask()
         rig.answers.close()
@@ -76,7 +76,7 @@ async def test_once_nobody_answers_any_more_nothing_waits():
             await rig.decisions.ask(ASKED)
 
 
-async def test_a_queue_that_nobody_takes_from_is_as_good_as_lost():
+async def test_a_request_fails_when_the_request_queue_is_closed():
     async with Rig() as rig:
         rig.requests.close()
         with pytest.raises(NoDecisionError):

@@ -118,7 +118,7 @@ async def test_requests_and_answers_pass_and_what_is_meant_for_a_dead_actor_is_d
         assert (await second.queues["answers/actor-0"].get()).number == 2**40 + 1
 
 
-async def test_actors_learn_that_nobody_answers_any_more():
+async def test_actors_are_notified_when_central_inference_has_ended():
     async with Rig() as rig:
         actor = Host("actor-0")
         await rig.join(actor)

@@ -230,7 +230,7 @@ def test_each_decision_is_explained(caplog):
         ),
     ],
 )
-def test_what_is_drawn_in_a_lesson_is_logged_in_ml_agents_words(kind, parameters, words):
+def test_the_sampler_of_a_lesson_is_logged_in_the_format_of_ml_agents(kind, parameters, words):
     value = {"sampler_type": kind, "sampler_parameters": parameters}
     lessons = [{"name": "Only", "value": value}]
     config = RunConfig.from_plain(
@@ -271,7 +271,7 @@ def test_a_resumed_run_decides_as_one_that_went_on(reports, cut):
     assert whole.curricula.state_dict() == resumed.curricula.state_dict()
 
 
-def test_what_was_known_when_it_was_resumed_is_no_news():
+def test_a_resumed_curriculum_ignores_progress_it_already_knew():
     school = School(max_steps=100, height=curriculum(*[{"measure": "progress", "threshold": 0.1}] * 2))
     assert school.hear(step=50)
     resumed = School(max_steps=100, height=curriculum(*[{"measure": "progress", "threshold": 0.1}] * 2))

@@ -88,7 +88,7 @@ async def sent(index: int) -> list[Any]:
     return [message for message in messages if not isinstance(message, OpenEdge)]
 
 
-async def test_one_host_evaluates_all_behaviours_whoever_announces_them(tmp_path):
+async def test_a_single_host_evaluates_all_behaviours(tmp_path):
     async with evaluation_of(tmp_path) as evaluation:
         await asyncio.gather(*(evaluation.learns(name, None) for name in ("Ball", "Ball", "Goalie", "Ball")))
         assert len(Waiting.started) == 1
@@ -119,7 +119,7 @@ async def test_a_host_that_ends_is_started_again_with_the_newest_policies(tmp_pa
         assert "Not all policies" not in caplog.text
 
 
-async def test_beyond_the_restart_limits_training_goes_on_without_it_and_the_end_says_so(tmp_path, caplog):
+async def test_training_continues_without_evaluation_beyond_the_restart_limit_and_the_end_reports_it(tmp_path, caplog):
     async with evaluation_of(tmp_path, env_settings={"max_lifetime_restarts": 0}) as evaluation:
         await evaluation.learns("Ball", None)
         evaluation.host_failed("stage evaluation failed on item 3: the motor is on fire")
@@ -141,7 +141,7 @@ async def test_a_host_that_can_t_be_started_costs_the_evaluation_alone(tmp_path,
         assert "Evaluation has failed: OSError: too many open files" in caplog.text
 
 
-async def test_what_is_lost_at_the_end_is_said_unless_it_was_asked_for(tmp_path, caplog):
+async def test_policies_not_evaluated_at_the_end_are_reported_unless_an_immediate_stop_was_requested(tmp_path, caplog):
     async with evaluation_of(tmp_path) as evaluation:
         await evaluation.learns("Ball", None)
         evaluation.fewer_hosts(at_once=True)

@@ -114,7 +114,7 @@ async def test_the_host_reports_a_score_and_keeps_the_best_policy(tmp_path):
     assert read_score(tmp_path / BEST)["mean"] == score.score["mean"]
 
 
-async def test_what_is_not_better_than_the_best_before_is_not_kept_and_the_best_gets_the_files_that_it_lacks(tmp_path):
+async def test_a_policy_worse_than_the_best_is_not_kept_and_the_files_beside_the_best_are_restored(tmp_path):
     had_best(tmp_path, 99.0)
     score, _ = await evaluated(tmp_path, policy(120))
     assert not score.best
@@ -182,7 +182,7 @@ async def test_the_policy_that_is_played_against_is_kept_and_used_again(tmp_path
     assert read_export(kept).update.step == 120
 
 
-async def test_what_fails_in_it_is_told_to_main_in_words(tmp_path):
+async def test_a_failure_in_evaluation_is_reported_to_main(tmp_path):
     (end,) = await evaluated(tmp_path, policy(120), opponents="headrace.stages.games.connect_four:TacticalPlayer")
     assert isinstance(end, HostFailed)
     assert "evaluation.opponents: headrace.stages.games.connect_four:TacticalPlayer raised TypeError" in end.message

@@ -50,7 +50,7 @@ async def test_a_queue_that_is_added_while_a_policy_is_played_is_taken_from():
     assert (taken, ended) == ([1, 2], [True])
 
 
-async def test_what_waits_when_the_last_queue_ends_is_taken_all_the_same():
+async def test_a_waiting_policy_is_taken_after_the_last_queue_has_ended():
     ended: list[bool] = []
     policies = WaitingPolicies(lambda: ended.append(True))
     queue = queue_of("Ball", 5)

@@ -150,7 +150,7 @@ async def test_a_persons_keys_move_the_agent_and_are_recorded(tmp_path):
 
 
 @pytest.mark.lengthy
-async def test_a_recording_in_which_nobody_has_played_leaves_nothing(tmp_path):
+async def test_a_recording_without_a_human_player_leaves_no_file(tmp_path):
     host = Hosted(tmp_path)
     await host.until(lambda: host.pictures)
     host.control.send(DirectShow({}, recorded=LEFT))
@@ -171,7 +171,7 @@ async def test_a_recording_in_which_nobody_has_played_leaves_nothing(tmp_path):
         ({"environment": None}, "Unity shows its games itself"),
     ],
 )  # fmt: skip
-async def test_what_keeps_it_from_showing_anything_is_said_by_name(tmp_path, plain, words):
+async def test_a_cause_that_prevents_the_exhibition_is_reported_by_name(tmp_path, plain, words):
     host = Hosted(tmp_path, **plain)
     await host.until(lambda: host.ends)
     assert isinstance(host.ends[0], HostFailed)

@@ -50,7 +50,7 @@ def test_a_side_is_called_by_what_its_agent_is_in_the_running_game(sides, metada
     assert called(config(**sides), group, film) == {zero: f"Count, team 0: {second}", one: f"Count, team 1: {first}"}
 
 
-def test_a_name_of_nobody_is_said():
+def test_an_unknown_player_name_is_reported():
     group, film = filmed()
     assert unknown_names(config(player_0="red"), film, group.behavior_specs) == ""
     assert unknown_names(config(palyer_0="red"), film, group.behavior_specs) == (
