@@ -212,7 +212,6 @@ KL_TARGET = 0.5
 BETA_STEP = 0.0005
 _ESTIMATE_GAIN = 0.2
 _BOTTLENECK_GAIN = 0.1
-_EPSILON = 1e-7
 
 
 class Discriminator(nn.Module):
