@@ -12,7 +12,6 @@ environment has returned, and how to convert environments that use the old packa
 from __future__ import annotations
 
 import copy
-import difflib
 import importlib
 import logging
 import sys
@@ -37,8 +36,7 @@ from headrace.stages.environments.checks import (
     space_problem,
     stack,
 )
-from headrace.stages.environments.factory import HUMAN, takes_any
-from headrace.stages.environments.resetting import accept_any_reset, taken_by
+from headrace.stages.environments.factory import HUMAN
 from headrace.stages.environments.spaces.masks import MASK, like_masks
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault, error_summary
 
@@ -47,10 +45,6 @@ Wrap = Callable[[AnyEnv], AnyEnv]
 """Function that wraps a single environment in all wrappers."""
 
 log = logging.getLogger(__name__)
-
-_PACKAGES = {"ALE": ("ale_py", "ale-py")}
-"""Per namespace, such as `ALE` in `ALE/Pong-v5`: the module that registers its ids when imported, and the module's
-distribution."""
 
 
 def make_vector(
@@ -77,16 +71,22 @@ def make_vector(
             `vectorization_mode`.
         BrokenEnvironmentError: if the environment fails while it is made.
     """
-    _register(env_id, name)
+    if env_id.startswith("ALE/") and env_id not in gymnasium.registry:
+        try:
+            importlib.import_module("ale_py")  # registers the ids
+        except ImportError as error:
+            raise StageError(
+                f"{name} belongs to the package ale-py, which can't be imported ({error}); install it with: python -m "
+                "pip install ale-py"
+            ) from error
     try:
         return _make(env_id, num_envs, dict(options), wrap, singly, name)
     except StageError:
         raise
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        raise StageError(
-            f"{name}: {error} {_who_registers(env_id)}{advice_for_id(env_id)}",
-            key=("environment", "id"),
-        ) from error
+        hint = "" if ":" in env_id else f" For your own environment, name its module: my_module:{env_id}"
+        old = f"; {OLD_GYM}" if "gym" in sys.modules else ""
+        raise StageError(f"{name}: {error}{hint}{old}", key=("environment", "id")) from error
     except TypeError as error:
         raise BrokenEnvironmentError(
             f"{name}: creating {num_envs} instances with options {dict(options)} raised {describe_fault(error)}; fix "
@@ -128,7 +128,7 @@ def vectorise(
         env.close()
         raise StageError(
             f"{name} returned a vector environment of {env.num_envs} instances, but {num_envs} are needed; add an "
-            f"argument num_envs to it{f', or set environment.options.num_envs: {num_envs}' if takes_any(make) else ''}"
+            "argument num_envs to it, or set its number in environment.options"
         )
     try:
         singles = [env, *(make() for _ in range(num_envs - 1))]
@@ -139,38 +139,6 @@ def vectorise(
         raise
     except Exception as error:
         raise BrokenEnvironmentError(f"{name}: creating {num_envs} instances raised {describe_fault(error)}") from error
-
-
-def _who_registers(env_id: str) -> str:
-    """Describe which ids the module before the colon registers, or how to name a module."""
-    module, _, registered = env_id.rpartition(":")
-    if not module:
-        return f"For an environment of your own, prefix the module that registers it: my_module:{registered}"
-    package = module.partition(".")[0]
-    points = {each: spec.entry_point for each, spec in gymnasium.registry.items()}
-    own = [
-        each
-        for each, point in points.items()
-        if str(point if isinstance(point, str) else getattr(point, "__module__", "")).partition(":")[0].split(".")[0]
-        == package
-    ]
-    ids = difflib.get_close_matches(registered, own, n=4, cutoff=0)
-    more = f" and {len(own) - len(ids)} more" if len(own) > len(ids) else ""
-    return f"The module {module} registers no {registered}" + (f"; it registers {', '.join(ids)}{more}" if ids else "")
-
-
-def _register(env_id: str, name: str) -> None:
-    """Import the package of an id's namespace, if the namespace is known and not registered yet."""
-    module, distribution = _PACKAGES.get(env_id.partition("/")[0], (None, None))
-    if module is None or env_id in gymnasium.registry:
-        return
-    try:
-        gymnasium.register_envs(importlib.import_module(module))
-    except ImportError as error:
-        raise StageError(
-            f"{name} belongs to the package {distribution}, which can't be imported ({error}); install it with: python "
-            f"-m pip install {distribution}"
-        ) from error
 
 
 def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None, singly: bool, name: str) -> Envs:
@@ -237,50 +205,23 @@ class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(seed=seed, options={**(options or {}), **self._options()})
 
 
-OLD_STEP = "four values are Gym's old API: split `done` into terminated (the task ended) and truncated (time ran out)"
-
-
-def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
-    """Explain how to use shimmy to convert an environment of the old package `gym`, given as an id or an object.
-
-    Args:
-        env_id: the id in `gym`.
-        seeded: True if the environment's `reset` takes a seed, as it does since 0.26; None if that depends on the
-            version.
-    """
-    version = str(getattr(sys.modules.get("gym"), "__version__", "0.21"))
-    new = version.startswith("0.26") if seeded is None else seeded
-    converter = "GymV26Environment-v0" if new else "GymV21Environment-v0"
-    return (
-        f"the package shimmy converts environments of the old package gym. If gym has registered the environment, use "
-        f'environment: {{id: "shimmy:{converter}", options: {{env_id: "{env_id}"}}}}; otherwise import shimmy in a '
-        f'factory that returns gymnasium.make("{converter}", env=YourEnv())'
-    )
+_OLD_STEP = "four values are Gym's old API: split `done` into terminated (the task ended) and truncated (time ran out)"
+OLD_GYM = (
+    "the package shimmy converts environments of the old package gym: use environment: {id: "
+    '"shimmy:GymV21Environment-v0", options: {env_id: …}}, or GymV26Environment-v0 for gym 0.26; for an environment '
+    'that gym has not registered, import shimmy in a factory that returns gymnasium.make("GymV21Environment-v0", '
+    "env=YourEnv())"
+)
 
 
 def advice_for_class(env: Any) -> str:
     """Return advice for an object of the package `gym`, or one with the same methods; empty for other objects."""
     if isinstance(env, type):
         return ". It is a class; return an instance of the class"
-    if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
-        alike = all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space"))
-        return (
-            (". Derive its class from gymnasium.Env, with a reset that returns two values and a step that returns five")
-            if alike
-            else ""
-        )
-    env_id = getattr(getattr(env, "spec", None), "id", None) or "…"
-    reset = getattr(getattr(env, "unwrapped", env), "reset", None)
-    return f"; {conversion(env_id, callable(reset) and 'seed' in taken_by(reset))}"
-
-
-def advice_for_id(env_id: str) -> str:
-    """Return advice for an id that only the old package `gym` has registered. Empty for other ids or without `gym`."""
-    registry = getattr(sys.modules.get("gym.envs.registration"), "registry", None)
-    specs = getattr(registry, "env_specs", registry)  # a mapping since 0.26
-    if specs is None or env_id.rpartition(":")[2] not in specs:
-        return ""
-    return f"; {conversion(env_id)}"
+    if any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
+        return f"; {OLD_GYM}"
+    alike = all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space"))
+    return ". Derive its class from gymnasium.Env; step must return five values, and reset two" if alike else ""
 
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -289,12 +230,10 @@ _FALSE: Any = np.False_
 _MISSING = object()
 _RAISED: Any = object()
 """Stands for the result of a call that raised an error."""
-_OLD_RESULT = "expected 5, got 4"
-"""What Python says if a wrapper unpacks the result of an environment with Gym's old API."""
 
 
 def prepared(env: AnyEnv, name: str) -> AnyEnv:
-    """Return an environment with valid spaces, metadata, and resets that take a seed and options.
+    """Return an environment with valid spaces and metadata.
 
     Raises:
         StageError: if the environment has no spaces, or is a vector environment.
@@ -309,7 +248,6 @@ def prepared(env: AnyEnv, name: str) -> AnyEnv:
             raise StageError(f"{name}: {problem}")
     if env.metadata is None:
         env.metadata = {}
-    accept_any_reset([*layers(env)], name, gymnasium.Env.reset)
     return env
 
 
@@ -375,7 +313,7 @@ class SingleEnvs:
         seeds = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
         observations, infos = [], dict[str, Any]()
         for i, each in enumerate(seeds):
-            observation, info = self._begin(i, {"seed": each, "options": options})
+            observation, info = self._begin(i, {"seed": each, **({"options": options} if options else {})})
             observations.append(_apart(observation))
             if MASK in info:
                 add_mask(infos, info[MASK], i, self.num_envs)
@@ -467,9 +405,9 @@ class SingleEnvs:
             result: the call's result; `_RAISED` if the call raised the error.
             error: the error from the call, or from using its result. Headrace's own errors are reraised unchanged.
         """
-        if result is _RAISED and _OLD_RESULT in str(error):
+        if result is _RAISED and "expected 5, got 4" in str(error):  # from a wrapper that unpacks the old API's result
             raise BrokenEnvironmentError(
-                f"{self._label(i)}: its {call}() raised {describe_fault(error)}; {OLD_STEP}; {conversion()}"
+                f"{self._label(i)}: its {call}() raised {describe_fault(error)}; {_OLD_STEP}; {OLD_GYM}"
             ) from error
         space, raised = self.single_observation_space, result is _RAISED or isinstance(error, StageError)
         if not raised and (problem := _result_problem(space, call, result)):
@@ -487,13 +425,13 @@ Envs = AnyVectorEnv | SingleEnvs
 def _result_problem(space: Any, call: str, result: Any) -> str | None:
     """Return what is wrong with the result of a call to an environment; None if it is valid."""
     if call == "reset" and (not isinstance(result, tuple) or len(result) != 2):
-        old = "" if isinstance(result, tuple) or result is None else f"; {conversion()}"
+        old = "" if isinstance(result, tuple) or result is None else f"; {OLD_GYM}"
         return (
             f"its reset() returned {described(result)}; expected two values, an observation and an info dict: write "
             f"`return observation, {{}}`{old}"
         )
     if call == "step" and (not isinstance(result, tuple) or len(result) != 5):
-        old = f" ({OLD_STEP}; {conversion()})" if isinstance(result, tuple) and len(result) == 4 else ""
+        old = f" ({_OLD_STEP}; {OLD_GYM})" if isinstance(result, tuple) and len(result) == 4 else ""
         return (
             f"its step() returned {described(result)}; expected five values: observation, reward, terminated, "
             f"truncated, info{old}"

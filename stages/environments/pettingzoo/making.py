@@ -25,7 +25,6 @@ from headrace.stages.environments.factory import EnvironmentRequest, words_of
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, api_of, instance_of
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.environments.resetting import accept_any_reset
 from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import LoadError, StageError, blaming, type_of
 from headrace.stages.loading import import_module
@@ -151,23 +150,12 @@ def make_instances(
         numbers = [f", instance {number}" for number in range(num_envs)] if num_envs > 1 else [""]
         wrapped = [env if wrap is None else wrap(env) for env in envs]
         _check_api(wrapped[0], api, name)
-        for env in wrapped:
-            accept_any_reset([*_layers(env)], name)
         return [instance_of(env, f"{name}{number}{worn}", said) for env, number in zip(wrapped, numbers, strict=True)]
     except BaseException:
         for env in envs:
             if callable(getattr(env, "close", None)):
                 env.close()
         raise
-
-
-def _layers(env: Any) -> Iterator[Any]:
-    """Yield the environment and its wrappers and conversions, outermost first."""
-    while env is not None:
-        yield env
-        inside = getattr(env, "__dict__", {})
-        env = inside.get("env", inside.get("aec_env"))
-        env = env if api_of(env) is not None else None
 
 
 def _check_api(env: Any, api: Api, name: str) -> None:

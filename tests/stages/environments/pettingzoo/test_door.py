@@ -14,7 +14,6 @@ from headrace.config import RoleSettings, RunConfig
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import instance_of
-from headrace.stages.environments.pettingzoo.making import make_instances
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 TEAM = {"*": RoleSettings(team=0)}
@@ -159,33 +158,6 @@ class Wrapped:
 
     def reset(self, seed=None, options=None):
         return self.env.reset(seed=seed, options=options)
-
-
-@pytest.mark.parametrize(
-    ("base", "wrap"), [(Crowd, Wrapped), (Counting, lambda env: env)], ids=["parallel", "by turns"]
-)
-def test_a_reset_without_arguments_is_seeded_through_seed_and_warned_of_once(base, wrap, caplog):
-    class Old(base):  # type: ignore[valid-type, misc]
-        def __init__(self):
-            super().__init__(SCRIPT) if base is Crowd else super().__init__(masks="")
-            self.seeded = []
-
-        def reset(self):
-            return super().reset()
-
-        def seed(self, seed):
-            self.seeded.append(seed)
-
-    envs = [Old() for _ in range(2)]
-    instances = make_instances(envs[0], iter(envs[1:]).__next__, 2, "auto", f"Old {base.__name__}", wrap)
-    PettingZooGroup(instances, "B", "Zoo", TEAM).reset(5)
-
-    assert [env.seeded for env in envs] == [[5], [6]]
-    (text,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert (
-        f"Old {base.__name__}: reset() of Old does not accept seed or options; its seed is set through its seed() method"
-        in text
-    )
 
 
 def test_a_turn_that_raises_is_named():
