@@ -26,7 +26,6 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from headrace.stages.environments.checks import (
     addresses_of,
-    column,
     described,
     flag_problem,
     info_problem,
@@ -262,7 +261,7 @@ def layers(env: Any) -> Iterator[Any]:
 class SingleEnvs:
     """Single environments, with `reset` and `step` like those of a `gymnasium.vector.SyncVectorEnv` in SAME_STEP mode.
 
-    Differences: rewards and flags are arrays of raw values, whose dtype the caller checks. The infos contain only masks
+    Differences: rewards and flags are sequences of raw values, which the caller checks. The infos contain only masks
     (a list), `final_obs` and `final_info` (an info or None for each instance), because other contents could break the
     batching. Final observations are copies, because many environments return the same array each time.
 
@@ -318,7 +317,7 @@ class SingleEnvs:
             if MASK in info:
                 add_mask(infos, info[MASK], i, self.num_envs)
             infos.update(dict.fromkeys(hints_of_masks(layers(self.envs[i]), info)))
-        return self._batched(observations, "reset"), infos
+        return stack(self.single_observation_space, observations, "reset()", self._label), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments, and reset those whose episodes end. Raises the same errors as `reset`."""
@@ -359,20 +358,19 @@ class SingleEnvs:
             infos["final_obs"], infos["final_info"] = np.empty((2, self.num_envs), object)
             for i, observation, info in endings:
                 infos["final_obs"][i], infos["final_info"][i] = observation, info
-        return self._batched(observations, "step"), column(rewards, "biuf"), *self._flag_columns(flags), infos
+        ends: Any = self._all_false
+        cuts: Any = self._all_false
+        if flags:
+            ends, cuts = ([False] * self.num_envs for _ in range(2))
+            for i, *both in flags:
+                ends[i], cuts[i] = both
+        batch = stack(self.single_observation_space, observations, "step()", self._label)
+        return batch, rewards, ends, cuts, infos
 
     def close(self) -> None:
         """Close all environments."""
         for env in self.envs:
             env.close()
-
-    def _flag_columns(self, flags: Sequence[tuple[int, Any, Any]]) -> tuple[Any, Any]:
-        if not flags:
-            return self._all_false, self._all_false
-        terminated, truncated = ([False] * self.num_envs for _ in range(2))
-        for i, *both in flags:
-            terminated[i], truncated[i] = both
-        return column(terminated, "b"), column(truncated, "b")
 
     def _begin(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
         result = _RAISED
@@ -382,19 +380,6 @@ class SingleEnvs:
         except Exception as error:
             self._fail(i, "reset", result, error)
         return result
-
-    def _batched(self, observations: list[Any], call: str) -> Any:
-        try:
-            return stack(self.single_observation_space, observations, f"{call}()", self._label)
-        except BrokenEnvironmentError as error:
-            space = self.single_observation_space
-            for i, env in enumerate(self.envs):
-                if env.observation_space != space:
-                    raise BrokenEnvironmentError(
-                        f"{self._label(i)}: its observation_space was {space} at first, and is now "
-                        f"{env.observation_space}; set it only once, in __init__"
-                    ) from error
-            raise
 
     def _fail(self, i: int, call: str, result: Any, error: Exception) -> NoReturn:
         """Raise the error that describes a failed call, or a result that can't be used.
@@ -478,20 +463,3 @@ def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
             break
         around = layer
     return like_masks(found)
-
-
-def keep_masks(envs: AnyVectorEnv) -> None:
-    """Make a Gymnasium vector environment keep masks in its infos as a list, with each instance's mask or None.
-
-    Gymnasium would make one array of the masks, with the shape and dtype of the first instance's mask. It would
-    broadcast or cast the other masks, which may change their meaning, or fail without naming the instance.
-    """
-    batched = envs._add_info
-
-    def added(vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        if MASK in env_info:
-            add_mask(vector_infos, env_info[MASK], env_num, envs.num_envs)
-            env_info = {key: value for key, value in env_info.items() if key != MASK}
-        return batched(vector_infos, env_info, env_num)
-
-    envs._add_info = added  # type: ignore[method-assign]

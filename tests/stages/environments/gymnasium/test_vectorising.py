@@ -121,7 +121,7 @@ def test_wrappers_wrap_each_single_environment_the_innermost_first():
     for envs in made.values():
         assert isinstance(envs, SingleEnvs)  # though CartPole has a vectorised implementation
         envs.reset(seed=0)
-        assert envs.step(np.zeros(2, np.int64))[1].tolist() == [40, 40]
+        assert list(envs.step(np.zeros(2, np.int64))[1]) == [40, 40]
         envs.close()
 
 
