@@ -43,7 +43,7 @@ from headrace.stages.environments.protocol import AgentSteps, StepResult
 from headrace.stages.environments.rendering import picture_of
 from headrace.stages.environments.spaces.columns import SpaceColumns
 from headrace.stages.environments.spaces.masks import MASK, Masks
-from headrace.stages.environments.spaces.observations import take_rows
+from headrace.stages.environments.spaces.observations import check_names, take_rows
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
 log = logging.getLogger(__name__)
@@ -105,6 +105,7 @@ class GymnasiumGroup:
             self._mode = _autoreset_mode(envs, name)
             spaces = envs.single_observation_space, envs.single_action_space
             self._spaces = SpaceColumns(*spaces, name, observations, exact, clips)
+            check_names(observations or {}, self._spaces.parts, name)
             self._shapes = [(self.num_envs, *part.spec.shape) for part in self._spaces.parts]
             self._actions = self._spaces.actions(self.num_envs)
         except StageError:

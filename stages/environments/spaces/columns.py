@@ -271,6 +271,7 @@ class SpaceColumns:
         parts: the conversion of observations to columns.
         mask_observed: True if the observations contain a mask.
         masks: the masks of the actions.
+        owner: the environment's name.
 
     Raises:
         StageError: if a space is not supported, or the settings do not fit it.
@@ -294,7 +295,7 @@ class SpaceColumns:
         self.parts = observation_parts(self.observation_space, owner, settings, exact)
         for warning in space_warnings(self.observation_space, tuple(part.spec for part in self.parts), settings):
             log.warning("%s: %s", owner, warning)
-        self._owner = owner
+        self.owner = owner
         self._mappings = lru_cache(maxsize=64)(self._make_mapping)
         self._actions = self.actions(1).spec
         self.masks = AgentMasks(MaskReader(self._action_space, self._actions.branch_names), self.mask_observed, owner)
@@ -322,4 +323,4 @@ class SpaceColumns:
         return tuple([part.extract(batch, who) for part in self.parts])
 
     def _make_mapping(self, count: int) -> ActionMapping:
-        return action_mapping(self._action_space, count, self._owner)
+        return action_mapping(self._action_space, count, self.owner)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -230,17 +230,16 @@ def observation_parts(
     Args:
         space: the space of a single instance.
         owner: the environment's name, used in messages.
-        settings: kinds of observations, keyed by name (`environment.observations`).
+        settings: kinds of observations, keyed by name (`environment.observations`); `check_names` checks the names.
         exact: keep float64 for vectors that float32 may round, so they can be normalised before rounding.
 
     Raises:
-        StageError: if an observation can't be of its kind, or the settings name an unknown observation.
+        StageError: if an observation can't be of its kind.
     """
     settings = settings or {}
     found = [
         _Leaf(leaf, keys, owner, settings.get(name_of(keys)) or ObservationSettings()) for keys, leaf in leaves(space)
     ]
-    _check_names(settings, [leaf.name for leaf in found], owner)
     parts = [_part(leaf, exact) for leaf in found]
     if not parts:
         raise StageError(f"{owner}: its observation space {space} is empty; an agent needs observations")
@@ -268,7 +267,18 @@ def _under(keys: tuple[Any, ...], value: Any) -> Any:
     return value
 
 
-def _check_names(settings: Mapping[str, ObservationSettings], names: list[str], owner: str) -> None:
+def check_names(settings: Mapping[str, ObservationSettings], parts: Iterable[ObservationPart], owner: str) -> None:
+    """Check that each observation named in `environment.observations` exists.
+
+    Args:
+        settings: the section, keyed by the observations' names.
+        parts: the observations of all agents.
+        owner: the environment's name, used in messages.
+
+    Raises:
+        StageError: if an observation does not exist.
+    """
+    names = list(dict.fromkeys(part.spec.name for part in parts))
     for name in settings:
         if name not in names:
             hint = suggest(name, names) or f"; available: {', '.join(names)}"
