@@ -32,7 +32,7 @@ from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.environments.parameters import EpisodeParameters, SupportsParameters
 from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, WrappedGroup, maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_error, describe_fault, type_of
-from headrace.stages.loading import load_callable
+from headrace.stages.loading import check_arguments, load_callable
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 log = logging.getLogger(__name__)
@@ -672,35 +672,13 @@ def arguments_for(
     Raises:
         StageError: if the options do not fit the callable.
     """
-    taken = parameter_names(make)
-    known = {key: value for key, value in offered.items() if key in taken}
-    for key in known.keys() & options.keys():
+    for key in offered.keys() & options.keys() & parameter_names(make):
         raise StageError(
             f"environment.options: {key} is not an option of {name}; set environment.{key} instead",
             key=("environment", "options", key),
         )
-    arguments = {**options, **known}
-    check_arguments(make, arguments, name)
-    return arguments
-
-
-def check_arguments(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> None:
-    """Check that keyword arguments fit a callable's signature, if it has one.
-
-    Raises:
-        StageError: if they do not fit.
-    """
-    try:
-        signature = inspect.signature(make)
-    except (TypeError, ValueError):  # without a signature, the call itself will raise
-        return
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        raise StageError(
-            f"environment.options are not valid for {name}: {error}; its signature is {signature}",
-            key=("environment", "options"),
-        ) from error
+    with blaming("environment", "options"):
+        return check_arguments("environment.options", name, make, options, offered)
 
 
 def call(make: Callable[[], Any], name: str) -> Any:
