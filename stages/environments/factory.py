@@ -42,7 +42,38 @@ _STEPS_AT_ONCE = 8
 """Maximum number of environment steps in a tick in which no agent decides. A limit is necessary because the host waits
 for each tick."""
 _NONE = np.empty(0, np.int64)
-_NOT_BY_SLOT = ("_firsts", "_acting", "_deciding")
+
+
+class _AgentTable:
+    """Arrays of one behaviour id's agents, with an element for each slot. Slot `NOBODY` belongs to no agent."""
+
+    _not_by_slot: tuple[str, ...] = ()
+    """Names of the arrays that have other elements."""
+
+    def __init__(self) -> None:
+        self._slots = Slots(1)
+        self._env_ids = np.zeros(self._slots.total, np.int64)
+        self._episode_ids = np.zeros(self._slots.total, np.int64)
+        """[total] the environment's own episode ids."""
+
+    def drop(self, env_ids: NDArray[np.int32]) -> None:
+        """Forget the agents of the given instances."""
+        used = self._slots.used()
+        self._forget(used[np.isin(self._env_ids[used], env_ids)])
+
+    def _add(self, agent_ids: Numbers, env_ids: NDArray[np.int32]) -> Numbers:
+        """Give slots to new agents, and return the slots."""
+        added, total = self._slots.add(agent_ids), self._slots.total
+        if total > len(self._env_ids):
+            for name, values in vars(self).items():
+                if isinstance(values, np.ndarray) and name not in self._not_by_slot:
+                    setattr(self, name, enlarged(values, total))
+        self._env_ids[added] = env_ids
+        return added
+
+    def _forget(self, slots: Numbers) -> None:
+        if len(slots):
+            self._slots.remove(slots)
 
 
 # As a wrapper, action repeat works with every kind of environment and needs no change to stages (docs/decisions/028).
@@ -131,12 +162,11 @@ def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec
     )
 
 
-class HeldActions:
+class HeldActions(_AgentTable):
     """Holds each agent's action for that agent's number of environment steps.
 
     Sums accumulate the rewards since an agent's last decision: its own reward and, if there are groups, its group's. If
-    rewards are discounted, undiscounted sums are accumulated too. Slot `NOBODY` stands for agents that have never
-    decided.
+    rewards are discounted, undiscounted sums are accumulated too.
 
     Axis letters: n rows of an environment step, a agents whose actions the environment requests, s sums.
 
@@ -146,12 +176,14 @@ class HeldActions:
         grouped: True if there are group rewards.
     """
 
+    _not_by_slot = ("_firsts", "_acting", "_deciding")
+
     def __init__(self, actions: ActionSpec, settings: ActionRepeatSettings, grouped: bool) -> None:
+        super().__init__()
         self._steps, self._choices = settings.steps, settings.max
         self._grouped = grouped
         self._discount = settings.discount
         self._firsts = np.cumsum([0, *actions.discrete_branches])[:-1]
-        self._slots = Slots(1)
         total = self._slots.total
         self._continuous = np.zeros((total, actions.continuous_size), np.float32)
         self._discrete = np.zeros((total, len(actions.discrete_branches)), np.int32)
@@ -160,12 +192,10 @@ class HeldActions:
         self._weights = np.ones(total)
         """[total] the discount factor for each agent's next reward."""
         self._sums = np.zeros((total, (1 + grouped) * (1 if settings.discount == 1 else 2)))
-        self._episode_ids = np.zeros(total, np.int64)
-        self._env_ids = np.zeros(total, np.int64)
         self._acting = self._deciding = _NONE
         """Slots of the agents whose actions the environment last requested, and slots of the agents that must decide
         now."""
-        self._known = b""
+        self._last_ids = b""
         """Bytes of the last step's agent and episode ids, which show whether the agents are unchanged. Empty if an
         episode ended in that step."""
 
@@ -188,9 +218,9 @@ class HeldActions:
         """Add an environment step's rows; return the rows of ended or deciding agents, or None if there are none."""
         ended = steps.ended
         key = steps.agent_ids.tobytes() + steps.episode_ids.tobytes()
-        as_before = not ended and key == self._known
+        as_before = not ended and key == self._last_ids
         slots = self._acting if as_before else self._locate(steps)
-        self._known = b"" if ended else key
+        self._last_ids = b"" if ended else key
         self._acting = acting = slots[ended:]
         totals, frames = self._sums[slots], self._frames[slots]
         totals += self._received(steps, slots)
@@ -208,21 +238,15 @@ class HeldActions:
             return None
         return self._rows(steps, deciding, totals.astype(np.float32), frames)
 
-    def drop(self, env_ids: NDArray[np.int32]) -> None:
-        """Forget the agents of the given instances."""
-        used = self._slots.used()
-        self._forget(used[np.isin(self._env_ids[used], env_ids)])
-
     def _locate(self, steps: AgentSteps) -> Numbers:
         """Return each row's slot [n]: a new slot for an agent's first decision, `NOBODY` for other unknown agents."""
         slots = self._slots.find(steps.agent_ids)
         acting = slots[steps.ended :]
         new = (acting == NOBODY).nonzero()[0]
         if len(new):
-            acting[new] = added = self._slots.add(steps.agent_ids[steps.ended :][new])
-            self._enlarge()
-            self._episode_ids[added] = steps.episode_ids[steps.ended :][new] - 1  # no running episode
-            self._env_ids[added] = steps.env_ids[steps.ended :][new]
+            deciding = new + steps.ended
+            acting[new] = added = self._add(steps.agent_ids[deciding], steps.env_ids[deciding])
+            self._episode_ids[added] = steps.episode_ids[deciding] - 1  # no running episode
         return slots
 
     def _begin_episodes(self, ending: Numbers, acting: Numbers, steps: AgentSteps) -> Numbers:
@@ -296,16 +320,9 @@ class HeldActions:
         self._frames[slots] = 0
 
     def _forget(self, slots: Numbers) -> None:
+        super()._forget(slots)
         if len(slots):
-            self._slots.remove(slots)
-            self._known = b""
-
-    def _enlarge(self) -> None:
-        total = self._slots.total
-        if total > len(self._left):
-            for name, values in vars(self).items():
-                if isinstance(values, np.ndarray) and name not in _NOT_BY_SLOT:
-                    setattr(self, name, enlarged(values, total))
+            self._last_ids = b""
 
 
 _CUTS = 2**20
@@ -366,19 +383,16 @@ class LimitedGroup(WrappedGroup):
         return replace(result, steps=steps)
 
 
-class _Ages:
-    """Counts the decisions in the running episodes of one behaviour id. Slot `NOBODY` belongs to no agent."""
+class _Ages(_AgentTable):
+    """Counts the decisions in the running episodes of one behaviour id."""
 
     def __init__(self, limit: int) -> None:
+        super().__init__()
         self._limit = limit
-        self._slots = Slots(1)
         total = self._slots.total
         self._decisions = np.zeros(total, np.int64)
         self._cuts = np.zeros(total, np.int64)
         """[slots] number of truncations so far in the environment's current episode."""
-        self._episode_ids = np.zeros(total, np.int64)
-        """[slots] the environment's own episode ids."""
-        self._env_ids = np.zeros(total, np.int64)
         self._generations = np.zeros(total, np.int32)
         """[slots] generation of the environment parameters at the episode's start."""
 
@@ -391,8 +405,11 @@ class _Ages:
         )
         self._forget(ending[ending != NOBODY])
         acting = self._slots.find(steps.agent_ids[steps.ended :])
-        if not acting.all():
-            acting = self._admit(steps, acting == NOBODY)
+        new = (acting == NOBODY).nonzero()[0]
+        if len(new):
+            deciding = new + steps.ended
+            acting[new] = added = self._add(steps.agent_ids[deciding], steps.env_ids[deciding])
+            self._decisions[added] = 0
         own = steps.episode_ids[steps.ended :]
         begins = (self._decisions[acting] == 0) | (self._episode_ids[acting] != own)
         self._episode_ids[acting] = own
@@ -409,26 +426,6 @@ class _Ages:
         after = numbers.copy()
         after[steps.ended :][over] += 1
         return _cut(steps, numbers, after, over, begun)
-
-    def drop(self, env_ids: NDArray[np.int32]) -> None:
-        """Forget the agents of the given instances."""
-        used = self._slots.used()
-        self._forget(used[np.isin(self._env_ids[used], env_ids)])
-
-    def _admit(self, steps: AgentSteps, new: NDArray[np.bool_]) -> Numbers:
-        """Give slots to agents that decide for the first time; return the slots of all agents that decide."""
-        added = self._slots.add(steps.agent_ids[steps.ended :][new])
-        if self._slots.total > len(self._decisions):
-            for name, values in vars(self).items():
-                if isinstance(values, np.ndarray):
-                    setattr(self, name, enlarged(values, self._slots.total))
-        self._decisions[added] = 0
-        self._env_ids[added] = steps.env_ids[steps.ended :][new]
-        return self._slots.find(steps.agent_ids[steps.ended :])
-
-    def _forget(self, slots: Numbers) -> None:
-        if len(slots):
-            self._slots.remove(slots)
 
 
 def _cut(
