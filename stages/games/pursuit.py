@@ -22,7 +22,7 @@ Axis letters: C arenas; the agents' axis has the pursuers first and the evader l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 from headrace.config.environment import KeyMapSettings
 from headrace.queues.messages import ActionBatch, Array, Floats
-from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environments.parameters import EpisodeParameters, check_parameter_names
+from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.games.group import GameGroup
 from headrace.stages.games.scene import Display, Scene, area, disc, stroke
 
 __all__ = ["PursuitGroup", "ScriptedEvader", "ScriptedPursuer"]
@@ -247,14 +247,8 @@ def _direction(x: int, y: int) -> int:
 ACTIONS = ActionSpec(discrete_branches=(len(DIRECTIONS),))
 """The choice is to stand still, or one of eight directions."""
 
-PARAMETERS: Mapping[str, str] = {
-    "pursuer_speed": f"top speed of the pursuers, {PURSUER_SPEED:g} m/s by default",
-    "evader_speed": f"top speed of the evader, {EVADER_SPEED:g} m/s by default",
-}
-"""Environment parameters, which are drawn for each game, with their descriptions."""
 
-
-class PursuitGroup:
+class PursuitGroup(GameGroup):
     """`num_envs` arenas, each with two pursuers and an evader.
 
     Args:
@@ -270,8 +264,10 @@ class PursuitGroup:
         ValueError: if an option is out of range.
     """
 
-    on_tick: Callable[[], None] | None = None
-    """Called after each tick of motion, so a video has more frames than the game has decisions."""
+    PARAMETERS: Mapping[str, str] = {
+        "pursuer_speed": f"top speed of the pursuers, {PURSUER_SPEED:g} m/s by default",
+        "evader_speed": f"top speed of the evader, {EVADER_SPEED:g} m/s by default",
+    }
 
     def __init__(
         self,
@@ -283,8 +279,9 @@ class PursuitGroup:
         evader_speed: float = EVADER_SPEED,
         catch_distance: float = CATCH_DISTANCE,
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(f"PursuitGroup: num_envs is {num_envs}; it must be at least 1")
+        self.pursuer_id, self.evader_id = f"{pursuer}?team={PURSUER_TEAM}", f"{evader}?team={EVADER_TEAM}"
+        observation = ObservationSpec("arena", (OBSERVATION_SIZE,))
+        super().__init__(num_envs, (self.pursuer_id, self.evader_id), observation, ACTIONS)
         if pursuer == evader:
             raise ValueError(
                 f"PursuitGroup: pursuer and evader are both {pursuer!r}; the two sides have different observations"
@@ -295,19 +292,8 @@ class PursuitGroup:
                 f"PursuitGroup: time_limit_s is {time_limit_s}, shorter than one decision "
                 f"({TICK_S * TICKS_PER_DECISION} s); raise it"
             )
-        self.num_envs = num_envs
-        self.pursuer_id = f"{pursuer}?team={PURSUER_TEAM}"
-        self.evader_id = f"{evader}?team={EVADER_TEAM}"
-        observations = (ObservationSpec("arena", (OBSERVATION_SIZE,)),)
-        self.behavior_specs: Mapping[str, BehaviorSpec] = {
-            behavior_id: BehaviorSpec(behavior_id, observations, ACTIONS)
-            for behavior_id in (self.pursuer_id, self.evader_id)
-        }
         self.arenas = Arenas.empty(num_envs)
         self._decisions = np.zeros(num_envs, np.int32)
-        self._episodes = np.zeros(num_envs, np.int64)
-        self._env_ids = np.arange(num_envs, dtype=np.int32)
-        self._random = np.random.default_rng()
         if not 0 < evader_speed <= FASTEST:
             raise ValueError(
                 f"PursuitGroup: evader_speed is {evader_speed}; it must be above 0 and at most {FASTEST:g} m/s, or the "
@@ -321,16 +307,6 @@ class PursuitGroup:
         self._top_speeds: Floats = np.tile(SPEEDS[:, None], (num_envs, 1, 1))
         self._top_speeds[:, EVADER] = evader_speed
         """[C, 3, 1] the agents' top speeds in the running games."""
-        self._parameters: EpisodeParameters | None = None
-
-    def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Draw these parameters at the start of each game.
-
-        Raises:
-            StageError: if a parameter is not among `PARAMETERS`.
-        """
-        check_parameter_names(parameters, PARAMETERS, "Pursuit")
-        self._parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Start a new game in every arena; without a seed, the random generator continues from its current state."""
@@ -372,10 +348,7 @@ class PursuitGroup:
         """Return one arena's current appearance, as shapes."""
         places, speeds = self.arenas.places[env_id], self.arenas.speeds[env_id]
         left = float(self._time_left(self._env_ids)[env_id])
-        return field_scene((self.pursuer_id, self.evader_id), places, speeds, left, self._catch_distance)
-
-    def close(self) -> None:
-        """Do nothing, because there are no resources to release."""
+        return field_scene(self.behavior_ids, places, speeds, left, self._catch_distance)
 
     def _begin_games(self, arenas: NDArray[np.int32]) -> None:
         self.arenas.place(arenas, self._random)

@@ -28,7 +28,7 @@ Axis letters: C courts; the players' arrays have a team axis of size 2 before it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import cos, hypot, pi, sin
 from typing import TYPE_CHECKING, Final
@@ -37,9 +37,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array, Floats
-from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environments.parameters import EpisodeParameters, check_parameter_names
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.games.group import GameGroup
 from headrace.stages.games.scene import Display, Scene, Shape, area, choices, disc, stroke
 
 if TYPE_CHECKING:
@@ -400,17 +401,11 @@ def _ball(x: float, y: float) -> list[Shape]:
 ACTIONS = ActionSpec(discrete_branches=(3, 2))
 """Branch 0 is back, stay or forward (towards the net); branch 1 is stay down or jump."""
 
-PARAMETERS: Mapping[str, str] = {
-    "ball_gravity": f"acceleration of the falling ball, {BALL_GRAVITY:g} m/s² by default",
-    "serve_speed": f"maximum horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s by default",
-}
-"""Environment parameters, which are drawn for each match, with their descriptions."""
-
 _MOVES = np.array([-1, 0, 1], dtype=np.float32)
 _JUMPS = np.array([False, True])
 
 
-class VolleyGroup:
+class VolleyGroup(GameGroup):
     """`num_envs` courts of one-against-one volleyball, stepped together.
 
     Args:
@@ -424,6 +419,11 @@ class VolleyGroup:
         ValueError: if an option is out of range.
     """
 
+    PARAMETERS: Mapping[str, str] = {
+        "ball_gravity": f"acceleration of the falling ball, {BALL_GRAVITY:g} m/s² by default",
+        "serve_speed": f"maximum horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s by default",
+    }
+
     def __init__(
         self,
         num_envs: int,
@@ -433,8 +433,9 @@ class VolleyGroup:
         frame_skip: int = 6,
         behavior: str = "Volley",
     ) -> None:
-        options = {"num_envs": num_envs, "points_to_win": points_to_win, "frame_skip": frame_skip}
-        for name, value in options.items():
+        ids = f"{behavior}?team=0", f"{behavior}?team=1"
+        super().__init__(num_envs, ids, ObservationSpec("court", (OBSERVATION_SIZE,)), ACTIONS)
+        for name, value in (("points_to_win", points_to_win), ("frame_skip", frame_skip)):
             if value < 1:
                 raise ValueError(f"VolleyGroup: {name} is {value}; it must be at least 1")
         self.match_decisions = int(time_limit_s / (TICK_S * frame_skip))
@@ -443,41 +444,21 @@ class VolleyGroup:
                 f"VolleyGroup: time_limit_s is {time_limit_s}, shorter than one "
                 f"decision ({TICK_S * frame_skip} s); raise it or lower frame_skip"
             )
-        self.num_envs = num_envs
         self.points_to_win = points_to_win
         self.frame_skip = frame_skip
-        self.on_tick: Callable[[], None] | None = None
-        """Called after each physics tick and after each point.
-
-        Videos therefore have more frames than the game has decisions.
-        """
-        self.behavior_ids = (f"{behavior}?team=0", f"{behavior}?team=1")
-        observations = (ObservationSpec("court", (OBSERVATION_SIZE,)),)
-        self.behavior_specs: Mapping[str, BehaviorSpec] = {
-            behavior_id: BehaviorSpec(behavior_id, observations, ACTIONS) for behavior_id in self.behavior_ids
-        }
         self.courts = Courts.empty(num_envs)
         self.score = np.zeros((2, num_envs), dtype=np.int32)
         """[2, C] each team's points in the running match."""
         self._decisions = np.zeros(num_envs, dtype=np.int32)
-        self._episodes = np.zeros(num_envs, dtype=np.int64)
-        self._env_ids = np.arange(num_envs, dtype=np.int32)
-        self._random = np.random.default_rng()
         self._images: SceneImages | None = None
-        self._parameters: EpisodeParameters | None = None
         self._ball_gravity: Floats | float = BALL_GRAVITY
         """Gravity of the ball in m/s²: one value for all running matches, or [C]."""
         self._serve_speed: Floats | None = None
         """[C] maximum serve speed in the running matches; None for the default."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Draw these parameters at the start of each match.
-
-        Raises:
-            StageError: if a parameter is not among `PARAMETERS`.
-        """
-        check_parameter_names(parameters, PARAMETERS, "Volley")
-        self._parameters = parameters
+        """Draw these parameters at the start of each match; see `GameGroup`."""
+        super().set_parameters(parameters)
         if "ball_gravity" in parameters.values:
             self._ball_gravity = np.zeros(self.num_envs, np.float32)
         if "serve_speed" in parameters.values:
@@ -542,9 +523,6 @@ class VolleyGroup:
     def scene(self, env_id: int = 0) -> Scene:
         """Return one court's current appearance, as shapes."""
         return scene(self.courts, self.score, self.behavior_ids, env_id)
-
-    def close(self) -> None:
-        """Do nothing, because there are no resources to release."""
 
     def _play(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.int8]:
         """Advance the courts; return [C] the side where the ball first touched the ground, encoded as in `advance`."""
