@@ -8,7 +8,6 @@ projects' environment checkers, for advice beyond the checks that a run makes it
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import re
 import socket
@@ -34,9 +33,6 @@ from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, 
 from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_error, describe_fault, type_of
 from headrace.stages.loading import check_arguments, load_callable
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
-
-log = logging.getLogger(__name__)
-
 
 _STEPS_AT_ONCE = 8
 """Maximum number of environment steps in a tick in which no agent decides. A limit is necessary because the host waits
@@ -531,7 +527,7 @@ def make_group(
         BrokenEnvironmentError: if the environment fails while it is made.
     """
     if request.config.environment is not None:
-        check_window(request.settings.options, request.settings.num_envs)
+        check_window(request.settings.options)
     group = load_entry(request.config.environment_kind.group)(request)
     assert isinstance(group, EnvironmentGroup), f"{type(group).__name__} is not an environment group"
     if request.config.environment is not None and is_given(request.settings.factory):
@@ -748,26 +744,14 @@ def chain_wrappers(
 # Windows of environments that draw themselves on a screen (`render_mode: human` of Gymnasium and PettingZoo).
 
 
-def check_window(options: Mapping[str, Any], num_envs: int) -> None:
+def check_window(options: Mapping[str, Any]) -> None:
     """Check that the window requested by an environment's options can be shown.
-
-    Args:
-        options: `environment.options`.
-        num_envs: number of instances.
 
     Raises:
         StageError: if there is no display.
     """
-    if options.get("render_mode") != HUMAN:
-        return
-    if no_screen():
-        raise StageError(f"environment.options: render_mode human opens a window, but {no_screen()}")
-    if num_envs > 1:
-        log.warning(
-            "%d instances with render_mode human each open a window, or share one window and draw over each other, at "
-            "the display's refresh rate; to watch one game, set num_envs: 1.",
-            num_envs,
-        )
+    if options.get("render_mode") == HUMAN and (reason := no_screen()):
+        raise StageError(f"environment.options: render_mode human opens a window, but {reason}")
 
 
 def no_screen() -> str:

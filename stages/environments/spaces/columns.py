@@ -192,12 +192,12 @@ def space_warnings(
         if not isinstance(leaf, BoxSpace):
             continue
         if spec.kind == "image":
-            if said.channels is None and (doubt := _about_channels(leaf.shape)):
-                other = "first" if spec.channels_last else "last"
+            if said.channels is None and _may_have_other_channels(leaf.shape):
+                order, other = ("last", "first") if spec.channels_last else ("first", "last")
                 yield (
-                    f"the observation '{name}' is an image of shape {leaf.shape}, {doubt}; its channels are assumed to "
-                    f"come {'last' if spec.channels_last else 'first'}. If not, set environment.observations.{name} to "
-                    f"{{channels: {other}}} (or to the present order, to confirm it), or to vector if it is not an "
+                    f"the observation '{name}' is an image of shape {leaf.shape}, which does not tell where its "
+                    f"channels are; they are assumed to come {order}. If not, set environment.observations.{name} to "
+                    f"{{channels: {other}}} (or {{channels: {order}}} to confirm it), or to vector if it is not an "
                     "image"
                 )
             if doubt := _about_scale(leaf):
@@ -205,21 +205,14 @@ def space_warnings(
         elif spec.kind == "vector" and said.kind is None and _may_be_picture(leaf):
             yield (
                 f"the observation '{name}' of {leaf} is treated as a vector of {spec.size} numbers. If it is an image, "
-                f"set environment.observations.{name} to image ({_of_rank(leaf)}); if not, set it to vector to confirm"
+                f"set environment.observations.{name} to image, with 2 to 4 dimensions; if not, set it to vector to "
+                "confirm"
             )
 
 
-def _about_channels(shape: tuple[int, ...]) -> str | None:
-    if len(shape) < 3:
-        return None
-    first, middle, end = shape[-3:]
-    if first == middle == end:
-        return "all of whose dimensions are equal"
-    if first == end:
-        return "whose outer dimensions are equal, which suggests neither order"
-    if middle < min(first, end):
-        return "with the middle dimension the smallest"
-    return None
+def _may_have_other_channels(shape: tuple[int, ...]) -> bool:
+    """Return True if the outer dimensions are equal, or the middle one is the smallest."""
+    return len(shape) > 2 and (shape[-3] == shape[-1] or shape[-2] < min(shape[-3], shape[-1]))
 
 
 def _about_scale(box: BoxSpace) -> str | None:
@@ -247,12 +240,6 @@ def _may_be_picture(box: BoxSpace) -> bool:
     if len(shape) == 2:
         return min(shape) >= _SHORTEST_SIDE or (are_pixels(box) and size >= _SHORTEST_SIDE**2)
     return len(shape) > 2 and sorted(shape)[-2] >= _SHORTEST_SIDE
-
-
-def _of_rank(box: BoxSpace) -> str:
-    if 2 <= len(box.shape) <= 4:
-        return "of 2 to 4 dimensions, unchanged"
-    return "which has 2 to 4 dimensions: keep its shape instead of flattening it"
 
 
 class SpaceColumns:

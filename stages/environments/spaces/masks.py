@@ -44,8 +44,6 @@ Lead = tuple[int, ...]
 _MEANING = "1 for each allowed choice and 0 for each forbidden choice"
 _LEAST = "at least one 1, which means allowed"
 _FLAGS = "0 for each flag that must be 0, 1 for each that must be 1, and 2 for each that can be either"
-_ADDITIVE = -1e6
-"""Smaller numbers show that the mask is meant to be added to logits."""
 
 
 class MaskError(ValueError):
@@ -233,7 +231,7 @@ def _read(space: OwnSpace, given: Any, lead: Lead, at: str) -> Masks:
 
 def _of_each(space: OwnSpace, given: Sequence[Any], at: str) -> Masks:
     """Read each agent's mask."""
-    together = _together(space, given)
+    together = _together(given)
     if together is not None:
         with suppress(MaskError):  # the code below finds the wrong mask
             return _read(space, together, (len(given),), at)
@@ -284,22 +282,16 @@ def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> 
     return _of_array(space, _as_array(given), lead, at)
 
 
-def _together(space: OwnSpace, masks: Sequence[Any]) -> Any:
-    """Combine agents' masks of the same form into one mask, which is faster to read; None if the forms differ."""
+def _together(masks: Sequence[Any]) -> NDArray[Any] | None:
+    """Combine agents' arrays, or sequences of numbers, into one array, which is faster to read; None if they differ."""
     first = masks[0] if masks else None
     if isinstance(first, np.ndarray):
-        alike = all(isinstance(each, np.ndarray) and each.shape == first.shape for each in masks)
-        return np.array(masks) if alike and all(each.dtype == first.dtype for each in masks) else None
-    if isinstance(first, Mapping):
-        alike = all(isinstance(each, Mapping) and each.keys() == first.keys() for each in masks)
-        return {key: [each[key] for each in masks] for key in first} if alike else None
-    if not isinstance(first, tuple | list) or not all(type(each) is type(first) for each in masks):
+        alike = all(isinstance(mask, np.ndarray) and mask.shape == first.shape for mask in masks)
+        return np.array(masks) if alike and all(mask.dtype == first.dtype for mask in masks) else None
+    if not isinstance(first, tuple | list) or not _are_numbers(first):
         return None
-    if _are_numbers(first):
-        array = _as_array(masks)
-        return array if array.dtype != object else None
-    alike = all(len(each) == len(first) for each in masks)
-    return tuple(map(list, zip(*masks, strict=True))) if alike and _splits(space, len(first)) else None
+    array = _as_array(masks) if all(type(mask) is type(first) for mask in masks) else None
+    return array if array is not None and array.dtype != object else None
 
 
 def _are_numbers(given: Sequence[Any]) -> bool:
@@ -364,23 +356,16 @@ def _of_flags(space: OwnSpace, given: NDArray[Any], lead: Lead, at: str) -> Mask
 
 def _no_booleans(given: NDArray[Any], wrong: Masks, meaning: str, lead: Lead, at: str) -> MaskError:
     *row, index = np.argwhere(wrong)[0].tolist()
-    number = given[(*row, index)]
-    problem = f"has {number} at index {index}; expected {meaning}"
-    if number < _ADDITIVE:
-        problem = (
-            f"has {number} at index {index}, as in a mask that is added to logits; expected {meaning}: convert the "
-            f"mask with (mask == 0)"
-        )
+    problem = f"has {given[(*row, index)]} at index {index}; expected {meaning}"
     return MaskError(problem, row[0] if lead else None, at)
 
 
 def _unfit(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> MaskError:
-    if array.dtype == object:
-        got = f"is {_shown(array[0])}"
-    elif array.dtype.kind not in "biuf":
-        got = f"is an array of {array.dtype}"
-    else:
+    if array.dtype.kind in "biuf":
         got = f"has shape {array.shape}" + (f", for {lead[0]} agents" if lead else "")
+    else:
+        given = array[0] if array.dtype == object else array
+        got = f"is {type(given).__name__} {reprlib.repr(given)}"
     return MaskError(f"{got}; {_expected(space)}", None, at)
 
 
@@ -389,12 +374,6 @@ def _expected(space: OwnSpace) -> str:
     sizes = f" ({' + '.join(map(str, layout.branches))})" if len(layout.branches) > 1 else ""
     of_flags = f", or {_FLAGS}: {len(layout.branches)}" if layout.flags else ""
     return f"expected {_MEANING}: {layout.width}{sizes}{of_flags}"
-
-
-def _shown(given: Any) -> str:
-    if isinstance(given, tuple | list):
-        return f"a {type(given).__name__} of {len(given)}: {reprlib.repr(given)}"
-    return f"{type(given).__name__} {reprlib.repr(given)}"
 
 
 log = logging.getLogger(__name__)
