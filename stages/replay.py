@@ -12,7 +12,7 @@ import glob
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -358,28 +358,25 @@ def _columns(reader: StreamReader, spec: BehaviorSpec) -> set[tuple[str, str, st
     return {(axis, c.name, c.dtype, c.shape) for axis, columns in table.items() for c in columns}
 
 
-def recorded_seed(streams: Sequence[str | Path]) -> int:
-    """Return the seed of the run in the first recording; -1 if the recording does not state it.
+# What the headers of recordings tell without a replay. Each function raises a StageError if a pattern matches nothing,
+# and a StreamError if a file is not a stream.
 
-    Raises:
-        StageError: if a pattern matches nothing.
-        StreamError: if a file is not a stream.
-    """
-    header = StreamReader(resolve_streams(streams)[0]).header
-    seed = header.config.get("env_settings", {}).get("seed", -1)
-    return int(seed)
+
+def _headers(streams: Sequence[str | Path]) -> Iterator[StreamHeader]:
+    return (StreamReader(path).header for path in resolve_streams(streams))
+
+
+def recorded_seed(streams: Sequence[str | Path]) -> int:
+    """Return the seed of the run in the first recording; -1 if the recording does not state it."""
+    return int(next(_headers(streams)).config.get("env_settings", {}).get("seed", -1))
 
 
 def recorded_agents(streams: Sequence[str | Path]) -> int | None:
     """Return how many agents acted concurrently in the first recording's run; None if unknown.
 
     This is the number of environments × actors.
-
-    Raises:
-        StageError: if a pattern matches nothing.
-        StreamError: if a file is not a stream.
     """
-    config = StreamReader(resolve_streams(streams)[0]).header.config
+    config = next(_headers(streams)).config
     try:
         environments = (config.get("environment") or config["env_settings"])["num_envs"]
         return int(environments) * int(config["pipeline"]["hosts"]["actors"]["replicas"])
@@ -388,22 +385,11 @@ def recorded_agents(streams: Sequence[str | Path]) -> int | None:
 
 
 def recorded_behaviors(streams: Sequence[str | Path], edge: str) -> frozenset[str]:
-    """Return the names of the behaviours recorded at an edge.
-
-    Raises:
-        StageError: if a pattern matches nothing.
-        StreamError: if a file is not a stream.
-    """
-    headers = [StreamReader(path).header for path in resolve_streams(streams)]
-    return frozenset(spec.name for header in headers if edge in header.edges for spec in header.specs)
+    """Return the names of the behaviours recorded at an edge."""
+    return frozenset(spec.name for header in _headers(streams) if edge in header.edges for spec in header.specs)
 
 
 def recorded_edge(streams: Sequence[str | Path]) -> str:
-    """Return the recorded edge to replay: the trainer's input if it was recorded, otherwise the other edge.
-
-    Raises:
-        StageError: if a pattern matches nothing.
-        StreamError: if a file is not a stream.
-    """
-    edges = {edge for path in resolve_streams(streams) for edge in StreamReader(path).header.edges}
+    """Return the recorded edge to replay: the trainer's input if it was recorded, otherwise the other edge."""
+    edges = {edge for header in _headers(streams) for edge in header.edges}
     return TRAINER_EDGE if TRAINER_EDGE in edges else min(edges)

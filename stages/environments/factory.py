@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,8 +88,6 @@ class RepeatingGroup(WrappedGroup):
         self._holds: dict[str, HeldActions] = {}
         self._acting_ids: tuple[str, ...] = ()
         """Ids of the behaviours that had rows in the last environment step."""
-        if isinstance(group, SupportsParameters):
-            self.set_parameters = group.set_parameters
         self._learn_specs()
 
     async def reset(self, seed: int | None = None) -> StepResult:
@@ -325,14 +323,6 @@ _CUTS = 2**20
 """Factor for the environment's episode ids; each truncation adds 1, so ids still increase."""
 
 
-@runtime_checkable
-class SupportsEpisodeLimit(Protocol):
-    """An environment group that can limit episodes itself."""
-
-    limits_episodes: bool
-    """True if the group was made with the limit and applies it itself."""
-
-
 class LimitedGroup(WrappedGroup):
     """An environment group that limits the number of decisions in each agent's episode.
 
@@ -537,8 +527,7 @@ def make_group(
     settings = request.config.environment
     if settings is None:
         return group
-    limited = isinstance(group, SupportsEpisodeLimit) and group.limits_episodes
-    if settings.max_episode_steps is not None and not limited:
+    if settings.max_episode_steps is not None and not getattr(group, "limits_episodes", False):
         group = LimitedGroup(group, settings.max_episode_steps)
     if settings.action_repeat is not None and not request.config.environment_kind.holds_actions:
         group = RepeatingGroup(group, settings.action_repeat)

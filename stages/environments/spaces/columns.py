@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any
 
@@ -257,6 +257,7 @@ class SpaceColumns:
         observation_space: the observation space as plain data, without the mask.
         parts: the conversion of observations to columns.
         mask_observed: True if the observations contain a mask.
+        actions: returns the conversion for the actions of a number of agents.
         masks: the masks of the actions.
         owner: the environment's name.
 
@@ -283,13 +284,9 @@ class SpaceColumns:
         for warning in space_warnings(self.observation_space, tuple(part.spec for part in self.parts), settings):
             log.warning("%s: %s", owner, warning)
         self.owner = owner
-        self._mappings = lru_cache(maxsize=64)(self._make_mapping)
+        self.actions = lru_cache(maxsize=64)(partial(action_mapping, self._action_space, owner=owner))
         self._actions = self.actions(1).spec
         self.masks = AgentMasks(MaskReader(self._action_space, self._actions.branch_names), self.mask_observed, owner)
-
-    def actions(self, count: int) -> ActionMapping:
-        """Return the conversion for the actions of `count` agents."""
-        return self._mappings(count)
 
     def spec(self, behavior_id: str, grouped: bool = False) -> BehaviorSpec:
         """Return the spec for a behaviour id; `grouped` is as in `BehaviorSpec`."""
@@ -308,6 +305,3 @@ class SpaceColumns:
             BrokenEnvironmentError: if an integer is outside its space; `who` names the row's agent.
         """
         return tuple([part.extract(batch, who) for part in self.parts])
-
-    def _make_mapping(self, count: int) -> ActionMapping:
-        return action_mapping(self._action_space, count, self.owner)
