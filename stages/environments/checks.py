@@ -180,7 +180,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
         StageError: if all rewards are vectors. The environment is designed that way, so a restart does not help.
         NotFiniteError: if a reward is NaN or infinite, or too large for float32.
     """
-    array = _column(raw, "biuf")
+    array = raw if isinstance(raw, np.ndarray) else _column(raw, "biuf")
     if array.dtype.kind == "f" and array.shape == (count,) and np.count_nonzero(np.abs(array) < _LARGE) == count:
         return array.astype(_FLOAT32)  # NaN fails the comparison; the code below names the instance
     if array.dtype.kind not in "biuf":
@@ -207,7 +207,7 @@ def flags_column(raw: Any, which: str, count: int, who: Who) -> NDArray[np.bool_
     Raises:
         BrokenEnvironmentError: if a value is neither true nor false, nor 0 or 1.
     """
-    array = _column(raw, "b")
+    array = raw if isinstance(raw, np.ndarray) else _column(raw, "b")
     if array.dtype.kind != "b":
         array = _each(array, count, lambda flag: flag_problem(flag, which), who, bool)
     if array.shape != (count,):
@@ -218,12 +218,7 @@ def flags_column(raw: Any, which: str, count: int, who: Who) -> NDArray[np.bool_
 
 
 def _column(raw: Any, kinds: str) -> NDArray[Any]:
-    """Return the values of n instances (scalars or arrays [1]) as an array [n], of objects if no kind in `kinds` fits.
-
-    An array of a vector environment is returned unchanged.
-    """
-    if isinstance(raw, np.ndarray):
-        return raw
+    """Return n instances' values (scalars or arrays [1]) as an array [n], of objects if no kind in `kinds` fits."""
     with suppress(ValueError):  # arrays of different shapes
         array = np.array(raw)
         if array.dtype.kind in kinds and array.ndim <= 2:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
@@ -106,7 +106,6 @@ class GymnasiumGroup:
             spaces = envs.single_observation_space, envs.single_action_space
             self._spaces = SpaceColumns(*spaces, name, observations, exact, clips)
             check_names(observations or {}, self._spaces.parts, name)
-            self._shapes = [(self.num_envs, *part.spec.shape) for part in self._spaces.parts]
             self._actions = self._spaces.actions(self.num_envs)
         except StageError:
             self.close()
@@ -336,7 +335,9 @@ class GymnasiumGroup:
             result: Any = self._envs.reset(seed=seed, options=options or None)
         except Exception as error:
             raise_broken(error, self._name, "reset")
-        raw, infos = self._checked("reset", 2, result)
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[-1], Mapping):
+            self._refuse("reset", 2, result)
+        raw, infos = result
         mask = raw[MASK] if self._spaces.mask_observed else None
         rewards = np.zeros(self.num_envs, np.float32)
         return VectorTick(self._extract("reset", raw), rewards, _NOTHING, _NOTHING, infos, mask)
@@ -352,7 +353,9 @@ class GymnasiumGroup:
             result: Any = self._envs.step(env_actions)
         except Exception as error:
             raise_broken(error, self._name, "step")
-        raw, rewards, terminated, truncated, infos = self._checked("step", 5, result)
+        if not isinstance(result, tuple) or len(result) != 5 or not isinstance(result[-1], Mapping):
+            self._refuse("step", 5, result)
+        raw, rewards, terminated, truncated, infos = result
         return VectorTick(
             self._extract("step", raw),
             rewards_column(rewards, self.num_envs, self._instance),
@@ -391,10 +394,7 @@ class GymnasiumGroup:
             return None
         return masks.read(self.num_envs, tick.mask, informed, self._instance, tick.infos.get(f"_{MASK}"), which)
 
-    def _checked(self, call: str, values: int, result: Any) -> Any:
-        """Return a call's result, if it has this number of values; only other vector environments may break this."""
-        if isinstance(result, tuple) and len(result) == values and isinstance(result[-1], Mapping):
-            return result
+    def _refuse(self, call: str, values: int, result: Any) -> NoReturn:
         raise BrokenEnvironmentError(
             f"{self._name}: its {call}() returned {described(result)}; expected {values}, with a dict of infos last, "
             "as from a gymnasium.vector.VectorEnv"
@@ -407,11 +407,14 @@ class GymnasiumGroup:
             return self._instance(row if row is None or instances is None else int(instances[row]))
 
         error: Exception | None = None
+        columns: list[Array] = []
         try:
-            columns = self._spaces.extract(raw, who)
-            shapes = self._shapes if instances is None else [(count, *shape[1:]) for shape in self._shapes]
-            if [each.shape for each in columns] == shapes:
-                return columns
+            for part in self._spaces.parts:  # a comprehension would be one more call in every step
+                columns.append(part.extract(raw, who))
+                if columns[-1].shape != (count, *part.spec.shape):
+                    break
+            else:
+                return tuple(columns)
         except (LookupError, TypeError, ValueError) as raised:
             error = raised
         space = batch_space(self._envs.single_observation_space, count)

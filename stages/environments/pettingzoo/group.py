@@ -100,7 +100,7 @@ class BehaviorSpaces(SpaceColumns):
         """
         batch = stack(self._observed_space, observed, "reset() or step()", who)
         try:
-            return self.extract(batch, who)
+            return tuple([part.extract(batch, who) for part in self.parts])
         except (LookupError, TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
                 f"{who(None)}: an observation is not in its space {self._observed_space}: {describe_error(error)}"

@@ -37,7 +37,7 @@ from headrace.stages.environments.spaces.own_space import (
     plain_spaces,
     with_clipped_boxes,
 )
-from headrace.stages.errors import StageError, Who
+from headrace.stages.errors import StageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,11 +297,3 @@ class SpaceColumns:
             grouped,
             spaces=plain_spaces(self.observation_space, self._action_space),
         )
-
-    def extract(self, batch: Any, who: Who) -> tuple[Array, ...]:
-        """Convert k observations, batched as `gymnasium.vector` does, to a new array [k, *shape] for each part.
-
-        Raises:
-            BrokenEnvironmentError: if an integer is outside its space; `who` names the row's agent.
-        """
-        return tuple([part.extract(batch, who) for part in self.parts])

@@ -417,13 +417,13 @@ def _numbers(
     moves axes.
     """
     dtype = dtype or (np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype)
-    check = BoundsCheck(space, name, dtype)
+    check, own_shape = BoundsCheck(space, name, dtype), space.shape
 
     def extract(batch: Any, who: Who = row_of_batch) -> Array:
         values: Array = np.asarray(batch)
         # The copy from astype also protects against an environment that overwrites its arrays.
         column = values.astype(dtype)
-        if column.shape[1:] == space.shape:
+        if column.shape[1:] == own_shape:
             check(values, column, who)
         if arranged is not None:
             column = np.ascontiguousarray(arranged(column))
