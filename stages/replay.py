@@ -260,11 +260,11 @@ class ReplaySource(Source[Message]):
 
     def _check_behaviors(self) -> None:
         ids = {spec.behavior_id for reader in self._readers for spec in reader.header.specs}
-        known = sorted(ids | {behavior_name(behavior_id) for behavior_id in ids})
+        recorded = sorted(ids | {behavior_name(behavior_id) for behavior_id in ids})
         for behavior in sorted(self._behaviors or ()):
-            if behavior not in known:
-                hint = suggest(behavior, known)
-                raise StageError(f"replay: no stream has a behaviour {behavior!r}; the streams have {known}{hint}")
+            if behavior not in recorded:
+                hint = suggest(behavior, recorded)
+                raise StageError(f"replay: no stream has a behaviour {behavior!r}; the streams have {recorded}{hint}")
 
     def _check_agreement(self) -> None:
         """Check that all files agree on each behaviour's spec, within a team and between teams."""
@@ -315,15 +315,15 @@ def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
     for stream in streams:
         place = absolute(stream)
         if place.is_dir():
-            found = sorted(map(str, place.glob("*.stream")))
+            names = sorted(map(str, place.glob("*.stream")))
         else:  # the name of an existing file may contain brackets
-            found = [str(place)] if place.exists() else sorted(glob.glob(str(place), recursive=True))
-        if not found:
+            names = [str(place)] if place.exists() else sorted(glob.glob(str(place), recursive=True))
+        if not names:
             raise StageError(
                 f"replay: no stream matches {str(stream)!r}; expected a stream file, a folder of stream files, or a "
                 "pattern such as 'results/<run-id>/streams/*.stream'"
             )
-        for name in found:
+        for name in names:
             paths.setdefault(Path(name).resolve(), Path(name))
     if not paths:
         raise StageError("replay: no streams are listed; expected at least one file or pattern")

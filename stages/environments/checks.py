@@ -57,8 +57,8 @@ def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | 
         return _first(observation_problem(part, got[i], call, f"{at}.{i}".lstrip(".")) for i, part in enumerate(parts))
     if hasattr(parts, "items") and isinstance(got, Mapping):
         if missing := [key for key in parts if key not in got]:
-            there = ", ".join(map(repr, got)) or "none"
-            return f"{where} lacks these keys of its space: {', '.join(map(repr, missing))}; it has: {there}"
+            present = ", ".join(map(repr, got)) or "none"
+            return f"{where} lacks these keys of its space: {', '.join(map(repr, missing))}; it has: {present}"
         return _first(
             observation_problem(part, got[key], call, f"{at}.{key}".lstrip(".")) for key, part in parts.items()
         )

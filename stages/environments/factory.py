@@ -108,9 +108,9 @@ class RepeatingGroup(WrappedGroup):
         return result
 
     def _learn_specs(self) -> None:
-        inner, known = self._group.behavior_specs, self.behavior_specs
-        if len(inner) != len(known):
-            self.behavior_specs = {key: known.get(key) or repeated(inner[key], self._settings) for key in inner}
+        inner, specs = self._group.behavior_specs, self.behavior_specs
+        if len(inner) != len(specs):
+            self.behavior_specs = {key: specs.get(key) or repeated(inner[key], self._settings) for key in inner}
 
     def _without_held(self, result: StepResult) -> StepResult:
         """Return the result without the rows of agents that are still holding an action."""
@@ -118,7 +118,7 @@ class RepeatingGroup(WrappedGroup):
             for holds in self._holds.values():
                 holds.drop(gone)
         self._learn_specs()
-        found: dict[str, AgentSteps] = {}
+        deciding: dict[str, AgentSteps] = {}
         acting_ids = []
         for behavior_id, steps in result.steps.items():
             if not len(steps.agent_ids):
@@ -129,9 +129,9 @@ class RepeatingGroup(WrappedGroup):
                 self._holds[behavior_id] = HeldActions(spec.actions, self._settings, spec.grouped)
             rows = self._holds[behavior_id].add(steps)
             if rows is not None:
-                found[behavior_id] = rows
+                deciding[behavior_id] = rows
         self._acting_ids = tuple(acting_ids)
-        return replace(result, steps=found)
+        return replace(result, steps=deciding)
 
 
 def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec:
@@ -426,9 +426,9 @@ def _cut(
     def received(values: NDArray[Any] | None) -> Any:
         if values is None:
             return None
-        found = values[rows]
-        found[fresh] = 0
-        return found
+        values_of_rows = values[rows]
+        values_of_rows[fresh] = 0
+        return values_of_rows
 
     none, all_of_them = np.zeros(len(cut), np.bool_), np.ones(len(cut), np.bool_)
     parameters = steps.parameters
@@ -711,10 +711,10 @@ def chain_wrappers(
     """
     if not settings.wrappers:
         return None
-    found = [find_wrapper(settings, index, folder) for index in range(len(settings.wrappers))]
+    wrappers = [find_wrapper(settings, index, folder) for index in range(len(settings.wrappers))]
 
     def wrap(env: Any) -> Any:
-        for each, wrapper in zip(settings.wrappers, found, strict=True):
+        for each, wrapper in zip(settings.wrappers, wrappers, strict=True):
             try:
                 env = wrapper(env, **each.with_)
             except Exception as error:
@@ -758,10 +758,10 @@ def no_screen() -> str:
 
 def _answers(display: str) -> bool:
     """Return False if no X server listens at the display. In that case, SDL would draw invisibly, without an error."""
-    found = re.fullmatch(r"(?P<host>[^:]*):(?P<number>\d+)(\.\d+)?", display)
-    if found is None:  # a form that only X itself can resolve
+    parts = re.fullmatch(r"(?P<host>[^:]*):(?P<number>\d+)(\.\d+)?", display)
+    if parts is None:  # a form that only X itself can resolve
         return True
-    host, number = found["host"], int(found["number"])
+    host, number = parts["host"], int(parts["number"])
     if host not in ("", "unix"):
         return _connects(socket.AF_INET, (host, _X_PORT + number))
     place = f"/tmp/.X11-unix/X{number}"

@@ -119,12 +119,12 @@ class EpisodeParameters:
 
     def _generator(self, name: str, value: ParameterValue) -> np.random.Generator:
         seed = -1 if isinstance(value, float) else value.sampler_parameters.seed
-        found = self._random.get((name, seed))
-        if found is None:
+        generator = self._random.get((name, seed))
+        if generator is None:
             entropy = [self._seed if seed < 0 else seed, zlib.crc32(name.encode())]
-            found = np.random.default_rng([*entropy, *(part + 1 for part in self._spawn_key)])
-            self._random[name, seed] = found
-        return found
+            generator = np.random.default_rng([*entropy, *(part + 1 for part in self._spawn_key)])
+            self._random[name, seed] = generator
+        return generator
 
 
 @runtime_checkable

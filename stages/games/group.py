@@ -55,7 +55,9 @@ class GameGroup:
         """
         for name in parameters.values:
             if name not in self.PARAMETERS:
-                meanings = "; ".join(f"{known}: {meaning}" for known, meaning in self.PARAMETERS.items()) or "none"
+                meanings = (
+                    "; ".join(f"{parameter}: {meaning}" for parameter, meaning in self.PARAMETERS.items()) or "none"
+                )
                 raise StageError(
                     f"environment_parameters.{name}: {type(self).__name__} has no parameter of this name"
                     f"{suggest(name, self.PARAMETERS) or ';'} it accepts {meanings}"

@@ -464,11 +464,11 @@ class ScriptedEvader:
         way = _REFUGES - seen.own[:, None, :2]
         ahead = np.full(way.shape[:2], np.inf, np.float32)
         for share in _ON_THE_WAY:
-            there = share * way
-            mine = _size(there) / EVADER_SPEED
+            waypoint = share * way
+            own_time = _size(waypoint) / EVADER_SPEED
             for pursuer in (seen.first, seen.second):
-                theirs = (_size(there - pursuer[:, None, :2]) - CATCH_DISTANCE) / PURSUER_SPEED
-                np.minimum(ahead, theirs - mine, out=ahead)
+                pursuers_time = (_size(waypoint - pursuer[:, None, :2]) - CATCH_DISTANCE) / PURSUER_SPEED
+                np.minimum(ahead, pursuers_time - own_time, out=ahead)
         return _towards(way[np.arange(len(way)), ahead.argmax(axis=1)])
 
     __call__ = act

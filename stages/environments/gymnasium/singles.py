@@ -145,12 +145,12 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
     if module:
         importlib.import_module(module)
     mode = options.pop("vectorization_mode", None)
-    own, lacks = False, ""
+    has_vectorised, lacks = False, ""
     if mode is None:
         spec = gymnasium.registry.get(registered)
-        own = spec is not None and spec.vector_entry_point is not None and not spec.additional_wrappers
+        has_vectorised = spec is not None and spec.vector_entry_point is not None and not spec.additional_wrappers
         lacks = "has no window" if options.get("render_mode") == HUMAN else ""
-        if own and not lacks and wrap is None and not singly:
+        if has_vectorised and not lacks and wrap is None and not singly:
             try:
                 return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
             except Exception as error:
@@ -161,7 +161,7 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
     if mode == "sync":
         options = {"disable_env_checker": True, **options}  # `checks` has clearer messages
         singles = _wrapped((gymnasium.make(env_id, **options) for _ in range(num_envs)), wrap, name)
-        if own and lacks:
+        if has_vectorised and lacks:
             log.info("%s runs as single environments (sync): its vectorised implementation %s.", env_id, lacks)
         return singles
     if wrap is not None and mode == "vector_entry_point":
@@ -327,7 +327,7 @@ class SingleEnvs:
         flags: list[tuple[int, Any, Any]] = []  # only those other than False
         endings: list[tuple[int, Any, Any]] = []
         infos: dict[str, Any] = {}
-        own: list[Any] = []  # raw observations; keeping them alive keeps their addresses distinct
+        raw: list[Any] = []  # raw observations; keeping them alive keeps their addresses distinct
         shared, result = self._shared, _RAISED
         each_action = iter(actions) if isinstance(actions, np.ndarray) else iterate(self._action_space, actions)
         try:
@@ -344,7 +344,7 @@ class SingleEnvs:
                         endings.append((i, _apart(observation), _copied(info)))
                         observation, info = self._begin(i, {})
                 if shared is not False:
-                    own.append(observation)
+                    raw.append(observation)
                     observation = _apart(observation)
                 if (mask := info.get(MASK, _MISSING)) is not _MISSING:
                     add_mask(infos, mask, len(observations), self.num_envs)
@@ -352,7 +352,7 @@ class SingleEnvs:
         except Exception as error:
             self._fail(len(observations), "step", result, error)
         if shared is None:
-            places = addresses_of(tuple(own))
+            places = addresses_of(tuple(raw))
             self._shared = len({*places}) < len(places)
         if endings:
             infos["final_obs"], infos["final_info"] = np.empty((2, self.num_envs), object)
@@ -454,12 +454,12 @@ def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
         layers: an environment and its wrappers, the outermost first.
         info: the keys of the info that the environment's `reset` returned.
     """
-    found, around = [*info], None
+    hints, around = [*info], None
     for layer in layers:
         if hasattr(layer, "action_masks"):  # the method that sb3-contrib's MaskablePPO calls
-            found.append("action_masks()")
+            hints.append("action_masks()")
         if MASK in getattr(layer.observation_space, "spaces", ()):
-            found += [] if around is None else [f"{MASK} in the observations within {type(around).__name__}"]
+            hints += [] if around is None else [f"{MASK} in the observations within {type(around).__name__}"]
             break
         around = layer
-    return like_masks(found)
+    return like_masks(hints)

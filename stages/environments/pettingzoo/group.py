@@ -391,11 +391,11 @@ class PettingZooGroup:
     @property
     def agents(self) -> Mapping[str, Sequence[str]]:
         """The agents of each behaviour id in the first instance's running game."""
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for agent, role in self._assignment.roles.items() if self._games else ():
             team = (role.team + self._games[0].rotation) % self._teams
-            found.setdefault(self._behavior_id(agent, team), []).append(str(agent))
-        return found
+            names.setdefault(self._behavior_id(agent, team), []).append(str(agent))
+        return names
 
     def close(self) -> None:
         """Close all instances; closing twice is allowed."""

@@ -156,10 +156,10 @@ class TurnInstance(Instance):
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
         """End the episode for the agent whose turn it is, and for the agents waiting for their turns."""
         ended, received = super().truncate(deciding), self.waiting()
-        known = {time_step.agent for time_step in ended}
+        deciding_agents = {time_step.agent for time_step in ended}
         with blaming(self._name, "observe"):
             for agent in self.env.agents:
-                if agent not in known:
+                if agent not in deciding_agents:
                     reward, info = received.get(agent, 0.0), self._kept("infos").get(agent, {})
                     seen = TimeStep(agent, self.env.observe(agent), reward, info, False, True)
                     ended.append(copied(seen))
@@ -354,7 +354,7 @@ class ParallelInstance(Instance):
         self, result: Sequence[Mapping[Agent, Any]], actions: Mapping[Agent, Any], left: Sequence[Agent]
     ) -> list[TimeStep]:
         seen, rewards, terminations, truncations, infos = result
-        ending, there = list[TimeStep](), {*left}
+        ending, remaining = list[TimeStep](), {*left}
         if len(rewards) > len(self._owed):
             self._note_rewards(rewards)
         for agent, owed in [*self._owed.items()]:
@@ -362,13 +362,13 @@ class ParallelInstance(Instance):
             self._owed[agent] = owed + (reward if type(reward) is float else number(reward))
             terminated, truncated = terminations.get(agent), truncations.get(agent)
             if not (terminated or truncated):
-                if agent in there:
+                if agent in remaining:
                     continue
                 self._note_absence(agent, agent in actions, bool(left))
                 if left:
                     continue
                 truncated = True
-            elif agent in there:
+            elif agent in remaining:
                 self._note_new_life(agent)
             observation, last = seen.get(agent), self._last.pop(agent, None)
             if observation is None and last is not None:  # without `last`, it has never decided, so it gets no row
@@ -389,12 +389,12 @@ class ParallelInstance(Instance):
             if (observation := seen.get(agent)) is None:
                 owed[agent] = reward
                 if "unseen" not in self._said:  # listing the others costs more than the step
-                    there = ", ".join(str(each) for each in seen if seen[each] is not None) or "none"
+                    observed = ", ".join(str(each) for each in seen if seen[each] is not None) or "none"
                     self._warn(
                         "unseen",
                         "agent '%s' is in agents, but has no observation (found: %s), so it pauses: it receives no "
                         "action until it has an observation",
-                        *(agent, there),
+                        *(agent, observed),
                     )
                 continue
             # Takes half as long as TimeStep(…), and runs once per agent and step.

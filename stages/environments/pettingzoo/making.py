@@ -75,8 +75,8 @@ def first_environment(request: factory.EnvironmentRequest) -> tuple[Any, Callabl
         return *factory.call_factory(request, name), name
     name = f"PettingZoo environment {settings.id!r}"
     with blaming("environment", "id"):
-        found = maker_of(settings.id, settings.api, request.folder, name)
-    make = partial(found, **factory.arguments_for(found, settings.options, {}, name))
+        maker = maker_of(settings.id, settings.api, request.folder, name)
+    make = partial(maker, **factory.arguments_for(maker, settings.options, {}, name))
     return factory.call(make, name), make, name
 
 
@@ -154,15 +154,15 @@ def make_instances(
 
 
 def _check_api(env: Any, api: Api, name: str) -> None:
-    found = api_of(env)
-    if found is None:
+    actual = api_of(env)
+    if actual is None:
         raise LoadError(
             f"{name} returned {type_of(env)}; expected a pettingzoo.ParallelEnv, an AECEnv or an EnvironmentGroup"
         )
-    if api not in ("auto", found):
-        convert = "aec_to_parallel" if found == "aec" else "parallel_to_aec"
+    if api not in ("auto", actual):
+        convert = "aec_to_parallel" if actual == "aec" else "parallel_to_aec"
         raise StageError(
-            f"{name}: environment.api: its API is '{found}', not '{api}'; leave it out, or add "
+            f"{name}: environment.api: its API is '{actual}', not '{api}'; leave it out, or add "
             f"pettingzoo.utils.conversions:{convert} to environment.wrappers"
         )
 
@@ -237,11 +237,11 @@ def _has_other_masks(env: Any, parallel: bool) -> bool:
     first = env.reset(seed=0)
     if parallel:
         seen, infos = first
-        told = [(agent, seen.get(agent), infos.get(agent)) for agent in env.agents]
+        firsts = [(agent, seen.get(agent), infos.get(agent)) for agent in env.agents]
     else:
         observation, *_, info = env.last()
-        told = [(env.agent_selection, observation, info)]
-    for agent, observation, info in told:
+        firsts = [(env.agent_selection, observation, info)]
+    for agent, observation, info in firsts:
         in_info = isinstance(info, Mapping) and MASK in info
         masked = in_info or (isinstance(observation, Mapping) and MASK in observation)
         if masked and ((in_info and parallel) or type(env.action_space(agent)).__name__ != "Discrete"):

@@ -97,13 +97,13 @@ class MaskReader:
         """
         return _reader_of_policy(spec, id(spec.spaces))
 
-    def read(self, masks: Any, n: int, there: Masks | None = None, deciding: Masks | None = None) -> Masks:
+    def read(self, masks: Any, n: int, present: Masks | None = None, deciding: Masks | None = None) -> Masks:
         """Return the masks [n, choices] of several agents, a new array.
 
         Args:
             masks: the masks of n agents, in one of the forms that this module reads.
             n: the number of agents.
-            there: [n] false for agents without a mask, like `gymnasium.vector`'s `_action_mask`; None if all agents
+            present: [n] false for agents without a mask, like `gymnasium.vector`'s `_action_mask`; None if all agents
                 have a mask.
             deciding: [n] true for agents that need an allowed choice; None for all.
 
@@ -114,8 +114,8 @@ class MaskReader:
         if self._free and _as_array(masks).shape[-1:] == (self.width + self._free,):
             space = self._with_free
         allowed = _read(space, masks, (n,), "")
-        if there is not None:
-            allowed[~there] = True
+        if present is not None:
+            allowed[~present] = True
         self.check_choice(allowed, deciding)
         if self._free and space is self._space:
             allowed = np.concatenate((allowed, np.ones((n, self._free), np.bool_)), axis=1)
@@ -198,8 +198,10 @@ def _ways_to_split(space: OwnSpace) -> tuple[tuple[OwnSpace, ...], ...]:
         return tuple(space.parts.values()), tuple(_choices(size) for size in _layout(space).branches)
     if isinstance(space, ChoiceSpace) and space.shape:
         rows = zip(space.sizes, space.start, strict=True)
-        own = tuple(ChoiceSpace(space.kind, np.asarray(row), start, space.dtype) for row, start in rows)
-        return (own, tuple(_choices(size) for size in _layout(space).branches)) if len(space.shape) > 1 else (own,)
+        by_rows = tuple(ChoiceSpace(space.kind, np.asarray(row), start, space.dtype) for row, start in rows)
+        return (
+            (by_rows, tuple(_choices(size) for size in _layout(space).branches)) if len(space.shape) > 1 else (by_rows,)
+        )
     return ((space,),)
 
 
@@ -250,18 +252,18 @@ def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> M
     # For each `arm`, a vector environment also has `_arm`: which instances have it.
     unknown = [key for key in given if key not in space.parts and not (str(key)[:1] == "_" and str(key)[1:] in given)]
     if unknown:
-        known = ", ".join(map(repr, space.parts))
+        keys = ", ".join(map(repr, space.parts))
         raise MaskError(
-            f"has the key {unknown[0]!r}, which the action space does not have; its keys are: {known}", None, at
+            f"has the key {unknown[0]!r}, which the action space does not have; its keys are: {keys}", None, at
         )
-    found = []
+    columns = []
     for key, part in space.parts.items():
         allowed = _read(part, given.get(key), lead, f"{at}[{key!r}]")
-        there = given.get(f"_{key}") if lead else None
-        if there is not None:
-            allowed[~np.asarray(there, np.bool_)] = True
-        found.append(allowed)
-    return np.concatenate(found, axis=-1)
+        present = given.get(f"_{key}") if lead else None
+        if present is not None:
+            allowed[~np.asarray(present, np.bool_)] = True
+        columns.append(allowed)
+    return np.concatenate(columns, axis=-1)
 
 
 def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> Masks:
@@ -429,12 +431,12 @@ class AgentMasks:
         if not self._reader.width:
             return
         self.masked = self.masked or MASK in info
-        if not self.masked and not self._warned and (found := like_masks(info)):
+        if not self.masked and not self._warned and (unread := like_masks(info)):
             self._warned = True
             log.warning(
                 "%s: it has %r, which Headrace ignores; put action masks into the infos of reset and step under the "
                 "key %r, with 1 for each allowed choice (docs/algorithms.md#actions)",
-                *(self._owner, found[0], MASK),
+                *(self._owner, unread[0], MASK),
             )
 
     def read(
@@ -443,7 +445,7 @@ class AgentMasks:
         observed: Any,
         informed: Any,
         who: Who,
-        there: Masks | None = None,
+        present: Masks | None = None,
         deciding: Masks | None = None,
     ) -> Masks | None:
         """Return the masks [n, choices] of n agents; None if agents have none.
@@ -453,7 +455,7 @@ class AgentMasks:
             observed: the masks in the agents' observations; None if the observations have none.
             informed: the masks in the agents' infos; may be None or contain None.
             who: returns the beginning of a message about a row or, for None, about all rows.
-            there: which agents have a mask in their infos, as in `MaskReader.read`.
+            present: which agents have a mask in their infos, as in `MaskReader.read`.
             deciding: as in `MaskReader.read`.
 
         Raises:
@@ -461,20 +463,20 @@ class AgentMasks:
             StageError: if a mask appears although the spec has no masks.
         """
         allowed = None
-        places = (f"{MASK} in the observation", observed, None), (f"info[{MASK!r}]", informed, there)
-        for name, masks, known in places:
+        places = (f"{MASK} in the observation", observed, None), (f"info[{MASK!r}]", informed, present)
+        for name, masks, which in places:
             if _is_nothing(masks):
                 continue
             if not self.masked and self._reader.width:
                 raise StageError(f"{who(None)}: {_LATE}")
             try:
-                found = self._reader.read(masks, n, known, deciding)
+                read = self._reader.read(masks, n, which, deciding)
                 if allowed is not None:
-                    found &= allowed
-                    self._reader.check_choice(found, deciding)
+                    read &= allowed
+                    self._reader.check_choice(read, deciding)
             except MaskError as error:
                 raise BrokenEnvironmentError(f"{who(error.row)}: {name}{error.at} {error.problem}") from error
-            allowed = found
+            allowed = read
         return np.ones((n, self._reader.width), np.bool_) if self.masked and allowed is None else allowed
 
 

@@ -237,14 +237,16 @@ def observation_parts(
         StageError: if an observation can't be of its kind.
     """
     settings = settings or {}
-    found = [
+    all_leaves = [
         _Leaf(leaf, keys, owner, settings.get(name_of(keys)) or ObservationSettings()) for keys, leaf in leaves(space)
     ]
-    parts = [_part(leaf, exact) for leaf in found]
+    parts = [_part(leaf, exact) for leaf in all_leaves]
     if not parts:
         raise StageError(f"{owner}: its observation space {space} is empty; an agent needs observations")
     if DESIRED_GOAL not in settings:
-        parts = [_goal(part) if leaf.keys == (DESIRED_GOAL,) else part for leaf, part in zip(found, parts, strict=True)]
+        parts = [
+            _goal(part) if leaf.keys == (DESIRED_GOAL,) else part for leaf, part in zip(all_leaves, parts, strict=True)
+        ]
     return tuple(parts)
 
 
