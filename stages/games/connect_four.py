@@ -108,34 +108,6 @@ _BOARD, _HOLE = "#2d5fb3", "#e8edf4"
 _NAMES: Final = ("red", "yellow")
 
 
-def board_display(behavior_ids: tuple[str, ...]) -> Display:
-    """Return the fixed parts of the display."""
-    wide, high = float(COLUMNS), float(ROWS)
-    edge = 0.12
-    corners = [(-edge, -edge), (wide + edge, -edge), (wide + edge, high + edge), (-edge, high + edge)]
-    holes = [disc(x + 0.5, y + 0.5, 0.4, 0.4, _HOLE) for x in range(COLUMNS) for y in range(ROWS)]
-    press = {str(column + 1): KeySettings(branch=0, value=column) for column in range(COLUMNS)}
-    return Display(
-        _MOVE_S,
-        (-_MARGIN, -_MARGIN, wide + 2 * _MARGIN, high + 2 * _MARGIN),
-        ("#eef2f7", "#dde5ef"),
-        [area(corners, _BOARD), *holes],
-        dict(zip(behavior_ids, _NAMES, strict=True)),
-        dict.fromkeys(behavior_ids, KeyMapSettings(press=press, wait=True)),
-        "four in a row wins",
-    )
-
-
-def board_scene(first: Stones, second: Stones) -> Scene:
-    """Return a board's appearance, given the stones of both teams, each [1]."""
-    planes = to_planes(first, second).reshape(ROWS, COLUMNS, 2)
-    shapes = [
-        disc(x + 0.5, ROWS - 0.5 - row, 0.4, 0.4, _COLOURS[team], _LINES[team], 0.05)
-        for row, x, team in np.argwhere(planes)
-    ]
-    return Scene(shapes)
-
-
 ACTIONS = ActionSpec(discrete_branches=(COLUMNS,), masked=True)
 """The choice is the column for a stone; full columns are masked."""
 OBSERVATION = ObservationSpec("observation", (2 * PLACES,), "int8")
@@ -223,11 +195,28 @@ class ConnectFourGroup(GameGroup):
     @property
     def display(self) -> Display:
         """The fixed parts of a board on a screen."""
-        return board_display(self.behavior_ids)
+        wide, high, edge = float(COLUMNS), float(ROWS), 0.12
+        corners = [(-edge, -edge), (wide + edge, -edge), (wide + edge, high + edge), (-edge, high + edge)]
+        holes = [disc(x + 0.5, y + 0.5, 0.4, 0.4, _HOLE) for x in range(COLUMNS) for y in range(ROWS)]
+        press = {str(column + 1): KeySettings(branch=0, value=column) for column in range(COLUMNS)}
+        return Display(
+            _MOVE_S,
+            (-_MARGIN, -_MARGIN, wide + 2 * _MARGIN, high + 2 * _MARGIN),
+            ("#eef2f7", "#dde5ef"),
+            [area(corners, _BOARD), *holes],
+            dict(zip(self.behavior_ids, _NAMES, strict=True)),
+            dict.fromkeys(self.behavior_ids, KeyMapSettings(press=press, wait=True)),
+            "four in a row wins",
+        )
 
     def scene(self, env_id: int = 0) -> Scene:
         """Return one board's current appearance, as shapes."""
-        return board_scene(self.stones[:1, env_id], self.stones[1:, env_id])
+        planes = to_planes(self.stones[:1, env_id], self.stones[1:, env_id]).reshape(ROWS, COLUMNS, 2)
+        shapes = [
+            disc(x + 0.5, ROWS - 0.5 - row, 0.4, 0.4, _COLOURS[team], _LINES[team], 0.05)
+            for row, x, team in np.argwhere(planes)
+        ]
+        return Scene(shapes)
 
     def _begin(self, boards: NDArray[np.int32]) -> None:
         """Start new games on some boards, with their openings."""

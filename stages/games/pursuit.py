@@ -191,46 +191,6 @@ _PURSUER, _EVADER, _EDGE, _FLOOR = "#d1495b", "#2f9e6e", "#3a4250", "#f4f1ea"
 _SIZE: Final = 0.045
 
 
-def field_display(pursuer_id: str, evader_id: str) -> Display:
-    """Return the fixed parts of the display."""
-    inner, outer = HALF_WIDTH + 0.03, HALF_WIDTH + _MARGIN
-    corners = [(-inner, -inner), (inner, -inner), (inner, inner), (-inner, inner)]
-    return Display(
-        TICK_S,
-        (-outer, -outer, 2 * outer, 2 * outer),
-        ("#dcd6ca", "#dcd6ca"),
-        [area(corners, _FLOOR), stroke([*corners, corners[0]], _EDGE, 0.02)],
-        {pursuer_id: "pursuers, red", evader_id: "evader, green"},
-        dict.fromkeys((pursuer_id, evader_id), _keys()),
-        "the evader wins when the bar is empty",
-    )
-
-
-def field_scene(ids: tuple[str, str], places: Floats, speeds: Floats, time_left: float, caught_at: float) -> Scene:
-    """Return an arena's current appearance.
-
-    Args:
-        ids: the behaviour ids of the pursuers and the evader.
-        places: [3, 2] the agents' positions.
-        speeds: [3, 2] the agents' velocities.
-        time_left: the fraction of the game's time that is left.
-        caught_at: distance at which the evader is caught.
-    """
-    shapes = [
-        disc(float(places[number, 0]), float(places[number, 1]), caught_at, caught_at, "#d1495b2e")
-        for number in range(PURSUERS)
-    ]
-    for number in range(len(places)):
-        (x, y), ahead = places[number], 0.12 * speeds[number]
-        colour = _EVADER if number == EVADER else _PURSUER
-        shapes.append(stroke([(x, y), (x + ahead[0], y + ahead[1])], colour, 0.015))
-        shapes.append(disc(x, y, _SIZE, _SIZE, colour, _EDGE, 0.008))
-    wide, top = 2 * HALF_WIDTH * time_left, HALF_WIDTH + 0.055
-    shapes.append(stroke([(-HALF_WIDTH, top), (-HALF_WIDTH + wide, top)], _EVADER, 0.02))
-    firsts = zip(ids, (0, EVADER), strict=True)
-    return Scene(shapes, {}, {each: (float(places[at, 0]), float(places[at, 1]) + _SIZE) for each, at in firsts})
-
-
 def _keys() -> KeyMapSettings:
     """Return arrow keys for the four directions; two keys pressed together mean the direction between them."""
     arrows = {"ArrowRight": (1, 0), "ArrowLeft": (-1, 0), "ArrowUp": (0, 1), "ArrowDown": (0, -1)}
@@ -341,14 +301,31 @@ class PursuitGroup(GameGroup):
 
     @property
     def display(self) -> Display:
-        """The fixed parts of an arena on a field_scene."""
-        return field_display(self.pursuer_id, self.evader_id)
+        """The fixed parts of an arena on a screen."""
+        inner, outer = HALF_WIDTH + 0.03, HALF_WIDTH + _MARGIN
+        corners = [(-inner, -inner), (inner, -inner), (inner, inner), (-inner, inner)]
+        return Display(
+            TICK_S,
+            (-outer, -outer, 2 * outer, 2 * outer),
+            ("#dcd6ca", "#dcd6ca"),
+            [area(corners, _FLOOR), stroke([*corners, corners[0]], _EDGE, 0.02)],
+            {self.pursuer_id: "pursuers, red", self.evader_id: "evader, green"},
+            dict.fromkeys(self.behavior_ids, _keys()),
+            "the evader wins when the bar is empty",
+        )
 
     def scene(self, env_id: int = 0) -> Scene:
         """Return one arena's current appearance, as shapes."""
-        places, speeds = self.arenas.places[env_id], self.arenas.speeds[env_id]
-        left = float(self._time_left(self._env_ids)[env_id])
-        return field_scene(self.behavior_ids, places, speeds, left, self._catch_distance)
+        places, speeds, reach = self.arenas.places[env_id], self.arenas.speeds[env_id], self._catch_distance
+        shapes = [disc(float(x), float(y), reach, reach, "#d1495b2e") for x, y in places[:PURSUERS]]
+        for number, ((x, y), speed) in enumerate(zip(places, speeds, strict=True)):
+            ahead, colour = 0.12 * speed, _EVADER if number == EVADER else _PURSUER
+            shapes.append(stroke([(x, y), (x + ahead[0], y + ahead[1])], colour, 0.015))
+            shapes.append(disc(x, y, _SIZE, _SIZE, colour, _EDGE, 0.008))
+        wide, top = 2 * HALF_WIDTH * float(self._time_left(self._env_ids)[env_id]), HALF_WIDTH + 0.055
+        shapes.append(stroke([(-HALF_WIDTH, top), (-HALF_WIDTH + wide, top)], _EVADER, 0.02))
+        firsts = zip(self.behavior_ids, (0, EVADER), strict=True)
+        return Scene(shapes, {}, {key: (float(places[at, 0]), float(places[at, 1]) + _SIZE) for key, at in firsts})
 
     def _begin_games(self, arenas: NDArray[np.int32]) -> None:
         self.arenas.place(arenas, self._random)

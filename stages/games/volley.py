@@ -278,66 +278,6 @@ LIVELY_COLOURS: Final = (*_TEAMS[0][:2], *_TEAMS[1][:2], _BALL, _SEAM, _WHITE, _
 _BACK, _STAY, _FORWARD = 0, 1, 2
 
 
-def display(behavior_ids: tuple[str, str], points_to_win: int) -> Display:
-    """Return the fixed parts of the display. The player on the right walks forward to the left."""
-    moves = ((_BACK, _FORWARD), (_FORWARD, _BACK))
-    keys = {
-        behavior_id: choices(
-            (_STAY, 0),
-            ArrowLeft=(0, left),
-            ArrowRight=(0, right),
-            ArrowUp=(1, 1),
-            a=(0, left),
-            d=(0, right),
-            w=(1, 1),
-            Space=(1, 1),
-        )
-        for behavior_id, (left, right) in zip(behavior_ids, moves, strict=True)
-    }
-    return Display(
-        TICK_S,
-        (-HALF_WIDTH, -_GROUND, 2 * HALF_WIDTH, CEILING + _GROUND),
-        ("#62b0e8", "#eef0e6"),
-        _backdrop(),
-        dict(zip(behavior_ids, _NAMES, strict=True)),
-        keys,
-        f"first to {points_to_win} wins",
-    )
-
-
-def scene(courts: Courts, score: NDArray[np.int32], behavior_ids: tuple[str, str], env_id: int) -> Scene:
-    """Return a court's current appearance."""
-    ball_x, ball_y = (float(courts.ball[row, env_id]) for row in (X, Y))
-    stands = [(float(courts.players[X, team, env_id]) * (1 - 2 * team), team) for team in (0, 1)]
-    shapes = [_shadow(ball_x, ball_y - BALL_RADIUS, BALL_RADIUS)]
-    shapes += [_shadow(x, float(courts.players[Y, team, env_id]) - PLAYER_RADIUS, PLAYER_RADIUS) for x, team in stands]
-    for x, team in stands:
-        y, vy = (float(courts.players[row, team, env_id]) for row in (Y, VY))
-        shapes += _player(x, y, vy, team, (ball_x, ball_y))
-    shapes += _ball(ball_x, ball_y)
-    points = {behavior_id: int(score[team, env_id]) for team, behavior_id in enumerate(behavior_ids)}
-    heads = {behavior_ids[team]: (x, float(courts.players[Y, team, env_id]) + PLAYER_RADIUS) for x, team in stands}
-    return Scene(shapes, points, heads)
-
-
-def lamps(score: NDArray[np.int32], points_to_win: int) -> list[Shape]:
-    """Return a court's points [2] as rows of lamps in the upper corners, which light up from the wall inwards."""
-    gap = min(0.22, 2.4 / points_to_win)
-    return [
-        disc(
-            (2 * team - 1) * (HALF_WIDTH - 0.2 - gap * lamp),
-            CEILING - 0.18,
-            gap * 0.36,
-            gap * 0.36,
-            fill if lamp < score[team] else _WHITE,
-            line,
-            0.02,
-        )
-        for team, (fill, line, _) in enumerate(_TEAMS)
-        for lamp in range(points_to_win)
-    ]
-
-
 def _backdrop() -> list[Shape]:
     edges = (-HALF_WIDTH, HALF_WIDTH)
     post = [(-NET_RADIUS, 0.0), (-NET_RADIUS, NET_HEIGHT), (NET_RADIUS, NET_HEIGHT), (NET_RADIUS, 0.0)]
@@ -512,17 +452,65 @@ class VolleyGroup(GameGroup):
         return self._images.image(self.shapes_with_score(env_id))
 
     def shapes_with_score(self, env_id: int) -> list[Shape]:
-        """Return one court's current appearance, with the score as lamps."""
-        return [*self.scene(env_id).shapes, *lamps(self.score[:, env_id], self.points_to_win)]
+        """Return one court's current appearance, with the score as rows of lamps, which light up from the walls."""
+        gap = min(0.22, 2.4 / self.points_to_win)
+        lamps = [
+            disc(
+                (2 * team - 1) * (HALF_WIDTH - 0.2 - gap * lamp),
+                CEILING - 0.18,
+                gap * 0.36,
+                gap * 0.36,
+                fill if lamp < self.score[team, env_id] else _WHITE,
+                line,
+                0.02,
+            )
+            for team, (fill, line, _) in enumerate(_TEAMS)
+            for lamp in range(self.points_to_win)
+        ]
+        return [*self.scene(env_id).shapes, *lamps]
 
     @property
     def display(self) -> Display:
-        """The fixed parts of a court on a screen."""
-        return display(self.behavior_ids, self.points_to_win)
+        """The fixed parts of a court on a screen. The player on the right walks forward to the left."""
+        moves = ((_BACK, _FORWARD), (_FORWARD, _BACK))
+        keys = {
+            behavior_id: choices(
+                (_STAY, 0),
+                ArrowLeft=(0, left),
+                ArrowRight=(0, right),
+                ArrowUp=(1, 1),
+                a=(0, left),
+                d=(0, right),
+                w=(1, 1),
+                Space=(1, 1),
+            )
+            for behavior_id, (left, right) in zip(self.behavior_ids, moves, strict=True)
+        }
+        return Display(
+            TICK_S,
+            (-HALF_WIDTH, -_GROUND, 2 * HALF_WIDTH, CEILING + _GROUND),
+            ("#62b0e8", "#eef0e6"),
+            _backdrop(),
+            dict(zip(self.behavior_ids, _NAMES, strict=True)),
+            keys,
+            f"first to {self.points_to_win} wins",
+        )
 
     def scene(self, env_id: int = 0) -> Scene:
         """Return one court's current appearance, as shapes."""
-        return scene(self.courts, self.score, self.behavior_ids, env_id)
+        ball_x, ball_y = (float(self.courts.ball[row, env_id]) for row in (X, Y))
+        players = []
+        for team, forward in enumerate((1, -1)):  # each x is in the player's own frame
+            x, y, vy = (float(self.courts.players[row, team, env_id]) for row in (X, Y, VY))
+            players.append((x * forward, y, vy))
+        shapes = [_shadow(ball_x, ball_y - BALL_RADIUS, BALL_RADIUS)]
+        shapes += [_shadow(x, y - PLAYER_RADIUS, PLAYER_RADIUS) for x, y, _ in players]
+        for team, (x, y, vy) in enumerate(players):
+            shapes += _player(x, y, vy, team, (ball_x, ball_y))
+        shapes += _ball(ball_x, ball_y)
+        points = {behavior_id: int(self.score[team, env_id]) for team, behavior_id in enumerate(self.behavior_ids)}
+        heads = {key: (x, y + PLAYER_RADIUS) for key, (x, y, _) in zip(self.behavior_ids, players, strict=True)}
+        return Scene(shapes, points, heads)
 
     def _play(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.int8]:
         """Advance the courts; return [C] the side where the ball first touched the ground, encoded as in `advance`."""
