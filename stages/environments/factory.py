@@ -677,6 +677,19 @@ def call(make: Callable[[], Any], name: str) -> Any:
         raise BrokenEnvironmentError(f"{name} raised {describe_fault(error)}") from error
 
 
+def make_all(first: Any, make: Callable[[], Any], num_envs: int, name: str) -> list[Any]:
+    """Make the other environments, and return all, the first one in front.
+
+    Raises:
+        StageError: if `make` returns the same object twice.
+        BrokenEnvironmentError: if `make` raises.
+    """
+    envs = [first, *(call(make, name) for _ in range(num_envs - 1))]
+    if len({id(env) for env in envs}) < num_envs:
+        raise StageError(f"{name} returned the same environment twice; it must make a new one on each call")
+    return envs
+
+
 # The wrappers of `environment.wrappers`, for single environments of any kind.
 
 

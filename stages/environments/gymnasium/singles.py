@@ -35,7 +35,7 @@ from headrace.stages.environments.checks import (
     space_problem,
     stack,
 )
-from headrace.stages.environments.factory import HUMAN
+from headrace.stages.environments.factory import HUMAN, make_all
 from headrace.stages.environments.spaces.masks import MASK, like_masks
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault, error_summary
 
@@ -86,15 +86,10 @@ def make_vector(
         hint = "" if ":" in env_id else f" For your own environment, name its module: my_module:{env_id}"
         old = f"; {OLD_GYM}" if "gym" in sys.modules else ""
         raise StageError(f"{name}: {error}{hint}{old}", key=("environment", "id")) from error
-    except TypeError as error:
-        raise BrokenEnvironmentError(
-            f"{name}: creating {num_envs} instances with options {dict(options)} raised {describe_fault(error)}; fix "
-            "environment.options, which are passed as keyword arguments",
-            key=("environment", "options") if options else (),
-        ) from error
     except Exception as error:
         raise BrokenEnvironmentError(
-            f"{name}: creating {num_envs} instances with options {dict(options)} raised {describe_fault(error)}"
+            f"{name}: creating {num_envs} instances with options {dict(options)} raised {describe_fault(error)}",
+            key=("environment", "options") if options and isinstance(error, TypeError) else (),
         ) from error
 
 
@@ -111,9 +106,8 @@ def vectorise(
         wrap: wraps each single environment.
 
     Raises:
-        StageError: if a vector environment has the wrong size or would need wrapping, or `make` returns the same object
-            again.
-        BrokenEnvironmentError: if `make` raises.
+        StageError: if a vector environment has the wrong size or would need wrapping.
+        StageError, BrokenEnvironmentError: in the same cases as `make_all`.
     """
     if isinstance(env, VectorEnv):
         if wrap is not None:
@@ -129,15 +123,7 @@ def vectorise(
             f"{name} returned a vector environment of {env.num_envs} instances, but {num_envs} are needed; add an "
             "argument num_envs to it, or set its number in environment.options"
         )
-    try:
-        singles = [env, *(make() for _ in range(num_envs - 1))]
-        if len({id(env) for env in singles}) < num_envs:
-            raise StageError(f"{name} returned the same environment twice; it must make a new one on each call")
-        return _wrapped(singles, wrap, name)
-    except StageError:
-        raise
-    except Exception as error:
-        raise BrokenEnvironmentError(f"{name}: creating {num_envs} instances raised {describe_fault(error)}") from error
+    return _wrapped(make_all(env, make, num_envs, name), wrap, name)
 
 
 def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None, singly: bool, name: str) -> Envs:
@@ -300,19 +286,17 @@ class SingleEnvs:
         """The first environment's metadata."""
         return self.envs[0].metadata
 
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments; environment i is seeded with seed + i if `seed` is a number.
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments; environment i is seeded with seed + i, if there is a seed.
 
         Raises:
             BrokenEnvironmentError: if an environment raises or returns an invalid value; the message names the
                 instance.
         """
-        seeds = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
         observations, infos = [], dict[str, Any]()
-        for i, each in enumerate(seeds):
-            observation, info = self._begin(i, {"seed": each, **({"options": options} if options else {})})
+        for i in range(self.num_envs):
+            seeds = {"seed": None if seed is None else seed + i}
+            observation, info = self._begin(i, seeds | ({"options": options} if options else {}))
             observations.append(_apart(observation))
             if MASK in info:
                 add_mask(infos, info[MASK], i, self.num_envs)

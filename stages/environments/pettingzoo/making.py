@@ -138,9 +138,7 @@ def make_instances(
     """
     envs = [made]
     try:
-        envs += [factory.call(make, name) for _ in range(num_envs - 1)]
-        if len({id(env) for env in envs}) < num_envs:
-            raise StageError(f"{name} returned the same environment twice; it must make a new one on each call")
+        envs = factory.make_all(made, make, num_envs, name)
         said: set[str] = set()
         numbers = [f", instance {number}" for number in range(num_envs)] if num_envs > 1 else [""]
         wrapped = [env if wrap is None else wrap(env) for env in envs]

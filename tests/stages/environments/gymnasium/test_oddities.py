@@ -132,7 +132,7 @@ def test_options_that_a_vectorised_implementation_lacks_make_single_environments
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of CartPole in Gymnasium 1.1
 def test_options_that_no_implementation_has_are_refused(caplog):
-    with caplog.at_level(logging.INFO), pytest.raises(BrokenEnvironmentError, match="'wheels'.*fix environment.opt"):
+    with caplog.at_level(logging.INFO), pytest.raises(BrokenEnvironmentError, match="'wheels'"):
         make_vector("CartPole-v1", 2, {"wheels": 3}, "Env")
     assert "single environments" not in caplog.text
 

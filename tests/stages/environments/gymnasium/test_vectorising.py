@@ -83,7 +83,7 @@ def test_a_factory_that_fails_later_is_reported():
     def fail():
         raise OSError("port 5005 is taken")
 
-    with pytest.raises(BrokenEnvironmentError, match="creating 2 instances raised OSError: port 5005 is taken"):
+    with pytest.raises(BrokenEnvironmentError, match="Env raised OSError: port 5005 is taken"):
         vectorise(Reusing(), fail, 2, "Env")
 
 

@@ -158,12 +158,6 @@ def test_environments_are_closed_if_a_later_one_fails():
     assert first.closed == 1
 
 
-def test_the_same_environment_twice_is_reported():
-    env = Crowd(TWO)
-    with pytest.raises(StageError, match="returned the same environment twice"):
-        make_instances(env, lambda: env, 2, "auto", "Zoo", None)
-
-
 def test_objects_that_are_no_environments_are_reported():
     with pytest.raises(LoadError, match=r"Zoo returned an int; expected a pettingzoo\.ParallelEnv, an AECEnv"):
         make_instances(5, lambda: 5, 1, "auto", "Zoo", None)
