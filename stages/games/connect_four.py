@@ -28,7 +28,7 @@ from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.errors import StageError
-from headrace.stages.games.group import GameGroup
+from headrace.stages.games.group import BuiltinGame
 from headrace.stages.games.scene import Display, Scene, area, disc
 
 __all__ = ["ConnectFourGroup", "RandomPlayer", "TacticalPlayer"]
@@ -115,7 +115,7 @@ OBSERVATION = ObservationSpec("observation", (2 * PLACES,), "int8")
 _TEAMS = (0, 1)
 
 
-class ConnectFourGroup(GameGroup):
+class ConnectFourGroup(BuiltinGame):
     """`num_envs` Connect Four boards.
 
     Args:

@@ -13,7 +13,7 @@ from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.errors import StageError
 
 
-class GameGroup:
+class BuiltinGame:
     """`num_envs` instances of a built-in game; a derived class has `reset` and `step`.
 
     Args:

@@ -34,7 +34,7 @@ from headrace.config.environment import KeyMapSettings
 from headrace.queues.messages import ActionBatch, Array, Floats
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
-from headrace.stages.games.group import GameGroup
+from headrace.stages.games.group import BuiltinGame
 from headrace.stages.games.scene import Display, Scene, area, disc, stroke
 
 __all__ = ["PursuitGroup", "ScriptedEvader", "ScriptedPursuer"]
@@ -208,7 +208,7 @@ ACTIONS = ActionSpec(discrete_branches=(len(DIRECTIONS),))
 """The choice is to stand still, or one of eight directions."""
 
 
-class PursuitGroup(GameGroup):
+class PursuitGroup(BuiltinGame):
     """`num_envs` arenas, each with two pursuers and an evader.
 
     Args:

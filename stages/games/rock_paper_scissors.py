@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
-from headrace.stages.games.group import GameGroup
+from headrace.stages.games.group import BuiltinGame
 
 STAKES = (1.0, 2.0, 3.0)
 
@@ -32,7 +32,7 @@ def equilibrium(stakes: Sequence[float] = STAKES) -> NDArray[np.float64]:
     return np.array([scissors, rock, paper]) / sum(stakes)
 
 
-class RockPaperScissorsGroup(GameGroup):
+class RockPaperScissorsGroup(BuiltinGame):
     """`num_envs` pairs of rock, paper, scissors players.
 
     Args:

@@ -40,7 +40,7 @@ from headrace.queues.messages import ActionBatch, Array, Floats
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
-from headrace.stages.games.group import GameGroup
+from headrace.stages.games.group import BuiltinGame
 from headrace.stages.games.scene import Display, Scene, Shape, area, choices, disc, stroke
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ _MOVES = np.array([-1, 0, 1], dtype=np.float32)
 _JUMPS = np.array([False, True])
 
 
-class VolleyGroup(GameGroup):
+class VolleyGroup(BuiltinGame):
     """`num_envs` courts of one-against-one volleyball, stepped together.
 
     Args:
@@ -397,7 +397,7 @@ class VolleyGroup(GameGroup):
         """[C] maximum serve speed in the running matches; None for the default."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Draw these parameters at the start of each match; see `GameGroup`."""
+        """Draw these parameters at the start of each match; see `BuiltinGame`."""
         super().set_parameters(parameters)
         if "ball_gravity" in parameters.values:
             self._ball_gravity = np.zeros(self.num_envs, np.float32)
