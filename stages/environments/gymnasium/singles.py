@@ -15,7 +15,7 @@ import copy
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
@@ -123,7 +123,7 @@ def vectorise(
             f"{name} returned a vector environment of {env.num_envs} instances, but {num_envs} are needed; add an "
             "argument num_envs to it, or set its number in environment.options"
         )
-    return _wrapped(make_all(env, make, num_envs, name), wrap, name)
+    return SingleEnvs(make_all(env, make, num_envs, name), name, wrap)
 
 
 def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None, singly: bool, name: str) -> Envs:
@@ -146,7 +146,7 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
         mode = "sync"
     if mode == "sync":
         options = {"disable_env_checker": True, **options}  # `checks` has clearer messages
-        singles = _wrapped((gymnasium.make(env_id, **options) for _ in range(num_envs)), wrap, name)
+        singles = SingleEnvs((gymnasium.make(env_id, **options) for _ in range(num_envs)), name, wrap)
         if has_vectorised and lacks:
             log.info("%s runs as single environments (sync): its vectorised implementation %s.", env_id, lacks)
         return singles
@@ -167,10 +167,6 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
             "be combined with vectorization_mode 'vector_entry_point'; leave one of the two out"
         )
     return envs
-
-
-def _wrapped(singles: Iterable[AnyEnv], wrap: Wrap | None, name: str) -> SingleEnvs:
-    return SingleEnvs([env if wrap is None else wrap(env) for env in singles], name)
 
 
 class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -236,14 +232,6 @@ def prepared(env: AnyEnv, name: str) -> AnyEnv:
     return env
 
 
-def layers(env: Any) -> Iterator[Any]:
-    """Yield the environment and its wrappers, outermost first."""
-    while isinstance(env, gymnasium.Wrapper):
-        yield env
-        env = env.env
-    yield env
-
-
 class SingleEnvs:
     """Single environments, with `reset` and `step` like those of a `gymnasium.vector.SyncVectorEnv` in SAME_STEP mode.
 
@@ -254,6 +242,7 @@ class SingleEnvs:
     Args:
         envs: the environments.
         name: the environment's name, used in messages.
+        wrap: wraps each environment.
 
     Attributes:
         envs: the environments.
@@ -263,8 +252,8 @@ class SingleEnvs:
         StageError: if an environment has no spaces, is a vector environment, or has other spaces than the first one.
     """
 
-    def __init__(self, envs: Sequence[AnyEnv], name: str) -> None:
-        self.envs: list[AnyEnv] = [prepared(env, name) for env in envs]
+    def __init__(self, envs: Iterable[AnyEnv], name: str, wrap: Wrap | None = None) -> None:
+        self.envs: list[AnyEnv] = [prepared(env if wrap is None else wrap(env), name) for env in envs]
         self.num_envs = len(self.envs)
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
@@ -300,7 +289,7 @@ class SingleEnvs:
             observations.append(_apart(observation))
             if MASK in info:
                 add_mask(infos, info[MASK], i, self.num_envs)
-            infos.update(dict.fromkeys(hints_of_masks(layers(self.envs[i]), info)))
+            infos.update(dict.fromkeys(hints_of_masks(self.envs[i], info)))
         return stack(self.single_observation_space, observations, "reset()", self._label), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -431,19 +420,21 @@ def add_mask(infos: dict[str, Any], mask: Any, i: int, num_envs: int) -> None:
     infos.setdefault(MASK, [None] * num_envs)[i] = copy.deepcopy(mask)
 
 
-def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
+def hints_of_masks(env: Any, info: Iterable[Any]) -> list[str]:
     """Describe places that may hold masks but are not supported: other keys, a method, or a wrapper.
 
     Args:
-        layers: an environment and its wrappers, the outermost first.
+        env: an environment with its wrappers.
         info: the keys of the info that the environment's `reset` returned.
     """
-    hints, around = [*info], None
-    for layer in layers:
-        if hasattr(layer, "action_masks"):  # the method that sb3-contrib's MaskablePPO calls
+    hints, wrapper = [*info], None
+    while True:
+        if hasattr(env, "action_masks"):  # the method that sb3-contrib's MaskablePPO calls
             hints.append("action_masks()")
-        if MASK in getattr(layer.observation_space, "spaces", ()):
-            hints += [] if around is None else [f"{MASK} in the observations within {type(around).__name__}"]
+        if MASK in getattr(env.observation_space, "spaces", ()):
+            hints += [] if wrapper is None else [f"{MASK} in the observations within {type(wrapper).__name__}"]
             break
-        around = layer
+        if not isinstance(env, gymnasium.Wrapper):
+            break
+        wrapper, env = env, env.env
     return like_masks(hints)

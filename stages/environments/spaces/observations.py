@@ -301,7 +301,10 @@ def _part(leaf: _Leaf, exact: bool) -> ObservationPart:
         return _image_part(leaf)
     if kind == "vector":
         return _vector_part(leaf, exact)
-    return _sequence_part(leaf) if isinstance(leaf.space, SequenceSpace) else _rows_part(leaf)
+    if isinstance(leaf.space, SequenceSpace):
+        return _sequence_part(leaf)
+    assert isinstance(leaf.space, BoxSpace)
+    return leaf.part(leaf.shape, *_numbers(leaf.space, leaf.name, leaf.shape))  # a matrix's rows are a set's entities
 
 
 def _kind(leaf: _Leaf) -> str:
@@ -449,12 +452,6 @@ def _choices(space: ChoiceSpace, name: str) -> tuple[int, np.dtype[Any], Extract
         return columns
 
     return width, np.dtype(np.float32), extract
-
-
-def _rows_part(leaf: _Leaf) -> ObservationPart:
-    """Return the observation part for a matrix, as a set whose entities are the rows."""
-    assert isinstance(leaf.space, BoxSpace)
-    return leaf.part(leaf.shape, *_numbers(leaf.space, leaf.name, leaf.shape))
 
 
 def _sequence_part(leaf: _Leaf) -> ObservationPart:
