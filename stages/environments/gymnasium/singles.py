@@ -83,7 +83,8 @@ def make_vector(
     except StageError:
         raise
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        hint = "" if ":" in env_id else f" For your own environment, name its module: my_module:{env_id}"
+        unprefixed = ":" not in env_id and not isinstance(error, gymnasium.error.DeprecatedEnv)
+        hint = f" For your own environment, name its module: my_module:{env_id}" if unprefixed else ""
         old = f"; {OLD_GYM}" if "gym" in sys.modules else ""
         raise StageError(f"{name}: {error}{hint}{old}", key=("environment", "id")) from error
     except Exception as error:
