@@ -63,7 +63,7 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
     try:
         config = for_viewers(config)
         if config.environment is not None:
-            check_window(config.environment.options, config.environment.num_envs)
+            check_window(config.environment.options)
         if config.environment_kind.preflight is not None and acts(config):
             load_entry(config.environment_kind.preflight)(config)
         why_not = _untried_environment(config)

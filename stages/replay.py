@@ -12,7 +12,7 @@ import glob
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -260,11 +260,11 @@ class ReplaySource(Source[Message]):
 
     def _check_behaviors(self) -> None:
         ids = {spec.behavior_id for reader in self._readers for spec in reader.header.specs}
-        known = sorted(ids | {behavior_name(behavior_id) for behavior_id in ids})
+        recorded = sorted(ids | {behavior_name(behavior_id) for behavior_id in ids})
         for behavior in sorted(self._behaviors or ()):
-            if behavior not in known:
-                hint = suggest(behavior, known)
-                raise StageError(f"replay: no stream has a behaviour {behavior!r}; the streams have {known}{hint}")
+            if behavior not in recorded:
+                hint = suggest(behavior, recorded)
+                raise StageError(f"replay: no stream has a behaviour {behavior!r}; the streams have {recorded}{hint}")
 
     def _check_agreement(self) -> None:
         """Check that all files agree on each behaviour's spec, within a team and between teams."""
@@ -315,15 +315,15 @@ def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
     for stream in streams:
         place = absolute(stream)
         if place.is_dir():
-            found = sorted(map(str, place.glob("*.stream")))
+            names = sorted(map(str, place.glob("*.stream")))
         else:  # the name of an existing file may contain brackets
-            found = [str(place)] if place.exists() else sorted(glob.glob(str(place), recursive=True))
-        if not found:
+            names = [str(place)] if place.exists() else sorted(glob.glob(str(place), recursive=True))
+        if not names:
             raise StageError(
                 f"replay: no stream matches {str(stream)!r}; expected a stream file, a folder of stream files, or a "
                 "pattern such as 'results/<run-id>/streams/*.stream'"
             )
-        for name in found:
+        for name in names:
             paths.setdefault(Path(name).resolve(), Path(name))
     if not paths:
         raise StageError("replay: no streams are listed; expected at least one file or pattern")
@@ -358,28 +358,25 @@ def _columns(reader: StreamReader, spec: BehaviorSpec) -> set[tuple[str, str, st
     return {(axis, c.name, c.dtype, c.shape) for axis, columns in table.items() for c in columns}
 
 
-def recorded_seed(streams: Sequence[str | Path]) -> int:
-    """Return the seed of the run in the first recording; -1 if the recording does not state it.
+# What the headers of recordings tell without a replay. Each function raises a StageError if a pattern matches nothing,
+# and a StreamError if a file is not a stream.
 
-    Raises:
-        StageError: if a pattern matches nothing.
-        StreamError: if a file is not a stream.
-    """
-    header = StreamReader(resolve_streams(streams)[0]).header
-    seed = header.config.get("env_settings", {}).get("seed", -1)
-    return int(seed)
+
+def _headers(streams: Sequence[str | Path]) -> Iterator[StreamHeader]:
+    return (StreamReader(path).header for path in resolve_streams(streams))
+
+
+def recorded_seed(streams: Sequence[str | Path]) -> int:
+    """Return the seed of the run in the first recording; -1 if the recording does not state it."""
+    return int(next(_headers(streams)).config.get("env_settings", {}).get("seed", -1))
 
 
 def recorded_agents(streams: Sequence[str | Path]) -> int | None:
     """Return how many agents acted concurrently in the first recording's run; None if unknown.
 
     This is the number of environments × actors.
-
-    Raises:
-        StageError: if a pattern matches nothing.
-        StreamError: if a file is not a stream.
     """
-    config = StreamReader(resolve_streams(streams)[0]).header.config
+    config = next(_headers(streams)).config
     try:
         environments = (config.get("environment") or config["env_settings"])["num_envs"]
         return int(environments) * int(config["pipeline"]["hosts"]["actors"]["replicas"])
@@ -388,22 +385,11 @@ def recorded_agents(streams: Sequence[str | Path]) -> int | None:
 
 
 def recorded_behaviors(streams: Sequence[str | Path], edge: str) -> frozenset[str]:
-    """Return the names of the behaviours recorded at an edge.
-
-    Raises:
-        StageError: if a pattern matches nothing.
-        StreamError: if a file is not a stream.
-    """
-    headers = [StreamReader(path).header for path in resolve_streams(streams)]
-    return frozenset(spec.name for header in headers if edge in header.edges for spec in header.specs)
+    """Return the names of the behaviours recorded at an edge."""
+    return frozenset(spec.name for header in _headers(streams) if edge in header.edges for spec in header.specs)
 
 
 def recorded_edge(streams: Sequence[str | Path]) -> str:
-    """Return the recorded edge to replay: the trainer's input if it was recorded, otherwise the other edge.
-
-    Raises:
-        StageError: if a pattern matches nothing.
-        StreamError: if a file is not a stream.
-    """
-    edges = {edge for path in resolve_streams(streams) for edge in StreamReader(path).header.edges}
+    """Return the recorded edge to replay: the trainer's input if it was recorded, otherwise the other edge."""
+    edges = {edge for header in _headers(streams) for edge in header.edges}
     return TRAINER_EDGE if TRAINER_EDGE in edges else min(edges)

@@ -64,9 +64,6 @@ class LearnersGroup(WrappedGroup):
         self._behavior = behavior
         self._learner = learner
         self._names: dict[str, str] = {}
-        for name in ("set_parameters", "limits_episodes"):  # if the environments take parameters
-            if hasattr(group, name):
-                setattr(self, name, getattr(group, name))
         self._specs: dict[str, BehaviorSpec] = {}
         self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
         self._adopt()

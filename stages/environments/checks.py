@@ -1,14 +1,14 @@
 """Describes invalid values that environments return, with the same wording for all groups, in runs and in `--validate`.
 
 A `…_problem` function describes what is wrong with one instance's or agent's value; it returns None for a valid value.
-Valid values cost nothing extra: groups convert entire columns with `stack`, `rewards_column` and `FlagsColumn`, and
+Valid values cost nothing extra: groups convert entire columns with `stack`, `rewards_column` and `flags_column`, and
 these search for the invalid value only after a failure.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -18,8 +18,6 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, Who, describe_fault, type_of
-
-log = logging.getLogger(__name__)
 
 _PLAIN = Box, Discrete, MultiBinary, MultiDiscrete
 """Space types whose values are arrays of a fixed shape."""
@@ -59,8 +57,8 @@ def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | 
         return _first(observation_problem(part, got[i], call, f"{at}.{i}".lstrip(".")) for i, part in enumerate(parts))
     if hasattr(parts, "items") and isinstance(got, Mapping):
         if missing := [key for key in parts if key not in got]:
-            there = ", ".join(map(repr, got)) or "none"
-            return f"{where} lacks these keys of its space: {', '.join(map(repr, missing))}; it has: {there}"
+            present = ", ".join(map(repr, got)) or "none"
+            return f"{where} lacks these keys of its space: {', '.join(map(repr, missing))}; it has: {present}"
         return _first(
             observation_problem(part, got[key], call, f"{at}.{key}".lstrip(".")) for key, part in parts.items()
         )
@@ -174,19 +172,6 @@ def addresses_of(observation: Any) -> list[int]:
     return [each for part in parts for each in addresses_of(part)] if isinstance(observation, dict | tuple) else []
 
 
-def column(values: Sequence[Any], kinds: str) -> NDArray[Any]:
-    """Stack n instances' values (scalars or arrays [1]) into an array [n], of objects if no kind in `kinds` fits."""
-    try:
-        array = np.array(values)
-        if array.dtype.kind in kinds and array.ndim <= 2:
-            return array[:, 0] if array.shape[1:] == (1,) else array
-    except ValueError:  # arrays of different shapes
-        pass
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
-
-
 def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
     """Convert the rewards of n instances to a new array [n].
 
@@ -195,14 +180,13 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
         StageError: if all rewards are vectors. The environment is designed that way, so a restart does not help.
         NotFiniteError: if a reward is NaN or infinite, or too large for float32.
     """
-    floats = isinstance(raw, np.ndarray) and raw.dtype.kind == "f" and raw.shape == (count,)
-    if floats and np.count_nonzero(np.abs(raw) < _LARGE) == count:  # NaN fails too; the code below names the instance
-        return cast("NDArray[Any]", raw).astype(_FLOAT32)
-    array = _array(raw, "rewards", who)
-    if array.dtype.kind not in "fiub":
+    array = raw if isinstance(raw, np.ndarray) else _column(raw, "biuf")
+    if array.dtype.kind == "f" and array.shape == (count,) and np.count_nonzero(np.abs(array) < _LARGE) == count:
+        return array.astype(_FLOAT32)  # NaN fails the comparison; the code below names the instance
+    if array.dtype.kind not in "biuf":
         array = _each(array, count, number_problem, who, float)
     with np.errstate(over="ignore"):  # reported below
-        rewards: NDArray[np.float32] = array.astype(_FLOAT32, copy=False)
+        rewards: NDArray[np.float32] = array.astype(_FLOAT32)
     if rewards.shape != (count,):
         if rewards.shape[:1] == (count,) and (problem := number_problem(array[0])):
             raise StageError(f"{who(0)}: {problem}")
@@ -217,52 +201,31 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
     return rewards
 
 
-class FlagsColumn:
-    """Converts one flag of n instances to an array [n]; warns once if the flags are numbers.
+def flags_column(raw: Any, which: str, count: int, who: Who) -> NDArray[np.bool_]:
+    """Convert one flag of n instances, `terminated` or `truncated`, to a new array [n].
 
-    Args:
-        which: `terminated` or `truncated`.
+    Raises:
+        BrokenEnvironmentError: if a value is neither true nor false, nor 0 or 1.
     """
-
-    def __init__(self, which: str) -> None:
-        self._which = which
-        self._warned = False
-
-    def __call__(self, raw: Any, count: int, who: Who) -> NDArray[np.bool_]:
-        """Convert the raw flags to a new array.
-
-        Raises:
-            BrokenEnvironmentError: if a value is neither true nor false.
-        """
-        if isinstance(raw, np.ndarray) and raw.dtype.kind == "b" and raw.shape == (count,):
-            return raw.copy()
-        array = _array(raw, self._which, who)
-        flags = array
-        if array.dtype.kind != "b":
-            flags = _each(array, count, lambda flag: flag_problem(flag, self._which), who, bool)
-        if flags.shape != (count,):
-            raise BrokenEnvironmentError(
-                f"{who(None)}: step() returned {self._which} of shape {flags.shape}; expected {(count,)}"
-            )
-        if flags is not array and not self._warned:
-            self._warned = True
-            # Name the type, not the value: all actors then log the same text, which is shown once.
-            row = next(row for row, flag in enumerate(raw) if not isinstance(flag, bool | np.bool_))
-            log.warning(
-                "%s: step() returned %s as `%s` (instance %d); expected True or False (wrap it in bool())",
-                *(who(None), type_of(raw[row]), self._which, row),
-            )
-        return flags
-
-
-def _array(raw: Any, what: str, who: Who) -> NDArray[Any]:
-    """Make a new array of a step's values for all instances."""
-    try:
-        return np.array(raw)
-    except (TypeError, ValueError) as error:
+    array = raw if isinstance(raw, np.ndarray) else _column(raw, "b")
+    if array.dtype.kind != "b":
+        array = _each(array, count, lambda flag: flag_problem(flag, which), who, bool)
+    if array.shape != (count,):
         raise BrokenEnvironmentError(
-            f"{who(None)}: step() returned {what} that NumPy can't convert to an array: {short(raw)} ({error})"
-        ) from error
+            f"{who(None)}: step() returned {which} of shape {array.shape}; expected {(count,)}"
+        )
+    return array.copy()
+
+
+def _column(raw: Any, kinds: str) -> NDArray[Any]:
+    """Return n instances' values (scalars or arrays [1]) as an array [n], of objects if no kind in `kinds` fits."""
+    with suppress(ValueError):  # arrays of different shapes
+        array = np.array(raw)
+        if array.dtype.kind in kinds and array.ndim <= 2:
+            return array[:, 0] if array.shape[1:] == (1,) else array
+    array = np.empty(len(raw), object)
+    array[:] = raw
+    return array
 
 
 def _each(

@@ -53,45 +53,45 @@ class EpisodeInfos:
         columns = {}
         for key in (*SUCCESS, *self._keys):
             if key in infos:
-                there = infos.get(f"_{key}")
-                which = ended if there is None else ended[np.asarray(there, np.bool_)[ended]]
+                present = infos.get(f"_{key}")
+                which = ended if present is None else ended[np.asarray(present, np.bool_)[ended]]
                 columns[key] = [infos[key][i] for i in which] if isinstance(infos[key], list) else infos[key][which]
         return self._measured(columns, len(ended), infos)
 
     def of_episodes(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, StatisticValues]:
         """Extract the numbers from individual infos, one for each episode."""
         keys = (*SUCCESS, *self._keys)
-        columns = {key: found for key in keys if (found := [info[key] for info in infos if key in info])}
+        columns = {key: values for key in keys if (values := [info[key] for info in infos if key in info])}
         return self._measured(columns, len(infos), {key for info in infos for key in info})
 
     def _measured(self, columns: Mapping[str, Any], episodes: int, keys: Iterable[str]) -> dict[str, StatisticValues]:
-        found = {}
+        statistics = {}
         numbers = {key: values for key, each in columns.items() if (values := _numbers(each))}
         for key in self._keys:
             if key in numbers:
-                found[f"Environment/{key}"] = StatisticValues(numbers[key])
+                statistics[f"Environment/{key}"] = StatisticValues(numbers[key])
                 self._found.add(key)
         for key in SUCCESS:
             if key in numbers:
-                found[SUCCESS_RATE] = StatisticValues(numbers[key])
+                statistics[SUCCESS_RATE] = StatisticValues(numbers[key])
                 break
         self._ended += episodes
         if not self._warned and self._ended >= _PATIENCE:
             self._warn_of_missing(keys)
-        return found
+        return statistics
 
     def _warn_of_missing(self, keys: Iterable[str]) -> None:
         self._warned = True
         missing = [key for key in self._keys if key not in self._found]
         if missing:
-            there = sorted(str(key) for key in keys if not str(key).startswith("_"))
+            present = sorted(str(key) for key in keys if not str(key).startswith("_"))
             log.warning(
                 "%s: environment.info_keys: no numeric value for %s in the infos at the end of the first %d episodes "
                 "(found: %s)",
                 self._name,
                 " or ".join(f"'{key}'" for key in missing),
                 self._ended,
-                ", ".join(there) or "none",
+                ", ".join(present) or "none",
             )
 
 

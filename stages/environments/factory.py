@@ -8,7 +8,6 @@ projects' environment checkers, for advice beyond the checks that a run makes it
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import re
 import socket
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,17 +31,45 @@ from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.environments.parameters import EpisodeParameters, SupportsParameters
 from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, WrappedGroup, maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_error, describe_fault, type_of
-from headrace.stages.loading import load_callable
+from headrace.stages.loading import check_arguments, load_callable
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
-
-log = logging.getLogger(__name__)
-
 
 _STEPS_AT_ONCE = 8
 """Maximum number of environment steps in a tick in which no agent decides. A limit is necessary because the host waits
 for each tick."""
 _NONE = np.empty(0, np.int64)
-_NOT_BY_SLOT = ("_firsts", "_acting", "_deciding")
+
+
+class _AgentTable:
+    """Arrays of one behaviour id's agents, with an element for each slot. Slot `NOBODY` belongs to no agent."""
+
+    _not_by_slot: tuple[str, ...] = ()
+    """Names of the arrays that have other elements."""
+
+    def __init__(self) -> None:
+        self._slots = Slots(1)
+        self._env_ids = np.zeros(self._slots.total, np.int64)
+        self._episode_ids = np.zeros(self._slots.total, np.int64)
+        """[total] the environment's own episode ids."""
+
+    def drop(self, env_ids: NDArray[np.int32]) -> None:
+        """Forget the agents of the given instances."""
+        used = self._slots.used()
+        self._forget(used[np.isin(self._env_ids[used], env_ids)])
+
+    def _add(self, agent_ids: Numbers, env_ids: NDArray[np.int32]) -> Numbers:
+        """Give slots to new agents, and return the slots."""
+        added, total = self._slots.add(agent_ids), self._slots.total
+        if total > len(self._env_ids):
+            for name, values in vars(self).items():
+                if isinstance(values, np.ndarray) and name not in self._not_by_slot:
+                    setattr(self, name, enlarged(values, total))
+        self._env_ids[added] = env_ids
+        return added
+
+    def _forget(self, slots: Numbers) -> None:
+        if len(slots):
+            self._slots.remove(slots)
 
 
 # As a wrapper, action repeat works with every kind of environment and needs no change to stages (docs/decisions/028).
@@ -61,8 +88,6 @@ class RepeatingGroup(WrappedGroup):
         self._holds: dict[str, HeldActions] = {}
         self._acting_ids: tuple[str, ...] = ()
         """Ids of the behaviours that had rows in the last environment step."""
-        if isinstance(group, SupportsParameters):
-            self.set_parameters = group.set_parameters
         self._learn_specs()
 
     async def reset(self, seed: int | None = None) -> StepResult:
@@ -83,9 +108,9 @@ class RepeatingGroup(WrappedGroup):
         return result
 
     def _learn_specs(self) -> None:
-        inner, known = self._group.behavior_specs, self.behavior_specs
-        if len(inner) != len(known):
-            self.behavior_specs = {key: known.get(key) or repeated(inner[key], self._settings) for key in inner}
+        inner, specs = self._group.behavior_specs, self.behavior_specs
+        if len(inner) != len(specs):
+            self.behavior_specs = {key: specs.get(key) or repeated(inner[key], self._settings) for key in inner}
 
     def _without_held(self, result: StepResult) -> StepResult:
         """Return the result without the rows of agents that are still holding an action."""
@@ -93,7 +118,7 @@ class RepeatingGroup(WrappedGroup):
             for holds in self._holds.values():
                 holds.drop(gone)
         self._learn_specs()
-        found: dict[str, AgentSteps] = {}
+        deciding: dict[str, AgentSteps] = {}
         acting_ids = []
         for behavior_id, steps in result.steps.items():
             if not len(steps.agent_ids):
@@ -104,9 +129,9 @@ class RepeatingGroup(WrappedGroup):
                 self._holds[behavior_id] = HeldActions(spec.actions, self._settings, spec.grouped)
             rows = self._holds[behavior_id].add(steps)
             if rows is not None:
-                found[behavior_id] = rows
+                deciding[behavior_id] = rows
         self._acting_ids = tuple(acting_ids)
-        return replace(result, steps=found)
+        return replace(result, steps=deciding)
 
 
 def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec:
@@ -131,12 +156,11 @@ def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec
     )
 
 
-class HeldActions:
+class HeldActions(_AgentTable):
     """Holds each agent's action for that agent's number of environment steps.
 
     Sums accumulate the rewards since an agent's last decision: its own reward and, if there are groups, its group's. If
-    rewards are discounted, undiscounted sums are accumulated too. Slot `NOBODY` stands for agents that have never
-    decided.
+    rewards are discounted, undiscounted sums are accumulated too.
 
     Axis letters: n rows of an environment step, a agents whose actions the environment requests, s sums.
 
@@ -146,12 +170,14 @@ class HeldActions:
         grouped: True if there are group rewards.
     """
 
+    _not_by_slot = ("_firsts", "_acting", "_deciding")
+
     def __init__(self, actions: ActionSpec, settings: ActionRepeatSettings, grouped: bool) -> None:
+        super().__init__()
         self._steps, self._choices = settings.steps, settings.max
         self._grouped = grouped
         self._discount = settings.discount
         self._firsts = np.cumsum([0, *actions.discrete_branches])[:-1]
-        self._slots = Slots(1)
         total = self._slots.total
         self._continuous = np.zeros((total, actions.continuous_size), np.float32)
         self._discrete = np.zeros((total, len(actions.discrete_branches)), np.int32)
@@ -160,12 +186,10 @@ class HeldActions:
         self._weights = np.ones(total)
         """[total] the discount factor for each agent's next reward."""
         self._sums = np.zeros((total, (1 + grouped) * (1 if settings.discount == 1 else 2)))
-        self._episode_ids = np.zeros(total, np.int64)
-        self._env_ids = np.zeros(total, np.int64)
         self._acting = self._deciding = _NONE
         """Slots of the agents whose actions the environment last requested, and slots of the agents that must decide
         now."""
-        self._known = b""
+        self._last_ids = b""
         """Bytes of the last step's agent and episode ids, which show whether the agents are unchanged. Empty if an
         episode ended in that step."""
 
@@ -188,9 +212,9 @@ class HeldActions:
         """Add an environment step's rows; return the rows of ended or deciding agents, or None if there are none."""
         ended = steps.ended
         key = steps.agent_ids.tobytes() + steps.episode_ids.tobytes()
-        as_before = not ended and key == self._known
+        as_before = not ended and key == self._last_ids
         slots = self._acting if as_before else self._locate(steps)
-        self._known = b"" if ended else key
+        self._last_ids = b"" if ended else key
         self._acting = acting = slots[ended:]
         totals, frames = self._sums[slots], self._frames[slots]
         totals += self._received(steps, slots)
@@ -208,21 +232,15 @@ class HeldActions:
             return None
         return self._rows(steps, deciding, totals.astype(np.float32), frames)
 
-    def drop(self, env_ids: NDArray[np.int32]) -> None:
-        """Forget the agents of the given instances."""
-        used = self._slots.used()
-        self._forget(used[np.isin(self._env_ids[used], env_ids)])
-
     def _locate(self, steps: AgentSteps) -> Numbers:
         """Return each row's slot [n]: a new slot for an agent's first decision, `NOBODY` for other unknown agents."""
         slots = self._slots.find(steps.agent_ids)
         acting = slots[steps.ended :]
         new = (acting == NOBODY).nonzero()[0]
         if len(new):
-            acting[new] = added = self._slots.add(steps.agent_ids[steps.ended :][new])
-            self._enlarge()
-            self._episode_ids[added] = steps.episode_ids[steps.ended :][new] - 1  # no running episode
-            self._env_ids[added] = steps.env_ids[steps.ended :][new]
+            deciding = new + steps.ended
+            acting[new] = added = self._add(steps.agent_ids[deciding], steps.env_ids[deciding])
+            self._episode_ids[added] = steps.episode_ids[deciding] - 1  # no running episode
         return slots
 
     def _begin_episodes(self, ending: Numbers, acting: Numbers, steps: AgentSteps) -> Numbers:
@@ -296,28 +314,13 @@ class HeldActions:
         self._frames[slots] = 0
 
     def _forget(self, slots: Numbers) -> None:
+        super()._forget(slots)
         if len(slots):
-            self._slots.remove(slots)
-            self._known = b""
-
-    def _enlarge(self) -> None:
-        total = self._slots.total
-        if total > len(self._left):
-            for name, values in vars(self).items():
-                if isinstance(values, np.ndarray) and name not in _NOT_BY_SLOT:
-                    setattr(self, name, enlarged(values, total))
+            self._last_ids = b""
 
 
 _CUTS = 2**20
 """Factor for the environment's episode ids; each truncation adds 1, so ids still increase."""
-
-
-@runtime_checkable
-class SupportsEpisodeLimit(Protocol):
-    """An environment group that can limit episodes itself."""
-
-    limits_episodes: bool
-    """True if the group was made with the limit and applies it itself."""
 
 
 class LimitedGroup(WrappedGroup):
@@ -366,19 +369,16 @@ class LimitedGroup(WrappedGroup):
         return replace(result, steps=steps)
 
 
-class _Ages:
-    """Counts the decisions in the running episodes of one behaviour id. Slot `NOBODY` belongs to no agent."""
+class _Ages(_AgentTable):
+    """Counts the decisions in the running episodes of one behaviour id."""
 
     def __init__(self, limit: int) -> None:
+        super().__init__()
         self._limit = limit
-        self._slots = Slots(1)
         total = self._slots.total
         self._decisions = np.zeros(total, np.int64)
         self._cuts = np.zeros(total, np.int64)
         """[slots] number of truncations so far in the environment's current episode."""
-        self._episode_ids = np.zeros(total, np.int64)
-        """[slots] the environment's own episode ids."""
-        self._env_ids = np.zeros(total, np.int64)
         self._generations = np.zeros(total, np.int32)
         """[slots] generation of the environment parameters at the episode's start."""
 
@@ -391,8 +391,11 @@ class _Ages:
         )
         self._forget(ending[ending != NOBODY])
         acting = self._slots.find(steps.agent_ids[steps.ended :])
-        if not acting.all():
-            acting = self._admit(steps, acting == NOBODY)
+        new = (acting == NOBODY).nonzero()[0]
+        if len(new):
+            deciding = new + steps.ended
+            acting[new] = added = self._add(steps.agent_ids[deciding], steps.env_ids[deciding])
+            self._decisions[added] = 0
         own = steps.episode_ids[steps.ended :]
         begins = (self._decisions[acting] == 0) | (self._episode_ids[acting] != own)
         self._episode_ids[acting] = own
@@ -410,26 +413,6 @@ class _Ages:
         after[steps.ended :][over] += 1
         return _cut(steps, numbers, after, over, begun)
 
-    def drop(self, env_ids: NDArray[np.int32]) -> None:
-        """Forget the agents of the given instances."""
-        used = self._slots.used()
-        self._forget(used[np.isin(self._env_ids[used], env_ids)])
-
-    def _admit(self, steps: AgentSteps, new: NDArray[np.bool_]) -> Numbers:
-        """Give slots to agents that decide for the first time; return the slots of all agents that decide."""
-        added = self._slots.add(steps.agent_ids[steps.ended :][new])
-        if self._slots.total > len(self._decisions):
-            for name, values in vars(self).items():
-                if isinstance(values, np.ndarray):
-                    setattr(self, name, enlarged(values, self._slots.total))
-        self._decisions[added] = 0
-        self._env_ids[added] = steps.env_ids[steps.ended :][new]
-        return self._slots.find(steps.agent_ids[steps.ended :])
-
-    def _forget(self, slots: Numbers) -> None:
-        if len(slots):
-            self._slots.remove(slots)
-
 
 def _cut(
     steps: AgentSteps, before: Numbers, after: Numbers, over: NDArray[np.bool_], begun: NDArray[np.int32]
@@ -443,9 +426,9 @@ def _cut(
     def received(values: NDArray[Any] | None) -> Any:
         if values is None:
             return None
-        found = values[rows]
-        found[fresh] = 0
-        return found
+        values_of_rows = values[rows]
+        values_of_rows[fresh] = 0
+        return values_of_rows
 
     none, all_of_them = np.zeros(len(cut), np.bool_), np.ones(len(cut), np.bool_)
     parameters = steps.parameters
@@ -534,7 +517,7 @@ def make_group(
         BrokenEnvironmentError: if the environment fails while it is made.
     """
     if request.config.environment is not None:
-        check_window(request.settings.options, request.settings.num_envs)
+        check_window(request.settings.options)
     group = load_entry(request.config.environment_kind.group)(request)
     assert isinstance(group, EnvironmentGroup), f"{type(group).__name__} is not an environment group"
     if request.config.environment is not None and is_given(request.settings.factory):
@@ -544,8 +527,7 @@ def make_group(
     settings = request.config.environment
     if settings is None:
         return group
-    limited = isinstance(group, SupportsEpisodeLimit) and group.limits_episodes
-    if settings.max_episode_steps is not None and not limited:
+    if settings.max_episode_steps is not None and not getattr(group, "limits_episodes", False):
         group = LimitedGroup(group, settings.max_episode_steps)
     if settings.action_repeat is not None and not request.config.environment_kind.holds_actions:
         group = RepeatingGroup(group, settings.action_repeat)
@@ -672,35 +654,13 @@ def arguments_for(
     Raises:
         StageError: if the options do not fit the callable.
     """
-    taken = parameter_names(make)
-    known = {key: value for key, value in offered.items() if key in taken}
-    for key in known.keys() & options.keys():
+    for key in offered.keys() & options.keys() & parameter_names(make):
         raise StageError(
             f"environment.options: {key} is not an option of {name}; set environment.{key} instead",
             key=("environment", "options", key),
         )
-    arguments = {**options, **known}
-    check_arguments(make, arguments, name)
-    return arguments
-
-
-def check_arguments(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> None:
-    """Check that keyword arguments fit a callable's signature, if it has one.
-
-    Raises:
-        StageError: if they do not fit.
-    """
-    try:
-        signature = inspect.signature(make)
-    except (TypeError, ValueError):  # without a signature, the call itself will raise
-        return
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        raise StageError(
-            f"environment.options are not valid for {name}: {error}; its signature is {signature}",
-            key=("environment", "options"),
-        ) from error
+    with blaming("environment", "options"):
+        return check_arguments("environment.options", name, make, options, offered)
 
 
 def call(make: Callable[[], Any], name: str) -> Any:
@@ -715,6 +675,19 @@ def call(make: Callable[[], Any], name: str) -> Any:
         raise
     except Exception as error:
         raise BrokenEnvironmentError(f"{name} raised {describe_fault(error)}") from error
+
+
+def make_all(first: Any, make: Callable[[], Any], num_envs: int, name: str) -> list[Any]:
+    """Make the other environments, and return all, the first one in front.
+
+    Raises:
+        StageError: if `make` returns the same object twice.
+        BrokenEnvironmentError: if `make` raises.
+    """
+    envs = [first, *(call(make, name) for _ in range(num_envs - 1))]
+    if len({id(env) for env in envs}) < num_envs:
+        raise StageError(f"{name} returned the same environment twice; it must make a new one on each call")
+    return envs
 
 
 # The wrappers of `environment.wrappers`, for single environments of any kind.
@@ -751,10 +724,10 @@ def chain_wrappers(
     """
     if not settings.wrappers:
         return None
-    found = [find_wrapper(settings, index, folder) for index in range(len(settings.wrappers))]
+    wrappers = [find_wrapper(settings, index, folder) for index in range(len(settings.wrappers))]
 
     def wrap(env: Any) -> Any:
-        for each, wrapper in zip(settings.wrappers, found, strict=True):
+        for each, wrapper in zip(settings.wrappers, wrappers, strict=True):
             try:
                 env = wrapper(env, **each.with_)
             except Exception as error:
@@ -773,26 +746,14 @@ def chain_wrappers(
 # Windows of environments that draw themselves on a screen (`render_mode: human` of Gymnasium and PettingZoo).
 
 
-def check_window(options: Mapping[str, Any], num_envs: int) -> None:
+def check_window(options: Mapping[str, Any]) -> None:
     """Check that the window requested by an environment's options can be shown.
-
-    Args:
-        options: `environment.options`.
-        num_envs: number of instances.
 
     Raises:
         StageError: if there is no display.
     """
-    if options.get("render_mode") != HUMAN:
-        return
-    if no_screen():
-        raise StageError(f"environment.options: render_mode human opens a window, but {no_screen()}")
-    if num_envs > 1:
-        log.warning(
-            "%d instances with render_mode human each open a window, or share one window and draw over each other, at "
-            "the display's refresh rate; to watch one game, set num_envs: 1.",
-            num_envs,
-        )
+    if options.get("render_mode") == HUMAN and (reason := no_screen()):
+        raise StageError(f"environment.options: render_mode human opens a window, but {reason}")
 
 
 def no_screen() -> str:
@@ -810,10 +771,10 @@ def no_screen() -> str:
 
 def _answers(display: str) -> bool:
     """Return False if no X server listens at the display. In that case, SDL would draw invisibly, without an error."""
-    found = re.fullmatch(r"(?P<host>[^:]*):(?P<number>\d+)(\.\d+)?", display)
-    if found is None:  # a form that only X itself can resolve
+    parts = re.fullmatch(r"(?P<host>[^:]*):(?P<number>\d+)(\.\d+)?", display)
+    if parts is None:  # a form that only X itself can resolve
         return True
-    host, number = found["host"], int(found["number"])
+    host, number = parts["host"], int(parts["number"])
     if host not in ("", "unix"):
         return _connects(socket.AF_INET, (host, _X_PORT + number))
     place = f"/tmp/.X11-unix/X{number}"

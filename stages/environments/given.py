@@ -145,22 +145,22 @@ def find_given(reference: str) -> GivenEnvironment:
         LoadError: if it refers to no environment, or if the environment came from another process and can't be used
             here.
     """
-    found = _given.get(reference)
-    if found is None:
+    given = _given.get(reference)
+    if given is None:
         raise LoadError(f"environment.factory {reference!r}: {AGAIN}")
-    if isinstance(found, bytes):
+    if isinstance(given, bytes):
         try:
             import cloudpickle
 
             # Only this line unpickles: the bytes came through a socket that main opened (docs/decisions/008).
-            found = _given[reference] = cloudpickle.loads(found)
+            given = _given[reference] = cloudpickle.loads(given)
         except Exception as error:
             raise LoadError(
                 f"the environment passed to run() can't be used in another process: {error_summary(error)}; pass a "
                 "function at the top level of a module, or run actors in main (pipeline.hosts.actors.kind: inline)"
             ) from error
-    assert isinstance(found, GivenEnvironment), "it was one where it comes from"
-    return found
+    assert isinstance(given, GivenEnvironment), "it was one where it comes from"
+    return given
 
 
 def given_object(reference: object) -> Any:
@@ -168,8 +168,8 @@ def given_object(reference: object) -> Any:
 
     None if it refers to none.
     """
-    found = find_given(reference).makers[0] if is_given(reference) else None
-    return found.shared if isinstance(found, GivenObject) else None
+    maker = find_given(reference).makers[0] if is_given(reference) else None
+    return maker.shared if isinstance(maker, GivenObject) else None
 
 
 _PLACE = re.compile(r" at 0x\w+(, file .*?, line \d+)?")
@@ -218,10 +218,10 @@ def why_not_elsewhere(reference: object) -> str:
 
     Empty if they can, or if the caller passed none.
     """
-    found = _given.get(reference) if is_given(reference) else None
+    given = _given.get(reference) if is_given(reference) else None
     try:
-        if isinstance(found, GivenEnvironment):
-            found.pickled()
+        if isinstance(given, GivenEnvironment):
+            given.pickled()
     except StageError as error:
         return str(error)
     return ""
@@ -230,8 +230,8 @@ def why_not_elsewhere(reference: object) -> str:
 def carried(config: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the pickled environment that a child process needs, keyed by reference string; empty if it needs none."""
     reference = str((config.get("environment") or {}).get("factory"))
-    found = _given.get(reference)
-    return {reference: found.pickled()} if isinstance(found, GivenEnvironment) else {}
+    given = _given.get(reference)
+    return {reference: given.pickled()} if isinstance(given, GivenEnvironment) else {}
 
 
 def take_over(given: Mapping[str, bytes]) -> None:

@@ -36,9 +36,11 @@ from headrace.stages.errors import (
     EnvironmentEnded,
     LoadError,
     StageError,
+    blaming,
     describe_error,
     type_of,
 )
+from headrace.stages.loading import check_arguments
 
 log = logging.getLogger(__name__)
 
@@ -391,23 +393,23 @@ def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
     assert settings.factory is not None, "the schema asks for it"
     name = factory.factory_name(settings.factory)
     make = factory.find_factory(settings.factory, request.folder, first)
-    taken = factory.parameter_names(make)
+    gets_channels = "side_channels" in factory.parameter_names(make)
     bridges = [SideChannelBridge(engine, None, first + index, request.seed) for index in range(settings.num_envs)]
     envs: list[Any] = []
     try:
         for index, bridge in enumerate(bridges, first):
             offered = {"worker_id": index, "seed": request.seed + index, "side_channels": [*bridge.all]}
-            arguments = {key: value for key, value in offered.items() if key in taken}
-            envs.append(_make(make, {**arguments, **settings.options}, name))
+            envs.append(_make(make, settings.options, offered, name))
     except BaseException:
         for env in envs:
             env.close()
         raise
-    return LowLevelGroup(envs, name, bridges if "side_channels" in taken else None)
+    return LowLevelGroup(envs, name, bridges if gets_channels else None)
 
 
-def _make(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Any:
-    factory.check_arguments(make, arguments, name)
+def _make(make: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any], name: str) -> Any:
+    with blaming("environment", "options"):
+        arguments = check_arguments("environment.options", name, make, options, offered)
     env = factory.call(partial(make, **arguments), name)
     missing = [each for each in _NEEDED if not callable(getattr(env, each, None))]
     missing += [] if hasattr(env, "behavior_specs") else ["behavior_specs"]

@@ -111,8 +111,12 @@ class OpenSpielGame:
     def seen(self, state: Any, player: int) -> NDArray[np.float32]:
         """Return a player's view of a state: the information state or, in games that have none, the observation."""
         tensor = state.information_state_tensor(player) if self._informed else state.observation_tensor(player)
-        found = np.array(tensor, np.float32)
-        return found if len(self._observation_space.shape) == 1 else found.reshape(self._observation_space.shape)
+        observation = np.array(tensor, np.float32)
+        return (
+            observation
+            if len(self._observation_space.shape) == 1
+            else observation.reshape(self._observation_space.shape)
+        )
 
 
 def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = None) -> OpenSpielGame:
@@ -142,23 +146,23 @@ def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = 
     with blaming(*_GAME):
         if module or short.startswith("python_"):
             import_module(module or "open_spiel.python.games", folder, name)
-        known = {each.short_name: each.parameter_specification for each in pyspiel.registered_games()}
-        if short not in known:
+        games = {each.short_name: each.parameter_specification for each in pyspiel.registered_games()}
+        if short not in games:
             raise LoadError(
-                f"{name}: this game does not exist{suggest(short, known) or f'; available: {_listed(known)}'}"
+                f"{name}: this game does not exist{suggest(short, games) or f'; available: {_listed(games)}'}"
             )
         try:
             written = pyspiel.game_parameters_from_string(short + bracket + rest)
         except (RuntimeError, ValueError) as error:
             raise LoadError(f"{name}: expected a name, or a call such as {short}(players=2): {error}") from error
     del written["name"]
-    parameters = {key: _fitting(key, value, known[short], name) for key, value in options.items()}
+    parameters = {key: _fitting(key, value, games[short], name) for key, value in options.items()}
     try:
         made = pyspiel.load_game(short, {**written, **parameters})
     except Exception as error:
         said = " ".join(str(error).split())
         why = said.partition(" ")[2] if said.startswith("/") else said  # without the source location in front
-        takes = f"; its parameters: {_listed(known[short])}" if known[short] else ""
+        takes = f"; its parameters: {_listed(games[short])}" if games[short] else ""
         raise StageError(f"{name} can't be created: {why}{takes}", key=_OPTIONS) from error
     return OpenSpielGame(made, name)
 
@@ -240,8 +244,8 @@ class GameInstance(Instance):
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
         """End the episode for all players."""
         ended = super().truncate(deciding)
-        known, received = {each.agent for each in ended}, self._received()
-        others = [each for each in enumerate(self.env.possible_agents) if each[1] not in known]
+        ended_agents, received = {each.agent for each in ended}, self._received()
+        others = [each for each in enumerate(self.env.possible_agents) if each[1] not in ended_agents]
         return ended + [self._time_step(player, received[player], {}, truncated=True) for player, _ in others]
 
     def _up_to_next_move(self) -> list[TimeStep]:

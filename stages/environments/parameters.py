@@ -33,9 +33,7 @@ from headrace.config import (
     UniformSampler,
 )
 from headrace.config.environment_parameters import Lesson, ParameterValue
-from headrace.config.errors import suggest
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.errors import StageError
 
 Floats = NDArray[np.float64]
 Instances = NDArray[np.integer] | list[int]
@@ -121,12 +119,12 @@ class EpisodeParameters:
 
     def _generator(self, name: str, value: ParameterValue) -> np.random.Generator:
         seed = -1 if isinstance(value, float) else value.sampler_parameters.seed
-        found = self._random.get((name, seed))
-        if found is None:
+        generator = self._random.get((name, seed))
+        if generator is None:
             entropy = [self._seed if seed < 0 else seed, zlib.crc32(name.encode())]
-            found = np.random.default_rng([*entropy, *(part + 1 for part in self._spawn_key)])
-            self._random[name, seed] = found
-        return found
+            generator = np.random.default_rng([*entropy, *(part + 1 for part in self._spawn_key)])
+            self._random[name, seed] = generator
+        return generator
 
 
 @runtime_checkable
@@ -163,27 +161,6 @@ def connect_parameters(
             "episodes (see docs/curricula.md)",
             type(group).__name__,
         )
-
-
-def check_parameter_names(parameters: EpisodeParameters, known: Mapping[str, str], name: str) -> None:
-    """Check that an environment knows all parameters.
-
-    Args:
-        parameters: the run's parameters.
-        known: descriptions of the environment's parameters, keyed by name.
-        name: the environment's name, used in messages.
-
-    Raises:
-        StageError: if a parameter is unknown.
-    """
-    for parameter in parameters.values:
-        if parameter not in known:
-            close = suggest(parameter, known)
-            meanings = "; ".join(f"{each}: {meaning}" for each, meaning in known.items())
-            hint = f"{close} It" if close else "; it"
-            raise StageError(
-                f"environment_parameters.{parameter}: {name} has no parameter of this name{hint} accepts {meanings}"
-            )
 
 
 def sample(value: ParameterValue, random: np.random.Generator, count: int) -> Floats:

@@ -223,6 +223,8 @@ class GoalRewards(Protocol):
 class WrappedGroup:
     """An environment group that wraps another one; a derived class defines `behavior_specs`, `reset` and `step`.
 
+    If the wrapped group takes parameters, or limits episodes itself (`limits_episodes`), so does the wrapper.
+
     Args:
         group: the environments; the wrapper closes them.
     """
@@ -230,6 +232,9 @@ class WrappedGroup:
     def __init__(self, group: EnvironmentGroup) -> None:
         self.num_envs = group.num_envs
         self.has_deadlines = isinstance(group, Punctual) and group.has_deadlines
+        for name in ("set_parameters", "limits_episodes"):
+            if hasattr(group, name):
+                setattr(self, name, getattr(group, name))
         self._group = group
 
     def request_stop(self) -> None:

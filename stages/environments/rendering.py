@@ -50,14 +50,14 @@ def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uin
 def _why_none(env: Any, name: str) -> str:
     mode = getattr(env, "render_mode", None)
     stated = _stated(env)
-    own = type(getattr(env, "unwrapped", env)).__qualname__
+    class_name = type(getattr(env, "unwrapped", env)).__qualname__
     cure = (
         f"to get images, set environment.options: {{render_mode: {PICTURES}}}; a factory can also set render_mode "
         "itself"
         if PICTURES in stated
         else f"its metadata lists render_modes {stated}, but not {PICTURES!r}"
     )
-    return f"{name} ({own}) renders no images: it was made with render_mode {mode!r}; {cure}"
+    return f"{name} ({class_name}) renders no images: it was made with render_mode {mode!r}; {cure}"
 
 
 def _stated(env: Any) -> list[str]:

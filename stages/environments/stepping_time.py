@@ -35,15 +35,17 @@ async def measure_stepping(
         gain: the factor by which each number must raise the steps per second; a smaller factor ends the trials.
         budget_s: seconds after which no more numbers are tried.
     """
-    began, found = time.perf_counter(), list[tuple[int, float]]()
+    began, measured = time.perf_counter(), list[tuple[int, float]]()
     for count in counts:
         tick_s = await _measure(config, count)
-        found.append((count, tick_s))
+        measured.append((count, tick_s))
         if time.perf_counter() - began > budget_s:
             break
-        if len(found) > 1 and count * found[-2][1] < gain * found[-2][0] * tick_s:  # without a division by zero
+        if (
+            len(measured) > 1 and count * measured[-2][1] < gain * measured[-2][0] * tick_s
+        ):  # without a division by zero
             break
-    return found
+    return measured
 
 
 async def _measure(config: RunConfig, count: int) -> float:

@@ -79,9 +79,6 @@ class WatchedGroup(WrappedGroup):
     def __init__(self, group: EnvironmentGroup) -> None:
         super().__init__(group)
         self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
-        for name in ("set_parameters", "limits_episodes"):
-            if hasattr(group, name):
-                setattr(self, name, getattr(group, name))
 
     def _then(
         self, result: StepResult | Awaitable[StepResult], follow: Callable[[StepResult], None]

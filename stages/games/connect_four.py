@@ -17,7 +17,7 @@ Axis letters: C boards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 
 from headrace.config.environment import KeyMapSettings, KeySettings
 from headrace.queues.messages import ActionBatch, Array
-from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.errors import StageError
+from headrace.stages.games.group import BuiltinGame
 from headrace.stages.games.scene import Display, Scene, area, disc
 
 __all__ = ["ConnectFourGroup", "RandomPlayer", "TacticalPlayer"]
@@ -107,34 +108,6 @@ _BOARD, _HOLE = "#2d5fb3", "#e8edf4"
 _NAMES: Final = ("red", "yellow")
 
 
-def board_display(behavior_ids: tuple[str, ...]) -> Display:
-    """Return the fixed parts of the display."""
-    wide, high = float(COLUMNS), float(ROWS)
-    edge = 0.12
-    corners = [(-edge, -edge), (wide + edge, -edge), (wide + edge, high + edge), (-edge, high + edge)]
-    holes = [disc(x + 0.5, y + 0.5, 0.4, 0.4, _HOLE) for x in range(COLUMNS) for y in range(ROWS)]
-    press = {str(column + 1): KeySettings(branch=0, value=column) for column in range(COLUMNS)}
-    return Display(
-        _MOVE_S,
-        (-_MARGIN, -_MARGIN, wide + 2 * _MARGIN, high + 2 * _MARGIN),
-        ("#eef2f7", "#dde5ef"),
-        [area(corners, _BOARD), *holes],
-        dict(zip(behavior_ids, _NAMES, strict=True)),
-        dict.fromkeys(behavior_ids, KeyMapSettings(press=press, wait=True)),
-        "four in a row wins",
-    )
-
-
-def board_scene(first: Stones, second: Stones) -> Scene:
-    """Return a board's appearance, given the stones of both teams, each [1]."""
-    planes = to_planes(first, second).reshape(ROWS, COLUMNS, 2)
-    shapes = [
-        disc(x + 0.5, ROWS - 0.5 - row, 0.4, 0.4, _COLOURS[team], _LINES[team], 0.05)
-        for row, x, team in np.argwhere(planes)
-    ]
-    return Scene(shapes)
-
-
 ACTIONS = ActionSpec(discrete_branches=(COLUMNS,), masked=True)
 """The choice is the column for a stone; full columns are masked."""
 OBSERVATION = ObservationSpec("observation", (2 * PLACES,), "int8")
@@ -142,7 +115,7 @@ OBSERVATION = ObservationSpec("observation", (2 * PLACES,), "int8")
 _TEAMS = (0, 1)
 
 
-class ConnectFourGroup:
+class ConnectFourGroup(BuiltinGame):
     """`num_envs` Connect Four boards.
 
     Args:
@@ -157,33 +130,22 @@ class ConnectFourGroup:
     """
 
     def __init__(self, num_envs: int, *, behavior: str = "ConnectFour", opening_moves: int = 0) -> None:
-        if num_envs < 1:
-            raise ValueError(f"ConnectFourGroup: num_envs is {num_envs}; it must be at least 1")
+        super().__init__(num_envs, (f"{behavior}?team=0", f"{behavior}?team=1"), OBSERVATION, ACTIONS)
         if not 0 <= opening_moves < PLACES:
             raise ValueError(
                 f"ConnectFourGroup: opening_moves is {opening_moves}; it must be 0 to {PLACES - 1}, so that at "
                 "least one move is left"
             )
-        self.num_envs = num_envs
-        self.on_tick: Callable[[], None] | None = None
-        """Called after each move, before a finished game's board is cleared."""
-        self.behavior_ids = tuple(f"{behavior}?team={team}" for team in _TEAMS)
-        self.behavior_specs: Mapping[str, BehaviorSpec] = {
-            behavior_id: BehaviorSpec(behavior_id, (OBSERVATION,), ACTIONS) for behavior_id in self.behavior_ids
-        }
         self.stones = np.zeros((2, num_envs), np.uint64)
         """[2, C] each team's stones."""
         self.heights = np.zeros((num_envs, COLUMNS), np.int8)
         self._moves = np.zeros(num_envs, np.int32)
-        self._episodes = np.zeros(num_envs, np.int64)
-        self._boards = np.arange(num_envs, dtype=np.int32)
         self._opening_moves = opening_moves
-        self._random = np.random.default_rng()
 
     @property
     def to_move(self) -> NDArray[np.int64]:
         """[C] the team that moves next."""
-        return (self._boards + self._episodes + self._moves) % 2
+        return (self._env_ids + self._episodes + self._moves) % 2
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Start a new game on every board.
@@ -194,8 +156,8 @@ class ConnectFourGroup:
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self._episodes[:] = 0
-        self._begin(self._boards)
-        none = self._boards[:0]
+        self._begin(self._env_ids)
+        none = self._env_ids[:0]
         empty = np.empty((2, 0, 2 * PLACES), np.int8)
         return self._result(none, empty, np.empty((2, 0), np.float32), none)
 
@@ -213,15 +175,15 @@ class ConnectFourGroup:
         for team, behavior_id in enumerate(self.behavior_ids):
             if behavior_id in actions:
                 columns[mover == team] = actions[behavior_id].discrete[:, 0]
-        full = np.flatnonzero(~free(self.heights)[self._boards, columns])
+        full = np.flatnonzero(~free(self.heights)[self._env_ids, columns])
         if len(full):
             raise StageError(
                 f"connect four: column {columns[full[0]]} of board {full[0]} is full, so choosing it is masked"
             )
-        self._drop(self._boards, columns)
+        self._drop(self._env_ids, columns)
         if self.on_tick is not None:
-            self.on_tick()
-        won = four_in_a_row(self.stones[mover, self._boards])
+            self.on_tick()  # before a finished game's board is cleared
+        won = four_in_a_row(self.stones[mover, self._env_ids])
         ended = np.flatnonzero(won | (self._moves == PLACES)).astype(np.int32)
         final = np.stack([self._seen(team, ended) for team in _TEAMS])
         victory = np.where(won[ended], 1 - 2 * mover[ended], 0).astype(np.float32)
@@ -233,14 +195,28 @@ class ConnectFourGroup:
     @property
     def display(self) -> Display:
         """The fixed parts of a board on a screen."""
-        return board_display(self.behavior_ids)
+        wide, high, edge = float(COLUMNS), float(ROWS), 0.12
+        corners = [(-edge, -edge), (wide + edge, -edge), (wide + edge, high + edge), (-edge, high + edge)]
+        holes = [disc(x + 0.5, y + 0.5, 0.4, 0.4, _HOLE) for x in range(COLUMNS) for y in range(ROWS)]
+        press = {str(column + 1): KeySettings(branch=0, value=column) for column in range(COLUMNS)}
+        return Display(
+            _MOVE_S,
+            (-_MARGIN, -_MARGIN, wide + 2 * _MARGIN, high + 2 * _MARGIN),
+            ("#eef2f7", "#dde5ef"),
+            [area(corners, _BOARD), *holes],
+            dict(zip(self.behavior_ids, _NAMES, strict=True)),
+            dict.fromkeys(self.behavior_ids, KeyMapSettings(press=press, wait=True)),
+            "four in a row wins",
+        )
 
     def scene(self, env_id: int = 0) -> Scene:
         """Return one board's current appearance, as shapes."""
-        return board_scene(self.stones[:1, env_id], self.stones[1:, env_id])
-
-    def close(self) -> None:
-        """Do nothing, because there are no resources to release."""
+        planes = to_planes(self.stones[:1, env_id], self.stones[1:, env_id]).reshape(ROWS, COLUMNS, 2)
+        shapes = [
+            disc(x + 0.5, ROWS - 0.5 - row, 0.4, 0.4, _COLOURS[team], _LINES[team], 0.05)
+            for row, x, team in np.argwhere(planes)
+        ]
+        return Scene(shapes)
 
     def _begin(self, boards: NDArray[np.int32]) -> None:
         """Start new games on some boards, with their openings."""
@@ -286,7 +262,7 @@ class ConnectFourGroup:
         mover = self.to_move
         steps = {}
         for team, behavior_id in enumerate(self.behavior_ids):
-            deciding = self._boards[mover == team]
+            deciding = self._env_ids[mover == team]
             boards = np.concatenate([ended, deciding])
             steps[behavior_id] = AgentSteps(
                 agent_ids=boards.astype(np.int64) * 2 + team,

@@ -22,7 +22,7 @@ Axis letters: C arenas; the agents' axis has the pursuers first and the evader l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 from headrace.config.environment import KeyMapSettings
 from headrace.queues.messages import ActionBatch, Array, Floats
-from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environments.parameters import EpisodeParameters, check_parameter_names
+from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.games.group import BuiltinGame
 from headrace.stages.games.scene import Display, Scene, area, disc, stroke
 
 __all__ = ["PursuitGroup", "ScriptedEvader", "ScriptedPursuer"]
@@ -191,46 +191,6 @@ _PURSUER, _EVADER, _EDGE, _FLOOR = "#d1495b", "#2f9e6e", "#3a4250", "#f4f1ea"
 _SIZE: Final = 0.045
 
 
-def field_display(pursuer_id: str, evader_id: str) -> Display:
-    """Return the fixed parts of the display."""
-    inner, outer = HALF_WIDTH + 0.03, HALF_WIDTH + _MARGIN
-    corners = [(-inner, -inner), (inner, -inner), (inner, inner), (-inner, inner)]
-    return Display(
-        TICK_S,
-        (-outer, -outer, 2 * outer, 2 * outer),
-        ("#dcd6ca", "#dcd6ca"),
-        [area(corners, _FLOOR), stroke([*corners, corners[0]], _EDGE, 0.02)],
-        {pursuer_id: "pursuers, red", evader_id: "evader, green"},
-        dict.fromkeys((pursuer_id, evader_id), _keys()),
-        "the evader wins when the bar is empty",
-    )
-
-
-def field_scene(ids: tuple[str, str], places: Floats, speeds: Floats, time_left: float, caught_at: float) -> Scene:
-    """Return an arena's current appearance.
-
-    Args:
-        ids: the behaviour ids of the pursuers and the evader.
-        places: [3, 2] the agents' positions.
-        speeds: [3, 2] the agents' velocities.
-        time_left: the fraction of the game's time that is left.
-        caught_at: distance at which the evader is caught.
-    """
-    shapes = [
-        disc(float(places[number, 0]), float(places[number, 1]), caught_at, caught_at, "#d1495b2e")
-        for number in range(PURSUERS)
-    ]
-    for number in range(len(places)):
-        (x, y), ahead = places[number], 0.12 * speeds[number]
-        colour = _EVADER if number == EVADER else _PURSUER
-        shapes.append(stroke([(x, y), (x + ahead[0], y + ahead[1])], colour, 0.015))
-        shapes.append(disc(x, y, _SIZE, _SIZE, colour, _EDGE, 0.008))
-    wide, top = 2 * HALF_WIDTH * time_left, HALF_WIDTH + 0.055
-    shapes.append(stroke([(-HALF_WIDTH, top), (-HALF_WIDTH + wide, top)], _EVADER, 0.02))
-    firsts = zip(ids, (0, EVADER), strict=True)
-    return Scene(shapes, {}, {each: (float(places[at, 0]), float(places[at, 1]) + _SIZE) for each, at in firsts})
-
-
 def _keys() -> KeyMapSettings:
     """Return arrow keys for the four directions; two keys pressed together mean the direction between them."""
     arrows = {"ArrowRight": (1, 0), "ArrowLeft": (-1, 0), "ArrowUp": (0, 1), "ArrowDown": (0, -1)}
@@ -247,14 +207,8 @@ def _direction(x: int, y: int) -> int:
 ACTIONS = ActionSpec(discrete_branches=(len(DIRECTIONS),))
 """The choice is to stand still, or one of eight directions."""
 
-PARAMETERS: Mapping[str, str] = {
-    "pursuer_speed": f"top speed of the pursuers, {PURSUER_SPEED:g} m/s by default",
-    "evader_speed": f"top speed of the evader, {EVADER_SPEED:g} m/s by default",
-}
-"""Environment parameters, which are drawn for each game, with their descriptions."""
 
-
-class PursuitGroup:
+class PursuitGroup(BuiltinGame):
     """`num_envs` arenas, each with two pursuers and an evader.
 
     Args:
@@ -270,8 +224,10 @@ class PursuitGroup:
         ValueError: if an option is out of range.
     """
 
-    on_tick: Callable[[], None] | None = None
-    """Called after each tick of motion, so a video has more frames than the game has decisions."""
+    PARAMETERS: Mapping[str, str] = {
+        "pursuer_speed": f"top speed of the pursuers, {PURSUER_SPEED:g} m/s by default",
+        "evader_speed": f"top speed of the evader, {EVADER_SPEED:g} m/s by default",
+    }
 
     def __init__(
         self,
@@ -283,8 +239,9 @@ class PursuitGroup:
         evader_speed: float = EVADER_SPEED,
         catch_distance: float = CATCH_DISTANCE,
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(f"PursuitGroup: num_envs is {num_envs}; it must be at least 1")
+        self.pursuer_id, self.evader_id = f"{pursuer}?team={PURSUER_TEAM}", f"{evader}?team={EVADER_TEAM}"
+        observation = ObservationSpec("arena", (OBSERVATION_SIZE,))
+        super().__init__(num_envs, (self.pursuer_id, self.evader_id), observation, ACTIONS)
         if pursuer == evader:
             raise ValueError(
                 f"PursuitGroup: pursuer and evader are both {pursuer!r}; the two sides have different observations"
@@ -295,19 +252,8 @@ class PursuitGroup:
                 f"PursuitGroup: time_limit_s is {time_limit_s}, shorter than one decision "
                 f"({TICK_S * TICKS_PER_DECISION} s); raise it"
             )
-        self.num_envs = num_envs
-        self.pursuer_id = f"{pursuer}?team={PURSUER_TEAM}"
-        self.evader_id = f"{evader}?team={EVADER_TEAM}"
-        observations = (ObservationSpec("arena", (OBSERVATION_SIZE,)),)
-        self.behavior_specs: Mapping[str, BehaviorSpec] = {
-            behavior_id: BehaviorSpec(behavior_id, observations, ACTIONS)
-            for behavior_id in (self.pursuer_id, self.evader_id)
-        }
         self.arenas = Arenas.empty(num_envs)
         self._decisions = np.zeros(num_envs, np.int32)
-        self._episodes = np.zeros(num_envs, np.int64)
-        self._env_ids = np.arange(num_envs, dtype=np.int32)
-        self._random = np.random.default_rng()
         if not 0 < evader_speed <= FASTEST:
             raise ValueError(
                 f"PursuitGroup: evader_speed is {evader_speed}; it must be above 0 and at most {FASTEST:g} m/s, or the "
@@ -321,16 +267,6 @@ class PursuitGroup:
         self._top_speeds: Floats = np.tile(SPEEDS[:, None], (num_envs, 1, 1))
         self._top_speeds[:, EVADER] = evader_speed
         """[C, 3, 1] the agents' top speeds in the running games."""
-        self._parameters: EpisodeParameters | None = None
-
-    def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Draw these parameters at the start of each game.
-
-        Raises:
-            StageError: if a parameter is not among `PARAMETERS`.
-        """
-        check_parameter_names(parameters, PARAMETERS, "Pursuit")
-        self._parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Start a new game in every arena; without a seed, the random generator continues from its current state."""
@@ -365,17 +301,31 @@ class PursuitGroup:
 
     @property
     def display(self) -> Display:
-        """The fixed parts of an arena on a field_scene."""
-        return field_display(self.pursuer_id, self.evader_id)
+        """The fixed parts of an arena on a screen."""
+        inner, outer = HALF_WIDTH + 0.03, HALF_WIDTH + _MARGIN
+        corners = [(-inner, -inner), (inner, -inner), (inner, inner), (-inner, inner)]
+        return Display(
+            TICK_S,
+            (-outer, -outer, 2 * outer, 2 * outer),
+            ("#dcd6ca", "#dcd6ca"),
+            [area(corners, _FLOOR), stroke([*corners, corners[0]], _EDGE, 0.02)],
+            {self.pursuer_id: "pursuers, red", self.evader_id: "evader, green"},
+            dict.fromkeys(self.behavior_ids, _keys()),
+            "the evader wins when the bar is empty",
+        )
 
     def scene(self, env_id: int = 0) -> Scene:
         """Return one arena's current appearance, as shapes."""
-        places, speeds = self.arenas.places[env_id], self.arenas.speeds[env_id]
-        left = float(self._time_left(self._env_ids)[env_id])
-        return field_scene((self.pursuer_id, self.evader_id), places, speeds, left, self._catch_distance)
-
-    def close(self) -> None:
-        """Do nothing, because there are no resources to release."""
+        places, speeds, reach = self.arenas.places[env_id], self.arenas.speeds[env_id], self._catch_distance
+        shapes = [disc(float(x), float(y), reach, reach, "#d1495b2e") for x, y in places[:PURSUERS]]
+        for number, ((x, y), speed) in enumerate(zip(places, speeds, strict=True)):
+            ahead, colour = 0.12 * speed, _EVADER if number == EVADER else _PURSUER
+            shapes.append(stroke([(x, y), (x + ahead[0], y + ahead[1])], colour, 0.015))
+            shapes.append(disc(x, y, _SIZE, _SIZE, colour, _EDGE, 0.008))
+        wide, top = 2 * HALF_WIDTH * float(self._time_left(self._env_ids)[env_id]), HALF_WIDTH + 0.055
+        shapes.append(stroke([(-HALF_WIDTH, top), (-HALF_WIDTH + wide, top)], _EVADER, 0.02))
+        firsts = zip(self.behavior_ids, (0, EVADER), strict=True)
+        return Scene(shapes, {}, {key: (float(places[at, 0]), float(places[at, 1]) + _SIZE) for key, at in firsts})
 
     def _begin_games(self, arenas: NDArray[np.int32]) -> None:
         self.arenas.place(arenas, self._random)
@@ -491,11 +441,11 @@ class ScriptedEvader:
         way = _REFUGES - seen.own[:, None, :2]
         ahead = np.full(way.shape[:2], np.inf, np.float32)
         for share in _ON_THE_WAY:
-            there = share * way
-            mine = _size(there) / EVADER_SPEED
+            waypoint = share * way
+            own_time = _size(waypoint) / EVADER_SPEED
             for pursuer in (seen.first, seen.second):
-                theirs = (_size(there - pursuer[:, None, :2]) - CATCH_DISTANCE) / PURSUER_SPEED
-                np.minimum(ahead, theirs - mine, out=ahead)
+                pursuers_time = (_size(waypoint - pursuer[:, None, :2]) - CATCH_DISTANCE) / PURSUER_SPEED
+                np.minimum(ahead, pursuers_time - own_time, out=ahead)
         return _towards(way[np.arange(len(way)), ahead.argmax(axis=1)])
 
     __call__ = act

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch
-from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.games.group import BuiltinGame
 
 STAKES = (1.0, 2.0, 3.0)
 
@@ -31,7 +32,7 @@ def equilibrium(stakes: Sequence[float] = STAKES) -> NDArray[np.float64]:
     return np.array([scissors, rock, paper]) / sum(stakes)
 
 
-class RockPaperScissorsGroup:
+class RockPaperScissorsGroup(BuiltinGame):
     """`num_envs` pairs of rock, paper, scissors players.
 
     Args:
@@ -44,18 +45,11 @@ class RockPaperScissorsGroup:
     """
 
     def __init__(self, num_envs: int, *, behavior: str = "RockPaperScissors", stakes: Sequence[float] = STAKES) -> None:
-        if num_envs < 1:
-            raise ValueError(f"RockPaperScissorsGroup: num_envs is {num_envs}; it must be at least 1")
+        ids = f"{behavior}?team=0", f"{behavior}?team=1"
+        super().__init__(num_envs, ids, ObservationSpec("nothing", (1,)), ActionSpec(discrete_branches=(3,)))
         if len(stakes) != 3 or min(stakes) <= 0:
             raise ValueError(f"RockPaperScissorsGroup: stakes is {stakes}; expected three numbers above 0")
-        self.num_envs = num_envs
-        self.behavior_ids = tuple(f"{behavior}?team={team}" for team in (0, 1))
-        seen, chosen = (ObservationSpec("nothing", (1,)),), ActionSpec(discrete_branches=(3,))
-        self.behavior_specs: Mapping[str, BehaviorSpec] = {
-            behavior_id: BehaviorSpec(behavior_id, seen, chosen) for behavior_id in self.behavior_ids
-        }
         self._payoffs = payoffs(stakes)
-        self._pairs = np.arange(num_envs, dtype=np.int32)
         self._played = 0
 
     def reset(self, seed: int | None = None) -> StepResult:
@@ -70,16 +64,13 @@ class RockPaperScissorsGroup:
         self._played += 1
         return self._result(np.stack([won, -won]))
 
-    def close(self) -> None:
-        """Do nothing, because there are no resources to release."""
-
     def _result(self, rewards: NDArray[np.float32]) -> StepResult:
         """Return the rows of both teams.
 
         The final rows of all games [2, n], if any were played, come first, and the new games' first rows follow.
         """
         n, ended = self.num_envs, rewards.shape[1]
-        rows = np.concatenate([self._pairs[:ended], self._pairs])
+        rows = np.concatenate([self._env_ids[:ended], self._env_ids])
         episodes = np.repeat(np.array([self._played - 1, self._played]), (ended, n))
         steps = {
             behavior_id: AgentSteps(
@@ -96,4 +87,4 @@ class RockPaperScissorsGroup:
         }
         if not ended:
             return StepResult(steps)
-        return StepResult(steps, GameResults(self._pairs, ((1 + np.sign(rewards.T)) / 2).astype(np.float32)))
+        return StepResult(steps, GameResults(self._env_ids, ((1 + np.sign(rewards.T)) / 2).astype(np.float32)))

@@ -28,7 +28,7 @@ Axis letters: C courts; the players' arrays have a team axis of size 2 before it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import cos, hypot, pi, sin
 from typing import TYPE_CHECKING, Final
@@ -37,9 +37,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array, Floats
-from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environments.parameters import EpisodeParameters, check_parameter_names
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.games.group import BuiltinGame
 from headrace.stages.games.scene import Display, Scene, Shape, area, choices, disc, stroke
 
 if TYPE_CHECKING:
@@ -277,66 +278,6 @@ LIVELY_COLOURS: Final = (*_TEAMS[0][:2], *_TEAMS[1][:2], _BALL, _SEAM, _WHITE, _
 _BACK, _STAY, _FORWARD = 0, 1, 2
 
 
-def display(behavior_ids: tuple[str, str], points_to_win: int) -> Display:
-    """Return the fixed parts of the display. The player on the right walks forward to the left."""
-    moves = ((_BACK, _FORWARD), (_FORWARD, _BACK))
-    keys = {
-        behavior_id: choices(
-            (_STAY, 0),
-            ArrowLeft=(0, left),
-            ArrowRight=(0, right),
-            ArrowUp=(1, 1),
-            a=(0, left),
-            d=(0, right),
-            w=(1, 1),
-            Space=(1, 1),
-        )
-        for behavior_id, (left, right) in zip(behavior_ids, moves, strict=True)
-    }
-    return Display(
-        TICK_S,
-        (-HALF_WIDTH, -_GROUND, 2 * HALF_WIDTH, CEILING + _GROUND),
-        ("#62b0e8", "#eef0e6"),
-        _backdrop(),
-        dict(zip(behavior_ids, _NAMES, strict=True)),
-        keys,
-        f"first to {points_to_win} wins",
-    )
-
-
-def scene(courts: Courts, score: NDArray[np.int32], behavior_ids: tuple[str, str], env_id: int) -> Scene:
-    """Return a court's current appearance."""
-    ball_x, ball_y = (float(courts.ball[row, env_id]) for row in (X, Y))
-    stands = [(float(courts.players[X, team, env_id]) * (1 - 2 * team), team) for team in (0, 1)]
-    shapes = [_shadow(ball_x, ball_y - BALL_RADIUS, BALL_RADIUS)]
-    shapes += [_shadow(x, float(courts.players[Y, team, env_id]) - PLAYER_RADIUS, PLAYER_RADIUS) for x, team in stands]
-    for x, team in stands:
-        y, vy = (float(courts.players[row, team, env_id]) for row in (Y, VY))
-        shapes += _player(x, y, vy, team, (ball_x, ball_y))
-    shapes += _ball(ball_x, ball_y)
-    points = {behavior_id: int(score[team, env_id]) for team, behavior_id in enumerate(behavior_ids)}
-    heads = {behavior_ids[team]: (x, float(courts.players[Y, team, env_id]) + PLAYER_RADIUS) for x, team in stands}
-    return Scene(shapes, points, heads)
-
-
-def lamps(score: NDArray[np.int32], points_to_win: int) -> list[Shape]:
-    """Return a court's points [2] as rows of lamps in the upper corners, which light up from the wall inwards."""
-    gap = min(0.22, 2.4 / points_to_win)
-    return [
-        disc(
-            (2 * team - 1) * (HALF_WIDTH - 0.2 - gap * lamp),
-            CEILING - 0.18,
-            gap * 0.36,
-            gap * 0.36,
-            fill if lamp < score[team] else _WHITE,
-            line,
-            0.02,
-        )
-        for team, (fill, line, _) in enumerate(_TEAMS)
-        for lamp in range(points_to_win)
-    ]
-
-
 def _backdrop() -> list[Shape]:
     edges = (-HALF_WIDTH, HALF_WIDTH)
     post = [(-NET_RADIUS, 0.0), (-NET_RADIUS, NET_HEIGHT), (NET_RADIUS, NET_HEIGHT), (NET_RADIUS, 0.0)]
@@ -400,17 +341,11 @@ def _ball(x: float, y: float) -> list[Shape]:
 ACTIONS = ActionSpec(discrete_branches=(3, 2))
 """Branch 0 is back, stay or forward (towards the net); branch 1 is stay down or jump."""
 
-PARAMETERS: Mapping[str, str] = {
-    "ball_gravity": f"acceleration of the falling ball, {BALL_GRAVITY:g} m/s² by default",
-    "serve_speed": f"maximum horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s by default",
-}
-"""Environment parameters, which are drawn for each match, with their descriptions."""
-
 _MOVES = np.array([-1, 0, 1], dtype=np.float32)
 _JUMPS = np.array([False, True])
 
 
-class VolleyGroup:
+class VolleyGroup(BuiltinGame):
     """`num_envs` courts of one-against-one volleyball, stepped together.
 
     Args:
@@ -424,6 +359,11 @@ class VolleyGroup:
         ValueError: if an option is out of range.
     """
 
+    PARAMETERS: Mapping[str, str] = {
+        "ball_gravity": f"acceleration of the falling ball, {BALL_GRAVITY:g} m/s² by default",
+        "serve_speed": f"maximum horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s by default",
+    }
+
     def __init__(
         self,
         num_envs: int,
@@ -433,8 +373,9 @@ class VolleyGroup:
         frame_skip: int = 6,
         behavior: str = "Volley",
     ) -> None:
-        options = {"num_envs": num_envs, "points_to_win": points_to_win, "frame_skip": frame_skip}
-        for name, value in options.items():
+        ids = f"{behavior}?team=0", f"{behavior}?team=1"
+        super().__init__(num_envs, ids, ObservationSpec("court", (OBSERVATION_SIZE,)), ACTIONS)
+        for name, value in (("points_to_win", points_to_win), ("frame_skip", frame_skip)):
             if value < 1:
                 raise ValueError(f"VolleyGroup: {name} is {value}; it must be at least 1")
         self.match_decisions = int(time_limit_s / (TICK_S * frame_skip))
@@ -443,41 +384,21 @@ class VolleyGroup:
                 f"VolleyGroup: time_limit_s is {time_limit_s}, shorter than one "
                 f"decision ({TICK_S * frame_skip} s); raise it or lower frame_skip"
             )
-        self.num_envs = num_envs
         self.points_to_win = points_to_win
         self.frame_skip = frame_skip
-        self.on_tick: Callable[[], None] | None = None
-        """Called after each physics tick and after each point.
-
-        Videos therefore have more frames than the game has decisions.
-        """
-        self.behavior_ids = (f"{behavior}?team=0", f"{behavior}?team=1")
-        observations = (ObservationSpec("court", (OBSERVATION_SIZE,)),)
-        self.behavior_specs: Mapping[str, BehaviorSpec] = {
-            behavior_id: BehaviorSpec(behavior_id, observations, ACTIONS) for behavior_id in self.behavior_ids
-        }
         self.courts = Courts.empty(num_envs)
         self.score = np.zeros((2, num_envs), dtype=np.int32)
         """[2, C] each team's points in the running match."""
         self._decisions = np.zeros(num_envs, dtype=np.int32)
-        self._episodes = np.zeros(num_envs, dtype=np.int64)
-        self._env_ids = np.arange(num_envs, dtype=np.int32)
-        self._random = np.random.default_rng()
         self._images: SceneImages | None = None
-        self._parameters: EpisodeParameters | None = None
         self._ball_gravity: Floats | float = BALL_GRAVITY
         """Gravity of the ball in m/s²: one value for all running matches, or [C]."""
         self._serve_speed: Floats | None = None
         """[C] maximum serve speed in the running matches; None for the default."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Draw these parameters at the start of each match.
-
-        Raises:
-            StageError: if a parameter is not among `PARAMETERS`.
-        """
-        check_parameter_names(parameters, PARAMETERS, "Volley")
-        self._parameters = parameters
+        """Draw these parameters at the start of each match; see `BuiltinGame`."""
+        super().set_parameters(parameters)
         if "ball_gravity" in parameters.values:
             self._ball_gravity = np.zeros(self.num_envs, np.float32)
         if "serve_speed" in parameters.values:
@@ -531,20 +452,65 @@ class VolleyGroup:
         return self._images.image(self.shapes_with_score(env_id))
 
     def shapes_with_score(self, env_id: int) -> list[Shape]:
-        """Return one court's current appearance, with the score as lamps."""
-        return [*self.scene(env_id).shapes, *lamps(self.score[:, env_id], self.points_to_win)]
+        """Return one court's current appearance, with the score as rows of lamps, which light up from the walls."""
+        gap = min(0.22, 2.4 / self.points_to_win)
+        lamps = [
+            disc(
+                (2 * team - 1) * (HALF_WIDTH - 0.2 - gap * lamp),
+                CEILING - 0.18,
+                gap * 0.36,
+                gap * 0.36,
+                fill if lamp < self.score[team, env_id] else _WHITE,
+                line,
+                0.02,
+            )
+            for team, (fill, line, _) in enumerate(_TEAMS)
+            for lamp in range(self.points_to_win)
+        ]
+        return [*self.scene(env_id).shapes, *lamps]
 
     @property
     def display(self) -> Display:
-        """The fixed parts of a court on a screen."""
-        return display(self.behavior_ids, self.points_to_win)
+        """The fixed parts of a court on a screen. The player on the right walks forward to the left."""
+        moves = ((_BACK, _FORWARD), (_FORWARD, _BACK))
+        keys = {
+            behavior_id: choices(
+                (_STAY, 0),
+                ArrowLeft=(0, left),
+                ArrowRight=(0, right),
+                ArrowUp=(1, 1),
+                a=(0, left),
+                d=(0, right),
+                w=(1, 1),
+                Space=(1, 1),
+            )
+            for behavior_id, (left, right) in zip(self.behavior_ids, moves, strict=True)
+        }
+        return Display(
+            TICK_S,
+            (-HALF_WIDTH, -_GROUND, 2 * HALF_WIDTH, CEILING + _GROUND),
+            ("#62b0e8", "#eef0e6"),
+            _backdrop(),
+            dict(zip(self.behavior_ids, _NAMES, strict=True)),
+            keys,
+            f"first to {self.points_to_win} wins",
+        )
 
     def scene(self, env_id: int = 0) -> Scene:
         """Return one court's current appearance, as shapes."""
-        return scene(self.courts, self.score, self.behavior_ids, env_id)
-
-    def close(self) -> None:
-        """Do nothing, because there are no resources to release."""
+        ball_x, ball_y = (float(self.courts.ball[row, env_id]) for row in (X, Y))
+        players = []
+        for team, forward in enumerate((1, -1)):  # each x is in the player's own frame
+            x, y, vy = (float(self.courts.players[row, team, env_id]) for row in (X, Y, VY))
+            players.append((x * forward, y, vy))
+        shapes = [_shadow(ball_x, ball_y - BALL_RADIUS, BALL_RADIUS)]
+        shapes += [_shadow(x, y - PLAYER_RADIUS, PLAYER_RADIUS) for x, y, _ in players]
+        for team, (x, y, vy) in enumerate(players):
+            shapes += _player(x, y, vy, team, (ball_x, ball_y))
+        shapes += _ball(ball_x, ball_y)
+        points = {behavior_id: int(self.score[team, env_id]) for team, behavior_id in enumerate(self.behavior_ids)}
+        heads = {key: (x, y + PLAYER_RADIUS) for key, (x, y, _) in zip(self.behavior_ids, players, strict=True)}
+        return Scene(shapes, points, heads)
 
     def _play(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.int8]:
         """Advance the courts; return [C] the side where the ball first touched the ground, encoded as in `advance`."""

@@ -25,7 +25,7 @@ def test_an_environment_that_raises_is_restarted(tmp_path, caplog):
 
 def test_invalid_environment_options_are_named(tmp_path):
     plain = changed(troubled(), {**INLINE, "environment__options": {"colour": "red"}})
-    with pytest.raises(RunFailed, match=r"environment\.options are not valid for.*colour"):
+    with pytest.raises(RunFailed, match=r"environment\.options: .* does not accept .*colour"):
         run_here(plain, tmp_path, "run")
 
 

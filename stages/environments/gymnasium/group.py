@@ -16,9 +16,9 @@ autoreset modes of vector environments produce the same rows (https://farama.org
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
@@ -29,21 +29,21 @@ from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.checks import (
-    FlagsColumn,
     described,
+    flags_column,
     observation_problem,
     raise_broken,
     rewards_column,
     stack,
 )
 from headrace.stages.environments.episode_infos import EpisodeInfos
-from headrace.stages.environments.gymnasium.singles import Envs, ParameterisedEnv, SingleEnvs, keep_masks
+from headrace.stages.environments.gymnasium.singles import Envs, ParameterisedEnv, SingleEnvs
 from headrace.stages.environments.parameters import EpisodeParameters, Floats
 from headrace.stages.environments.protocol import AgentSteps, StepResult
 from headrace.stages.environments.rendering import picture_of
 from headrace.stages.environments.spaces.columns import SpaceColumns
 from headrace.stages.environments.spaces.masks import MASK, Masks
-from headrace.stages.environments.spaces.observations import take_rows
+from headrace.stages.environments.spaces.observations import check_names, take_rows
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
 log = logging.getLogger(__name__)
@@ -52,23 +52,17 @@ _NOTHING = np.empty(0, np.bool_)
 
 
 class VectorTick(NamedTuple):
-    """The checked result of one step of all instances; its arrays are copies."""
+    """The checked result of one step or reset of all instances; its arrays are copies."""
 
     observations: tuple[Array, ...]
     rewards: NDArray[np.float32]
+    """[n] all zeros after a reset."""
     terminated: NDArray[np.bool_]
+    """[n]; empty after a reset, as is `truncated`."""
     truncated: NDArray[np.bool_]
     infos: Mapping[str, Any]
     mask: Any
     """The action masks in the observations. None if the observations contain no masks."""
-
-
-class VectorReset(NamedTuple):
-    """The checked result of a reset, with fields as in `VectorTick`."""
-
-    observations: tuple[Array, ...]
-    infos: Mapping[str, Any]
-    mask: Any
 
 
 class GymnasiumGroup:
@@ -107,14 +101,11 @@ class GymnasiumGroup:
         self._behavior = behavior
         self._name = name
         self._closed = False
-        if not isinstance(envs, SingleEnvs) and isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-            keep_masks(envs.unwrapped)
-        self._terminated, self._truncated = FlagsColumn("terminated"), FlagsColumn("truncated")
         try:
             self._mode = _autoreset_mode(envs, name)
             spaces = envs.single_observation_space, envs.single_action_space
             self._spaces = SpaceColumns(*spaces, name, observations, exact, clips)
-            self._shapes = [(self.num_envs, *part.spec.shape) for part in self._spaces.parts]
+            check_names(observations or {}, self._spaces.parts, name)
             self._actions = self._spaces.actions(self.num_envs)
         except StageError:
             self.close()
@@ -177,7 +168,7 @@ class GymnasiumGroup:
         # (docs/decisions/050).
         self._episode_ids = self._episode_ids + 1 if seed is None else np.zeros(self.num_envs, np.int64)
         self._restarting = None
-        return self._all_decide(first, np.zeros(self.num_envs, np.float32))
+        return self._all_decide(first)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Advance all instances by one tick.
@@ -194,7 +185,7 @@ class GymnasiumGroup:
             tick.rewards[restarting] = 0.0
         if np.count_nonzero(tick.terminated) or np.count_nonzero(tick.truncated):
             return self._some_end(tick)
-        return self._all_decide(tick, tick.rewards)
+        return self._all_decide(tick)
 
     @property
     def single(self) -> Any:
@@ -227,7 +218,7 @@ class GymnasiumGroup:
         except Exception as error:
             raise_broken(error, self._name, "close")
 
-    def _all_decide(self, seen: VectorTick | VectorReset, rewards: NDArray[np.float32]) -> StepResult:
+    def _all_decide(self, tick: VectorTick) -> StepResult:
         """Return the rows of a tick without endings. In this common case, the same id arrays are reused."""
         return StepResult(
             {
@@ -235,12 +226,12 @@ class GymnasiumGroup:
                     self._agent_ids,
                     self._env_ids,
                     self._episode_ids,
-                    seen.observations,
-                    rewards,
+                    tick.observations,
+                    tick.rewards,
                     0,
                     _NOTHING,
                     _NOTHING,
-                    self._masks(seen, None),
+                    self._masks(tick, None),
                 )
             }
         )
@@ -330,7 +321,7 @@ class GymnasiumGroup:
 
     # The calls to the environments, and the checks of what they return.
 
-    def _reset(self, which: NDArray[np.bool_] | None, seed: int | None = None) -> VectorReset:
+    def _reset(self, which: NDArray[np.bool_] | None, seed: int | None = None) -> VectorTick:
         """Reset the instances in `which` [n] (None for all), with their parameters.
 
         Raises:
@@ -340,8 +331,16 @@ class GymnasiumGroup:
         if self._parameters is not None:
             instances = np.arange(self.num_envs) if which is None else np.flatnonzero(which)
             options |= self._draw(self._parameters, instances)
-        raw, infos = self._call("reset", 2, lambda: self._envs.reset(seed=seed, options=options or None))
-        return VectorReset(self._extract("reset", raw), infos, self._mask(raw))
+        try:
+            result: Any = self._envs.reset(seed=seed, options=options or None)
+        except Exception as error:
+            raise_broken(error, self._name, "reset")
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[-1], Mapping):
+            self._refuse("reset", 2, result)
+        raw, infos = result
+        mask = raw[MASK] if self._spaces.mask_observed else None
+        rewards = np.zeros(self.num_envs, np.float32)
+        return VectorTick(self._extract("reset", raw), rewards, _NOTHING, _NOTHING, infos, mask)
 
     def _step(self, actions: ActionBatch) -> VectorTick:
         """Step all instances.
@@ -349,20 +348,21 @@ class GymnasiumGroup:
         Raises:
             BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
         """
-        if len(actions.continuous) != self.num_envs or len(actions.discrete) != self.num_envs:
-            raise StageError(
-                f"{self._name}: got {len(actions.continuous)} continuous and {len(actions.discrete)} "
-                f"discrete actions for {self.num_envs} instances"
-            )
         env_actions = self._actions.to_environment(actions)
-        raw, rewards, terminated, truncated, infos = self._call("step", 5, lambda: self._envs.step(env_actions))
+        try:
+            result: Any = self._envs.step(env_actions)
+        except Exception as error:
+            raise_broken(error, self._name, "step")
+        if not isinstance(result, tuple) or len(result) != 5 or not isinstance(result[-1], Mapping):
+            self._refuse("step", 5, result)
+        raw, rewards, terminated, truncated, infos = result
         return VectorTick(
             self._extract("step", raw),
             rewards_column(rewards, self.num_envs, self._instance),
-            self._terminated(terminated, self.num_envs, self._instance),
-            self._truncated(truncated, self.num_envs, self._instance),
+            flags_column(terminated, "terminated", self.num_envs, self._instance),
+            flags_column(truncated, "truncated", self.num_envs, self._instance),
             infos,
-            self._mask(raw),
+            raw[MASK] if self._spaces.mask_observed else None,
         )
 
     def _final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
@@ -382,28 +382,19 @@ class GymnasiumGroup:
         batch = stack(space, chosen, "step()", lambda row: self._instance(None if row is None else int(ended[row])))
         return self._extract("step", batch, ended)
 
-    def _masks(self, seen: VectorTick | VectorReset, which: Masks | None) -> Masks | None:
+    def _masks(self, tick: VectorTick, which: Masks | None) -> Masks | None:
         """Return masks [n, choices]. `which` [n] marks the instances that need an allowed choice; None means all.
 
         Raises:
             BrokenEnvironmentError: if a mask is invalid.
             StageError: if a mask appears although the spec has no masks.
         """
-        told, masks = seen.infos.get(MASK), self._spaces.masks
-        if told is None and not masks.masked:
+        informed, masks = tick.infos.get(MASK), self._spaces.masks
+        if informed is None and not masks.masked:
             return None
-        return masks.read(self.num_envs, seen.mask, told, self._instance, seen.infos.get(f"_{MASK}"), which)
+        return masks.read(self.num_envs, tick.mask, informed, self._instance, tick.infos.get(f"_{MASK}"), which)
 
-    def _mask(self, raw: Any) -> Any:
-        return raw[MASK] if self._spaces.mask_observed else None
-
-    def _call(self, call: str, values: int, method: Callable[[], Any]) -> Any:
-        try:
-            result = method()
-        except Exception as error:
-            raise_broken(error, self._name, call)
-        if isinstance(result, tuple) and len(result) == values and isinstance(result[-1], Mapping):
-            return result
+    def _refuse(self, call: str, values: int, result: Any) -> NoReturn:
         raise BrokenEnvironmentError(
             f"{self._name}: its {call}() returned {described(result)}; expected {values}, with a dict of infos last, "
             "as from a gymnasium.vector.VectorEnv"
@@ -416,11 +407,14 @@ class GymnasiumGroup:
             return self._instance(row if row is None or instances is None else int(instances[row]))
 
         error: Exception | None = None
+        columns: list[Array] = []
         try:
-            columns = self._spaces.extract(raw, who)
-            shapes = self._shapes if instances is None else [(count, *shape[1:]) for shape in self._shapes]
-            if [each.shape for each in columns] == shapes:
-                return columns
+            for part in self._spaces.parts:  # a comprehension would be one more call in every step
+                columns.append(part.extract(raw, who))
+                if columns[-1].shape != (count, *part.spec.shape):
+                    break
+            else:
+                return tuple(columns)
         except (LookupError, TypeError, ValueError) as raised:
             error = raised
         space = batch_space(self._envs.single_observation_space, count)

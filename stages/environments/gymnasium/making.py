@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.config import RunConfig
+from headrace.config import EnvironmentSettings, RunConfig
 from headrace.queues.messages import Array
 from headrace.stages.environments import factory
 from headrace.stages.environments.factory import EnvironmentRequest, environment_name, words_of
@@ -63,17 +63,15 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
             return chain
         return lambda env: TimeLimit(env if chain is None else chain(env), limit)
 
-    settings = request.settings
+    settings, name = request.settings, environment_name(request.settings)
     # A vectorised implementation has no single environments whose episodes could be limited one by one.
     singles = settings.options.get("vectorization_mode") != "vector_entry_point"
     if settings.id is not None:
-        name = _name(settings.id)
-        _import_registrar(settings.id, request.folder)
+        _import_registrar(settings, request.folder)
         singly = bool(request.config.environment_parameters)
         wrapped = wrap(settings.max_episode_steps if singles else None)
         envs = make_vector(settings.id, settings.num_envs, settings.options, name, wrapped, singly)
     else:
-        name = factory.factory_name(settings.factory or "")
         env, make = factory.call_factory(request, name)
         if isinstance(env, EnvironmentGroup):
             return factory.check_own_group(env, settings, name)
@@ -113,19 +111,15 @@ def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
     """Yield functions that import the factory, the wrappers, and the module before the colon in an id."""
     yield from factory.named_in_section(config)
     if config.environment is not None and config.environment.id is not None:
-        yield partial(_import_registrar, config.environment.id, config.source_folder)
+        yield partial(_import_registrar, config.environment, config.source_folder)
 
 
-def _import_registrar(env_id: str, folder: Path | None) -> None:
+def _import_registrar(settings: EnvironmentSettings, folder: Path | None) -> None:
     """Import the module before the colon in an id; the module registers the environment."""
-    module, _, _ = env_id.rpartition(":")
+    module, _, _ = (settings.id or "").rpartition(":")
     if module:  # Gymnasium imports it too, but does not search the YAML's folder
         with blaming("environment", "id"):
-            import_module(module, folder, _name(env_id))
-
-
-def _name(env_id: str) -> str:
-    return f"Gymnasium environment {env_id!r}"
+            import_module(module, folder, environment_name(settings))
 
 
 _CHECKER = "Gymnasium's own checker (gymnasium.utils.env_checker)"

@@ -12,11 +12,10 @@ environment has returned, and how to convert environments that use the old packa
 from __future__ import annotations
 
 import copy
-import difflib
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
@@ -27,7 +26,6 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from headrace.stages.environments.checks import (
     addresses_of,
-    column,
     described,
     flag_problem,
     info_problem,
@@ -37,8 +35,7 @@ from headrace.stages.environments.checks import (
     space_problem,
     stack,
 )
-from headrace.stages.environments.factory import HUMAN, takes_any
-from headrace.stages.environments.resetting import accept_any_reset, taken_by
+from headrace.stages.environments.factory import HUMAN, make_all
 from headrace.stages.environments.spaces.masks import MASK, like_masks
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault, error_summary
 
@@ -47,10 +44,6 @@ Wrap = Callable[[AnyEnv], AnyEnv]
 """Function that wraps a single environment in all wrappers."""
 
 log = logging.getLogger(__name__)
-
-_PACKAGES = {"ALE": ("ale_py", "ale-py")}
-"""Per namespace, such as `ALE` in `ALE/Pong-v5`: the module that registers its ids when imported, and the module's
-distribution."""
 
 
 def make_vector(
@@ -77,25 +70,27 @@ def make_vector(
             `vectorization_mode`.
         BrokenEnvironmentError: if the environment fails while it is made.
     """
-    _register(env_id, name)
+    if env_id.startswith("ALE/") and env_id not in gymnasium.registry:
+        try:
+            importlib.import_module("ale_py")  # registers the ids
+        except ImportError as error:
+            raise StageError(
+                f"{name} belongs to the package ale-py, which can't be imported ({error}); install it with: python -m "
+                "pip install ale-py"
+            ) from error
     try:
         return _make(env_id, num_envs, dict(options), wrap, singly, name)
     except StageError:
         raise
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        raise StageError(
-            f"{name}: {error} {_who_registers(env_id)}{advice_for_id(env_id)}",
-            key=("environment", "id"),
-        ) from error
-    except TypeError as error:
-        raise BrokenEnvironmentError(
-            f"{name}: creating {num_envs} instances with options {dict(options)} raised {describe_fault(error)}; fix "
-            "environment.options, which are passed as keyword arguments",
-            key=("environment", "options") if options else (),
-        ) from error
+        unprefixed = ":" not in env_id and not isinstance(error, gymnasium.error.DeprecatedEnv)
+        hint = f" For your own environment, name its module: my_module:{env_id}" if unprefixed else ""
+        old = f"; {OLD_GYM}" if "gym" in sys.modules else ""
+        raise StageError(f"{name}: {error}{hint}{old}", key=("environment", "id")) from error
     except Exception as error:
         raise BrokenEnvironmentError(
-            f"{name}: creating {num_envs} instances with options {dict(options)} raised {describe_fault(error)}"
+            f"{name}: creating {num_envs} instances with options {dict(options)} raised {describe_fault(error)}",
+            key=("environment", "options") if options and isinstance(error, TypeError) else (),
         ) from error
 
 
@@ -112,9 +107,8 @@ def vectorise(
         wrap: wraps each single environment.
 
     Raises:
-        StageError: if a vector environment has the wrong size or would need wrapping, or `make` returns the same object
-            again.
-        BrokenEnvironmentError: if `make` raises.
+        StageError: if a vector environment has the wrong size or would need wrapping.
+        StageError, BrokenEnvironmentError: in the same cases as `make_all`.
     """
     if isinstance(env, VectorEnv):
         if wrap is not None:
@@ -128,49 +122,9 @@ def vectorise(
         env.close()
         raise StageError(
             f"{name} returned a vector environment of {env.num_envs} instances, but {num_envs} are needed; add an "
-            f"argument num_envs to it{f', or set environment.options.num_envs: {num_envs}' if takes_any(make) else ''}"
+            "argument num_envs to it, or set its number in environment.options"
         )
-    try:
-        singles = [env, *(make() for _ in range(num_envs - 1))]
-        if len({id(env) for env in singles}) < num_envs:
-            raise StageError(f"{name} returned the same environment twice; it must make a new one on each call")
-        return _wrapped(singles, wrap, name)
-    except StageError:
-        raise
-    except Exception as error:
-        raise BrokenEnvironmentError(f"{name}: creating {num_envs} instances raised {describe_fault(error)}") from error
-
-
-def _who_registers(env_id: str) -> str:
-    """Describe which ids the module before the colon registers, or how to name a module."""
-    module, _, registered = env_id.rpartition(":")
-    if not module:
-        return f"For an environment of your own, prefix the module that registers it: my_module:{registered}"
-    package = module.partition(".")[0]
-    points = {each: spec.entry_point for each, spec in gymnasium.registry.items()}
-    own = [
-        each
-        for each, point in points.items()
-        if str(point if isinstance(point, str) else getattr(point, "__module__", "")).partition(":")[0].split(".")[0]
-        == package
-    ]
-    ids = difflib.get_close_matches(registered, own, n=4, cutoff=0)
-    more = f" and {len(own) - len(ids)} more" if len(own) > len(ids) else ""
-    return f"The module {module} registers no {registered}" + (f"; it registers {', '.join(ids)}{more}" if ids else "")
-
-
-def _register(env_id: str, name: str) -> None:
-    """Import the package of an id's namespace, if the namespace is known and not registered yet."""
-    module, distribution = _PACKAGES.get(env_id.partition("/")[0], (None, None))
-    if module is None or env_id in gymnasium.registry:
-        return
-    try:
-        gymnasium.register_envs(importlib.import_module(module))
-    except ImportError as error:
-        raise StageError(
-            f"{name} belongs to the package {distribution}, which can't be imported ({error}); install it with: python "
-            f"-m pip install {distribution}"
-        ) from error
+    return SingleEnvs(make_all(env, make, num_envs, name), name, wrap)
 
 
 def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None, singly: bool, name: str) -> Envs:
@@ -178,12 +132,12 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
     if module:
         importlib.import_module(module)
     mode = options.pop("vectorization_mode", None)
-    own, lacks = False, ""
+    has_vectorised, lacks = False, ""
     if mode is None:
         spec = gymnasium.registry.get(registered)
-        own = spec is not None and spec.vector_entry_point is not None and not spec.additional_wrappers
+        has_vectorised = spec is not None and spec.vector_entry_point is not None and not spec.additional_wrappers
         lacks = "has no window" if options.get("render_mode") == HUMAN else ""
-        if own and not lacks and wrap is None and not singly:
+        if has_vectorised and not lacks and wrap is None and not singly:
             try:
                 return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
             except Exception as error:
@@ -193,8 +147,8 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
         mode = "sync"
     if mode == "sync":
         options = {"disable_env_checker": True, **options}  # `checks` has clearer messages
-        singles = _wrapped((gymnasium.make(env_id, **options) for _ in range(num_envs)), wrap, name)
-        if own and lacks:
+        singles = SingleEnvs((gymnasium.make(env_id, **options) for _ in range(num_envs)), name, wrap)
+        if has_vectorised and lacks:
             log.info("%s runs as single environments (sync): its vectorised implementation %s.", env_id, lacks)
         return singles
     if wrap is not None and mode == "vector_entry_point":
@@ -216,10 +170,6 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
     return envs
 
 
-def _wrapped(singles: Iterable[AnyEnv], wrap: Wrap | None, name: str) -> SingleEnvs:
-    return SingleEnvs([env if wrap is None else wrap(env) for env in singles], name)
-
-
 class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Passes the parameters of each episode to a single environment, as options of every `reset`.
 
@@ -237,50 +187,23 @@ class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(seed=seed, options={**(options or {}), **self._options()})
 
 
-OLD_STEP = "four values are Gym's old API: split `done` into terminated (the task ended) and truncated (time ran out)"
-
-
-def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
-    """Explain how to use shimmy to convert an environment of the old package `gym`, given as an id or an object.
-
-    Args:
-        env_id: the id in `gym`.
-        seeded: True if the environment's `reset` takes a seed, as it does since 0.26; None if that depends on the
-            version.
-    """
-    version = str(getattr(sys.modules.get("gym"), "__version__", "0.21"))
-    new = version.startswith("0.26") if seeded is None else seeded
-    converter = "GymV26Environment-v0" if new else "GymV21Environment-v0"
-    return (
-        f"the package shimmy converts environments of the old package gym. If gym has registered the environment, use "
-        f'environment: {{id: "shimmy:{converter}", options: {{env_id: "{env_id}"}}}}; otherwise import shimmy in a '
-        f'factory that returns gymnasium.make("{converter}", env=YourEnv())'
-    )
+_OLD_STEP = "four values are Gym's old API: split `done` into terminated (the task ended) and truncated (time ran out)"
+OLD_GYM = (
+    "the package shimmy converts environments of the old package gym: use environment: {id: "
+    '"shimmy:GymV21Environment-v0", options: {env_id: …}}, or GymV26Environment-v0 for gym 0.26; for an environment '
+    'that gym has not registered, import shimmy in a factory that returns gymnasium.make("GymV21Environment-v0", '
+    "env=YourEnv())"
+)
 
 
 def advice_for_class(env: Any) -> str:
     """Return advice for an object of the package `gym`, or one with the same methods; empty for other objects."""
     if isinstance(env, type):
         return ". It is a class; return an instance of the class"
-    if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
-        alike = all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space"))
-        return (
-            (". Derive its class from gymnasium.Env, with a reset that returns two values and a step that returns five")
-            if alike
-            else ""
-        )
-    env_id = getattr(getattr(env, "spec", None), "id", None) or "…"
-    reset = getattr(getattr(env, "unwrapped", env), "reset", None)
-    return f"; {conversion(env_id, callable(reset) and 'seed' in taken_by(reset))}"
-
-
-def advice_for_id(env_id: str) -> str:
-    """Return advice for an id that only the old package `gym` has registered. Empty for other ids or without `gym`."""
-    registry = getattr(sys.modules.get("gym.envs.registration"), "registry", None)
-    specs = getattr(registry, "env_specs", registry)  # a mapping since 0.26
-    if specs is None or env_id.rpartition(":")[2] not in specs:
-        return ""
-    return f"; {conversion(env_id)}"
+    if any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
+        return f"; {OLD_GYM}"
+    alike = all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space"))
+    return ". Derive its class from gymnasium.Env; step must return five values, and reset two" if alike else ""
 
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -289,12 +212,10 @@ _FALSE: Any = np.False_
 _MISSING = object()
 _RAISED: Any = object()
 """Stands for the result of a call that raised an error."""
-_OLD_RESULT = "expected 5, got 4"
-"""What Python says if a wrapper unpacks the result of an environment with Gym's old API."""
 
 
 def prepared(env: AnyEnv, name: str) -> AnyEnv:
-    """Return an environment with valid spaces, metadata, and resets that take a seed and options.
+    """Return an environment with valid spaces and metadata.
 
     Raises:
         StageError: if the environment has no spaces, or is a vector environment.
@@ -309,28 +230,20 @@ def prepared(env: AnyEnv, name: str) -> AnyEnv:
             raise StageError(f"{name}: {problem}")
     if env.metadata is None:
         env.metadata = {}
-    accept_any_reset([*layers(env)], name, gymnasium.Env.reset)
     return env
-
-
-def layers(env: Any) -> Iterator[Any]:
-    """Yield the environment and its wrappers, outermost first."""
-    while isinstance(env, gymnasium.Wrapper):
-        yield env
-        env = env.env
-    yield env
 
 
 class SingleEnvs:
     """Single environments, with `reset` and `step` like those of a `gymnasium.vector.SyncVectorEnv` in SAME_STEP mode.
 
-    Differences: rewards and flags are arrays of raw values, whose dtype the caller checks. The infos contain only masks
+    Differences: rewards and flags are sequences of raw values, which the caller checks. The infos contain only masks
     (a list), `final_obs` and `final_info` (an info or None for each instance), because other contents could break the
     batching. Final observations are copies, because many environments return the same array each time.
 
     Args:
         envs: the environments.
         name: the environment's name, used in messages.
+        wrap: wraps each environment.
 
     Attributes:
         envs: the environments.
@@ -340,8 +253,8 @@ class SingleEnvs:
         StageError: if an environment has no spaces, is a vector environment, or has other spaces than the first one.
     """
 
-    def __init__(self, envs: Sequence[AnyEnv], name: str) -> None:
-        self.envs: list[AnyEnv] = [prepared(env, name) for env in envs]
+    def __init__(self, envs: Iterable[AnyEnv], name: str, wrap: Wrap | None = None) -> None:
+        self.envs: list[AnyEnv] = [prepared(env if wrap is None else wrap(env), name) for env in envs]
         self.num_envs = len(self.envs)
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
@@ -363,24 +276,22 @@ class SingleEnvs:
         """The first environment's metadata."""
         return self.envs[0].metadata
 
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments; environment i is seeded with seed + i if `seed` is a number.
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments; environment i is seeded with seed + i, if there is a seed.
 
         Raises:
             BrokenEnvironmentError: if an environment raises or returns an invalid value; the message names the
                 instance.
         """
-        seeds = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
         observations, infos = [], dict[str, Any]()
-        for i, each in enumerate(seeds):
-            observation, info = self._begin(i, {"seed": each, "options": options})
+        for i in range(self.num_envs):
+            seeds = {"seed": None if seed is None else seed + i}
+            observation, info = self._begin(i, seeds | ({"options": options} if options else {}))
             observations.append(_apart(observation))
             if MASK in info:
                 add_mask(infos, info[MASK], i, self.num_envs)
-            infos.update(dict.fromkeys(hints_of_masks(layers(self.envs[i]), info)))
-        return self._batched(observations, "reset"), infos
+            infos.update(dict.fromkeys(hints_of_masks(self.envs[i], info)))
+        return stack(self.single_observation_space, observations, "reset()", self._label), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments, and reset those whose episodes end. Raises the same errors as `reset`."""
@@ -390,7 +301,7 @@ class SingleEnvs:
         flags: list[tuple[int, Any, Any]] = []  # only those other than False
         endings: list[tuple[int, Any, Any]] = []
         infos: dict[str, Any] = {}
-        own: list[Any] = []  # raw observations; keeping them alive keeps their addresses distinct
+        raw: list[Any] = []  # raw observations; keeping them alive keeps their addresses distinct
         shared, result = self._shared, _RAISED
         each_action = iter(actions) if isinstance(actions, np.ndarray) else iterate(self._action_space, actions)
         try:
@@ -407,7 +318,7 @@ class SingleEnvs:
                         endings.append((i, _apart(observation), _copied(info)))
                         observation, info = self._begin(i, {})
                 if shared is not False:
-                    own.append(observation)
+                    raw.append(observation)
                     observation = _apart(observation)
                 if (mask := info.get(MASK, _MISSING)) is not _MISSING:
                     add_mask(infos, mask, len(observations), self.num_envs)
@@ -415,26 +326,25 @@ class SingleEnvs:
         except Exception as error:
             self._fail(len(observations), "step", result, error)
         if shared is None:
-            places = addresses_of(tuple(own))
+            places = addresses_of(tuple(raw))
             self._shared = len({*places}) < len(places)
         if endings:
             infos["final_obs"], infos["final_info"] = np.empty((2, self.num_envs), object)
             for i, observation, info in endings:
                 infos["final_obs"][i], infos["final_info"][i] = observation, info
-        return self._batched(observations, "step"), column(rewards, "biuf"), *self._flag_columns(flags), infos
+        ends: Any = self._all_false
+        cuts: Any = self._all_false
+        if flags:
+            ends, cuts = ([False] * self.num_envs for _ in range(2))
+            for i, *both in flags:
+                ends[i], cuts[i] = both
+        batch = stack(self.single_observation_space, observations, "step()", self._label)
+        return batch, rewards, ends, cuts, infos
 
     def close(self) -> None:
         """Close all environments."""
         for env in self.envs:
             env.close()
-
-    def _flag_columns(self, flags: Sequence[tuple[int, Any, Any]]) -> tuple[Any, Any]:
-        if not flags:
-            return self._all_false, self._all_false
-        terminated, truncated = ([False] * self.num_envs for _ in range(2))
-        for i, *both in flags:
-            terminated[i], truncated[i] = both
-        return column(terminated, "b"), column(truncated, "b")
 
     def _begin(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
         result = _RAISED
@@ -445,19 +355,6 @@ class SingleEnvs:
             self._fail(i, "reset", result, error)
         return result
 
-    def _batched(self, observations: list[Any], call: str) -> Any:
-        try:
-            return stack(self.single_observation_space, observations, f"{call}()", self._label)
-        except BrokenEnvironmentError as error:
-            space = self.single_observation_space
-            for i, env in enumerate(self.envs):
-                if env.observation_space != space:
-                    raise BrokenEnvironmentError(
-                        f"{self._label(i)}: its observation_space was {space} at first, and is now "
-                        f"{env.observation_space}; set it only once, in __init__"
-                    ) from error
-            raise
-
     def _fail(self, i: int, call: str, result: Any, error: Exception) -> NoReturn:
         """Raise the error that describes a failed call, or a result that can't be used.
 
@@ -467,9 +364,9 @@ class SingleEnvs:
             result: the call's result; `_RAISED` if the call raised the error.
             error: the error from the call, or from using its result. Headrace's own errors are reraised unchanged.
         """
-        if result is _RAISED and _OLD_RESULT in str(error):
+        if result is _RAISED and "expected 5, got 4" in str(error):  # from a wrapper that unpacks the old API's result
             raise BrokenEnvironmentError(
-                f"{self._label(i)}: its {call}() raised {describe_fault(error)}; {OLD_STEP}; {conversion()}"
+                f"{self._label(i)}: its {call}() raised {describe_fault(error)}; {_OLD_STEP}; {OLD_GYM}"
             ) from error
         space, raised = self.single_observation_space, result is _RAISED or isinstance(error, StageError)
         if not raised and (problem := _result_problem(space, call, result)):
@@ -487,13 +384,13 @@ Envs = AnyVectorEnv | SingleEnvs
 def _result_problem(space: Any, call: str, result: Any) -> str | None:
     """Return what is wrong with the result of a call to an environment; None if it is valid."""
     if call == "reset" and (not isinstance(result, tuple) or len(result) != 2):
-        old = "" if isinstance(result, tuple) or result is None else f"; {conversion()}"
+        old = "" if isinstance(result, tuple) or result is None else f"; {OLD_GYM}"
         return (
             f"its reset() returned {described(result)}; expected two values, an observation and an info dict: write "
             f"`return observation, {{}}`{old}"
         )
     if call == "step" and (not isinstance(result, tuple) or len(result) != 5):
-        old = f" ({OLD_STEP}; {conversion()})" if isinstance(result, tuple) and len(result) == 4 else ""
+        old = f" ({_OLD_STEP}; {OLD_GYM})" if isinstance(result, tuple) and len(result) == 4 else ""
         return (
             f"its step() returned {described(result)}; expected five values: observation, reward, terminated, "
             f"truncated, info{old}"
@@ -524,36 +421,21 @@ def add_mask(infos: dict[str, Any], mask: Any, i: int, num_envs: int) -> None:
     infos.setdefault(MASK, [None] * num_envs)[i] = copy.deepcopy(mask)
 
 
-def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
+def hints_of_masks(env: Any, info: Iterable[Any]) -> list[str]:
     """Describe places that may hold masks but are not supported: other keys, a method, or a wrapper.
 
     Args:
-        layers: an environment and its wrappers, the outermost first.
+        env: an environment with its wrappers.
         info: the keys of the info that the environment's `reset` returned.
     """
-    found, around = [*info], None
-    for layer in layers:
-        if hasattr(layer, "action_masks"):  # the method that sb3-contrib's MaskablePPO calls
-            found.append("action_masks()")
-        if MASK in getattr(layer.observation_space, "spaces", ()):
-            found += [] if around is None else [f"{MASK} in the observations within {type(around).__name__}"]
+    hints, wrapper = [*info], None
+    while True:
+        if hasattr(env, "action_masks"):  # the method that sb3-contrib's MaskablePPO calls
+            hints.append("action_masks()")
+        if MASK in getattr(env.observation_space, "spaces", ()):
+            hints += [] if wrapper is None else [f"{MASK} in the observations within {type(wrapper).__name__}"]
             break
-        around = layer
-    return like_masks(found)
-
-
-def keep_masks(envs: AnyVectorEnv) -> None:
-    """Make a Gymnasium vector environment keep masks in its infos as a list, with each instance's mask or None.
-
-    Gymnasium would make one array of the masks, with the shape and dtype of the first instance's mask. It would
-    broadcast or cast the other masks, which may change their meaning, or fail without naming the instance.
-    """
-    batched = envs._add_info
-
-    def added(vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        if MASK in env_info:
-            add_mask(vector_infos, env_info[MASK], env_num, envs.num_envs)
-            env_info = {key: value for key, value in env_info.items() if key != MASK}
-        return batched(vector_infos, env_info, env_num)
-
-    envs._add_info = added  # type: ignore[method-assign]
+        if not isinstance(env, gymnasium.Wrapper):
+            break
+        wrapper, env = env, env.env
+    return like_masks(hints)

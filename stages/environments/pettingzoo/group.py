@@ -22,14 +22,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
 from headrace.config import ObservationSettings, RoleSettings
-from headrace.config.errors import suggest
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.checks import addresses_of, raise_broken, space_problem, stack
@@ -42,15 +41,13 @@ from headrace.stages.environments.pettingzoo.teams import (
     Role,
     RoleAssignment,
     TeamScores,
-    check_scores,
     game_outcomes,
 )
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StatisticValues, StepResult
 from headrace.stages.environments.rendering import picture_of
 from headrace.stages.environments.spaces.columns import SpaceColumns
 from headrace.stages.environments.spaces.masks import MASK, Masks
-from headrace.stages.environments.spaces.observations import name_of
-from headrace.stages.environments.spaces.own_space import leaves, own_space
+from headrace.stages.environments.spaces.observations import check_names
 from headrace.stages.errors import (
     BrokenEnvironmentError,
     NotFiniteError,
@@ -63,21 +60,14 @@ from headrace.stages.errors import (
 Space = spaces.Space[Any]
 
 
-class BehaviorSpaces:
+class BehaviorSpaces(SpaceColumns):
     """The spaces of one behaviour's agents.
 
     Args:
         behavior: the behaviour name.
         observation_space: the observation space of each agent; `action_mask` in it is a mask, not an observation.
         action_space: the action space of each agent.
-        settings: `environment.observations`; settings of other behaviours' observations are ignored.
-        grouped: True if the agents belong to groups.
-        owner: the environment's name, used in messages.
-        exact, clips: see `SpaceColumns`.
-
-    Attributes:
-        behavior: the behaviour name.
-        owner: the environment's name.
+        settings, owner, exact, clips: see `SpaceColumns`.
 
     Raises:
         StageError: if a space is not supported, or the settings do not fit it.
@@ -89,98 +79,51 @@ class BehaviorSpaces:
         observation_space: Space,
         action_space: Space,
         settings: Mapping[str, ObservationSettings],
-        grouped: bool,
         owner: str,
         exact: bool = False,
         clips: bool = False,
     ) -> None:
+        super().__init__(observation_space, action_space, owner, settings, exact, clips)
         self.behavior = behavior
-        self.owner = owner
-        self._grouped = grouped
-        self._seen_space = without_mask(observation_space)
-        self._action_space = action_space
-        names = set(_names(self._seen_space))
-        own = {name: observation for name, observation in settings.items() if name in names}
-        self._spaces = SpaceColumns(observation_space, action_space, owner, own, exact, clips)
+        self._observed_space = _without_mask(observation_space)
+        self._acted_space = action_space
 
-    def expect_masks(self, info: Mapping[str, Any]) -> None:
-        """Look for a mask in an agent's info. Must be called before the spec is made."""
-        self._spaces.masks.expect(info)
-
-    def spec(self, behavior_id: str) -> BehaviorSpec:
-        """Return the spec for a behaviour id."""
-        return self._spaces.spec(behavior_id, self._grouped)
-
-    def observations(self, seen: Sequence[Any], who: Who) -> tuple[Array, ...]:
+    def observations(self, observed: Sequence[Any], who: Who) -> tuple[Array, ...]:
         """Convert k observations from the environment to one new array [k, *shape] for each observation in the spec.
 
         Args:
-            seen: the observations.
+            observed: the observations.
             who: returns the name of a row's agent.
 
         Raises:
             BrokenEnvironmentError: if an observation does not fit its space.
         """
-        batch = stack(self._seen_space, seen, "reset() or step()", who)
+        batch = stack(self._observed_space, observed, "reset() or step()", who)
         try:
-            return self._spaces.extract(batch, who)
+            return tuple([part.extract(batch, who) for part in self.parts])
         except (LookupError, TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
-                f"{self.owner}: an observation of {self.behavior} is not in its space {self._seen_space}: "
-                f"{describe_error(error)}"
+                f"{who(None)}: an observation is not in its space {self._observed_space}: {describe_error(error)}"
             ) from error
 
-    def masks(self, seen: Sequence[TimeStep], who: Who) -> Masks | None:
-        """Return the masks [d, choices] for d agents; None if the spec has none.
+    def masks_of(self, time_steps: Sequence[TimeStep], who: Who) -> Masks | None:
+        """Return the masks [d, choices] for the time steps of d agents; None if the spec has none.
 
-        Args:
-            seen: the agents' time steps.
-            who: returns the name of a row's agent.
-
-        Raises:
-            BrokenEnvironmentError: if a mask is invalid.
-            StageError: if a mask appears although the spec has no masks.
+        Raises the same errors as `AgentMasks.read`. `who` returns the name of a row's agent.
         """
-        observed = [each.observation.get(MASK) for each in seen] if self._spaces.mask_observed else None
-        return self._spaces.masks.read(len(seen), observed, [each.info.get(MASK) for each in seen], who)
+        observed = [each.observation.get(MASK) for each in time_steps] if self.mask_observed else None
+        return self.masks.read(len(time_steps), observed, [each.info.get(MASK) for each in time_steps], who)
 
-    def actions(self, batch: ActionBatch, count: int) -> list[Any]:
-        """Convert d = `count` decisions to a list of single actions for the environment.
-
-        Raises:
-            StageError: if the batch has the wrong size.
-        """
-        if len(batch.continuous) != count or len(batch.discrete) != count:
-            raise StageError(
-                f"{self.owner}: got {len(batch.continuous)} continuous and {len(batch.discrete)} discrete actions for "
-                f"the agents of {self.behavior} whose turn it is; expected {count} of each"
-            )
-        return _one_by_one(self._action_space, self._spaces.actions(count).to_environment(batch))
+    def one_by_one(self, batch: ActionBatch, count: int) -> list[Any]:
+        """Convert d = `count` decisions to a list of single actions for the environment."""
+        return _one_by_one(self._acted_space, self.actions(count).to_environment(batch))
 
 
-def without_mask(space: Space) -> Space:
+def _without_mask(space: Space) -> Space:
     """Return an observation space without its action mask, or the same object if it has no mask."""
     if not isinstance(space, spaces.Dict) or MASK not in space.spaces:
         return space
     return spaces.Dict({key: inner for key, inner in space.spaces.items() if key != MASK})
-
-
-def check_names(settings: Mapping[str, ObservationSettings], observation_spaces: Sequence[Space], owner: str) -> None:
-    """Check that each observation named in `environment.observations` exists in some behaviour.
-
-    Raises:
-        StageError: if an observation does not exist.
-    """
-    every = list(dict.fromkeys(name for space in observation_spaces for name in _names(without_mask(space))))
-    for name in settings:
-        if name not in every:
-            hint = suggest(name, every) or f"; available: {', '.join(every)}"
-            raise StageError(f"{owner}: environment.observations: no agent has an observation '{name}'{hint}")
-
-
-def _names(space: Space) -> list[str]:
-    """Return the names of a space's observations, from `observation_parts`."""
-    return [name_of(keys) for keys, _ in leaves(own_space(space))]
 
 
 def _one_by_one(space: Space, batch: Any) -> list[Any]:
@@ -222,33 +165,28 @@ class RunningGame:
     group_rewards: GroupRewards = field(default_factory=GroupRewards)
 
 
-@dataclass(slots=True)
-class _Rows:
-    time_steps: list[TimeStep] = field(default_factory=list)
-    agents: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(agent id, instance, episode id, group id) of each row."""
-    rewards: list[float] = field(default_factory=list)
-    group_rewards: list[float] = field(default_factory=list)
+class Row(NamedTuple):
+    """An agent's row in one tick."""
+
+    time_step: TimeStep
+    ids: tuple[int, int, int, int]
+    """The agent's id, its instance, episode id and group id."""
+    reward: float
+    group_reward: float
 
 
 @dataclass(slots=True)
 class BehaviorRows:
     """The rows of one behaviour id in one tick, with endings and decisions kept separate."""
 
-    ending: _Rows = field(default_factory=_Rows)
-    deciding: _Rows = field(default_factory=_Rows)
-    actors: list[tuple[int, Agent]] = field(default_factory=list)
-    """(instance, agent) for each agent that decides."""
+    ending: list[Row] = field(default_factory=list)
+    deciding: list[Row] = field(default_factory=list)
 
     def add(self, env_id: int, episode: AgentEpisode, time_step: TimeStep, ended: bool, group_reward: float) -> None:
         """Add an agent's time step; `group_reward` is the other group members' reward since the agent's last row."""
-        rows = self.ending if ended else self.deciding
-        rows.time_steps.append(time_step)
-        rows.agents.append((episode.agent_id, env_id, episode.episode_id, episode.group_id))
-        rows.rewards.append(time_step.reward if episode.decided else 0.0)
-        rows.group_rewards.append(group_reward if episode.decided else 0.0)
-        if not ended:
-            self.actors.append((env_id, time_step.agent))
+        rewards = (time_step.reward, group_reward) if episode.decided else (0.0, 0.0)
+        row = Row(time_step, (episode.agent_id, env_id, episode.episode_id, episode.group_id), *rewards)
+        (self.ending if ended else self.deciding).append(row)
 
     def columns(self, spaces: BehaviorSpaces, grouped: bool) -> AgentSteps:
         """Return all rows as columns.
@@ -261,32 +199,28 @@ class BehaviorRows:
             NotFiniteError: if a reward is NaN or infinite; the message names the agent.
             BrokenEnvironmentError: if an observation or mask does not fit its space.
         """
-        ending, deciding = self.ending, self.deciding
-        time_steps = ending.time_steps + deciding.time_steps
-        agents = np.array(ending.agents + deciding.agents, np.int64)
+        rows, ended = self.ending + self.deciding, len(self.ending)
+        time_steps = [row.time_step for row in rows]
+        ids = np.array([row.ids for row in rows], np.int64)
 
         def who(row: int | None) -> str:
             if row is None:
                 return f"{spaces.owner}: {spaces.behavior}"
-            agent, instance = time_steps[row].agent, agents[row, 1]
-            return f"{spaces.owner}: agent '{agent}' of {spaces.behavior} in instance {instance}"
+            return f"{spaces.owner}: agent '{time_steps[row].agent}' of {spaces.behavior} in instance {ids[row, 1]}"
 
+        group_rewards = [row.group_reward for row in rows]
         return AgentSteps(
-            agent_ids=agents[:, 0].copy(),
-            env_ids=agents[:, 1].astype(np.int32),
-            episode_ids=agents[:, 2].copy(),
+            agent_ids=ids[:, 0].copy(),
+            env_ids=ids[:, 1].astype(np.int32),
+            episode_ids=ids[:, 2].copy(),
             observations=spaces.observations([time_step.observation for time_step in time_steps], who),
-            rewards=_finite(ending.rewards + deciding.rewards, "its reward", who),
-            ended=len(ending.time_steps),
-            terminated=np.array([time_step.terminated for time_step in ending.time_steps], np.bool_),
-            truncated=np.array([time_step.truncated for time_step in ending.time_steps], np.bool_),
-            action_masks=spaces.masks(
-                deciding.time_steps, lambda row: who(None if row is None else row + len(ending.time_steps))
-            ),
-            group_ids=agents[:, 3].copy() if grouped else None,
-            group_rewards=_finite(ending.group_rewards + deciding.group_rewards, "its teammates' reward", who)
-            if grouped
-            else None,
+            rewards=_finite([row.reward for row in rows], "its reward", who),
+            ended=ended,
+            terminated=np.array([time_step.terminated for time_step in time_steps[:ended]], np.bool_),
+            truncated=np.array([time_step.truncated for time_step in time_steps[:ended]], np.bool_),
+            action_masks=spaces.masks_of(time_steps[ended:], lambda row: who(None if row is None else row + ended)),
+            group_ids=ids[:, 3].copy() if grouped else None,
+            group_rewards=_finite(group_rewards, "its teammates' reward", who) if grouped else None,
         )
 
 
@@ -429,7 +363,8 @@ class PettingZooGroup:
         orders: list[dict[Agent, Any]] = [{} for _ in self._instances]
         for behavior_id, actors in self._actors.items():
             spaces = self._spaces[self.behavior_specs[behavior_id].name]
-            for (env_id, agent), action in zip(actors, spaces.actions(actions[behavior_id], len(actors)), strict=True):
+            decided = spaces.one_by_one(actions[behavior_id], len(actors))
+            for (env_id, agent), action in zip(actors, decided, strict=True):
                 orders[env_id][agent] = action
         tick = _Tick()
         for env_id, (instance, order) in enumerate(zip(self._instances, orders, strict=True)):
@@ -456,11 +391,11 @@ class PettingZooGroup:
     @property
     def agents(self) -> Mapping[str, Sequence[str]]:
         """The agents of each behaviour id in the first instance's running game."""
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for agent, role in self._assignment.roles.items() if self._games else ():
             team = (role.team + self._games[0].rotation) % self._teams
-            found.setdefault(self._behavior_id(agent, team), []).append(str(agent))
-        return found
+            names.setdefault(self._behavior_id(agent, team), []).append(str(agent))
+        return names
 
     def close(self) -> None:
         """Close all instances; closing twice is allowed."""
@@ -502,18 +437,15 @@ class PettingZooGroup:
         roles = assignment.roles
         self._numbers = {agent: number for number, agent in enumerate(roles)}
         behaviors = dict.fromkeys(role.behavior for role in roles.values())
-        check_names(self._observations, [assignment.spaces_of(behavior)[0] for behavior in behaviors], self._name)
-        grouped = {role.behavior for role in roles.values() if role.grouped}
         for behavior in behaviors:
-            self._add_spaces(behavior, behavior in grouped)
+            self._add_spaces(behavior)
+        check_names(self._observations, [part for each in self._spaces.values() for part in each.parts], self._name)
         names = ", ".join(f"{agent}: {self._behavior_id(agent, role.team)}" for agent, role in roles.items())
         log.info("%s: %s%s", self._name, names, " (teams swap sides)" if self._rotates else "")
 
-    def _add_spaces(self, behavior: str, grouped: bool) -> None:
-        seen, done = self._assignment.spaces_of(behavior)
-        about = self._observations, grouped, self._name, *self._conversion
-        self._spaces[behavior] = BehaviorSpaces(behavior, seen, done, *about)
-        self._tracks_group_rewards |= grouped and self._instances[0].by_turns
+    def _add_spaces(self, behavior: str) -> None:
+        spaces = self._assignment.spaces_of(behavior)
+        self._spaces[behavior] = BehaviorSpaces(behavior, *spaces, self._observations, self._name, *self._conversion)
 
     def _make_specs(self) -> None:
         """Make the specs, after the first infos have arrived."""
@@ -526,7 +458,7 @@ class PettingZooGroup:
                     behavior = self._assignment.roles[agent].behavior
                     # In turn-based environments, the other agents' masks may arrive only when their turns come.
                     for spaces in self._spaces.values() if instance.by_turns else [self._spaces[behavior]]:
-                        spaces.expect_masks(info)
+                        spaces.masks.expect(info)
         specs = [spec for agent in self._assignment.roles for spec in self._specs_of(agent)]
         self.behavior_specs = {spec.behavior_id: spec for spec in sorted(specs, key=lambda spec: spec.behavior_id)}
 
@@ -534,7 +466,10 @@ class PettingZooGroup:
         """Return an agent's specs, one for each team in which it may play."""
         role = self._assignment.roles[agent]
         teams = range(self._teams) if self._rotates else (role.team,)
-        return [self._spaces[role.behavior].spec(self._behavior_id(agent, team)) for team in teams]
+        mates = [other for other in self._assignment.roles.values() if other.behavior == role.behavior]
+        grouped = any(other.grouped for other in mates)
+        self._tracks_group_rewards |= grouped and self._instances[0].by_turns
+        return [self._spaces[role.behavior].spec(self._behavior_id(agent, team), grouped) for team in teams]
 
     def _behavior_id(self, agent: Agent, team: int) -> str:
         """Return `Name`, or `Name?team=N` if there are several teams."""
@@ -620,13 +555,17 @@ class PettingZooGroup:
         role = self._assignment.join(agent)
         self._numbers[agent] = len(self._numbers)
         if role.behavior not in self._spaces:
-            self._add_spaces(role.behavior, role.grouped)
-            self._spaces[role.behavior].expect_masks(time_step.info)
+            self._add_spaces(role.behavior)
+            self._spaces[role.behavior].masks.expect(time_step.info)
         new = {spec.behavior_id: spec for spec in self._specs_of(agent)}
         self.behavior_specs = {**new, **self.behavior_specs}
 
     def _result(self, tick: _Tick) -> StepResult:
-        self._actors = {behavior_id: rows.actors for behavior_id, rows in tick.rows.items() if rows.actors}
+        self._actors = {
+            behavior_id: [(row.ids[1], row.time_step.agent) for row in rows.deciding]
+            for behavior_id, rows in tick.rows.items()
+            if rows.deciding
+        }
         steps: dict[str, AgentSteps] = {}
         for behavior_id, spec in self.behavior_specs.items():
             rows = tick.rows.get(behavior_id)
@@ -638,14 +577,18 @@ class PettingZooGroup:
         """Return the statistics from the infos of ended episodes, keyed by behaviour name."""
         infos: dict[str, list[Mapping[str, Any]]] = {}
         for behavior_id, rows in tick.rows.items():
-            if rows.ending.time_steps:
+            if rows.ending:
                 of_behavior = infos.setdefault(self.behavior_specs[behavior_id].name, [])
-                of_behavior += [time_step.info for time_step in rows.ending.time_steps]
+                of_behavior += [row.time_step.info for row in rows.ending]
         return {behavior: self._episode_infos.of_episodes(ended) for behavior, ended in infos.items()}
 
     def _game_results(self, tick: _Tick) -> GameResults | None:
         """Return the games that ended. Return None if there is only one team: a game may outlast an agent's episode."""
         if self._teams == 1:
             return None
-        check_scores(tick.scores, tick.over, self._name)
+        if not np.isfinite(np.asarray(tick.scores, np.float64)).all():  # an agent that never acted has no row
+            raise NotFiniteError(
+                f"{self._name}: the teams' rewards add up to {tick.scores} in instances {tick.over}; expected finite "
+                "numbers"
+            )
         return GameResults(np.array(tick.over, np.int32), game_outcomes(tick.scores, self._teams))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -105,15 +104,6 @@ def copied(time_step: TimeStep) -> TimeStep:
     return time_step._replace(observation=copy.deepcopy(time_step.observation), info=dict(time_step.info or {}))
 
 
-@contextmanager
-def blaming(name: str, call: str) -> Iterator[None]:
-    """Turn an environment's error into a `BrokenEnvironmentError` that names the environment and the call."""
-    try:
-        yield
-    except Exception as error:
-        raise_broken(error, name, call)
-
-
 def number(value: Any) -> float:
     """Convert a reward, possibly a one-element array, to a number."""
     return float(value if type(value) is not np.ndarray else value.item())
@@ -127,10 +117,12 @@ class TurnInstance(Instance):
     def reset(self, seed: int | None, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode; return the time step of the agent that decides first."""
         self._last = {}
-        with blaming(self._name, "reset"):
+        try:
             self.env.reset(**arguments(seed, options))
             self.first_infos = {agent: info or {} for agent, info in self._kept("infos").items()}
             return self._up_to_next_turn()
+        except Exception as error:
+            raise_broken(error, self._name, "reset")
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
         """Advance by one action.
@@ -138,32 +130,35 @@ class TurnInstance(Instance):
         Return the time steps of agents whose episodes ended, then of the agent to act next.
         """
         (action,) = actions.values()
-        with blaming(self._name, "step"):
+        try:
             self.env.step(action)
             return self._up_to_next_turn()
+        except Exception as error:
+            raise_broken(error, self._name, "step")
 
     def waiting(self) -> Mapping[Agent, float]:
         """Return the reward that `last()` would return for each agent, if the environment stores these rewards.
 
         The attribute `_cumulative_rewards` is private, but PettingZoo's wrappers pass it on.
         """
-        with blaming(self._name, "step"):
-            received = getattr(self.env, "_cumulative_rewards", None)
-            if not isinstance(received, Mapping):
-                return {}
-            return {agent: number(received[agent]) for agent in self.env.agents if agent in received}
+        received = getattr(self.env, "_cumulative_rewards", None)
+        if not isinstance(received, Mapping):
+            return {}
+        return {agent: number(received[agent]) for agent in self.env.agents if agent in received}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
         """End the episode for the agent whose turn it is, and for the agents waiting for their turns."""
         ended, received = super().truncate(deciding), self.waiting()
-        known = {time_step.agent for time_step in ended}
-        with blaming(self._name, "observe"):
-            for agent in self.env.agents:
-                if agent not in known:
-                    reward, info = received.get(agent, 0.0), self._kept("infos").get(agent, {})
-                    seen = TimeStep(agent, self.env.observe(agent), reward, info, False, True)
-                    ended.append(copied(seen))
-                    self._last.pop(agent, None)
+        deciding_agents = {time_step.agent for time_step in ended}
+        for agent in self.env.agents:
+            if agent not in deciding_agents:
+                try:
+                    observation = self.env.observe(agent)
+                except Exception as error:
+                    raise_broken(error, self._name, "observe")
+                reward, info = received.get(agent, 0.0), self._kept("infos").get(agent, {})
+                ended.append(copied(TimeStep(agent, observation, reward, info, False, True)))
+                self._last.pop(agent, None)
         return ended + self._left_behind()
 
     def _up_to_next_turn(self) -> list[TimeStep]:
@@ -267,9 +262,11 @@ class ParallelInstance(Instance):
 
     def reset(self, seed: int | None, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode, in which all agents with an observation decide."""
-        with blaming(self._name, "reset"):
+        try:
             result = self.env.reset(**arguments(seed, options))
             left = self._agents()
+        except Exception as error:
+            raise_broken(error, self._name, "reset")
         if not self._tried or not _is_filled(result, "reset"):
             self._check(result, "reset")
         self._owed, self._last = {}, {}
@@ -354,7 +351,7 @@ class ParallelInstance(Instance):
         self, result: Sequence[Mapping[Agent, Any]], actions: Mapping[Agent, Any], left: Sequence[Agent]
     ) -> list[TimeStep]:
         seen, rewards, terminations, truncations, infos = result
-        ending, there = list[TimeStep](), {*left}
+        ending, remaining = list[TimeStep](), {*left}
         if len(rewards) > len(self._owed):
             self._note_rewards(rewards)
         for agent, owed in [*self._owed.items()]:
@@ -362,13 +359,13 @@ class ParallelInstance(Instance):
             self._owed[agent] = owed + (reward if type(reward) is float else number(reward))
             terminated, truncated = terminations.get(agent), truncations.get(agent)
             if not (terminated or truncated):
-                if agent in there:
+                if agent in remaining:
                     continue
                 self._note_absence(agent, agent in actions, bool(left))
                 if left:
                     continue
                 truncated = True
-            elif agent in there:
+            elif agent in remaining:
                 self._note_new_life(agent)
             observation, last = seen.get(agent), self._last.pop(agent, None)
             if observation is None and last is not None:  # without `last`, it has never decided, so it gets no row
@@ -389,12 +386,12 @@ class ParallelInstance(Instance):
             if (observation := seen.get(agent)) is None:
                 owed[agent] = reward
                 if "unseen" not in self._said:  # listing the others costs more than the step
-                    there = ", ".join(str(each) for each in seen if seen[each] is not None) or "none"
+                    observed = ", ".join(str(each) for each in seen if seen[each] is not None) or "none"
                     self._warn(
                         "unseen",
                         "agent '%s' is in agents, but has no observation (found: %s), so it pauses: it receives no "
                         "action until it has an observation",
-                        *(agent, there),
+                        *(agent, observed),
                     )
                 continue
             # Takes half as long as TimeStep(…), and runs once per agent and step.

@@ -8,10 +8,7 @@ For `--validate`, this module also yields what PettingZoo's environment tests fi
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import importlib.util
-import pkgutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -25,7 +22,6 @@ from headrace.stages.environments.factory import EnvironmentRequest, words_of
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, api_of, instance_of
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.environments.resetting import accept_any_reset
 from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import LoadError, StageError, blaming, type_of
 from headrace.stages.loading import import_module
@@ -34,10 +30,8 @@ Api = Literal["auto", "parallel", "aec"]
 Make = Callable[..., Any]
 
 _FUNCTIONS: Mapping[str, str] = {"parallel": "parallel_env", "aec": "env"}
-_INSTALL = 'python -m pip install "headrace[pettingzoo]"'
 _OURS = ("pettingzoo", "mpe2")
 """Packages in the extra `headrace[pettingzoo]`."""
-_OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymunk", "pygame", "shimmy")
 
 
 def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
@@ -81,8 +75,8 @@ def first_environment(request: factory.EnvironmentRequest) -> tuple[Any, Callabl
         return *factory.call_factory(request, name), name
     name = f"PettingZoo environment {settings.id!r}"
     with blaming("environment", "id"):
-        found = maker_of(settings.id, settings.api, request.folder, name)
-    make = partial(found, **factory.arguments_for(found, settings.options, {}, name))
+        maker = maker_of(settings.id, settings.api, request.folder, name)
+    make = partial(maker, **factory.arguments_for(maker, settings.options, {}, name))
     return factory.call(make, name), make, name
 
 
@@ -144,15 +138,11 @@ def make_instances(
     """
     envs = [made]
     try:
-        envs += [factory.call(make, name) for _ in range(num_envs - 1)]
-        if len({id(env) for env in envs}) < num_envs:
-            raise StageError(f"{name} returned the same environment twice; it must make a new one on each call")
+        envs = factory.make_all(made, make, num_envs, name)
         said: set[str] = set()
         numbers = [f", instance {number}" for number in range(num_envs)] if num_envs > 1 else [""]
         wrapped = [env if wrap is None else wrap(env) for env in envs]
         _check_api(wrapped[0], api, name)
-        for env in wrapped:
-            accept_any_reset([*_layers(env)], name)
         return [instance_of(env, f"{name}{number}{worn}", said) for env, number in zip(wrapped, numbers, strict=True)]
     except BaseException:
         for env in envs:
@@ -161,37 +151,31 @@ def make_instances(
         raise
 
 
-def _layers(env: Any) -> Iterator[Any]:
-    """Yield the environment and its wrappers and conversions, outermost first."""
-    while env is not None:
-        yield env
-        inside = getattr(env, "__dict__", {})
-        env = inside.get("env", inside.get("aec_env"))
-        env = env if api_of(env) is not None else None
-
-
 def _check_api(env: Any, api: Api, name: str) -> None:
-    found = api_of(env)
-    if found is None:
+    actual = api_of(env)
+    if actual is None:
         raise LoadError(
             f"{name} returned {type_of(env)}; expected a pettingzoo.ParallelEnv, an AECEnv or an EnvironmentGroup"
         )
-    if api not in ("auto", found):
-        convert = "aec_to_parallel" if found == "aec" else "parallel_to_aec"
+    if api not in ("auto", actual):
+        convert = "aec_to_parallel" if actual == "aec" else "parallel_to_aec"
         raise StageError(
-            f"{name}: environment.api: its API is '{found}', not '{api}'; leave it out, or add "
+            f"{name}: environment.api: its API is '{actual}', not '{api}'; leave it out, or add "
             f"pettingzoo.utils.conversions:{convert} to environment.wrappers"
         )
 
 
 def _registered(env_id: str, api: Api, name: str) -> Make:
     """Return a function that makes an environment from PettingZoo's registry."""
-    pettingzoo = _library(name)
+    try:
+        pettingzoo = importlib.import_module("pettingzoo")
+    except ImportError as error:
+        raise LoadError(_needs("pettingzoo", name)) from error
     if not hasattr(pettingzoo, "spec"):
         version = getattr(pettingzoo, "__version__", "of unknown version")
         raise StageError(
-            f"{name}: PettingZoo {version} has no registry of names; install 1.27 or newer ({_INSTALL}), or name the "
-            f"module: pettingzoo.{env_id.replace('/', '.').replace('-v', '_v')}"
+            f"{name}: PettingZoo {version} has no registry of names; install 1.27 or newer, or name the module: "
+            f"pettingzoo.{env_id.replace('/', '.').replace('-v', '_v')}"
         )
     names: list[str] = []
     for kind in _FUNCTIONS if api == "auto" else (api,):
@@ -200,79 +184,30 @@ def _registered(env_id: str, api: Api, name: str) -> Make:
             pettingzoo.spec(kind, env_id)  # an id may omit its version, so a look-up in the registry is not enough
         except Exception:  # any error means that the id does not exist
             continue
-        return partial(_from_registry, pettingzoo, kind, env_id, name)
+        return partial(pettingzoo.make, kind, env_id)
     kinds = "" if api == "auto" else f" with environment.api: {api}"
     hint = suggest(env_id, names) or f"; available: {', '.join(sorted(set(names))) or 'none'}"
     raise LoadError(f"{name}: PettingZoo has not registered this environment{kinds}{hint}")
 
 
-def _from_registry(pettingzoo: Any, kind: str, env_id: str, name: str, **options: Any) -> Any:
-    try:
-        return pettingzoo.make(kind, env_id, **options)
-    except ImportError as error:
-        raise LoadError(f"{name}: {_needs(error)}") from error
-
-
 def _module(env_id: str, folder: Path | None, name: str) -> Any:
-    top = env_id.partition(".")[0]
     try:
         with warnings.catch_warnings():
             # PettingZoo 1.27 deprecates these modules in favour of its registry.
             warnings.simplefilter("ignore", DeprecationWarning)
             return import_module(env_id, folder, name)
     except LoadError as error:
-        cause = error.__cause__
-        if not isinstance(cause, ModuleNotFoundError):
-            raise
-        missing = cause.name or ""
-        package = missing.partition(".")[0]
-        if package in _OURS and (package != top or not _is_there(package)):
-            raise LoadError(
-                f"{name} needs the package {package}, which is not installed; install it with: {_INSTALL}"
-            ) from error
-        if package in _OTHERS:
-            raise LoadError(f"{name}: {_needs(cause)}") from error
-        if f"{env_id}.".startswith(f"{missing}."):
-            raise LoadError(f"{error}{_siblings(env_id)}") from error
+        missing = getattr(error.__cause__, "name", None)
+        if missing in _OURS:
+            raise LoadError(_needs(missing, name)) from error
         raise
 
 
-def _is_there(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):  # ValueError: None in sys.modules
-        return False
-
-
-def _needs(error: ImportError) -> str:
-    missing = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+def _needs(package: str, name: str) -> str:
     return (
-        f"it needs packages that are not installed ({missing}); install them with the extra of its family, such as "
-        "python -m "
-        'pip install "pettingzoo[classic]"'
+        f"{name} needs the package {package}, which is not installed; install it with: python -m pip install "
+        '"headrace[pettingzoo]"'
     )
-
-
-def _siblings(env_id: str) -> str:
-    """Suggest an environment of the same package with a similar name, often a different version."""
-    package, _, wanted = env_id.rpartition(".")
-    try:
-        spec = importlib.util.find_spec(package) if package else None
-    except ImportError:
-        spec = None
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    names = [module.name for module in pkgutil.iter_modules(places)]
-    close = difflib.get_close_matches(wanted, [name for name in names if "_v" in name], n=1, cutoff=0.8)
-    return f"; did you mean '{package}.{close[0]}'?" if close else ""
-
-
-def _library(name: str) -> Any:
-    try:
-        return importlib.import_module("pettingzoo")
-    except ImportError as error:
-        raise LoadError(
-            f"{name} needs the package pettingzoo, which is not installed; install it with: {_INSTALL}"
-        ) from error
 
 
 _CYCLES = 50
@@ -300,11 +235,11 @@ def _has_other_masks(env: Any, parallel: bool) -> bool:
     first = env.reset(seed=0)
     if parallel:
         seen, infos = first
-        told = [(agent, seen.get(agent), infos.get(agent)) for agent in env.agents]
+        firsts = [(agent, seen.get(agent), infos.get(agent)) for agent in env.agents]
     else:
         observation, *_, info = env.last()
-        told = [(env.agent_selection, observation, info)]
-    for agent, observation, info in told:
+        firsts = [(env.agent_selection, observation, info)]
+    for agent, observation, info in firsts:
         in_info = isinstance(info, Mapping) and MASK in info
         masked = in_info or (isinstance(observation, Mapping) and MASK in observation)
         if masked and ((in_info and parallel) or type(env.action_space(agent)).__name__ != "Discrete"):

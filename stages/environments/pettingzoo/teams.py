@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from headrace.config import RoleSettings
 from headrace.config.errors import suggest
 from headrace.stages.environments.pettingzoo.instances import Agent
-from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.errors import StageError
 
 Spaces = tuple[Any, Any]
 """An agent's observation space and action space."""
@@ -252,30 +252,6 @@ class TeamScores:
     def by(self, rule: OutcomeRule) -> list[float]:
         """Return the teams' scores [T] under a rule; the scores decide the game."""
         return self._total if rule == "return" else self._last
-
-
-def check_scores(scores: Sequence[Sequence[float]], env_ids: Sequence[int], name: str) -> None:
-    """Check that the scores [g, T] of games are finite.
-
-    The rewards in rows are checked separately, but an agent that never acted has no row, although its reward counts
-    towards its game's score.
-
-    Args:
-        scores: the scores of the games that ended.
-        env_ids: [g] the instances in which the games ended.
-        name: the environment's name, used in messages.
-
-    Raises:
-        NotFiniteError: if a team's score is NaN or infinite.
-    """
-    finite = np.isfinite(np.asarray(scores, np.float64))
-    if not finite.all():
-        game, team = (int(index) for index in np.argwhere(~finite)[0])
-        raise NotFiniteError(
-            f"{name}: the rewards of team {team} in instance {env_ids[game]}'s game add up to "
-            f"{scores[game][team]:.6g}; expected a finite number; look for a division by zero where rewards are "
-            "computed"
-        )
 
 
 def game_outcomes(scores: Sequence[Sequence[float]], teams: int) -> NDArray[np.float32]:

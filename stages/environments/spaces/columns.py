@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any
 
@@ -37,7 +37,7 @@ from headrace.stages.environments.spaces.own_space import (
     plain_spaces,
     with_clipped_boxes,
 )
-from headrace.stages.errors import StageError, Who
+from headrace.stages.errors import StageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +192,12 @@ def space_warnings(
         if not isinstance(leaf, BoxSpace):
             continue
         if spec.kind == "image":
-            if said.channels is None and (doubt := _about_channels(leaf.shape)):
-                other = "first" if spec.channels_last else "last"
+            if said.channels is None and _may_have_other_channels(leaf.shape):
+                order, other = ("last", "first") if spec.channels_last else ("first", "last")
                 yield (
-                    f"the observation '{name}' is an image of shape {leaf.shape}, {doubt}; its channels are assumed to "
-                    f"come {'last' if spec.channels_last else 'first'}. If not, set environment.observations.{name} to "
-                    f"{{channels: {other}}} (or to the present order, to confirm it), or to vector if it is not an "
+                    f"the observation '{name}' is an image of shape {leaf.shape}, which does not tell where its "
+                    f"channels are; they are assumed to come {order}. If not, set environment.observations.{name} to "
+                    f"{{channels: {other}}} (or {{channels: {order}}} to confirm it), or to vector if it is not an "
                     "image"
                 )
             if doubt := _about_scale(leaf):
@@ -205,21 +205,14 @@ def space_warnings(
         elif spec.kind == "vector" and said.kind is None and _may_be_picture(leaf):
             yield (
                 f"the observation '{name}' of {leaf} is treated as a vector of {spec.size} numbers. If it is an image, "
-                f"set environment.observations.{name} to image ({_of_rank(leaf)}); if not, set it to vector to confirm"
+                f"set environment.observations.{name} to image, with 2 to 4 dimensions; if not, set it to vector to "
+                "confirm"
             )
 
 
-def _about_channels(shape: tuple[int, ...]) -> str | None:
-    if len(shape) < 3:
-        return None
-    first, middle, end = shape[-3:]
-    if first == middle == end:
-        return "all of whose dimensions are equal"
-    if first == end:
-        return "whose outer dimensions are equal, which suggests neither order"
-    if middle < min(first, end):
-        return "with the middle dimension the smallest"
-    return None
+def _may_have_other_channels(shape: tuple[int, ...]) -> bool:
+    """Return True if the outer dimensions are equal, or the middle one is the smallest."""
+    return len(shape) > 2 and (shape[-3] == shape[-1] or shape[-2] < min(shape[-3], shape[-1]))
 
 
 def _about_scale(box: BoxSpace) -> str | None:
@@ -249,12 +242,6 @@ def _may_be_picture(box: BoxSpace) -> bool:
     return len(shape) > 2 and sorted(shape)[-2] >= _SHORTEST_SIDE
 
 
-def _of_rank(box: BoxSpace) -> str:
-    if 2 <= len(box.shape) <= 4:
-        return "of 2 to 4 dimensions, unchanged"
-    return "which has 2 to 4 dimensions: keep its shape instead of flattening it"
-
-
 class SpaceColumns:
     """Agents' observations and actions as columns.
 
@@ -270,7 +257,9 @@ class SpaceColumns:
         observation_space: the observation space as plain data, without the mask.
         parts: the conversion of observations to columns.
         mask_observed: True if the observations contain a mask.
+        actions: returns the conversion for the actions of a number of agents.
         masks: the masks of the actions.
+        owner: the environment's name.
 
     Raises:
         StageError: if a space is not supported, or the settings do not fit it.
@@ -294,14 +283,10 @@ class SpaceColumns:
         self.parts = observation_parts(self.observation_space, owner, settings, exact)
         for warning in space_warnings(self.observation_space, tuple(part.spec for part in self.parts), settings):
             log.warning("%s: %s", owner, warning)
-        self._owner = owner
-        self._mappings = lru_cache(maxsize=64)(self._make_mapping)
+        self.owner = owner
+        self.actions = lru_cache(maxsize=64)(partial(action_mapping, self._action_space, owner=owner))
         self._actions = self.actions(1).spec
         self.masks = AgentMasks(MaskReader(self._action_space, self._actions.branch_names), self.mask_observed, owner)
-
-    def actions(self, count: int) -> ActionMapping:
-        """Return the conversion for the actions of `count` agents."""
-        return self._mappings(count)
 
     def spec(self, behavior_id: str, grouped: bool = False) -> BehaviorSpec:
         """Return the spec for a behaviour id; `grouped` is as in `BehaviorSpec`."""
@@ -312,14 +297,3 @@ class SpaceColumns:
             grouped,
             spaces=plain_spaces(self.observation_space, self._action_space),
         )
-
-    def extract(self, batch: Any, who: Who) -> tuple[Array, ...]:
-        """Convert k observations, batched as `gymnasium.vector` does, to a new array [k, *shape] for each part.
-
-        Raises:
-            BrokenEnvironmentError: if an integer is outside its space; `who` names the row's agent.
-        """
-        return tuple([part.extract(batch, who) for part in self.parts])
-
-    def _make_mapping(self, count: int) -> ActionMapping:
-        return action_mapping(self._action_space, count, self._owner)

@@ -44,8 +44,6 @@ Lead = tuple[int, ...]
 _MEANING = "1 for each allowed choice and 0 for each forbidden choice"
 _LEAST = "at least one 1, which means allowed"
 _FLAGS = "0 for each flag that must be 0, 1 for each that must be 1, and 2 for each that can be either"
-_ADDITIVE = -1e6
-"""Smaller numbers show that the mask is meant to be added to logits."""
 
 
 class MaskError(ValueError):
@@ -99,13 +97,13 @@ class MaskReader:
         """
         return _reader_of_policy(spec, id(spec.spaces))
 
-    def read(self, masks: Any, n: int, there: Masks | None = None, deciding: Masks | None = None) -> Masks:
+    def read(self, masks: Any, n: int, present: Masks | None = None, deciding: Masks | None = None) -> Masks:
         """Return the masks [n, choices] of several agents, a new array.
 
         Args:
             masks: the masks of n agents, in one of the forms that this module reads.
             n: the number of agents.
-            there: [n] false for agents without a mask, like `gymnasium.vector`'s `_action_mask`; None if all agents
+            present: [n] false for agents without a mask, like `gymnasium.vector`'s `_action_mask`; None if all agents
                 have a mask.
             deciding: [n] true for agents that need an allowed choice; None for all.
 
@@ -116,8 +114,8 @@ class MaskReader:
         if self._free and _as_array(masks).shape[-1:] == (self.width + self._free,):
             space = self._with_free
         allowed = _read(space, masks, (n,), "")
-        if there is not None:
-            allowed[~there] = True
+        if present is not None:
+            allowed[~present] = True
         self.check_choice(allowed, deciding)
         if self._free and space is self._space:
             allowed = np.concatenate((allowed, np.ones((n, self._free), np.bool_)), axis=1)
@@ -200,8 +198,10 @@ def _ways_to_split(space: OwnSpace) -> tuple[tuple[OwnSpace, ...], ...]:
         return tuple(space.parts.values()), tuple(_choices(size) for size in _layout(space).branches)
     if isinstance(space, ChoiceSpace) and space.shape:
         rows = zip(space.sizes, space.start, strict=True)
-        own = tuple(ChoiceSpace(space.kind, np.asarray(row), start, space.dtype) for row, start in rows)
-        return (own, tuple(_choices(size) for size in _layout(space).branches)) if len(space.shape) > 1 else (own,)
+        by_rows = tuple(ChoiceSpace(space.kind, np.asarray(row), start, space.dtype) for row, start in rows)
+        return (
+            (by_rows, tuple(_choices(size) for size in _layout(space).branches)) if len(space.shape) > 1 else (by_rows,)
+        )
     return ((space,),)
 
 
@@ -233,7 +233,7 @@ def _read(space: OwnSpace, given: Any, lead: Lead, at: str) -> Masks:
 
 def _of_each(space: OwnSpace, given: Sequence[Any], at: str) -> Masks:
     """Read each agent's mask."""
-    together = _together(space, given)
+    together = _together(given)
     if together is not None:
         with suppress(MaskError):  # the code below finds the wrong mask
             return _read(space, together, (len(given),), at)
@@ -252,18 +252,18 @@ def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> M
     # For each `arm`, a vector environment also has `_arm`: which instances have it.
     unknown = [key for key in given if key not in space.parts and not (str(key)[:1] == "_" and str(key)[1:] in given)]
     if unknown:
-        known = ", ".join(map(repr, space.parts))
+        keys = ", ".join(map(repr, space.parts))
         raise MaskError(
-            f"has the key {unknown[0]!r}, which the action space does not have; its keys are: {known}", None, at
+            f"has the key {unknown[0]!r}, which the action space does not have; its keys are: {keys}", None, at
         )
-    found = []
+    columns = []
     for key, part in space.parts.items():
         allowed = _read(part, given.get(key), lead, f"{at}[{key!r}]")
-        there = given.get(f"_{key}") if lead else None
-        if there is not None:
-            allowed[~np.asarray(there, np.bool_)] = True
-        found.append(allowed)
-    return np.concatenate(found, axis=-1)
+        present = given.get(f"_{key}") if lead else None
+        if present is not None:
+            allowed[~np.asarray(present, np.bool_)] = True
+        columns.append(allowed)
+    return np.concatenate(columns, axis=-1)
 
 
 def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> Masks:
@@ -284,22 +284,16 @@ def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> 
     return _of_array(space, _as_array(given), lead, at)
 
 
-def _together(space: OwnSpace, masks: Sequence[Any]) -> Any:
-    """Combine agents' masks of the same form into one mask, which is faster to read; None if the forms differ."""
+def _together(masks: Sequence[Any]) -> NDArray[Any] | None:
+    """Combine agents' arrays, or sequences of numbers, into one array, which is faster to read; None if they differ."""
     first = masks[0] if masks else None
     if isinstance(first, np.ndarray):
-        alike = all(isinstance(each, np.ndarray) and each.shape == first.shape for each in masks)
-        return np.array(masks) if alike and all(each.dtype == first.dtype for each in masks) else None
-    if isinstance(first, Mapping):
-        alike = all(isinstance(each, Mapping) and each.keys() == first.keys() for each in masks)
-        return {key: [each[key] for each in masks] for key in first} if alike else None
-    if not isinstance(first, tuple | list) or not all(type(each) is type(first) for each in masks):
+        alike = all(isinstance(mask, np.ndarray) and mask.shape == first.shape for mask in masks)
+        return np.array(masks) if alike and all(mask.dtype == first.dtype for mask in masks) else None
+    if not isinstance(first, tuple | list) or not _are_numbers(first):
         return None
-    if _are_numbers(first):
-        array = _as_array(masks)
-        return array if array.dtype != object else None
-    alike = all(len(each) == len(first) for each in masks)
-    return tuple(map(list, zip(*masks, strict=True))) if alike and _splits(space, len(first)) else None
+    array = _as_array(masks) if all(type(mask) is type(first) for mask in masks) else None
+    return array if array is not None and array.dtype != object else None
 
 
 def _are_numbers(given: Sequence[Any]) -> bool:
@@ -364,23 +358,16 @@ def _of_flags(space: OwnSpace, given: NDArray[Any], lead: Lead, at: str) -> Mask
 
 def _no_booleans(given: NDArray[Any], wrong: Masks, meaning: str, lead: Lead, at: str) -> MaskError:
     *row, index = np.argwhere(wrong)[0].tolist()
-    number = given[(*row, index)]
-    problem = f"has {number} at index {index}; expected {meaning}"
-    if number < _ADDITIVE:
-        problem = (
-            f"has {number} at index {index}, as in a mask that is added to logits; expected {meaning}: convert the "
-            f"mask with (mask == 0)"
-        )
+    problem = f"has {given[(*row, index)]} at index {index}; expected {meaning}"
     return MaskError(problem, row[0] if lead else None, at)
 
 
 def _unfit(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> MaskError:
-    if array.dtype == object:
-        got = f"is {_shown(array[0])}"
-    elif array.dtype.kind not in "biuf":
-        got = f"is an array of {array.dtype}"
-    else:
+    if array.dtype.kind in "biuf":
         got = f"has shape {array.shape}" + (f", for {lead[0]} agents" if lead else "")
+    else:
+        given = array[0] if array.dtype == object else array
+        got = f"is {type(given).__name__} {reprlib.repr(given)}"
     return MaskError(f"{got}; {_expected(space)}", None, at)
 
 
@@ -389,12 +376,6 @@ def _expected(space: OwnSpace) -> str:
     sizes = f" ({' + '.join(map(str, layout.branches))})" if len(layout.branches) > 1 else ""
     of_flags = f", or {_FLAGS}: {len(layout.branches)}" if layout.flags else ""
     return f"expected {_MEANING}: {layout.width}{sizes}{of_flags}"
-
-
-def _shown(given: Any) -> str:
-    if isinstance(given, tuple | list):
-        return f"a {type(given).__name__} of {len(given)}: {reprlib.repr(given)}"
-    return f"{type(given).__name__} {reprlib.repr(given)}"
 
 
 log = logging.getLogger(__name__)
@@ -450,12 +431,12 @@ class AgentMasks:
         if not self._reader.width:
             return
         self.masked = self.masked or MASK in info
-        if not self.masked and not self._warned and (found := like_masks(info)):
+        if not self.masked and not self._warned and (unread := like_masks(info)):
             self._warned = True
             log.warning(
                 "%s: it has %r, which Headrace ignores; put action masks into the infos of reset and step under the "
                 "key %r, with 1 for each allowed choice (docs/algorithms.md#actions)",
-                *(self._owner, found[0], MASK),
+                *(self._owner, unread[0], MASK),
             )
 
     def read(
@@ -464,7 +445,7 @@ class AgentMasks:
         observed: Any,
         informed: Any,
         who: Who,
-        there: Masks | None = None,
+        present: Masks | None = None,
         deciding: Masks | None = None,
     ) -> Masks | None:
         """Return the masks [n, choices] of n agents; None if agents have none.
@@ -474,7 +455,7 @@ class AgentMasks:
             observed: the masks in the agents' observations; None if the observations have none.
             informed: the masks in the agents' infos; may be None or contain None.
             who: returns the beginning of a message about a row or, for None, about all rows.
-            there: which agents have a mask in their infos, as in `MaskReader.read`.
+            present: which agents have a mask in their infos, as in `MaskReader.read`.
             deciding: as in `MaskReader.read`.
 
         Raises:
@@ -482,20 +463,20 @@ class AgentMasks:
             StageError: if a mask appears although the spec has no masks.
         """
         allowed = None
-        places = (f"{MASK} in the observation", observed, None), (f"info[{MASK!r}]", informed, there)
-        for name, masks, known in places:
+        places = (f"{MASK} in the observation", observed, None), (f"info[{MASK!r}]", informed, present)
+        for name, masks, which in places:
             if _is_nothing(masks):
                 continue
             if not self.masked and self._reader.width:
                 raise StageError(f"{who(None)}: {_LATE}")
             try:
-                found = self._reader.read(masks, n, known, deciding)
+                read = self._reader.read(masks, n, which, deciding)
                 if allowed is not None:
-                    found &= allowed
-                    self._reader.check_choice(found, deciding)
+                    read &= allowed
+                    self._reader.check_choice(read, deciding)
             except MaskError as error:
                 raise BrokenEnvironmentError(f"{who(error.row)}: {name}{error.at} {error.problem}") from error
-            allowed = found
+            allowed = read
         return np.ones((n, self._reader.width), np.bool_) if self.masked and allowed is None else allowed
 
 

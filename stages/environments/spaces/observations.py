@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -230,22 +230,23 @@ def observation_parts(
     Args:
         space: the space of a single instance.
         owner: the environment's name, used in messages.
-        settings: kinds of observations, keyed by name (`environment.observations`).
+        settings: kinds of observations, keyed by name (`environment.observations`); `check_names` checks the names.
         exact: keep float64 for vectors that float32 may round, so they can be normalised before rounding.
 
     Raises:
-        StageError: if an observation can't be of its kind, or the settings name an unknown observation.
+        StageError: if an observation can't be of its kind.
     """
     settings = settings or {}
-    found = [
+    all_leaves = [
         _Leaf(leaf, keys, owner, settings.get(name_of(keys)) or ObservationSettings()) for keys, leaf in leaves(space)
     ]
-    _check_names(settings, [leaf.name for leaf in found], owner)
-    parts = [_part(leaf, exact) for leaf in found]
+    parts = [_part(leaf, exact) for leaf in all_leaves]
     if not parts:
         raise StageError(f"{owner}: its observation space {space} is empty; an agent needs observations")
     if DESIRED_GOAL not in settings:
-        parts = [_goal(part) if leaf.keys == (DESIRED_GOAL,) else part for leaf, part in zip(found, parts, strict=True)]
+        parts = [
+            _goal(part) if leaf.keys == (DESIRED_GOAL,) else part for leaf, part in zip(all_leaves, parts, strict=True)
+        ]
     return tuple(parts)
 
 
@@ -268,7 +269,18 @@ def _under(keys: tuple[Any, ...], value: Any) -> Any:
     return value
 
 
-def _check_names(settings: Mapping[str, ObservationSettings], names: list[str], owner: str) -> None:
+def check_names(settings: Mapping[str, ObservationSettings], parts: Iterable[ObservationPart], owner: str) -> None:
+    """Check that each observation named in `environment.observations` exists.
+
+    Args:
+        settings: the section, keyed by the observations' names.
+        parts: the observations of all agents.
+        owner: the environment's name, used in messages.
+
+    Raises:
+        StageError: if an observation does not exist.
+    """
+    names = list(dict.fromkeys(part.spec.name for part in parts))
     for name in settings:
         if name not in names:
             hint = suggest(name, names) or f"; available: {', '.join(names)}"
@@ -289,7 +301,10 @@ def _part(leaf: _Leaf, exact: bool) -> ObservationPart:
         return _image_part(leaf)
     if kind == "vector":
         return _vector_part(leaf, exact)
-    return _sequence_part(leaf) if isinstance(leaf.space, SequenceSpace) else _rows_part(leaf)
+    if isinstance(leaf.space, SequenceSpace):
+        return _sequence_part(leaf)
+    assert isinstance(leaf.space, BoxSpace)
+    return leaf.part(leaf.shape, *_numbers(leaf.space, leaf.name, leaf.shape))  # a matrix's rows are a set's entities
 
 
 def _kind(leaf: _Leaf) -> str:
@@ -407,13 +422,13 @@ def _numbers(
     moves axes.
     """
     dtype = dtype or (np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype)
-    check = BoundsCheck(space, name, dtype)
+    check, own_shape = BoundsCheck(space, name, dtype), space.shape
 
     def extract(batch: Any, who: Who = row_of_batch) -> Array:
         values: Array = np.asarray(batch)
         # The copy from astype also protects against an environment that overwrites its arrays.
         column = values.astype(dtype)
-        if column.shape[1:] == space.shape:
+        if column.shape[1:] == own_shape:
             check(values, column, who)
         if arranged is not None:
             column = np.ascontiguousarray(arranged(column))
@@ -437,12 +452,6 @@ def _choices(space: ChoiceSpace, name: str) -> tuple[int, np.dtype[Any], Extract
         return columns
 
     return width, np.dtype(np.float32), extract
-
-
-def _rows_part(leaf: _Leaf) -> ObservationPart:
-    """Return the observation part for a matrix, as a set whose entities are the rows."""
-    assert isinstance(leaf.space, BoxSpace)
-    return leaf.part(leaf.shape, *_numbers(leaf.space, leaf.name, leaf.shape))
 
 
 def _sequence_part(leaf: _Leaf) -> ObservationPart:

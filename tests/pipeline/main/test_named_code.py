@@ -213,7 +213,7 @@ def test_a_run_tells_what_it_does_not_find_as_validation_does(path, capsys):
     ("environment", "place", "message"),
     [
         ("{kind: gymnasium,\n  factory: mine:Nope}", 2, "module 'mine' .* has no attribute 'Nope'"),
-        ("{kind: gymnasium, factory: mine:Env,\n  options: {sise: 2}}", 2, "environment.options are not valid for"),
+        ("{kind: gymnasium, factory: mine:Env,\n  options: {sise: 2}}", 2, "does not accept {'sise': 2}"),
     ],
     ids=["the factory", "its options"],
 )

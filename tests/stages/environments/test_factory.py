@@ -159,7 +159,9 @@ def test_settings_that_a_user_s_group_can_not_have_are_refused(folder, key, valu
 
 
 def test_options_that_a_factory_does_not_take_are_reported(folder):
-    with pytest.raises(StageError, match=r"options are not valid for .*'wheels'; its signature is \(g=10\.0\)"):
+    with pytest.raises(
+        StageError, match=r"environment\.options: .* does not accept {.*'wheels'.*; its parameters are \(g=10\.0\)"
+    ):
         group_of(by_factory("single", wheels=3), "P", 3, folder)
 
 
@@ -229,7 +231,7 @@ def test_a_pettingzoo_id_is_a_module_next_to_the_yaml(folder):
 
     assert list(at_once(group.reset(0)).steps) == ["Count?team=0", "Count?team=1"]
     with pytest.raises(
-        StageError, match=r"options are not valid for PettingZoo environment 'factory_meadow_v0': .*'goal'"
+        StageError, match=r"environment\.options: PettingZoo environment 'factory_meadow_v0' does not accept {'goal'"
     ):
         group_of(settings.model_copy(update={"options": {"goal": 3}}), "Count", 2, folder)
     sys.modules.pop("factory_meadow_v0")
@@ -237,6 +239,7 @@ def test_a_pettingzoo_id_is_a_module_next_to_the_yaml(folder):
 
 def test_an_option_that_a_built_in_game_does_not_know_is_reported():
     with pytest.raises(
-        StageError, match=r"options are not valid for built-in game 'Volley': .*'wheels'; its signature is"
+        StageError,
+        match=r"environment\.options: built-in game 'Volley' does not accept {'wheels': .*; its parameters are",
     ):
         group_of(EnvironmentSettings(kind="builtin", id="Volley", options={"wheels": 3}), "B", 1)

@@ -300,7 +300,7 @@ def test_a_mask_that_comes_late_is_an_error_of_every_kind(kind):
         ),
         (
             lambda space, column: np.where(column, 0, -1e9).astype(np.float32),
-            r"has -1000000000.0 at index .* added to logits",
+            r"has -1000000000.0 at index .*; expected 1 for each allowed",
         ),
         (lambda space, column: np.zeros(5, np.float32), "forbids all 2 choices of branch 0"),
     ],

@@ -129,15 +129,6 @@ def test_an_index_outside_of_its_space_is_an_error_with_its_instance(kind, time,
         play(make(TIMES[time], (gear, 0.0)))
 
 
-@pytest.mark.parametrize("time", TIMES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_number_beyond_its_bounds_is_a_warning_with_its_instance(kind, time, caplog):
-    make, who = KINDS[kind]
-    play(make(TIMES[time], (0, 1.5)))
-    (message,) = caplog.messages
-    assert message.startswith(f"{who}: the observation 'speed' has 1.5 at [1], outside its space Box(-1.0, 1.0, (2,)")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_of_the_space_cause_no_warning(kind, caplog):
     play(KINDS[kind][0](None, (0, 0.0)))

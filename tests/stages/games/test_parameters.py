@@ -9,6 +9,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
 from headrace.stages.errors import StageError
 from headrace.stages.games.pursuit import PursuitGroup
+from headrace.stages.games.rock_paper_scissors import RockPaperScissorsGroup
 from headrace.stages.games.volley import BALL_GRAVITY, SERVE_SPEED, TICK_S, VX, VY, VolleyGroup
 
 FAR_FROM_THE_WALL = np.array([[-0.9, -0.9], [-0.9, 0.9], [-0.9, 0.0]], np.float32)
@@ -111,8 +112,9 @@ def test_a_running_match_keeps_its_parameters():
         (
             VolleyGroup(1),
             "wind",
-            "environment_parameters.wind: Volley has no parameter of this name; it accepts ball_gravity",
+            "environment_parameters.wind: VolleyGroup has no parameter of this name; it accepts ball_gravity",
         ),
+        (RockPaperScissorsGroup(2), "stake", "RockPaperScissorsGroup has no parameter of this name; it accepts none"),
     ],
 )
 def test_a_parameter_that_a_game_does_not_take_is_refused(group, name, hint):

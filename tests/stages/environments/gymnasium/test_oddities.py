@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import sys
 from types import ModuleType
 from typing import Any
@@ -20,7 +19,6 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.environments.gymnasium.singles import SingleEnvs, make_vector
-from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, LoadError, StageError
 
@@ -134,97 +132,21 @@ def test_options_that_a_vectorised_implementation_lacks_make_single_environments
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of CartPole in Gymnasium 1.1
 def test_options_that_no_implementation_has_are_refused(caplog):
-    with caplog.at_level(logging.INFO), pytest.raises(BrokenEnvironmentError, match="'wheels'.*fix environment.opt"):
+    with caplog.at_level(logging.INFO), pytest.raises(BrokenEnvironmentError, match="'wheels'"):
         make_vector("CartPole-v1", 2, {"wheels": 3}, "Env")
     assert "single environments" not in caplog.text
 
 
-# Resets of the old kind.
+def test_a_reset_without_a_seed_is_reported_with_its_class(group_of):
+    class Unseeded(Plain):
+        def reset(self):  # type: ignore[override]
+            return self.seen(), {}
 
-
-class WithoutAnything(Plain):
-    def reset(self):  # type: ignore[override]
-        self.taken = 0
-        return self.seen(), {}
-
-
-class WithoutOptions(Plain):
-    def reset(self, seed=None):  # type: ignore[override]
-        return super().reset(seed=seed)
-
-
-class WithoutSeed(Plain):
-    def reset(self, options=None):  # type: ignore[override]
-        self.taken = 0
-        return self.seen(), {}
-
-
-class WithOldSeed(Plain):
-    random = np.random.default_rng(7)
-
-    def seen(self):
-        return np.array([self.random.random()], np.float32)
-
-    def seed(self, seed):
-        self.random = np.random.default_rng(seed)
-
-    def reset(self):  # type: ignore[override]
-        self.taken = 0
-        return self.seen(), {}
-
-
-class OldWrapper(gymnasium.Wrapper):
-    def reset(self):  # type: ignore[override]
-        return self.env.reset()
-
-
-class NewWrapper(gymnasium.Wrapper):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("env", "wrappers", "lack"),
-    [
-        (WithoutAnything, [], r"reset\(\) of WithoutAnything does not accept seed or options"),
-        (WithOldSeed, [], r"reset\(\) of WithOldSeed does not accept seed or options"),
-        (Plain, [NewWrapper, OldWrapper, NewWrapper], r"reset\(\) of OldWrapper does not accept seed or options"),
-    ],
-)
-def test_a_reset_without_arguments_is_seeded_and_warned_of_once(group_of, env, wrappers, lack, caplog):
-    with caplog.at_level(logging.WARNING):
-        first, second, other = (group_of(env, wrappers) for _ in range(3))
-    seen = [
-        group.reset(seed).steps["B"].observations[0].tolist() for group, seed in ((first, 5), (second, 5), (other, 6))
-    ]
-
-    assert seen[0] == seen[1]
-    assert seen[0][1] == seen[2][0], "instance i is seeded with the seed plus i"
-    assert seen[0] != seen[2]
-    (text,) = [record.getMessage() for record in caplog.records]
-    assert re.match(f"environment factory .*: {lack}", text), text
-    assert "def reset(self, *, seed=None, options=None)" in text
-    for _ in range(4):
-        tick = first.step(actions())
-    assert tick.steps["B"].ended == 2, "it goes on to its next episode"
-
-
-def test_parameters_of_the_environment_need_a_reset_with_options(group_of):
-    group = group_of(WithoutOptions)
-
-    class Parameters(EpisodeParameters):
-        def __init__(self):
-            pass
-
-        def options(self, env_id):
-            return {"gravity": 3.0}
-
-    group.set_parameters(Parameters())
     with pytest.raises(
-        StageError,
-        match=r"WithoutOptions does not accept options, through which it receives the parameters .* \(gravity\)",
-    ) as found:
-        group.reset(0)
-    assert found.value.__cause__ is None  # who looks for its causes would never end if it were its own
+        BrokenEnvironmentError,
+        match=r"its reset\(\) raised TypeError: .*Unseeded\.reset\(\) got an unexpected .*'seed'",
+    ):
+        group_of(Unseeded).reset(0)
 
 
 # Errors inside installed packages.
@@ -242,33 +164,22 @@ def test_an_error_of_gymnasiums_own_environments_shows_its_line(monkeypatch):
 # Old Gym.
 
 
-@pytest.fixture(params=["0.21.0", "0.26.2"])
-def gym(request, monkeypatch):
+@pytest.fixture
+def gym(monkeypatch):
     """A stand-in of the package `gym`."""
-    package, registration = ModuleType("gym"), ModuleType("gym.envs.registration")
-    package.__version__ = request.param  # type: ignore[attr-defined]
+    package = ModuleType("gym")
     package.Env = type("Env", (), {"__module__": "gym.core"})  # type: ignore[attr-defined]
-    specs = {"Old-v0": None}
-    old = request.param < "0.26"
-    registration.registry = type("R", (), {"env_specs": specs})() if old else specs  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gym", package)
-    monkeypatch.setitem(sys.modules, "gym.envs.registration", registration)
     return package
 
 
-@pytest.mark.parametrize(("seeded", "converter"), [(False, "GymV21"), (True, "GymV26")])
-def test_a_class_of_old_gym_is_refused_with_its_converter(group_of, gym, seeded, converter):
-    old = type("Old", (gym.Env,), {"reset": (Plain if seeded else WithoutAnything).reset})
-    words = rf'returned an Old; expected a gymnasium.Env.* shimmy converts environments of the old package gym\. .*"shimmy:{converter}Environment-v0"'
-    with pytest.raises(LoadError, match=words):
-        group_of(old)
+def test_a_class_of_old_gym_is_refused_with_its_converter(group_of, gym):
+    with pytest.raises(LoadError, match=r"returned an Old; expected a gymnasium.Env.* shimmy converts environments"):
+        group_of(type("Old", (gym.Env,), {}))
 
 
 def test_an_id_of_old_gym_is_refused_with_its_converter(gym):
-    converter = "GymV21Environment-v0" if gym.__version__ < "0.26" else "GymV26Environment-v0"
-    with pytest.raises(
-        StageError, match=rf'environment: {{id: "shimmy:{converter}", options: {{env_id: "Old-v0"}}}}'
-    ) as caught:
+    with pytest.raises(StageError, match=r'environment: {id: "shimmy:GymV21Environment-v0"') as caught:
         make_vector("Old-v0", 1, {}, "Env")
     assert caught.value.key == ("environment", "id")
 
@@ -384,28 +295,20 @@ def test_a_vector_of_rewards_is_refused_without_a_restart(group_of, reward, num_
     assert not isinstance(it.value, BrokenEnvironmentError), "it would be restarted in vain"
 
 
-# Ids that a module does not register, and factories that are not asked for the number of instances.
+# Ids that nobody registers, and factories that are not asked for the number of instances.
 
 
-def test_an_unknown_id_of_a_module_is_refused_with_the_ids_that_it_registers(monkeypatch):
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
-    monkeypatch.setitem(sys.modules, MODULE, ModuleType(MODULE))
-    with pytest.raises(StageError, match=rf"The module {MODULE} registers no Duel-v0$"):
-        make_vector(f"{MODULE}:Duel-v0", 1, {}, "Env")
-    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
-    gymnasium.register("Dual-v0", f"{MODULE}:Plain")
-    with pytest.raises(StageError, match=rf"The module {MODULE} registers no Duel-v0; it registers Dual-v0$"):
-        make_vector(f"{MODULE}:Duel-v0", 1, {}, "Env")
-    with pytest.raises(StageError, match="prefix the module that registers it: my_module:Duel-v0"):
+def test_an_unknown_id_is_refused_with_the_form_for_ids_of_own_modules():
+    with pytest.raises(StageError, match="doesn't exist.* name its module: my_module:Duel-v0"):
         make_vector("Duel-v0", 1, {}, "Env")
+    with pytest.raises(StageError, match=r"Environment `Duel` doesn't exist\.$"):
+        make_vector(f"{__name__}:Duel-v0", 1, {}, "Env")
 
 
 def test_a_factory_that_takes_any_option_can_be_given_the_number_of_instances(group_of):
     def make(**options):
         return SyncVectorEnv([Plain] * options.get("num_envs", 1))
 
-    with pytest.raises(StageError, match="an argument num_envs to it, or set environment.options.num_envs: 2$"):
+    with pytest.raises(StageError, match="an argument num_envs to it, or set its number in environment.options$"):
         group_of(make)
     assert group_of(make, options={"num_envs": 2}, max_episode_steps=3).num_envs == 2
-    with pytest.raises(StageError, match="an argument num_envs to it$"):
-        group_of(lambda: SyncVectorEnv([Plain]))

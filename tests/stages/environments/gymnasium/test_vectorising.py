@@ -15,7 +15,7 @@ from headrace.stages.environments.gymnasium.singles import SingleEnvs, make_vect
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 
-class Reusing(gymnasium.Env):
+class OneStepEnv(gymnasium.Env):
     """Ends at every step, and returns the same array each time."""
 
     observation_space = spaces.Box(0, 1, (1,))
@@ -55,26 +55,16 @@ def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
     envs.close()
 
 
-def test_a_misspelt_id_is_reported_with_gymnasiums_suggestion():
-    with pytest.raises(StageError, match=r"^Env: Environment `CartPol` doesn't exist\. Did you mean: `CartPole`\?"):
-        make_vector("CartPol-v1", 2, {}, "Env")
-
-
-def test_an_option_that_the_environment_does_not_know_is_reported():
-    with pytest.raises(BrokenEnvironmentError, match=r"options \{'wheels': 3\} raised TypeError: .*'wheels'"):
-        make_vector("Pendulum-v1", 2, {"wheels": 3}, "Env")
-
-
 def test_a_vector_environment_of_another_size_is_refused_and_closed():
-    made = SyncVectorEnv([Reusing, Reusing, Reusing])
+    made = SyncVectorEnv([OneStepEnv, OneStepEnv, OneStepEnv])
 
     with pytest.raises(StageError, match="of 3 instances, but 2 are needed; add an argument num_envs"):
-        vectorise(made, Reusing, 2, "Env")
+        vectorise(made, OneStepEnv, 2, "Env")
     assert made.closed
 
 
 def test_the_same_environment_twice_is_refused():
-    env = Reusing()
+    env = OneStepEnv()
     with pytest.raises(StageError, match="Env returned the same environment twice"):
         vectorise(env, lambda: env, 2, "Env")
 
@@ -83,11 +73,11 @@ def test_a_factory_that_fails_later_is_reported():
     def fail():
         raise OSError("port 5005 is taken")
 
-    with pytest.raises(BrokenEnvironmentError, match="creating 2 instances raised OSError: port 5005 is taken"):
-        vectorise(Reusing(), fail, 2, "Env")
+    with pytest.raises(BrokenEnvironmentError, match="Env raised OSError: port 5005 is taken"):
+        vectorise(OneStepEnv(), fail, 2, "Env")
 
 
-class Scaled(gymnasium.RewardWrapper):
+class ScalingWrapper(gymnasium.RewardWrapper):
     def __init__(self, env, scale):
         super().__init__(env)
         self.scale = scale
@@ -96,7 +86,7 @@ class Scaled(gymnasium.RewardWrapper):
         return reward * self.scale
 
 
-class Shifted(Scaled):
+class ShiftingWrapper(ScalingWrapper):
     def reward(self, reward):
         return reward + self.scale
 
@@ -112,7 +102,7 @@ def five(env):
 
 
 def test_wrappers_wrap_each_single_environment_the_innermost_first():
-    wrap = wrap_of((Shifted, {"scale": 3}), (Scaled, {"scale": 10}))
+    wrap = wrap_of((ShiftingWrapper, {"scale": 3}), (ScalingWrapper, {"scale": 10}))
     made = {
         "registered": make_vector("CartPole-v1", 2, {}, "CartPole", wrap),
         "factory": vectorise(gymnasium.make("CartPole-v1"), lambda: gymnasium.make("CartPole-v1"), 2, "F", wrap),
@@ -121,15 +111,15 @@ def test_wrappers_wrap_each_single_environment_the_innermost_first():
     for envs in made.values():
         assert isinstance(envs, SingleEnvs)  # though CartPole has a vectorised implementation
         envs.reset(seed=0)
-        assert envs.step(np.zeros(2, np.int64))[1].tolist() == [40, 40]
+        assert list(envs.step(np.zeros(2, np.int64))[1]) == [40, 40]
         envs.close()
 
 
 def test_a_wrapper_that_raises_is_reported_with_its_arguments():
     with pytest.raises(
-        StageError, match=r"^Env: environment wrapper '.*:Scaled' with \{'size': 1\} raised TypeError: .*'size'"
+        StageError, match=r"^Env: environment wrapper '.*:ScalingWrapper' with \{'size': 1\} raised TypeError: .*'size'"
     ):
-        make_vector("CartPole-v1", 2, {}, "Env", wrap_of((Scaled, {"size": 1})))
+        make_vector("CartPole-v1", 2, {}, "Env", wrap_of((ScalingWrapper, {"size": 1})))
 
 
 def test_a_wrapper_that_gives_no_environment_is_reported():
@@ -138,16 +128,16 @@ def test_a_wrapper_that_gives_no_environment_is_reported():
 
 
 def test_wrappers_of_vectorised_implementations_are_refused():
-    wrap = wrap_of((Scaled, {"scale": 1}))
+    wrap = wrap_of((ScalingWrapper, {"scale": 1}))
     with pytest.raises(StageError, match="and vectorization_mode 'vector_entry_point' has no single environments"):
         make_vector("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}, "Env", wrap)
-    made = SyncVectorEnv([Reusing, Reusing])
+    made = SyncVectorEnv([OneStepEnv, OneStepEnv])
     with pytest.raises(
         StageError,
         match="returned a vector environment, but environment.wrappers apply to single environments; wrap the "
         "environments inside it",
     ):
-        vectorise(made, Reusing, 2, "Env", wrap)
+        vectorise(made, OneStepEnv, 2, "Env", wrap)
     assert made.closed
 
 

@@ -14,7 +14,6 @@ from headrace.config import RoleSettings, RunConfig
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import instance_of
-from headrace.stages.environments.pettingzoo.making import make_instances
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 TEAM = {"*": RoleSettings(team=0)}
@@ -25,7 +24,7 @@ def group_of(*envs):
     return PettingZooGroup([instance_of(env, f"Zoo, instance {i}") for i, env in enumerate(envs)], "B", "Zoo", TEAM)
 
 
-class Told(Crowd):
+class ChangedCrowd(Crowd):
     """Changes what a step, or the reset, returns from a time on."""
 
     def __init__(self, change, call="step", begins=1):
@@ -33,17 +32,17 @@ class Told(Crowd):
         self.change, self.call, self.begins = change, call, begins
 
     def reset(self, seed=None, options=None):
-        told = super().reset(seed, options)
-        return self.change(*told) if self.call == "reset" else told
+        result = super().reset(seed, options)
+        return self.change(*result) if self.call == "reset" else result
 
     def step(self, actions):
-        told = super().step(actions)
-        return self.change(*told) if self.call == "step" and self._time >= self.begins else told
+        result = super().step(actions)
+        return self.change(*result) if self.call == "step" and self._time >= self.begins else result
 
 
 def with_part(number, value):
-    def change(*told):
-        return *told[:number], value(told[number]) if callable(value) else value, *told[number + 1 :]
+    def change(*result):
+        return *result[:number], value(result[number]) if callable(value) else value, *result[number + 1 :]
 
     return change
 
@@ -54,7 +53,7 @@ def of_b(value):
 
 AT_STEP = {
     "four": (
-        lambda *told: told[:4],
+        lambda *result: result[:4],
         "its step() returned 4 values; expected five dicts keyed by agent: observations, rewards",
     ),
     "ends are a flag": (with_part(2, False), "its step() returned a bool as terminations; expected a dict"),
@@ -87,7 +86,7 @@ AT_RESET = {
     ],
 )
 def test_a_wrong_result_of_step_is_named(change, words, begins):
-    group = group_of(Crowd(SCRIPT), Told(change, begins=begins))
+    group = group_of(Crowd(SCRIPT), ChangedCrowd(change, begins=begins))
     with pytest.raises(BrokenEnvironmentError, match=f"^Zoo(, instance 1)?: .*{re.escape(words)}"):
         play(group, begins)
 
@@ -96,22 +95,22 @@ def test_a_wrong_result_of_step_is_named(change, words, begins):
 def test_a_wrong_result_of_reset_is_named(mistake):
     change, words = AT_RESET[mistake]
     with pytest.raises(BrokenEnvironmentError, match=f"^Zoo, instance 1: {re.escape(words)}"):
-        group_of(Crowd(SCRIPT), Told(change, "reset")).reset(0)
+        group_of(Crowd(SCRIPT), ChangedCrowd(change, "reset")).reset(0)
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("change", "words"),
     [
-        (lambda told: told[:4], r"its last\(\) returned 4 values; expected five values: observation, reward"),
-        (lambda told: (told[0], "one", *told[2:]), r"agent 'player_0': last\(\) returned reward 'one'; expected"),
-        (lambda told: (*told[:4], [1]), r"last\(\) returned a list as info; expected a dict"),
-        (lambda told: (np.zeros(3), *told[1:]), r"agent 'player_0' of B in instance 1: observation .* \(3,\)"),
+        (lambda result: result[:4], r"its last\(\) returned 4 values; expected five values: observation, reward"),
+        (lambda result: (result[0], "one", *result[2:]), r"agent 'player_0': last\(\) returned reward 'one'; expected"),
+        (lambda result: (*result[:4], [1]), r"last\(\) returned a list as info; expected a dict"),
+        (lambda result: (np.zeros(3), *result[1:]), r"agent 'player_0' of B in instance 1: observation .* \(3,\)"),
     ],
 )
-def test_a_wrong_result_of_last_is_named(told, words):
+def test_a_wrong_result_of_last_is_named(change, words):
     class Odd(Counting):
         def last(self, observe=True):
-            return told(super().last(observe))
+            return change(super().last(observe))
 
     with pytest.raises(BrokenEnvironmentError, match=f"^Zoo(, instance 1)?: .*{words}"):
         group_of(Counting(masks=""), Odd(masks="")).reset(0)
@@ -122,7 +121,7 @@ def test_zero_and_one_stand_for_flags(kind):
     def change(seen, rewards, terminations, truncations, infos):
         return seen, rewards, *({a: kind(f) for a, f in each.items()} for each in (terminations, truncations)), infos
 
-    steps = play(group_of(Told(change)), 4)[-1].steps["B"]
+    steps = play(group_of(ChangedCrowd(change)), 4)[-1].steps["B"]
     assert (steps.ended, steps.terminated.tolist(), steps.truncated.tolist()) == (1, [True], [False])
 
 
@@ -140,9 +139,9 @@ def test_invalid_spaces_are_named_with_the_agent(made, space):
 def test_agents_must_be_a_list():
     class Late(Crowd):
         def reset(self, seed=None, options=None):
-            told = super().reset(seed, options)
+            result = super().reset(seed, options)
             self.agents = None
-            return told
+            return result
 
     with pytest.raises(BrokenEnvironmentError, match="^Zoo, instance 0: its agents is a NoneType; expected a list"):
         group_of(Late(SCRIPT)).reset(0)
@@ -159,33 +158,6 @@ class Wrapped:
 
     def reset(self, seed=None, options=None):
         return self.env.reset(seed=seed, options=options)
-
-
-@pytest.mark.parametrize(
-    ("base", "wrap"), [(Crowd, Wrapped), (Counting, lambda env: env)], ids=["parallel", "by turns"]
-)
-def test_a_reset_without_arguments_is_seeded_through_seed_and_warned_of_once(base, wrap, caplog):
-    class Old(base):  # type: ignore[valid-type, misc]
-        def __init__(self):
-            super().__init__(SCRIPT) if base is Crowd else super().__init__(masks="")
-            self.seeded = []
-
-        def reset(self):
-            return super().reset()
-
-        def seed(self, seed):
-            self.seeded.append(seed)
-
-    envs = [Old() for _ in range(2)]
-    instances = make_instances(envs[0], iter(envs[1:]).__next__, 2, "auto", f"Old {base.__name__}", wrap)
-    PettingZooGroup(instances, "B", "Zoo", TEAM).reset(5)
-
-    assert [env.seeded for env in envs] == [[5], [6]]
-    (text,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert (
-        f"Old {base.__name__}: reset() of Old does not accept seed or options; its seed is set through its seed() method"
-        in text
-    )
 
 
 def test_a_turn_that_raises_is_named():

@@ -311,7 +311,7 @@ def test_observation_settings_are_for_the_behaviours_that_have_such_an_observati
     red, blue = (group.behavior_specs[name].observations for name in ("Red?team=0", "Blue?team=1"))
     assert [(o.name, o.kind, o.goal) for o in red] == [("camera", "image", False), ("goal", "vector", True)]
     assert [(o.name, o.goal) for o in blue] == [("observation", False)]
-    with pytest.raises(StageError, match="no agent has an observation 'gaol'; did you mean 'goal'"):
+    with pytest.raises(StageError, match="it has no observation 'gaol'; did you mean 'goal'"):
         group_of(
             Seeing(TWO, observation_spaces={"red_0": camera}), roles=TEAMS, observations={"gaol": ObservationSettings()}
         )

@@ -354,7 +354,7 @@ def test_a_desired_goal_is_a_goal_by_default():
 )  # fmt: skip
 def test_settings_that_do_not_fit_are_reported(settings, message):
     with pytest.raises(StageError, match=f"^Env: .*{message}"):
-        observation_parts(ROBOT, "Env", said(**settings))
+        observations.check_names(said(**settings), observation_parts(ROBOT, "Env", said(**settings)), "Env")
 
 
 @pytest.mark.parametrize(
