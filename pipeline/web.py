@@ -22,10 +22,10 @@ import os
 import secrets
 import socket
 import sys
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from importlib.resources.abc import Traversable
@@ -222,65 +222,36 @@ def allow_open_files(wanted: int) -> None:
                 )
 
 
-def within_open_files(wanted: int) -> int:
-    """Return `wanted`, capped at a third of the number of files that this process may open."""
-    if sys.platform == "win32":
-        return wanted
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if limit == resource.RLIM_INFINITY else min(wanted, limit // 3)
-
-
-@dataclass
-class _Group:
-    """The connections of one address, or all connections."""
-
-    most: int
-    count: int = 0
-    idle: OrderedDict[Connection, None] = field(default_factory=OrderedDict)
-    """Connections without a request in progress, the longest idle first. A plain dict would search for its first."""
-
-
 class Connections:
-    """A server's open connections, at most half of them from one address.
-
-    A connection beyond the limit replaces the connection that has been idle longest. If none is idle, the new
-    connection gets a 503 response and is closed. The work for a connection does not depend on the number of others.
+    """Counts a server's open connections.
 
     Args:
-        most: maximum number of connections.
+        most: maximum number of connections; one address may have at most half as many.
     """
 
     def __init__(self, most: int) -> None:
-        self._all = _Group(most)
-        self._by_address: dict[str, _Group] = {}
+        self._most = most
+        self._count = 0
+        self._by_address: Counter[str] = Counter()
 
-    def admit(self, connection: Connection) -> bool:
-        """Count a new connection; return False if there is no room for it."""
-        own = self._by_address.get(connection.address) or _Group(max(1, self._all.most // 2))
-        for group in (own, self._all):
-            if group.count >= group.most:
-                if not group.idle:
-                    return False
-                next(iter(group.idle)).drop()
-        self._by_address[connection.address] = own
-        connection.groups = (own, self._all)
-        for group in connection.groups:
-            group.count += 1
-            group.idle[connection] = None
+    def add(self, address: str) -> bool:
+        """Count a new connection from an address; return False if there is no room for it."""
+        if self._count >= self._most or self._by_address[address] >= max(1, self._most // 2):
+            return False
+        self._count += 1
+        self._by_address[address] += 1
         return True
 
-    def forget(self, connection: Connection) -> None:
+    def remove(self, address: str) -> None:
         """Stop counting a connection."""
-        for group in connection.groups:
-            group.count -= 1
-            group.idle.pop(connection, None)
-        if connection.groups and not connection.groups[0].count:
-            del self._by_address[connection.address]
-        connection.groups = ()
+        self._count -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's handler of a connection, which counts among a server's connections.
+    """aiohttp's handler of a connection, which refuses the connection if there is no room for it.
 
     Args:
         connections: the server's connections.
@@ -288,44 +259,31 @@ class Connection(web.RequestHandler):
         options: see `aiohttp.web.RequestHandler`.
     """
 
-    __slots__ = ("_connections", "address", "groups")
+    __slots__ = ("_address", "_connections")
 
     def __init__(self, connections: Connections, manager: web.Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self._connections = connections
-        self.address = ""
-        self.groups: tuple[_Group, ...] = ()
+        self._address: str | None = None
+        """The caller's address; None for a refused connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to read requests, or refuse the connection. Called by asyncio."""
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
-        self.address = peer[0] if peer else ""
-        if self.transport is not None and not self._connections.admit(self):
+        address = peer[0] if peer else ""
+        if self._connections.add(address):
+            self._address = address
+        elif self.transport is not None:
             self.transport.write(_REFUSAL)
             self.transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Make room for others. Called by asyncio."""
-        self._connections.forget(self)
+        if self._address is not None:
+            self._connections.remove(self._address)
+            self._address = None
         super().connection_lost(exc)
-
-    def drop(self) -> None:
-        """Close the connection immediately."""
-        self._connections.forget(self)
-        if self.transport is not None:
-            self.transport.abort()
-
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Count as in use while a request is being answered."""
-        for group in self.groups:
-            group.idle.pop(self, None)
-        try:
-            yield
-        finally:
-            for group in self.groups:
-                group.idle[self] = None
 
 
 log = logging.getLogger(__name__)
@@ -401,7 +359,7 @@ class Site:
             handler_cancellation=options.drops_abandoned,
         )
         self._server: asyncio.Server | None = None
-        self._connections = Connections(within_open_files(options.most_connections))
+        self._connections = Connections(options.most_connections)
 
     @property
     def url(self) -> str:
@@ -435,7 +393,6 @@ class Site:
         """
         await self._runner.setup()
         assert self._runner.server is not None, "it is set up"
-        self._runner.server.request_handler = _holding(self._runner.server.request_handler)
         for port in self._ports:
             try:
                 self.port, hosts = find_port(self._listen, port)
@@ -497,19 +454,6 @@ class Site:
             log.error("%s %s could not be answered: %s", request.method, request.path, describe_error(error))
             log.debug("where it was raised:", exc_info=True)
             return refusal(500, f"this is an error in the server: {describe_error(error)}")
-
-
-def _holding(handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
-    """Wrap the handler of all requests, so a connection counts as in use while its request is being answered."""
-
-    async def answer(request: Any) -> web.StreamResponse:
-        with request.protocol.answering():
-            try:
-                return await handle(request)
-            except UnicodeEncodeError:  # aiohttp would quote the header in its own refusal
-                return refusal(400, "a header is not text")
-
-    return answer
 
 
 # Refusals: always JSON, `{"error": "…"}`, on every path and from every source.

@@ -27,7 +27,7 @@ from headrace.pipeline.serving.kserve import (
     RequestedOutput,
 )
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web import BODY_S, has_token, within_open_files
+from headrace.pipeline.web import BODY_S, has_token
 from headrace.stages.listening import add_grpc_port, find_port
 from headrace.stages.proto_messages import ProtoMessages
 
@@ -116,7 +116,7 @@ class GrpcServer:
     def _make_server(self) -> grpc.aio.Server:
         options = (
             ("grpc.max_receive_message_length", self._most_bytes),
-            ("grpc.max_allowed_incoming_connections", within_open_files(self._most_calls)),
+            ("grpc.max_allowed_incoming_connections", self._most_calls),
             *_OPTIONS.items(),
         )
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most_calls)
