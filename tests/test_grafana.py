@@ -23,7 +23,7 @@ async def exported():
         history=SimpleNamespace(newest=dict),
     )
     metrics: Any = next(route.handler for route in health_routes(run) if route.path == "/metrics")
-    texts = [(await metrics(None)).body, PolicyService([], True, 0, lambda: 0.0).tally.text()]
+    texts = [(await metrics(None)).body, PolicyService([], True, 0, lambda: 0.0).metrics.text()]
     for name, kind in re.findall(r"# TYPE (\w+) (\w+)", b"".join(texts).decode()):
         yield f"{name}_bucket" if kind == "histogram" else name
 

@@ -17,8 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from headrace.pipeline.serving.action_request import (
     KEYS,
     MOST_AGENTS,
-    ErrorKind,
-    RequestRefused,
     read_action_request,
     refusing,
 )
@@ -46,14 +44,14 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     """Return the policy server's HTTP routes."""
 
     async def models(_: web.Request) -> web.Response:
-        return _json_answer({"models": service.models()})
+        return _json_answer({"models": [handler.model.plain() for handler in service.models.values()]})
 
     async def model(request: web.Request) -> web.Response:
-        return _json_answer(service.model(request.match_info["model"]))
+        return _json_answer(service.find(request.match_info["model"]).model.plain())
 
     async def act(request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        service.loaded(name)  # refuse unknown models before reading the body
+        service.find(name)  # refuse unknown models before reading the body
         body = await read_plain(request)
         answer = await service.act(name, lambda spec: read_action_request(spec, body))
         return _json_answer(_plain_of(answer))
@@ -64,19 +62,18 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
         return _json_answer({"session": key, "agents": wanted.agents}, 201)
 
     async def close_session(request: web.Request) -> web.Response:
-        service.close_session(request.match_info["model"], request.match_info["session"])
+        service.find(request.match_info["model"]).sessions.close(request.match_info["session"])
         return _json_answer({"done": True})
 
     async def describe(_: web.Request) -> web.Response:
         return _json_answer(document)
 
     async def health(_: web.Request) -> web.Response:
-        if service.ending:
-            raise RequestRefused(ErrorKind.ENDING, "the server is shutting down")
+        service.check_open()
         return web.json_response({"status": "serving"})
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=service.tally.text(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
+        return web.Response(body=service.metrics.text(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
 
     document = schema(NewSession.model_json_schema(), InferRequest.model_json_schema())
     protocol, one = OpenInference(service), "/api/models/{model}"
@@ -275,7 +272,8 @@ def index_page(protocol: OpenInference, address: str, token: bool) -> str:
     """
     links = ", ".join(f'<a href="{path}">{text}</a>' for path, text in _LINKS)
     body = [f"<p>Send observations to a model to get actions. See also: {links}.</p>"]
-    for plain in protocol.service.models():
+    for handler in protocol.service.models.values():
+        plain = handler.model.plain()
         described = protocol.model(plain["name"])
         body.append(f"<h2>{escape(plain['name'])}</h2>")
         body.append(f"<p>{escape(plain['file'])}, version {plain['version']}, step {plain['step']}</p><ul>")

@@ -196,10 +196,10 @@ class OpenInference:
 
     def __init__(self, service: PolicyService) -> None:
         self.service = service
-        self._tensorss: dict[str, _ModelTensors] = {}
-        for name in service.names:
-            loaded = service.loaded(name)
-            self._tensorss[name] = _ModelTensors(loaded.spec, bool(loaded.policy.memory_size))
+        self._tensors: dict[str, _ModelTensors] = {}
+        for name, handler in service.models.items():
+            loaded = handler.model.newest
+            self._tensors[name] = _ModelTensors(loaded.spec, bool(loaded.policy.memory_size))
 
     @property
     def ready(self) -> bool:
@@ -216,7 +216,7 @@ class OpenInference:
         Raises:
             RequestRefused: if the model or the version does not exist.
         """
-        loaded = self.service.loaded(name)
+        loaded = self.service.find(name).model.newest
         if version not in ("", str(loaded.version)):
             raise RequestRefused(
                 ErrorKind.UNKNOWN,
@@ -226,7 +226,7 @@ class OpenInference:
 
     def model(self, name: str, version: str = "") -> dict[str, Any]:
         """Return a model's metadata; raise the same errors as `loaded`."""
-        loaded, tensors = self.loaded(name, version), self._tensorss[name]
+        loaded, tensors = self.loaded(name, version), self._tensors[name]
         return {
             "name": name,
             "versions": [str(loaded.version)],
@@ -242,7 +242,7 @@ class OpenInference:
             RequestRefused: if the request does not fit, or can't be answered now.
         """
         self.loaded(name, version)
-        tensors = self._tensorss[name]
+        tensors = self._tensors[name]
         wanted = tensors.wanted(asked)
         answer = await self.service.act(name, lambda spec: tensors.read(spec, asked))
         found: dict[str, Array] = {"continuous": answer.actions.continuous, "discrete": answer.actions.discrete}
@@ -310,8 +310,7 @@ def open_inference_routes(protocol: OpenInference) -> list[web.RouteDef]:
         return _answer({"live": True})
 
     async def ready(_: web.Request) -> web.Response:
-        if not protocol.ready:
-            raise RequestRefused(ErrorKind.ENDING, "the server is shutting down")
+        protocol.service.check_open()
         return _answer({"ready": True})
 
     async def server(_: web.Request) -> web.Response:

@@ -15,7 +15,7 @@ from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.kserve_grpc import GrpcServer
 from headrace.pipeline.serving.served_models import ServedModel, load_models
-from headrace.pipeline.serving.service import REFUSED_S, PolicyService
+from headrace.pipeline.serving.service import PolicyService, ServingLimits
 from headrace.pipeline.web import TRIED_PORTS, Site, SiteOptions, allow_open_files, make_token
 from headrace.stop_requests import AT_ONCE
 
@@ -135,7 +135,7 @@ async def _drain(
             await service.end()
     except TimeoutError:
         at_once(f"pending requests could not be answered within {DRAIN_S:g} s", 1)
-    await grpc_server.stop(2 * REFUSED_S)
+    await grpc_server.stop(2 * ServingLimits.refused_s)
     await site.stop()
 
 

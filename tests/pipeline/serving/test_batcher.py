@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from headrace.pipeline.serving.action_request import ActionRequest, ErrorKind, RequestRefused
-from headrace.pipeline.serving.service import Batcher, BatchLimits
+from headrace.pipeline.serving.service import Batcher, ServingLimits
 from headrace.queues.messages import ActionBatch
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.protocol import Decision, Recall
@@ -43,7 +43,7 @@ def model_of(policy, quick=True):
 
 @asynccontextmanager
 async def batcher(policy, quick=True, **limits):
-    made = Batcher(model_of(policy, quick), False, np.random.default_rng(0), BatchLimits(**limits))
+    made = Batcher(model_of(policy, quick), False, np.random.default_rng(0), ServingLimits(**limits))
     running = asyncio.create_task(made.run())
     try:
         yield made
@@ -101,7 +101,7 @@ async def test_memories_stay_with_their_request():
 @pytest.mark.virtual_time
 async def test_a_decision_has_a_bound_of_agents_that_one_request_may_exceed_alone():
     policy = Doubling()
-    async with batcher(policy, agents=3) as made:
+    async with batcher(policy, decided_agents=3) as made:
         await asyncio.gather(*(ask(made, *numbers) for numbers in ((1, 2), (3, 4), (5,), (6, 7, 8, 9), (10,))))
     assert [call[0] for call in policy.calls] == [[1, 2], [3, 4, 5], [6, 7, 8, 9], [10]]
 
@@ -139,25 +139,22 @@ class Held(Doubling):
         return super().act(*arguments)
 
 
-async def test_while_one_is_decided_others_gather_up_to_the_bound():
+async def test_requests_that_arrive_during_a_decision_form_the_next_batch():
     policy = Held()
-    async with batcher(policy, quick=False, waiting=2) as made:
+    async with batcher(policy, quick=False) as made:
         first = asyncio.create_task(actions(made, 1))
         await asyncio.to_thread(policy.begun.wait)
         more = [asyncio.create_task(actions(made, n)) for n in (2, 3)]
         await asyncio.sleep(0)
         assert len(made) == 2
-        with pytest.raises(RequestRefused, match="2 requests are already waiting") as raised:
-            await actions(made, 4)
-        assert raised.value.why is ErrorKind.OVERLOADED
         policy.go.set()
         assert await asyncio.gather(first, *more) == [[2], [4], [6]]
     assert [call[0] for call in policy.calls] == [[1], [2, 3]]
 
 
-async def test_a_client_that_leaves_while_waiting_makes_room_and_is_not_decided_for():
+async def test_a_client_that_leaves_while_waiting_is_not_decided_for():
     policy = Held()
-    async with batcher(policy, quick=False, waiting=1) as made:
+    async with batcher(policy, quick=False) as made:
         first = asyncio.create_task(actions(made, 1))
         await asyncio.to_thread(policy.begun.wait)
         gone = asyncio.create_task(actions(made, 2))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.pipeline.serving.action_request import ActionRequest, ErrorKind, RequestRefused
-from headrace.pipeline.serving.service import SessionLimits, Sessions
+from headrace.pipeline.serving.service import ServingLimits, Sessions
 from headrace.stages.policy.protocol import Recall
 
 
@@ -23,7 +23,7 @@ def nothing(agents):
 
 def opened(**limits):
     clock = Clock()
-    return Sessions(nothing, clock, SessionLimits(**limits)), clock
+    return Sessions(nothing, clock, ServingLimits(**limits)), clock
 
 
 def asked(session, agents=1, starts=None):
@@ -118,7 +118,7 @@ def test_a_session_that_is_ended_while_it_is_used_is_gone():
     assert refused(decide, sessions, asked(key)) is ErrorKind.UNKNOWN
 
 
-@pytest.mark.parametrize(("limits", "agents"), [({"sessions": 2}, 1), ({"agents": 6}, 3)])
+@pytest.mark.parametrize(("limits", "agents"), [({"sessions": 2}, 1), ({"session_agents": 6}, 3)])
 def test_sessions_and_their_agents_are_bounded_and_idle_ones_make_room(limits, agents):
     sessions, clock = opened(idle_s=10, **limits)
     sessions.open(agents)
