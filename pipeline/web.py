@@ -518,7 +518,7 @@ BODY_S = 10.0
 
 
 async def read_json(request: web.Request, model: type[M]) -> M:
-    """Read a request's JSON body into a model; refuse a body larger than the site allows with 413.
+    """Read a request's JSON body into a model.
 
     Args:
         request: the request.
@@ -526,29 +526,20 @@ async def read_json(request: web.Request, model: type[M]) -> M:
 
     Raises:
         web.HTTPUnsupportedMediaType: if the content type is not JSON.
-        web.HTTPBadRequest: if the body is not JSON.
-        web.HTTPUnprocessableEntity: if the JSON does not fit the model; the message names each mistake.
-    """
-    return checked(await read_plain(request), model)
-
-
-async def read_plain(request: web.Request) -> object:
-    """Read a request's JSON body; refuse a body beyond the site's limit with 413.
-
-    Raises:
-        web.HTTPUnsupportedMediaType: if the content type is not JSON.
-        web.HTTPRequestTimeout: if the body does not arrive in time.
-        web.HTTPBadRequest: if the body is not JSON.
+        web.HTTPException: as for `read_body`, `from_json` and `checked`.
     """
     if request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType(text="the body must have the type application/json")
-    return from_json(await read_body(request))
+    return checked(from_json(await read_body(request)), model)
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Read a request's body of any type.
+    """Read a request's body of any type; aiohttp refuses a body larger than the site allows with 413.
 
-    Raise the same errors as `read_plain`, but `HTTPUnsupportedMediaType` only for a body with a Content-Encoding.
+    Raises:
+        web.HTTPUnsupportedMediaType: if the body has a Content-Encoding.
+        web.HTTPRequestTimeout: if the body does not arrive in time.
+        web.HTTPBadRequest: if the body can't be read.
     """
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
         raise web.HTTPUnsupportedMediaType(text="the body must be sent without a Content-Encoding")

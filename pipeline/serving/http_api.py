@@ -14,15 +14,10 @@ from aiohttp import hdrs, web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 
-from headrace.pipeline.serving.action_request import (
-    KEYS,
-    MOST_AGENTS,
-    read_action_request,
-    refusing,
-)
+from headrace.pipeline.serving.action_request import MOST_AGENTS, ActBody, ErrorKind, refusing
 from headrace.pipeline.serving.kserve import InferRequest, OpenInference, open_inference_routes
-from headrace.pipeline.serving.service import ActionAnswer, PolicyService
-from headrace.pipeline.web import HEALTH, bears_token, file_routes, read_json, read_plain
+from headrace.pipeline.serving.service import PolicyService
+from headrace.pipeline.web import HEALTH, bears_token, file_routes, read_json
 
 STYLE = "/style.css"
 """URL path of the pages' style sheet."""
@@ -40,6 +35,19 @@ class NewSession(BaseModel):
     )
 
 
+class ActAnswer(BaseModel):
+    """The answer to a request for agents' actions; describes what `act` sends."""
+
+    continuous: list[list[float]] = Field(
+        description="[agents, continuous actions] in the environment's units, from the model's `low` to its `high`."
+    )
+    discrete: list[list[int]] = Field(
+        description="[agents, branches] index of the choice; the environment's number for index 0 is in `starts`."
+    )
+    version: int = Field(description="Version of the model: 1, then 2 when a newer file is loaded, …")
+    step: int = Field(description="Steps that this version was trained for.")
+
+
 def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     """Return the policy server's HTTP routes."""
 
@@ -52,9 +60,15 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     async def act(request: web.Request) -> web.Response:
         name = request.match_info["model"]
         service.find(name)  # refuse unknown models before reading the body
-        body = await read_plain(request)
-        answer = await service.act(name, lambda spec: read_action_request(spec, body))
-        return _json_answer(_plain_of(answer))
+        body = await read_json(request, ActBody)
+        answer = await service.act(name, body.read)
+        plain = {
+            "continuous": answer.actions.continuous.tolist(),
+            "discrete": answer.actions.discrete.tolist(),
+            "version": answer.loaded.version,
+            "step": answer.loaded.step,
+        }
+        return _json_answer(plain)
 
     async def open_session(request: web.Request) -> web.Response:
         wanted = await read_json(request, NewSession) if request.can_read_body else NewSession(agents=1)
@@ -75,7 +89,7 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=service.metrics.text(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
 
-    document = schema(NewSession.model_json_schema(), InferRequest.model_json_schema())
+    document = schema()
     protocol, one = OpenInference(service), "/api/models/{model}"
     return [
         web.get("/api/models", refusing(models)),
@@ -91,99 +105,33 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     ]
 
 
-def _plain_of(answer: ActionAnswer) -> dict[str, Any]:
-    return {
-        "continuous": answer.actions.continuous.tolist(),
-        "discrete": answer.actions.discrete.tolist(),
-        "version": answer.loaded.version,
-        "step": answer.loaded.step,
-    }
-
-
 def _json_answer(plain: Any, status: int = 200) -> web.Response:
     headers = {hdrs.CACHE_CONTROL: "no-store"}
     return web.Response(body=orjson.dumps(plain), status=status, content_type="application/json", headers=headers)
 
 
-_ARRAY = {
-    "description": "An array with a row per agent, as nested lists; or its bytes in the observation's dtype "
-    "(little-endian, row by row) as base64.",
-    "oneOf": [{"type": "array", "items": {}}, {"type": "string", "contentEncoding": "base64"}],
-}
-
-
-def _rows(kind: str, text: str) -> dict[str, Any]:
-    return {"type": "array", "items": {"type": "array", "items": {"type": kind}}, "description": text}
-
-
-_PURPOSES: dict[str, dict[str, Any]] = {
-    "observations": {
-        "description": "By name, or in the order of the model's observations.",
-        "oneOf": [{"type": "object", "additionalProperties": _ARRAY}, {"type": "array", "items": _ARRAY}],
-    },
-    "masks": _rows(
-        "boolean", "[agents, sum of branches] true where the action is allowed; if missing, all actions are allowed."
-    ),
-    "deterministic": {
-        "type": "boolean",
-        "description": "Return the mean or the most likely choice instead of a sample.",
-    },
-    "session": {"type": "string", "description": "Id of the session that holds the memory of these agents."},
-    "episode_start": {
-        "type": "array",
-        "items": {"type": "boolean"},
-        "description": "[agents] true where an agent's episode begins: the session clears its memory of this agent.",
-    },
-}
-_REQUEST = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["observations"],
-    "properties": {key: _PURPOSES[key] for key in KEYS},
-}
-_ANSWER = {
-    "type": "object",
-    "properties": {
-        "continuous": _rows(
-            "number", "[agents, continuous actions] in the environment's units, from the model's `low` to its `high`."
-        ),
-        "discrete": _rows(
-            "integer", "[agents, branches] index of the choice; the environment's number for index 0 is in `starts`."
-        ),
-        "version": {"type": "integer", "description": "Version of the model: 1, then 2 when a newer file is loaded, …"},
-        "step": {"type": "integer", "description": "Steps that this version was trained for."},
-    },
-}
 _REFUSALS = {
-    "400": "The body is not JSON",
-    "401": "The token is missing or wrong",
-    "403": "The caller is from a different origin, or uses a host name that is not the server's",
-    "404": "Unknown model or session",
-    "408": "The body did not arrive in time",
-    "409": "Another request of the session has not been answered yet",
-    "413": "The body is too large",
-    "415": "The body's content type is not supported",
-    "422": "The body does not fit the model; the message says what was expected",
-    "429": "Too many sessions are open, or too many agents are in them",
-    "503": "Too many requests are waiting, or the server is shutting down",
-    "504": "No decision was made in time",
+    401: "The token is missing or wrong",
+    403: "The caller is from a different origin, or uses a host name that is not the server's",
+    408: "The body did not arrive in time",
+    413: "The body is too large",
+    415: "The body's content type is not supported",
+    **{kind.http: kind.text for kind in ErrorKind},
 }
 
 
-def schema(session: dict[str, Any], infer: dict[str, Any]) -> dict[str, Any]:
-    """Return the API as an OpenAPI document.
-
-    Args:
-        session: the schema of a request for a new session.
-        infer: the schema of a request for inference in KServe's protocol.
-    """
+def schema() -> dict[str, Any]:
+    """Return the API as an OpenAPI document."""
+    act, answer, session, infer = (
+        model.model_json_schema() for model in (ActBody, ActAnswer, NewSession, InferRequest)
+    )
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     key, version = {**model, "name": "session"}, {**model, "name": "version"}
     one, v2 = "/api/models/{model}", "KServe: "
     rows: list[tuple[str, str, dict[str, Any]]] = [
         ("/api/models", "get", _operation("The models")),
         (one, "get", _operation("A model: its observations, its actions and their bounds", [model])),
-        (f"{one}/act", "post", _operation("Actions for observations", [model], _REQUEST, _ANSWER)),
+        (f"{one}/act", "post", _operation("Actions for observations", [model], act, answer)),
         (f"{one}/sessions", "post", _operation("Begin a session", [model], session, done="201")),
         (f"{one}/sessions/{{session}}", "delete", _operation("End a session", [model, key])),
         ("/healthz", "get", _operation("200 while the server answers requests, 503 while it shuts down")),
@@ -216,7 +164,7 @@ def _operation(
     done: str = "200",
 ) -> dict[str, Any]:
     responses: dict[str, Any] = {done: {"description": "Done"}}
-    responses |= {status: {"description": text} for status, text in _REFUSALS.items()}
+    responses |= {str(status): {"description": text} for status, text in _REFUSALS.items()}
     if answer is not None:
         responses[done]["content"] = _content(answer)
     operation: dict[str, Any] = {"summary": summary, "responses": responses, "security": [{"token": []}, {}]}

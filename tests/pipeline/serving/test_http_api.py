@@ -133,7 +133,7 @@ async def test_a_session_remembers(tmp_path):
         (ACT, b"{", "json", 400, "the body is not JSON"),
         (ACT, b"\x80", "msgpack", 415, "the body must have the type application/json"),
         (ACT, b" " * 200_001, "json", 413, ""),
-        (ACT, b"[]", "json", 422, "expected an object with 'observations'"),
+        (ACT, b"[]", "json", 422, "a list is not valid"),
         (ACT, b'{"observations": [[[1, 2]]]}', "json", 422, "expected float32[n, 3]"),
         (ACT, b'{"observations": [[[1, 2, NaN]]]}', "json", 422, "not finite"),
         (ACT, b'{"observations": [[[1, 2, 3]]], "session": "none"}', "json", 404, "this model has no session 'none'"),
