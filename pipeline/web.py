@@ -462,6 +462,13 @@ _KEPT = {hdrs.ALLOW, hdrs.WWW_AUTHENTICATE}
 """Headers of an aiohttp error that are copied to the refusal."""
 
 
+def json_response(plain: Any, status: int = 200) -> web.Response:
+    """Return a response with plain data, which may contain NumPy arrays, as JSON."""
+    body = orjson.dumps(plain, option=orjson.OPT_SERIALIZE_NUMPY)
+    headers = {hdrs.CACHE_CONTROL: "no-store"}
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+
+
 def refusal(status: int, message: str) -> web.Response:
     """Return the JSON response for a refusal."""
     return web.json_response({"error": message}, status=status)

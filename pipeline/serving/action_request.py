@@ -28,7 +28,6 @@ from headrace.stages.environments.spaces.masks import MaskError, MaskReader
 class ErrorKind(Enum):
     """Reasons for refusing a request, each with an HTTP status, the name of a gRPC status, and a description."""
 
-    MALFORMED = (400, "INVALID_ARGUMENT", "The body is malformed")
     UNKNOWN = (404, "NOT_FOUND", "Unknown model or session")
     BUSY = (409, "ABORTED", "Another request of the session has not been answered yet")
     UNFIT = (422, "INVALID_ARGUMENT", "The body does not fit the model; the message says what was expected")

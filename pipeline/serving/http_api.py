@@ -9,7 +9,6 @@ from importlib.resources import files
 from math import prod
 from typing import Any
 
-import orjson
 from aiohttp import hdrs, web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from headrace.pipeline.serving.action_request import MOST_AGENTS, ActBody, ErrorKind, refusing
 from headrace.pipeline.serving.kserve import InferRequest, OpenInference, open_inference_routes
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web import HEALTH, bears_token, file_routes, read_json
+from headrace.pipeline.web import HEALTH, bears_token, file_routes, json_response, read_json
 
 STYLE = "/style.css"
 """URL path of the pages' style sheet."""
@@ -52,10 +51,10 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     """Return the policy server's HTTP routes."""
 
     async def models(_: web.Request) -> web.Response:
-        return _json_answer({"models": [handler.model.plain() for handler in service.models.values()]})
+        return json_response({"models": [handler.model.plain() for handler in service.models.values()]})
 
     async def model(request: web.Request) -> web.Response:
-        return _json_answer(service.find(request.match_info["model"]).model.plain())
+        return json_response(service.find(request.match_info["model"]).model.plain())
 
     async def act(request: web.Request) -> web.Response:
         name = request.match_info["model"]
@@ -68,23 +67,23 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
             "version": answer.loaded.version,
             "step": answer.loaded.step,
         }
-        return _json_answer(plain)
+        return json_response(plain)
 
     async def open_session(request: web.Request) -> web.Response:
         wanted = await read_json(request, NewSession) if request.can_read_body else NewSession(agents=1)
         key = service.open_session(request.match_info["model"], wanted.agents)
-        return _json_answer({"session": key, "agents": wanted.agents}, 201)
+        return json_response({"session": key, "agents": wanted.agents}, 201)
 
     async def close_session(request: web.Request) -> web.Response:
         service.find(request.match_info["model"]).sessions.close(request.match_info["session"])
-        return _json_answer({"done": True})
+        return json_response({"done": True})
 
     async def describe(_: web.Request) -> web.Response:
-        return _json_answer(document)
+        return json_response(document)
 
     async def health(_: web.Request) -> web.Response:
         service.check_open()
-        return web.json_response({"status": "serving"})
+        return json_response({"status": "serving"})
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=service.metrics.text(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
@@ -105,12 +104,8 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     ]
 
 
-def _json_answer(plain: Any, status: int = 200) -> web.Response:
-    headers = {hdrs.CACHE_CONTROL: "no-store"}
-    return web.Response(body=orjson.dumps(plain), status=status, content_type="application/json", headers=headers)
-
-
 _REFUSALS = {
+    400: "The body is malformed",
     401: "The token is missing or wrong",
     403: "The caller is from a different origin, or uses a host name that is not the server's",
     408: "The body did not arrive in time",

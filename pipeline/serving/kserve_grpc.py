@@ -5,7 +5,6 @@ The message classes are created at run time from the compiled file next to the `
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
@@ -16,7 +15,7 @@ import grpc.aio
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from headrace.pipeline.serving.action_request import ErrorKind, RequestRefused, unfit
+from headrace.pipeline.serving.action_request import RequestRefused, unfit
 from headrace.pipeline.serving.kserve import (
     DTYPES,
     InferAnswer,
@@ -27,7 +26,7 @@ from headrace.pipeline.serving.kserve import (
     RequestedOutput,
 )
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web import BODY_S, has_token
+from headrace.pipeline.web import has_token
 from headrace.stages.listening import add_grpc_port, find_port
 from headrace.stages.proto_messages import ProtoMessages
 
@@ -120,59 +119,35 @@ class GrpcServer:
             *_OPTIONS.items(),
         )
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most_calls)
-        # No deserializers, because gRPC would report a caller's malformed message as the server's fault. Each call is a
-        # stream of one message, which is read here, because gRPC itself would wait for it forever.
+        # No deserializers, because gRPC would report a caller's malformed message as the server's fault.
         handlers = {
-            name: grpc.stream_unary_rpc_method_handler(self._answering(kind, method, name in _OPEN))
+            name: grpc.unary_unary_rpc_method_handler(self._answering(kind, method, name in _OPEN))
             for name, (kind, method) in _methods(OpenInference(self._service)).items()
         }
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
         return server
 
-    async def _check_token(self, context: _Context) -> None:
-        if self._token and not self._is_authorized(context):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
-
     def _answering(self, kind: Any, method: Method, is_open: bool) -> Callable[[Any, _Context], Awaitable[bytes]]:
         """Return a method's handler, which checks the token, reads the message and sends refusals."""
 
-        async def answer(_: Any, context: _Context) -> bytes:
+        async def answer(body: bytes, context: _Context) -> bytes:
+            if self._token and not is_open and not self._is_authorized(context):
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
             try:
-                if not is_open:
-                    await self._check_token(context)
-                response = await method(_parsed(kind, await self._message(context)))
+                response = await method(kind.FromString(body))
+            except DecodeError as error:
+                text = f"the message is not a valid {kind.DESCRIPTOR.name}: {error}"
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
             except RequestRefused as refused:
                 await context.abort(grpc.StatusCode[refused.why.grpc], str(refused))
-            found: bytes = response.SerializeToString()
-            return found
+            encoded: bytes = response.SerializeToString()
+            return encoded
 
         return answer
-
-    async def _message(self, context: _Context) -> bytes:
-        """Return the call's message."""
-        try:
-            async with asyncio.timeout(BODY_S):
-                message: Any = await context.read()
-        except TimeoutError:
-            raise RequestRefused(ErrorKind.MALFORMED, f"the message did not arrive within {BODY_S:g} s") from None
-        if message is not grpc.aio.EOF:
-            return bytes(message)
-        if context.peer():
-            raise RequestRefused(ErrorKind.MALFORMED, "the request has no message")
-        raise RequestRefused(ErrorKind.OVERLOADED, f"the message is larger than {self._most_bytes:,} bytes")
 
     def _is_authorized(self, context: _Context) -> bool:
         found = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
         return len(found) == 1 and isinstance(found[0], str) and has_token(found[0], self._token)
-
-
-def _parsed(kind: Any, body: bytes) -> Any:
-    try:
-        return kind.FromString(body)
-    except DecodeError as error:
-        raise RequestRefused(
-            ErrorKind.MALFORMED, f"the message is not a valid {kind.DESCRIPTOR.name}: {error}"
-        ) from None
 
 
 def _methods(protocol: OpenInference) -> dict[str, tuple[Any, Method]]:

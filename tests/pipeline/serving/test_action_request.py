@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,10 +26,11 @@ def read(plain, spec=SPEC):
 def refusal(plain, spec=SPEC):
     with pytest.raises((RequestRefused, web.HTTPUnprocessableEntity)) as raised:
         read(plain, spec)
-    if isinstance(raised.value, RequestRefused):
-        assert raised.value.why is ErrorKind.UNFIT
-        return str(raised.value)
-    return raised.value.text
+    refused: Any = raised.value
+    if isinstance(refused, RequestRefused):
+        assert refused.why is ErrorKind.UNFIT
+        return str(refused)
+    return refused.text
 
 
 @pytest.mark.parametrize(
