@@ -19,6 +19,7 @@ import hmac
 import json
 import logging
 import os
+import re
 import secrets
 import socket
 import sys
@@ -480,6 +481,81 @@ def _refused(error: web.HTTPException) -> web.Response:
     for name in _KEPT & error.headers.keys():
         answer.headers[name] = error.headers[name]
     return answer
+
+
+class Api:
+    """An HTTP API: its routes, and their description as an OpenAPI document.
+
+    Args:
+        title: name of the API.
+        refusals: the HTTP statuses of refusals, with the reasons.
+        routes: additional routes that the document does not describe.
+
+    Attributes:
+        routes: all routes, including one for the document.
+        document: the OpenAPI document as plain data.
+    """
+
+    def __init__(self, title: str, refusals: Mapping[int, str], routes: Iterable[web.RouteDef] = ()) -> None:
+        async def describe(_: web.Request) -> web.Response:
+            return json_response(self.document)
+
+        self.routes = [*routes, web.get("/api/openapi.json", describe)]
+        self._refusals = {str(status): {"description": text} for status, text in refusals.items()}
+        self._schemas: dict[str, Any] = {}
+        self.document: dict[str, Any] = {
+            "openapi": "3.1.0",
+            "info": {"title": title, "version": "1"},
+            "paths": {},
+            "components": {
+                "schemas": self._schemas,
+                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            },
+        }
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        handler: Handler,
+        summary: str,
+        body: type[BaseModel] | None = None,
+        answer: type[BaseModel] | None = None,
+        done: int = 200,
+    ) -> None:
+        """Add a route.
+
+        Args:
+            method: the HTTP method.
+            path: the path, with the parameters in braces.
+            handler: answers the requests.
+            summary: what a request does or returns.
+            body: model of the request's body; None if it has none.
+            answer: model of the response's body; None to leave it undescribed.
+            done: HTTP status of a successful response.
+        """
+        self.routes.append(web.route(method, path, handler))
+        succeeded = {"description": "Done", **self._content(answer)}
+        operation: dict[str, Any] = {
+            "summary": summary,
+            "parameters": [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in re.findall(r"{(\w+)}", path)
+            ],
+            "responses": {str(done): succeeded, **self._refusals},
+            "security": [{"token": []}, {}],
+        }
+        if body is not None:
+            required = any(each.is_required() for each in body.model_fields.values())
+            operation["requestBody"] = {"required": required, **self._content(body)}
+        self.document["paths"].setdefault(path, {})[method.lower()] = operation
+
+    def _content(self, model: type[BaseModel] | None) -> dict[str, Any]:
+        if model is None:
+            return {}
+        schema = model.model_json_schema()
+        self._schemas.update(schema.pop("$defs", {}))
+        return {"content": {"application/json": {"schema": schema}}}
 
 
 # A page's files: a fixed table of paths, read once, so no request can reach other files.

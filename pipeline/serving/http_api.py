@@ -14,14 +14,25 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.pipeline.serving.action_request import MOST_AGENTS, ActBody, ErrorKind, refusing
-from headrace.pipeline.serving.kserve import InferRequest, OpenInference, open_inference_routes
+from headrace.pipeline.serving.kserve import OpenInference, add_open_inference
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web import HEALTH, bears_token, file_routes, json_response, read_json
+from headrace.pipeline.web import HEALTH, Api, bears_token, file_routes, json_response, read_json
 
 STYLE = "/style.css"
 """URL path of the pages' style sheet."""
 OPEN = {HEALTH, "/v2/health/live", "/v2/health/ready", STYLE}
 """Paths that need no token."""
+
+
+_REFUSALS = {
+    400: "The body is malformed",
+    401: "The token is missing or wrong",
+    403: "The caller is from a different origin, or uses a host name that is not the server's",
+    408: "The body did not arrive in time",
+    413: "The body is too large",
+    415: "The body's content type is not supported",
+    **{kind.http: kind.text for kind in ErrorKind},
+}
 
 
 class NewSession(BaseModel):
@@ -78,9 +89,6 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
         service.find(request.match_info["model"]).sessions.close(request.match_info["session"])
         return json_response({"done": True})
 
-    async def describe(_: web.Request) -> web.Response:
-        return json_response(document)
-
     async def health(_: web.Request) -> web.Response:
         service.check_open()
         return json_response({"status": "serving"})
@@ -88,90 +96,17 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=service.metrics.text(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
 
-    document = schema()
     protocol, one = OpenInference(service), "/api/models/{model}"
-    return [
-        web.get("/api/models", refusing(models)),
-        web.get(one, refusing(model)),
-        web.post(f"{one}/act", refusing(act)),
-        web.post(f"{one}/sessions", refusing(open_session)),
-        web.delete(f"{one}/sessions/{{session}}", refusing(close_session)),
-        web.get("/api/openapi.json", refusing(describe)),
-        web.get(HEALTH, refusing(health)),
-        web.get("/metrics", refusing(metrics)),
-        *page_routes(protocol, document),
-        *open_inference_routes(protocol),
-    ]
-
-
-_REFUSALS = {
-    400: "The body is malformed",
-    401: "The token is missing or wrong",
-    403: "The caller is from a different origin, or uses a host name that is not the server's",
-    408: "The body did not arrive in time",
-    413: "The body is too large",
-    415: "The body's content type is not supported",
-    **{kind.http: kind.text for kind in ErrorKind},
-}
-
-
-def schema() -> dict[str, Any]:
-    """Return the API as an OpenAPI document."""
-    act, answer, session, infer = (
-        model.model_json_schema() for model in (ActBody, ActAnswer, NewSession, InferRequest)
-    )
-    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-    key, version = {**model, "name": "session"}, {**model, "name": "version"}
-    one, v2 = "/api/models/{model}", "KServe: "
-    rows: list[tuple[str, str, dict[str, Any]]] = [
-        ("/api/models", "get", _operation("The models")),
-        (one, "get", _operation("A model: its observations, its actions and their bounds", [model])),
-        (f"{one}/act", "post", _operation("Actions for observations", [model], act, answer)),
-        (f"{one}/sessions", "post", _operation("Begin a session", [model], session, done="201")),
-        (f"{one}/sessions/{{session}}", "delete", _operation("End a session", [model, key])),
-        ("/healthz", "get", _operation("200 while the server answers requests, 503 while it shuts down")),
-        ("/metrics", "get", _operation("Counts in Prometheus' text format")),
-        ("/v2", "get", _operation(f"{v2}the server and its extensions")),
-        ("/v2/health/live", "get", _operation(f"{v2}200 while the server runs")),
-        ("/v2/health/ready", "get", _operation(f"{v2}200 while requests are answered")),
-    ]
-    definitions = infer.pop("$defs", {})
-    for at, which in ((f"/v2{one[4:]}", [model]), (f"/v2{one[4:]}/versions/{{version}}", [model, version])):
-        rows += [
-            (at, "get", _operation(f"{v2}a model's inputs and outputs", which)),
-            (f"{at}/ready", "get", _operation(f"{v2}200 while the model answers", which)),
-            (f"{at}/infer", "post", _operation(f"{v2}actions for observations", which, infer)),
-        ]
-    paths = {path: {method: operation} for path, method, operation in rows}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Headrace's policy server", "version": "1"},
-        "paths": paths,
-        "components": {"schemas": definitions, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
-    }
-
-
-def _operation(
-    summary: str,
-    parameters: list[dict[str, Any]] | None = None,
-    body: dict[str, Any] | None = None,
-    answer: dict[str, Any] | None = None,
-    done: str = "200",
-) -> dict[str, Any]:
-    responses: dict[str, Any] = {done: {"description": "Done"}}
-    responses |= {str(status): {"description": text} for status, text in _REFUSALS.items()}
-    if answer is not None:
-        responses[done]["content"] = _content(answer)
-    operation: dict[str, Any] = {"summary": summary, "responses": responses, "security": [{"token": []}, {}]}
-    if parameters:
-        operation["parameters"] = parameters
-    if body is not None:
-        operation["requestBody"] = {"required": "required" in body, "content": _content(body)}
-    return operation
-
-
-def _content(form: dict[str, Any]) -> dict[str, Any]:
-    return {"application/json": {"schema": form}}
+    api = Api("Headrace's policy server", _REFUSALS)
+    api.add("GET", "/api/models", models, "The models")
+    api.add("GET", one, refusing(model), "A model: its observations, its actions and their bounds")
+    api.add("POST", f"{one}/act", refusing(act), "Actions for observations", ActBody, ActAnswer)
+    api.add("POST", f"{one}/sessions", refusing(open_session), "Begin a session", NewSession, done=201)
+    api.add("DELETE", f"{one}/sessions/{{session}}", refusing(close_session), "End a session")
+    api.add("GET", HEALTH, refusing(health), "200 while the server answers requests, 503 while it shuts down")
+    api.add("GET", "/metrics", metrics, "Counts in Prometheus' text format")
+    add_open_inference(api, protocol)
+    return [*page_routes(protocol, api.document), *api.routes]
 
 
 _MOST_SHOWN = 24

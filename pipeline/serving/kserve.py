@@ -32,7 +32,7 @@ from headrace.pipeline.serving.action_request import (
 )
 from headrace.pipeline.serving.served_models import LoadedModel
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web import checked, from_json, json_response, read_body
+from headrace.pipeline.web import Api, checked, from_json, json_response, read_body
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 
@@ -304,8 +304,8 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 """Header that contains the length of the JSON in bytes, if tensors follow the JSON."""
 
 
-def open_inference_routes(protocol: OpenInference) -> list[web.RouteDef]:
-    """Return the protocol's routes."""
+def add_open_inference(api: Api, protocol: OpenInference) -> None:
+    """Add the protocol's routes to an API."""
 
     async def live(_: web.Request) -> web.Response:
         return json_response({"live": True})
@@ -331,18 +331,13 @@ def open_inference_routes(protocol: OpenInference) -> list[web.RouteDef]:
         infer_request = _read(await read_body(request), request.headers.get(HEADER_LENGTH))
         return _inferred(name, infer_request.id, await protocol.infer(name, version, infer_request))
 
-    routes = [
-        web.get("/v2", server),
-        web.get("/v2/health/live", live),
-        web.get("/v2/health/ready", refusing(ready, 400)),
-    ]
+    api.add("GET", "/v2", server, "KServe: the server and its extensions")
+    api.add("GET", "/v2/health/live", live, "KServe: 200 while the server runs")
+    api.add("GET", "/v2/health/ready", refusing(ready, 400), "KServe: 200 while requests are answered")
     for one in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        routes += [
-            web.get(one, refusing(model, 400)),
-            web.get(f"{one}/ready", refusing(model_ready, 400)),
-            web.post(f"{one}/infer", refusing(infer, 400)),
-        ]
-    return routes
+        api.add("GET", one, refusing(model, 400), "KServe: a model's inputs and outputs")
+        api.add("GET", f"{one}/ready", refusing(model_ready, 400), "KServe: 200 while the model answers")
+        api.add("POST", f"{one}/infer", refusing(infer, 400), "KServe: actions for observations", InferRequest)
 
 
 def _named(request: web.Request) -> tuple[str, str]:
