@@ -463,11 +463,18 @@ _KEPT = {hdrs.ALLOW, hdrs.WWW_AUTHENTICATE}
 """Headers of an aiohttp error that are copied to the refusal."""
 
 
+def to_json(plain: Any) -> bytes:
+    """Encode plain data, which may contain tuples and NumPy arrays, as JSON; NaN and infinities become null."""
+    try:
+        return orjson.dumps(plain, default=tuple, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:  # text with a lone surrogate, such as the name of a file that is not UTF-8
+        return json.dumps(plain).encode()
+
+
 def json_response(plain: Any, status: int = 200) -> web.Response:
-    """Return a response with plain data, which may contain NumPy arrays, as JSON."""
-    body = orjson.dumps(plain, option=orjson.OPT_SERIALIZE_NUMPY)
+    """Return a response with plain data as JSON."""
     headers = {hdrs.CACHE_CONTROL: "no-store"}
-    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+    return web.Response(body=to_json(plain), status=status, content_type="application/json", headers=headers)
 
 
 def refusal(status: int, message: str) -> web.Response:

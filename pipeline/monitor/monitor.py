@@ -14,9 +14,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from aiohttp import web
@@ -45,13 +46,13 @@ from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.controls import NeedsConfirmation, NotNow, RunControls
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, StateFeed, answer, health_routes, page_routes, run_routes
-from headrace.pipeline.monitor.live_run import LiveRun, LogTail
+from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, StateFeed, add_health, add_runs, page_routes
+from headrace.pipeline.monitor.shown_runs import LiveRun, LogTail
 from headrace.pipeline.monitor.watching import ShownGame, watching
 from headrace.pipeline.reporting.console import DETAIL, ProgressSnapshot, QueueProgress
 from headrace.pipeline.reporting.history import History, HistoryWriter, read_events
 from headrace.pipeline.reporting.time_shares import ACTORS, WAIT, Bottleneck
-from headrace.pipeline.web import Site, SiteOptions, carries_token, make_token, read_json
+from headrace.pipeline.web import Api, Site, SiteOptions, carries_token, json_response, make_token, read_json
 from headrace.queues.specs import behavior_name, behavior_team
 
 log = logging.getLogger(__name__)
@@ -60,8 +61,6 @@ log = logging.getLogger(__name__)
 CONTROL_PATIENCE_S = 10.0
 """Seconds to wait for main, which a long update of an inline trainer may block."""
 OFF = "controls are off: start the run with --monitor-control"
-
-Action = Callable[[web.Request], Awaitable[Callable[[], None]]]
 
 
 class HyperparameterChange(BaseModel):
@@ -99,32 +98,32 @@ class Control:
         self._loop = loop
         self._allowed = allowed
 
-    def routes(self, prefix: str) -> list[web.RouteDef]:
-        """Return the control routes, which are below the run's path."""
-        plain = {
-            "pause": self._controls.pause,
-            "resume": lambda: self._controls.pause(False),
-            "checkpoint": self._controls.checkpoint,
-            "stop": self._stop.set,
-        }
-        return [
-            *(web.post(f"{prefix}/{name}", self._handler(_always(call))) for name, call in plain.items()),
-            web.post(f"{prefix}/hyperparameters", self._handler(self._change)),
-            web.get("/api/openapi.json", _describe),
+    def add_to(self, api: Api) -> None:
+        """Add the control routes, which are below the run's path, to an API."""
+        rows: list[tuple[str, Callable[[], None], str]] = [
+            ("pause", self._controls.pause, "Pause the actors; the trainers still learn from steps in flight"),
+            ("resume", lambda: self._controls.pause(False), "Resume the actors"),
+            ("checkpoint", self._controls.checkpoint, "Save a checkpoint now"),
+            ("stop", self._stop.set, "End the run with a final checkpoint, as Ctrl-C does"),
         ]
+        for name, call, summary in rows:
+            api.add("POST", f"/api/runs/{RUN}/{name}", partial(self._carry_out, call), summary)
+        path, change = f"/api/runs/{RUN}/hyperparameters", HyperparameterChange
+        api.add("POST", path, self._change, str(change.__doc__), change)
 
-    async def _change(self, request: web.Request) -> Callable[[], None]:
+    async def _change(self, request: web.Request) -> web.Response:
+        self._check_allowed()
         change = await read_json(request, HyperparameterChange)
-        return lambda: self._controls.set_hyperparameter(**change.model_dump())
+        return await self._carry_out(lambda: self._controls.set_hyperparameter(**change.model_dump()), request)
 
-    def _handler(self, action: Action) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def respond(request: web.Request) -> web.Response:
-            if not self._allowed:
-                raise web.HTTPForbidden(text=OFF)
-            await self._in_main(await action(request))
-            return answer({"done": True})
+    async def _carry_out(self, call: Callable[[], None], _: web.Request) -> web.Response:
+        self._check_allowed()
+        await self._in_main(call)
+        return json_response({"done": True})
 
-        return respond
+    def _check_allowed(self) -> None:
+        if not self._allowed:
+            raise web.HTTPForbidden(text=OFF)
 
     async def _in_main(self, call: Callable[[], None]) -> None:
         async def carry_out() -> None:
@@ -148,133 +147,19 @@ class Control:
             ) from None
 
 
-def _always(call: Callable[[], None]) -> Action:
-    async def action(_: web.Request) -> Callable[[], None]:
-        return call
-
-    return action
-
-
-async def _describe(_: web.Request) -> web.Response:
-    return answer(schema())
-
-
-def schema() -> dict[str, Any]:
-    """Return the API as an OpenAPI document."""
-    words = {
-        "pause": "Pause the actors; the trainers still learn from steps in flight",
-        "resume": "Resume the actors",
-        "checkpoint": "Save a checkpoint now",
-        "stop": "End the run with a final checkpoint, as Ctrl-C does",
-        "hyperparameters": str(HyperparameterChange.__doc__),
-    }
-    refusals = {
-        "401": "The token is missing or wrong",
-        "403": "Controls are off, or the caller is from a different origin",
-        "404": "Unknown behaviour or hyperparameter",
-        "409": "Not possible now; the message says why",
-        "413": "The body is too large",
-        "422": "The body is malformed, or the value is out of bounds",
-        "428": "The value is far from the current one: send `confirm: true` with it",
-    }
-    responses = {status: {"description": text} for status, text in {"200": "Done", **refusals}.items()}
-    posts: dict[str, Any] = {}
-    for name, text in words.items():
-        operation: dict[str, Any] = {"summary": text, "responses": responses, "security": [{"token": []}]}
-        if name == "hyperparameters":
-            content = {"application/json": {"schema": HyperparameterChange.model_json_schema()}}
-            operation["requestBody"] = {"required": True, "content": content}
-        posts[f"/api/runs/live/{name}"] = {"post": operation}
-    reads = ("state", "curves", "leagues", "configuration", "log", "stream")
-    gets = {
-        f"/api/runs/live/{name}": {
-            "get": {"summary": f"The run's {name}", "responses": {"200": {"description": "JSON"}}}
-        }
-        for name in reads
-    }
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Headrace's live page", "version": "1"},
-        "paths": {**gets, **posts},
-        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
-    }
+_REFUSALS = {
+    401: "The token is missing or wrong",
+    403: "Controls are off, or the caller is from a different origin",
+    404: "Unknown run, behaviour or hyperparameter",
+    409: "Not possible now; the message says why",
+    413: "The body is too large",
+    422: "The body is malformed, or the value is out of bounds",
+    428: "The value is far from the current one: send `confirm: true` with it",
+}
 
 
 STOP_S = 5.0
 """Seconds within which the server must disconnect its viewers when it stops."""
-
-
-class PageServer:
-    """Serves a site from its own thread.
-
-    Args:
-        routes: the site's routes.
-        options: the site's options.
-        goodbye: awaited in the server's event loop before the loop ends.
-    """
-
-    def __init__(
-        self, routes: Sequence[web.RouteDef], options: SiteOptions, goodbye: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="page", daemon=True)
-        self._site = Site(routes, options)
-        self._goodbye = goodbye
-
-    def addresses(self, token: str = "") -> str:
-        """Return the site's addresses as text; see `Site.addresses`."""
-        return self._site.addresses(token)
-
-    def start(self) -> None:
-        """Start listening.
-
-        Raises:
-            RunError: if the server can't listen.
-        """
-        self._thread.start()
-        try:
-            self._do(self._site.start())
-        except OSError as error:
-            self._end_thread()
-            raise RunError(
-                f"monitor.listen: {error.strerror}; choose a different address with --monitor=HOST:PORT"
-            ) from error
-
-    def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Schedule a function in the server's event loop."""
-        with suppress(RuntimeError):  # the server has ended
-            self._loop.call_soon_threadsafe(self._guarded, function, *arguments)
-
-    def stop(self) -> None:
-        """Send viewers the last state, and stop the server."""
-        try:
-            self._do(self._say_goodbye())
-        except Exception as error:
-            log.warning("The page's server did not shut down cleanly: %s", error or type(error).__name__)
-        self._end_thread()
-
-    async def _say_goodbye(self) -> None:
-        await self._goodbye()
-        await asyncio.sleep(0.1)  # time for viewers to receive the newest state
-        await self._site.stop()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.close()
-
-    def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(STOP_S)
-
-    def _end_thread(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(STOP_S)
-
-    def _guarded(self, function: Callable[..., None], *arguments: Any) -> None:
-        try:
-            function(*arguments)
-        except Exception as error:
-            log.error("The page can't show the run's state (training continues): %r", error)
 
 
 LEAGUE_EVERY_S = 5.0
@@ -307,22 +192,32 @@ async def monitored(
     control = Control(coordinator.controls, stop, asyncio.get_running_loop(), settings.control)
     show: ShownGame = next(iter(wanted_sides(plan.config, "page").values()))(plan, coordinator)
     page = LivePage(LiveRun(plan.folder.run_id, plan.config, history, tail), settings, control, show)
-    show.join(page.server.call)
-    page.server.start()
-    watch = _Watch(plan, coordinator, page)
+    leagues_due_s = 0.0
+
+    def publish(snapshot: ProgressSnapshot, ended: bool = False) -> None:
+        nonlocal leagues_due_s
+        state, leagues, now = state_of(plan, coordinator, snapshot), None, time.monotonic()
+        if ended and state["status"] != "failed":
+            state["status"] = "ended"
+        if ended or now >= leagues_due_s:
+            leagues, leagues_due_s = leagues_of(coordinator), now + LEAGUE_EVERY_S
+        page.call(page.publish, state, leagues)
+
+    show.join(page.call)
+    page.start()
     try:
         with tail.listening():
             page.announce()
             if lacking := usage_lacks():
                 log.info("%s.", lacking)
-            yield watch.look
+            yield publish
     finally:
-        watch.end()
-        await in_thread("stop page", page.server.stop)
+        publish(coordinator.reporter.snapshot(), ended=True)
+        await in_thread("stop page", page.stop)
 
 
 class LivePage:
-    """A live run's page: its feed, server and token.
+    """A live run's page: its feed, its token, and its server, which has a thread with an event loop.
 
     Args:
         run: the run.
@@ -332,71 +227,100 @@ class LivePage:
     """
 
     def __init__(self, run: LiveRun, settings: MonitorSettings, control: Control, show: ShownGame) -> None:
-        self.run = run
+        self._run = run
         self._feed = StateFeed()
         self._show = show
         self._wide = reaches_others(endpoint_of(settings.listen)[0])
         self._token = make_token() if settings.control or self._wide else ""
-        site = SiteOptions(settings.listen, USUAL_PORT, self._token, self._needs_token)
-        self.server = PageServer(self._routes(settings, control), site, self._say_goodbye)
+        options = SiteOptions(settings.listen, USUAL_PORT, self._token, self._needs_token)
+        self._site = Site(self._routes(settings, control), options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="page", daemon=True)
+
+    def start(self) -> None:
+        """Start listening.
+
+        Raises:
+            RunError: if the server can't listen.
+        """
+        self._thread.start()
+        try:
+            self._do(self._site.start())
+        except OSError as error:
+            self._end_thread()
+            raise RunError(
+                f"monitor.listen: {error.strerror}; choose a different address with --monitor=HOST:PORT"
+            ) from error
 
     def announce(self) -> None:
         """Log the page's address; a token, if any, appears only in the terminal and is never logged."""
-        words, kept = "The live page of this run: %s", {}
+        words, details = "The live page of this run: %s", {}
         if self._token:
-            tell_user(f"[INFO] {words}" % self.server.addresses(self._token))
-            words, kept = f"{words} (only the terminal shows the token)", {DETAIL: True}
-        log.info(words, self.server.addresses(), extra=kept)
+            tell_user(f"[INFO] {words}" % self._site.addresses(self._token))
+            words, details = f"{words} (only the terminal shows the token)", {DETAIL: True}
+        log.info(words, self._site.addresses(), extra=details)
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Schedule a function in the server's event loop."""
+
+        def guarded() -> None:
+            try:
+                function(*arguments)
+            except Exception as error:
+                log.error("The page can't show the run's state (training continues): %r", error)
+
+        with suppress(RuntimeError):  # the server has ended
+            self._loop.call_soon_threadsafe(guarded)
 
     def publish(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
         """Show a state; call this in the server's event loop."""
-        self.run.receive(state, leagues)
-        self._feed.publish(self.run.event())
+        self._run.receive(state, leagues)
+        self._feed.publish(self._run.event())
+
+    def stop(self) -> None:
+        """Send viewers the last state, and stop the server."""
+        try:
+            self._do(self._say_goodbye())
+        except Exception as error:
+            log.warning("The page's server did not shut down cleanly: %s", error or type(error).__name__)
+        self._end_thread()
 
     async def _say_goodbye(self) -> None:
         self._feed.close()
         await self._show.close()
+        await asyncio.sleep(0.1)  # time for viewers to receive the newest state
+        await self._site.stop()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(STOP_S)
+
+    def _end_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_S)
 
     def _routes(self, settings: MonitorSettings, control: Control) -> list[web.RouteDef]:
         def may_play(request: web.Request) -> bool:
             return settings.control and carries_token(request, self._token)
 
         options = {"control": settings.control, "watch": {"refused": self._show.trouble, "own": self._show.own}}
-        return [
-            *page_routes(),
-            web.get(f"/api/runs/{RUN}/stream", self._feed.stream),
-            web.get(f"/api/runs/{RUN}/watch", watching(self._show, may_play)),
-            *run_routes({RUN: self.run}, options),
-            *health_routes(self.run),
-            *control.routes(f"/api/runs/{RUN}"),
-        ]
+        api = Api("Headrace's live page", _REFUSALS, page_routes())
+        # Before the routes with `{run}`, which would take these paths.
+        api.add(
+            "GET", f"/api/runs/{RUN}/stream", self._feed.stream, "States, new points of curves, new lines of the log"
+        )
+        api.add("GET", f"/api/runs/{RUN}/watch", watching(self._show, may_play), "WebSocket for the game")
+        add_runs(api, {RUN: self._run}, options)
+        add_health(api, self._run)
+        control.add_to(api)
+        return api.routes
 
     def _needs_token(self, request: web.Request) -> bool:
         return request.method == "POST" or (self._wide and request.path not in OPEN)
-
-
-class _Watch:
-    """Collects the run's state in main's event loop and passes it to the page."""
-
-    def __init__(self, plan: RunPlan, coordinator: Coordinator, page: LivePage) -> None:
-        self._plan = plan
-        self._coordinator = coordinator
-        self._page = page
-        self._leagues_due_s = 0.0
-
-    def look(self, snapshot: ProgressSnapshot) -> None:
-        """Send the current state, and league reports if due, to the page."""
-        state, leagues, now = state_of(self._plan, self._coordinator, snapshot), None, time.monotonic()
-        if now >= self._leagues_due_s:
-            leagues, self._leagues_due_s = leagues_of(self._coordinator), now + LEAGUE_EVERY_S
-        self._page.server.call(self._page.publish, state, leagues)
-
-    def end(self) -> None:
-        """Send the last state to the page."""
-        state = state_of(self._plan, self._coordinator, self._coordinator.reporter.snapshot())
-        if state["status"] != "failed":
-            state["status"] = "ended"
-        self._page.server.call(self._page.publish, state, leagues_of(self._coordinator))
 
 
 ENVIRONMENT, PROCESSOR, PUBLISHER = "environment", "agent_processor", "policy_publisher"

@@ -13,7 +13,6 @@ from math import prod
 from typing import Annotated, Any
 
 import numpy as np
-import orjson
 from aiohttp import hdrs, web
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,7 +31,7 @@ from headrace.pipeline.serving.action_request import (
 )
 from headrace.pipeline.serving.served_models import LoadedModel
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web import Api, checked, from_json, json_response, read_body
+from headrace.pipeline.web import Api, checked, from_json, json_response, read_body, to_json
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 
@@ -389,6 +388,6 @@ def _inferred(name: str, identifier: str, answer: InferAnswer) -> web.Response:
         plain["id"] = identifier
     if not parts:
         return json_response(plain)
-    head = orjson.dumps(plain, option=orjson.OPT_SERIALIZE_NUMPY)
+    head = to_json(plain)
     headers = {HEADER_LENGTH: str(len(head)), hdrs.CACHE_CONTROL: "no-store"}
     return web.Response(body=b"".join([head, *parts]), content_type="application/octet-stream", headers=headers)

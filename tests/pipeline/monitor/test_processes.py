@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
-from headrace.pipeline.monitor.live_run import Processes
+from headrace.pipeline.monitor.shown_runs import Processes
 
 pytestmark = pytest.mark.windows_too
 

@@ -1,12 +1,18 @@
-"""This process's run on its page: main supplies states, and the server's thread delivers them."""
+"""The runs on the page: this process's run, and runs in folders. All calls come from the server's thread.
+
+Main supplies the states of this process's run, and the server's thread delivers them.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypedDict
 
 import yaml
@@ -15,7 +21,12 @@ from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.global_state_guard import OURS
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
-from headrace.pipeline.reporting.history import History
+from headrace.pipeline.reporting.console import ELO, REWARD
+from headrace.pipeline.reporting.history import History, read_events
+from headrace.pipeline.reporting.statistics import PIPELINE
+from headrace.pipeline.reporting.time_shares import held_up_by
+from headrace.pipeline.run_folder.folder import read_configuration
+from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.ghost.league_chart import chart_of
 
 LATE_S = 60.0
@@ -34,6 +45,7 @@ class LiveRun:
     """
 
     live = True
+    group = 0
 
     def __init__(self, name: str, config: RunConfig, history: History, tail: LogTail) -> None:
         self.name = name
@@ -95,6 +107,87 @@ class LiveRun:
 def curves_of(history: History) -> dict[str, Any]:
     """Return all curves and marks, in the form that the page reads."""
     return {"revision": history.revision, "curves": history.plain(), "marks": history.marks()}
+
+
+class RunInFolder:
+    """A run that is read from its folder, and read again when its event files have grown.
+
+    Args:
+        folder: `results/<run-id>`.
+
+    Attributes:
+        group: a number shared by runs that have the same configuration and differ only in their seeds.
+    """
+
+    live = False
+
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.resolve().name
+        self._folder = folder
+        self._history = History()
+        self._signature: object = None
+        self.group = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the progress of the run's behaviours."""
+        named, found, all_curves = self._behaviors(), [], self._read().plain()
+        cause = held_up_by(all_curves.pop(PIPELINE, {}), blocks=named)
+        for name, curves in all_curves.items():
+            newest, block = {each: curve["values"][-1] for each, curve in curves.items()}, named.get(name) or {}
+            found.append(
+                {
+                    "name": name,
+                    "trainer": block.get("trainer_type"),
+                    "done": False,
+                    "step": max(curve["steps"][-1] for curve in curves.values()),
+                    "max_steps": block.get("max_steps"),
+                    "steps_per_s": newest.get("Pipeline/Steps per Second"),
+                    "reward": newest.get(REWARD),
+                    "elo": newest.get(ELO),
+                    "lag": newest.get("Policy/Lag"),
+                    "policy_wait": None,
+                    "updates": None,
+                    "seconds_left": None,
+                }
+            )
+        rest: dict[str, Any] = {"hosts": [], "edges": [], "players": [], "bottleneck": cause and asdict(cause)}
+        return {"status": "from its folder", "message": "", "behaviors": found, **rest}
+
+    def curves(self) -> dict[str, Any]:
+        """Return all curves and marks."""
+        return curves_of(self._read())
+
+    def leagues(self) -> list[dict[str, Any]]:
+        """Return the leagues stored in the run's folder; skip damaged files."""
+        found = []
+        for path in sorted(self._folder.glob("*/league.json")):
+            try:
+                found.append(league_for_page(json.loads(path.read_text(encoding="utf-8"))))
+            except (OSError, ValueError, LookupError, TypeError):
+                continue
+        return found
+
+    def configuration(self) -> str:
+        """Return the run's `configuration.yaml`."""
+        try:
+            return (self._folder / CONFIGURATION).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            return f"# {error}"
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return no lines, because this page shows no log."""
+        return []
+
+    def _read(self) -> History:
+        files = sorted(self._folder.glob("*/events.out.tfevents.*"))
+        signature = [(path, path.stat().st_size) for path in files]
+        if signature != self._signature:
+            self._history, self._signature = History(), signature
+            read_events(self._folder, self._behaviors(), self._history)
+        return self._history
+
+    def _behaviors(self) -> Mapping[str, Any]:
+        return read_configuration(self._folder).get("behaviors") or {}
 
 
 # CPU time and memory of the hosts' processes: read for processes on this machine, reported by the others.
