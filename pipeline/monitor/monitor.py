@@ -389,13 +389,16 @@ def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[Queue
         ends.setdefault(queue, {})[host.rstrip(")")] = end
     actors = [host.plan.name for host in hosts if host.plan.role in ("actor", "replay")]
     named = [*actors, *([INFERENCE] if decides_centrally(config) else [])]
-    found = (edge for queue, at in ends.items() for edge in _wired(config, queue, [n for n in named if n in at]))
-    return [_measured(edge, ends[edge.queue]) for edge in found]
+    return [
+        _edge_state(edge, at)
+        for queue, at in ends.items()
+        for edge in _edges_of(config, queue, [name for name in named if name in at])
+    ]
 
 
 def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[str, Any]]:
     """Describe the credit windows, as edges from learners to actors."""
-    ledger, found = coordinator.flow.ledger, []
+    ledger, states = coordinator.flow.ledger, []
     actors = [host.plan.name for host in coordinator.running.all() if host.plan.role == "actor"]
     for name in coordinator.starter.behaviors:
         size, queue, trainer = ledger.size(name), f"{CREDITS}/{name}", StagePlace(learner_name(name), TRAINER)
@@ -404,11 +407,11 @@ def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[
             wait = shares.get(f"{WAIT}/policy {name}", 0.0)
             out = min(size, ledger.outstanding(name))  # a tick is never split, so there may be a few more
             end = QueueProgress(queue, out, size, size, 0.0, wait)
-            found.append(_measured(edge, {"": end}))
-    return found
+            states.append(_edge_state(edge, {"": end}))
+    return states
 
 
-def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
+def _wait_for_bottleneck(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
     """Return the fraction of time that an edge spends waiting for the bottleneck; 0 if the edge does not lead to it."""
     if cause is None or not cause.host or cause.behavior not in ("", edge["behavior"]):
         return 0.0
@@ -416,16 +419,12 @@ def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
     return round(cause.wait, 3) if edge["kind"] in kinds else 0.0
 
 
-def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
+def _edge_state(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
     """Merge the reports on a queue's two ends; either may be missing, and a queue inside one host has only one."""
     giver, taker = at.get(edge.source.host), at.get(edge.target.host)
     ends = [end for end in (giver, taker) if end is not None] or [*at.values()]
     return {
-        "queue": edge.queue,
-        "kind": edge.kind,
-        "behavior": edge.behavior,
-        "source": edge.source,
-        "target": edge.target,
+        **vars(edge),
         "depth": max(end.depth for end in ends),
         "capacity": max(end.bound for end in ends),
         "high_water": max(end.high_water for end in ends),
@@ -436,7 +435,7 @@ def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
     }
 
 
-def _wired(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
+def _edges_of(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
     """Return the edges for the queue with this name; empty if the queue connects no stages."""
     kind, _, what = queue.partition("/")
     publisher, trainer = StagePlace(MAIN, PUBLISHER), StagePlace(learner_name(what), TRAINER)
@@ -477,8 +476,8 @@ def _entry(config: RunConfig, behavior: str) -> StagePlace:
 
 def _of_main(config: RunConfig, behavior: str) -> tuple[str, ...]:
     """Return main's stages on the route for a behaviour's trajectories."""
-    found = route(config, behavior)
-    return (*found.before_ghost, *((found.shared,) if found.shared else ()), *found.after_ghost)
+    way = route(config, behavior)
+    return (*way.before_ghost, *((way.shared,) if way.shared else ()), *way.after_ghost)
 
 
 def _stages(role: str, config: RunConfig) -> tuple[str, ...]:
@@ -506,12 +505,17 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
     """
     config, hosts = plan.config, coordinator.running.all()
     status, message = _status(coordinator)
-    found = [*edges(config, hosts, snapshot.queues), *windows(coordinator, snapshot.shares)]
+    queues = [*edges(config, hosts, snapshot.queues), *windows(coordinator, snapshot.shares)]
     described = [main_host(config, coordinator.starter.behaviors, os.getpid())]
     for host in hosts:
         name = host.plan.name
-        known = {"ended": coordinator.running.has_ended(name), "told": coordinator.running.usage(name)}
-        described.append({**host_of(host, config), **known})
+        described.append(
+            {
+                **host_of(host, config),
+                "ended": coordinator.running.has_ended(name),
+                "told": coordinator.running.usage(name),
+            }
+        )
     return {
         "status": status,
         "message": message,
@@ -523,7 +527,7 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
         "behaviors": [*_behaviors(plan, coordinator, snapshot)],
         "players": _players(coordinator),
         "hosts": described,
-        "edges": [{**edge, "held": _held(edge, snapshot.bottleneck)} for edge in found],
+        "edges": [{**edge, "held": _wait_for_bottleneck(edge, snapshot.bottleneck)} for edge in queues],
         "bottleneck": None if snapshot.bottleneck is None else asdict(snapshot.bottleneck),
     }
 
@@ -545,10 +549,10 @@ def _status(coordinator: Coordinator) -> tuple[Status, str]:
 
 
 def _behaviors(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot) -> list[dict[str, Any]]:
-    found = []
+    described = []
     for each in snapshot.behaviors:
         state = coordinator.starter.behaviors[each.name]
-        found.append(
+        described.append(
             {
                 "name": each.name,
                 "trainer": None if plan.playing else state.settings.trainer_type,
@@ -567,7 +571,7 @@ def _behaviors(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapsh
                 "hyperparameters": coordinator.controls.hyperparameters(each.name),
             }
         )
-    return found
+    return described
 
 
 def _players(coordinator: Coordinator) -> list[dict[str, Any]]:
@@ -576,15 +580,15 @@ def _players(coordinator: Coordinator) -> list[dict[str, Any]]:
     if self_play is None or not self_play.controller.generation:
         return []
     controller = self_play.controller
-    found = []
+    opponents = []
     for history in controller.histories.values():
         snapshots = {
             behavior_id: n
             for behavior_id, n in controller.opponents.items()
             if behavior_name(behavior_id) == history.name
         }
-        found += [
+        opponents += [
             {"behavior": history.name, "id": behavior_id, "team": behavior_team(behavior_id), "snapshot": number}
             for behavior_id, number in snapshots.items()
         ]
-    return [{"learning_team": controller.learning_team, "generation": controller.generation, "opponents": found}]
+    return [{"learning_team": controller.learning_team, "generation": controller.generation, "opponents": opponents}]
