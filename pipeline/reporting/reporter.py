@@ -99,15 +99,12 @@ class Reporter:
             writer.add_property(name, "hyperparameters", hyperparameters)
 
         def begin() -> None:
-            if step and self._training:  # the stopped run may have written a summary for steps that are now lost
-                self._tell_writers("rewind", name, step)
             for writer in self._writers:
+                if step and self._training:  # the stopped run may have written a summary for steps that are now lost
+                    writer.rewind(name, step)
                 writer.add_property(name, "hyperparameters", hyperparameters)
 
-        if self._waiting is None:
-            begin()
-        else:
-            self._waiting.append(begin)
+        self._write_once_resumed(begin)
 
     def go_on(self) -> None:
         """Allow the writers to change files. Called once the run has resumed from its checkpoint."""
@@ -115,12 +112,19 @@ class Reporter:
         for begin in waiting:
             begin()
 
+    def _write_once_resumed(self, write: Callable[[], None]) -> None:
+        if self._waiting is None:
+            write()
+        else:
+            self._waiting.append(write)
+
     def rewind(self, name: str, step: int) -> None:
         """Move a behaviour back to an earlier step, where its trainer continues."""
         self._behaviors[name].rewind(step)
         self._collector.summaries(name)  # drop values that belong to lost steps
-        for category in (name, PIPELINE):
-            self._tell_writers("rewind", category, step)
+        for writer in self._writers:
+            writer.rewind(name, step)
+            writer.rewind(PIPELINE, step)
 
     def mark(self, name: str, step: int, kind: str, text: str) -> None:
         """Mark a point on a behaviour's curves, in the writers that support marks.
@@ -131,10 +135,12 @@ class Reporter:
             kind: as for `headrace.pipeline.reporting.history.Mark`.
             text: what happened.
         """
-        if self._waiting is None:
-            self._tell_writers("mark", name, step, kind, text)
-        else:
-            self._waiting.append(lambda: self._tell_writers("mark", name, step, kind, text))
+
+        def write() -> None:
+            for writer in self._writers:
+                writer.mark(name, step, kind, text)
+
+        self._write_once_resumed(write)
 
     def add_statistics(
         self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str, span_s: float = 0.0
@@ -229,12 +235,6 @@ class Reporter:
         """Close and remove all writers; called when the run's folder is lost."""
         self.close()
         self._writers = []
-
-    def _tell_writers(self, method: str, category: str, *arguments: object) -> None:
-        for writer in self._writers:
-            call = getattr(writer, method, None)  # custom writers may lack the method
-            if call is not None:
-                call(category, *arguments)
 
     def _write_at(self, behavior: str, values: Mapping[str, float], step: int) -> None:
         """Write values at a particular step, outside the regular summaries."""

@@ -78,6 +78,14 @@ class StatisticsWriter(Protocol):
         """Write a one-time property, such as a behaviour's `hyperparameters` (a nested dict)."""
         return
 
+    def rewind(self, category: str, step: int) -> None:
+        """Remove what was written beyond a step, at which the run continues. A custom writer may lack this."""
+        return
+
+    def mark(self, category: str, step: int, kind: str, text: str) -> None:
+        """Mark an event on the curves, such as `checkpoint`. A custom writer may lack this."""
+        return
+
     def close(self) -> None:
         """Flush buffers and release files; may be called more than once."""
         return

@@ -2,13 +2,13 @@ import pytest
 
 from headrace.pipeline.reporting.console import Progress
 from headrace.pipeline.reporting.reporter import Reporter
-from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsCollector
+from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter
 from headrace.stages.trainer.report import TrainerReport
 
 REWARD = "Environment/Cumulative Reward"
 
 
-class Points:
+class Points(StatisticsWriter):
     """A writer that keeps the reward of each summary by its step, and steps that it was taken back to."""
 
     def __init__(self):
@@ -23,12 +23,6 @@ class Points:
 
     def rewind(self, category, step):
         self.rewound.append((category, step))
-
-    def add_property(self, category, name, value):
-        pass
-
-    def close(self):
-        pass
 
 
 class Run:
