@@ -28,7 +28,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
 from importlib.resources.abc import Traversable
 from ipaddress import ip_address
 from typing import Any, TypeVar
@@ -72,7 +71,7 @@ def make_token() -> str:
     return os.environ.get(TOKEN_VARIABLE, "").strip() or secrets.token_urlsafe(24)
 
 
-def check_host(listen: str, names: Collection[str] = ()) -> Guard:
+def check_host(listen: str) -> Guard:
     """Return a guard that refuses requests whose Host header is not a name of this server.
 
     Other sites can't make a numeric address point here. So a numeric address is refused only if it is not a loopback
@@ -80,42 +79,27 @@ def check_host(listen: str, names: Collection[str] = ()) -> Guard:
 
     Args:
         listen: the server's `listen` value.
-        names: additional names of the server.
     """
     wide = reaches_others(listen)
-    known = {LOCALHOST, *(name.lower() for name in names), *([socket.gethostname().lower()] if wide else [])}
+    names = {LOCALHOST, *([socket.gethostname().lower()] if wide else [])}
 
     @lru_cache(maxsize=64)
     def is_ours(*hosts: str) -> bool:
-        host = _name_of(hosts)
-        return host in known or _may_be_called(host, wide)
+        try:
+            (host,) = hosts
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in names or ip_address(name).is_loopback or wide
+        except ValueError:  # no host or several, or neither a name of this server nor an address
+            return False
 
     def guard(request: web.Request) -> None:
         hosts = request.headers.getall(hdrs.HOST, [])
         if not is_ours(*hosts):
-            name = _name_of(hosts)
             raise web.HTTPForbidden(
-                text=f"{name!a} is not a name of this server; use the server's address, or localhost"
+                text=f"{', '.join(hosts)!a} is not a name of this server; use the server's address, or localhost"
             )
 
     return guard
-
-
-def _name_of(hosts: Sequence[str]) -> str:
-    if len(hosts) == 1:
-        try:
-            return urlsplit(f"//{hosts[0]}").hostname or ""
-        except ValueError:
-            pass
-    return ""
-
-
-def _may_be_called(host: str, wide: bool) -> bool:
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    return wide or address.is_loopback
 
 
 def check_origin(allowed: Collection[str] = ()) -> Guard:
@@ -317,8 +301,6 @@ class SiteOptions:
     """The token that callers need; empty if they need none."""
     needs_token: Callable[[web.Request], bool] = lambda _: True
     """Function that returns True for requests that need the token."""
-    names: Collection[str] = ()
-    """Additional host names of the site."""
     most_body_bytes: int = 64 * 1024
     """Maximum size of a request body, in bytes."""
     most_connections: int = 256
@@ -347,7 +329,7 @@ class Site:
         self._ports: Sequence[int] = tried if port is None else (port,)
         self.port = 0
         self.wide = reaches_others(self._listen)
-        self._guards = [check_host(self._listen, options.names), check_origin(options.origins)]
+        self._guards = [check_host(self._listen), check_origin(options.origins)]
         if options.token:
             self._guards.append(check_token(options.token, options.needs_token))
         self._app = web.Application(middlewares=[self._answer], client_max_size=options.most_body_bytes)
@@ -441,9 +423,9 @@ class Site:
         """
         try:
             for guard in self._guards:
-                found = guard(request)
-                if found is not None:
-                    return found
+                response = guard(request)
+                if response is not None:
+                    return response
             return await handler(request)
         except web.HTTPException as error:
             if error.status < 400:
@@ -590,12 +572,9 @@ def file_routes(folder: Traversable, names: Mapping[str, str]) -> list[web.Route
 
 
 def _route(path: str, content: bytes, name: str) -> web.RouteDef:
-    kind, tag = TYPES[name.rpartition(".")[2]], sha256(content).hexdigest()[:16]
+    kind, headers = TYPES[name.rpartition(".")[2]], {hdrs.CACHE_CONTROL: "no-cache"}
 
-    async def answer(request: web.Request) -> web.Response:
-        headers = {hdrs.ETAG: f'"{tag}"', hdrs.CACHE_CONTROL: "no-cache"}
-        if any(each.value == tag for each in request.if_none_match or ()):
-            return web.Response(status=304, headers=headers)
+    async def answer(_: web.Request) -> web.Response:
         return web.Response(body=content, content_type=kind, charset="utf-8", headers=headers)
 
     return web.get(path, answer)

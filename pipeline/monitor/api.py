@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import hdrs, web
 from prometheus_client import CollectorRegistry
@@ -201,58 +201,39 @@ class _Collector:
         self._run = run
 
     def collect(self) -> Iterator[Metric]:
-        state = self._run.state()
-        healthy = GaugeMetricFamily("headrace_healthy", "1 while the run is healthy")
-        healthy.add_metric([], 0.0 if self._run.trouble() else 1.0)
-        yield healthy
-        yield from self._behaviors(state["behaviors"])
-        yield from _gauges("headrace_queue_", _OF_QUEUES, state["edges"], ("queue", "source", "target"), _ends)
-        cause = GaugeMetricFamily(
-            "headrace_bottleneck",
-            "Share of the time that the bottleneck is busy; absent if no single part is the bottleneck",
-            labels=["host", "stage", "behavior"],
-        )
-        if (found := state.get("bottleneck")) is not None and found["host"]:
-            cause.add_metric([found["host"], found["stage"], found["behavior"]], found["busy"])
-        yield cause
-        yield from _usages(state["hosts"])
-        values = GaugeMetricFamily(
-            "headrace_statistic", "Latest summary value of a statistic", labels=["category", "statistic"]
-        )
-        for category, named in self._run.history.newest().items():
-            for name, value in named.items():
-                values.add_metric([category, name], value)
-        yield values
-
-    def _behaviors(self, behaviors: list[dict[str, Any]]) -> Iterator[Metric]:
-        for key, name in (("step", "steps"), ("updates", "updates")):
-            counter = CounterMetricFamily(f"headrace_{name}", f"Trainer {name} so far", labels=["behavior"])
-            for each in behaviors:
-                counter.add_metric([each["name"]], each[key])
-            yield counter
-        yield from _gauges("headrace_", _OF_BEHAVIORS, behaviors, ("behavior",), lambda each: [each["name"]])
+        state, gauge, counter = self._run.state(), GaugeMetricFamily, CounterMetricFamily
+        healthy = 0.0 if self._run.trouble() else 1.0
+        yield _metric(gauge, "healthy", "1 while the run is healthy", (), [((), healthy)])
+        behaviors = [((each["name"],), each) for each in state["behaviors"]]
+        samples: list[tuple[Sequence[str], Any]]
+        for name, key in (("steps", "step"), ("updates", "updates")):
+            samples = [(labels, each[key]) for labels, each in behaviors]
+            yield _metric(counter, name, f"Trainer {name} so far", ("behavior",), samples)
+        for key, text in _OF_BEHAVIORS.items():
+            yield _metric(gauge, key, text, ("behavior",), [(labels, each[key]) for labels, each in behaviors])
+        edges = [((edge["queue"], edge["source"][0], edge["target"][0]), edge) for edge in state["edges"]]
+        for key, text in _OF_QUEUES.items():
+            samples = [(labels, edge[key]) for labels, edge in edges]
+            yield _metric(gauge, f"queue_{key}", text, ("queue", "source", "target"), samples)
+        text = "Share of the time that the bottleneck is busy; absent if no single part is the bottleneck"
+        causes = [cause for cause in (state.get("bottleneck"),) if cause is not None and cause["host"]]
+        samples = [((cause["host"], cause["stage"], cause["behavior"]), cause["busy"]) for cause in causes]
+        yield _metric(gauge, "bottleneck", text, ("host", "stage", "behavior"), samples)
+        usages = [((host["name"],), host["usage"]) for host in state["hosts"] if host.get("usage")]
+        samples = [(labels, usage["cpu_s"]) for labels, usage in usages]
+        yield _metric(counter, "process_cpu_seconds", "CPU time", ("host",), samples)
+        samples = [(labels, usage["memory"]) for labels, usage in usages]
+        yield _metric(gauge, "process_resident_memory_bytes", "Resident memory", ("host",), samples)
+        newest = self._run.history.newest().items()
+        samples = [((category, name), value) for category, named in newest for name, value in named.items()]
+        yield _metric(gauge, "statistic", "Latest summary value of a statistic", ("category", "statistic"), samples)
 
 
-def _ends(edge: dict[str, Any]) -> list[str]:
-    return [edge["queue"], edge["source"][0], edge["target"][0]]
-
-
-def _gauges(
-    prefix: str, keys: dict[str, str], rows: list[dict[str, Any]], labels: tuple[str, ...], label: Any
-) -> Iterator[Metric]:
-    for key, words in keys.items():
-        gauge = GaugeMetricFamily(prefix + key, words, labels=labels)
-        for row in rows:
-            if row[key] is not None:
-                gauge.add_metric(label(row), row[key])
-        yield gauge
-
-
-def _usages(hosts: list[dict[str, Any]]) -> Iterator[Metric]:
-    cpu = CounterMetricFamily("headrace_process_cpu_seconds", "CPU time", labels=["host"])
-    memory = GaugeMetricFamily("headrace_process_resident_memory_bytes", "Resident memory", labels=["host"])
-    for host in hosts:
-        if host.get("usage"):
-            cpu.add_metric([host["name"]], host["usage"]["cpu_s"])
-            memory.add_metric([host["name"]], host["usage"]["memory"])
-    yield from (cpu, memory)
+def _metric(
+    kind: Callable[..., Any], name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], Any]]
+) -> Metric:
+    metric: Any = kind(f"headrace_{name}", text, labels=labels)
+    for values, number in samples:
+        if number is not None:
+            metric.add_metric(values, number)
+    return cast("Metric", metric)

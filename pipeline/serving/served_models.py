@@ -200,11 +200,7 @@ async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:
     while True:
         await asyncio.sleep(period_s)
         for model in models:
-            await asyncio.to_thread(_refresh, model)
-
-
-def _refresh(model: ServedModel) -> None:
-    try:
-        model.refresh()
-    except Exception as error:  # a damaged file can cause any error in a library; the server must keep answering
-        log.exception("%s: could not look for a newer model: %s", model.name, describe_error(error))
+            try:
+                await asyncio.to_thread(model.refresh)
+            except Exception as error:  # a damaged file can cause any error; the server must keep answering
+                log.exception("%s: could not look for a newer model: %s", model.name, describe_error(error))
