@@ -1,7 +1,4 @@
-"""The basis of Headrace's HTTP servers: a site on one endpoint, protected by guards, with a bound on its connections.
-
-A guard decides who may call the site. It is a function that receives a request before its handler does. A guard raises
-a refusal, returns a response that replaces the handler's, or returns None to let the request pass.
+"""The basis of Headrace's HTTP servers: a site on one endpoint, with checks of its callers and a bound on connections.
 
 The Host check blocks other sites' pages whose host name was made to point here (DNS rebinding). The Origin check blocks
 other sites' pages that call this site from the user's browser, including WebSockets. The token check blocks every
@@ -24,7 +21,7 @@ import secrets
 import socket
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,7 +41,6 @@ from headrace.config.validation import explain
 from headrace.stages.errors import describe_error
 from headrace.stages.listening import find_port, outer_host
 
-Guard = Callable[[web.Request], web.Response | None]
 TOKEN_VARIABLE = "HEADRACE_TOKEN"
 """Environment variable in which a user can set the token."""
 
@@ -71,84 +67,8 @@ def make_token() -> str:
     return os.environ.get(TOKEN_VARIABLE, "").strip() or secrets.token_urlsafe(24)
 
 
-def check_host(listen: str) -> Guard:
-    """Return a guard that refuses requests whose Host header is not a name of this server.
-
-    Other sites can't make a numeric address point here. So a numeric address is refused only if it is not a loopback
-    address and other machines may not call the server.
-
-    Args:
-        listen: the server's `listen` value.
-    """
-    wide = reaches_others(listen)
-    names = {LOCALHOST, *([socket.gethostname().lower()] if wide else [])}
-
-    @lru_cache(maxsize=64)
-    def is_ours(*hosts: str) -> bool:
-        try:
-            (host,) = hosts
-            name = urlsplit(f"//{host}").hostname or ""
-            return name in names or ip_address(name).is_loopback or wide
-        except ValueError:  # no host or several, or neither a name of this server nor an address
-            return False
-
-    def guard(request: web.Request) -> None:
-        hosts = request.headers.getall(hdrs.HOST, [])
-        if not is_ours(*hosts):
-            raise web.HTTPForbidden(
-                text=f"{', '.join(hosts)!a} is not a name of this server; use the server's address, or localhost"
-            )
-
-    return guard
-
-
-def check_origin(allowed: Collection[str] = ()) -> Guard:
-    """Return a guard that refuses requests from pages of other origins. Only browsers send an Origin header.
-
-    Args:
-        allowed: additional origins whose pages may call the server; browsers first send a preflight without a token.
-    """
-
-    def guard(request: web.Request) -> web.Response | None:
-        origin = request.headers.get(hdrs.ORIGIN)
-        if origin in allowed:
-            return web.Response(status=204, headers=LEAVE) if request.method == "OPTIONS" else None
-        if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
-            raise web.HTTPForbidden(text=f"pages from {origin!a} are not allowed to call this server")
-        if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not _opens_page(request):
-            raise web.HTTPForbidden(text="pages from other sites are not allowed to call this server")
-        return None
-
-    return guard
-
-
-def _opens_page(request: web.Request) -> bool:
-    """Return True if the user followed a link from a different site, in which case only the user sees the response."""
-    return request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
-
-
-def check_token(token: str, needed: Callable[[web.Request], bool]) -> Guard:
-    """Return a guard that refuses requests without the token.
-
-    The token is sent as `Authorization: Bearer …`, or as `?token=…` if a browser can't send headers.
-
-    Args:
-        token: the token.
-        needed: returns True for requests that need it.
-    """
-
-    def guard(request: web.Request) -> None:
-        if needed(request) and not carries_token(request, token):
-            raise web.HTTPUnauthorized(
-                headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
-                text="a token is needed: send the one that the command printed, as 'Authorization: Bearer TOKEN'",
-            )
-
-    return guard
-
-
 def carries_token(request: web.Request, token: str) -> bool:
-    """Return True if a request carries the token, in a header or in its query string."""
+    """Return True if a request carries the token, as `Authorization: Bearer …` or, from a browser, as `?token=…`."""
     header = request.headers.get(hdrs.AUTHORIZATION, "")
     if not header.lower().startswith("bearer "):
         header = f"bearer {request.query.get('token', '')}"
@@ -166,24 +86,6 @@ def has_token(header: str, token: str) -> bool:
     given, expected = (text.encode("utf-8", "surrogateescape") for text in (secret.strip(), token))
     same = hmac.compare_digest(given, expected)
     return same and scheme.lower() == "bearer"
-
-
-def header_adder(allowed: Collection[str] = ()) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return a function that adds headers to every response; aiohttp calls it when a response is prepared.
-
-    Args:
-        allowed: origins whose pages may read the responses.
-    """
-
-    async def add(request: web.Request, response: web.StreamResponse) -> None:
-        for name, value in HEADERS.items():
-            response.headers.setdefault(name, value)
-        origin = request.headers.get(hdrs.ORIGIN)
-        if origin is not None and origin in allowed:
-            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
-            response.headers[hdrs.VARY] = hdrs.ORIGIN
-
-    return add
 
 
 if sys.platform != "win32":
@@ -329,11 +231,10 @@ class Site:
         self._ports: Sequence[int] = tried if port is None else (port,)
         self.port = 0
         self.wide = reaches_others(self._listen)
-        self._guards = [check_host(self._listen), check_origin(options.origins)]
-        if options.token:
-            self._guards.append(check_token(options.token, options.needs_token))
+        self._options = options
+        self._is_name = lru_cache(maxsize=64)(self._names_this_server)
         self._app = web.Application(middlewares=[self._answer], client_max_size=options.most_body_bytes)
-        self._app.on_response_prepare.append(header_adder(options.origins))
+        self._app.on_response_prepare.append(self._add_headers)
         self._app.add_routes(routes)
         self._runner = web.AppRunner(
             self._app,
@@ -415,17 +316,72 @@ class Site:
             auto_decompress=False,  # a small compressed body could become a large one
         )
 
+    def _names_this_server(self, *hosts: str) -> bool:
+        """Return True if there is one Host header, and it names this server.
+
+        Other sites can't make a numeric address point here. So a numeric address is refused only if it is not a
+        loopback address and other machines may not call the server.
+        """
+        try:
+            (host,) = hosts
+            name = urlsplit(f"//{host}").hostname or ""
+            if name == LOCALHOST or (self.wide and name == socket.gethostname().lower()):
+                return True
+            return ip_address(name).is_loopback or self.wide
+        except ValueError:  # no host or several, or neither a name of this server nor an address
+            return False
+
+    def _check_host(self, request: web.Request) -> None:
+        hosts = request.headers.getall(hdrs.HOST, [])
+        if not self._is_name(*hosts):
+            raise web.HTTPForbidden(
+                text=f"{', '.join(hosts)!a} is not a name of this server; use the server's address, or localhost"
+            )
+
+    def _check_origin(self, request: web.Request) -> web.Response | None:
+        """Refuse a request from a page of another origin. Return the response to a preflight from an allowed origin.
+
+        Only browsers send an Origin header, and they send a preflight without a token.
+        """
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin in self._options.origins:
+            return web.Response(status=204, headers=LEAVE) if request.method == "OPTIONS" else None
+        if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
+            raise web.HTTPForbidden(text=f"pages from {origin!a} are not allowed to call this server")
+        # The user may follow a link from a different site, because then only the user sees the response.
+        opens_page = request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
+        if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not opens_page:
+            raise web.HTTPForbidden(text="pages from other sites are not allowed to call this server")
+        return None
+
+    def _check_token(self, request: web.Request) -> None:
+        token = self._options.token
+        if token and self._options.needs_token(request) and not carries_token(request, token):
+            raise web.HTTPUnauthorized(
+                headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
+                text="a token is needed: send the one that the command printed, as 'Authorization: Bearer TOKEN'",
+            )
+
+    async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and origin in self._options.origins:
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            response.headers[hdrs.VARY] = hdrs.ORIGIN
+
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request that passes the guards.
+        """Answer a request that passes the checks.
 
         If the handler fails unexpectedly, log the error and respond with 500.
         """
         try:
-            for guard in self._guards:
-                response = guard(request)
-                if response is not None:
-                    return response
+            self._check_host(request)
+            preflight = self._check_origin(request)
+            if preflight is not None:
+                return preflight
+            self._check_token(request)
             return await handler(request)
         except web.HTTPException as error:
             if error.status < 400:
