@@ -51,6 +51,11 @@ class Summary:
     values: tuple[float, ...] = ()
     """For a histogram: all values, or a uniform sample of `RESERVOIR_SIZE` of them. Empty for other statistics."""
 
+    @classmethod
+    def single(cls, value: float) -> Summary:
+        """Return the summary of a single value."""
+        return cls("last", value, value, 0.0, 1, value)
+
     @property
     def value(self) -> float:
         """The number to display: the sum, the last value or the mean, depending on `how`."""
