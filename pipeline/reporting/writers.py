@@ -65,11 +65,7 @@ class TensorboardWriter:
         file = self._file(category)
         if self._resume and not file.resumed:
             file.add_restart(step)
-        for name, summary in summaries.items():
-            if name not in HIDDEN:
-                file.add_scalar(name, summary.value, step)
-                if summary.values:
-                    file.add_histogram(f"{name}_hist", summary, step)
+        file.add_summaries({name: summary for name, summary in summaries.items() if name not in HIDDEN}, step)
         file.flush()
 
     def add_property(self, category: str, name: str, value: object) -> None:
@@ -130,14 +126,20 @@ class _EventFile:
             self.path.unlink(missing_ok=True)  # the next attempt begins a new file
             raise
 
-    def add_scalar(self, tag: str, value: float, step: int) -> None:
-        self._add_value(step, tag=tag, simple_value=value)
+    def add_summaries(self, summaries: Mapping[str, Summary], step: int) -> None:
+        """Add an event with the scalars and histograms of all summaries."""
+        make, values = self._proto.Summary.Value, []
+        for name, summary in summaries.items():
+            values.append(make(tag=name, simple_value=summary.value))
+            if summary.values:
+                values.append(make(tag=f"{name}_hist", histo=self._histogram(summary)))
+        self._add(step=step, summary=self._proto.Summary(value=values))
 
-    def add_histogram(self, tag: str, summary: Summary, step: int) -> None:
-        """Write the distribution, with the sample's counts scaled up to the total number of values."""
+    def _histogram(self, summary: Summary) -> Any:
+        """Return the distribution, with the sample's counts scaled up to the total number of values."""
         values = np.asarray(summary.values)
         counts, edges = np.histogram(values, bins=HISTOGRAM_BINS)
-        histogram = self._proto.HistogramProto(
+        return self._proto.HistogramProto(
             min=values.min(),
             max=values.max(),
             num=summary.count,
@@ -146,14 +148,14 @@ class _EventFile:
             bucket_limit=edges[1:].tolist(),
             bucket=(counts * (summary.count / len(values))).tolist(),
         )
-        self._add_value(step, tag=tag, histo=histogram)
 
     def add_text(self, tag: str, text: str, step: int = 0) -> None:
         from tensorboard.compat.proto import tensor_pb2, types_pb2
 
         metadata = self._proto.SummaryMetadata(plugin_data={"plugin_name": "text"})
         tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text.encode(errors="backslashreplace")])
-        self._add_value(step, tag=tag, metadata=metadata, tensor=tensor)
+        value = self._proto.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
+        self._add(step=step, summary=self._proto.Summary(value=[value]))
 
     def add_restart(self, step: int) -> None:
         """Make TensorBoard ignore earlier files' events from this step on."""
@@ -166,9 +168,6 @@ class _EventFile:
         self._waiting.seek(0)
         self._waiting.truncate()
         append(self.path, data)
-
-    def _add_value(self, step: int, **value: object) -> None:
-        self._add(step=step, summary=self._proto.Summary(value=[self._proto.Summary.Value(**value)]))
 
     def _add(self, **content: object) -> None:
         self._records.write(self._event(wall_time=time.time(), **content).SerializeToString())
