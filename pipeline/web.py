@@ -252,19 +252,14 @@ class Site:
         return self._url(host)
 
     def addresses(self, token: str = "") -> str:
-        """Return the site's URLs, including those for other machines if they may call.
+        """Return the site's URLs, including the one for other machines if they may call and it is a different one.
 
         With a token, show them only to the user.
         """
         query = f"?token={quote(token, safe='')}" if token else ""
-        outer = self.outer_url
-        return f"{self.url}{query}" + (f" (from other machines: {outer}{query})" if outer else "")
-
-    @property
-    def outer_url(self) -> str:
-        """The URL for calls from other machines; empty if they may not call, or if the URL is the same as `url`."""
         host = outer_host(self._listen)
-        return self._url(host) if host not in ("", self._listen) else ""
+        outer = f" (from other machines: {self._url(host)}{query})" if host not in ("", self._listen) else ""
+        return f"{self.url}{query}{outer}"
 
     def _url(self, host: str) -> str:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"

@@ -116,23 +116,22 @@ class Control:
         change = await read_json(request, HyperparameterChange)
         return await self._carry_out(lambda: self._controls.set_hyperparameter(**change.model_dump()), request)
 
-    async def _carry_out(self, call: Callable[[], None], _: web.Request) -> web.Response:
-        self._check_allowed()
-        await self._in_main(call)
-        return json_response({"done": True})
-
     def _check_allowed(self) -> None:
         if not self._allowed:
             raise web.HTTPForbidden(text=OFF)
 
-    async def _in_main(self, call: Callable[[], None]) -> None:
-        async def carry_out() -> None:
+    async def _carry_out(self, call: Callable[[], None], _: web.Request) -> web.Response:
+        """Call a function in main's event loop, and answer once it has returned."""
+        self._check_allowed()
+
+        async def in_main() -> None:
             call()
 
         try:
-            done = asyncio.run_coroutine_threadsafe(carry_out(), self._loop)
+            done = asyncio.run_coroutine_threadsafe(in_main(), self._loop)
             async with asyncio.timeout(CONTROL_PATIENCE_S):
                 await asyncio.wrap_future(done)
+            return json_response({"done": True})
         except NotNow as error:
             raise web.HTTPConflict(text=str(error)) from None
         except NeedsConfirmation as error:
@@ -513,7 +512,7 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
             {
                 **host_of(host, config),
                 "ended": coordinator.running.has_ended(name),
-                "told": coordinator.running.usage(name),
+                "reported": coordinator.running.usage(name),
             }
         )
     return {

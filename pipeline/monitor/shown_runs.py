@@ -60,7 +60,7 @@ class LiveRun:
 
     def receive(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
         """Store a state from main, and the leagues' reports if given."""
-        state["hosts"], state["usage_lacks"] = self._processes.look(state["hosts"]), usage_lacks()
+        state["hosts"], state["usage_lacks"] = self._processes.measure(state["hosts"]), usage_lacks()
         self._state, self._at = state, time.monotonic()
         if leagues is not None:
             self._leagues = [league_for_page(report) for report in leagues]
@@ -213,19 +213,19 @@ class Processes:
     def __init__(self) -> None:
         self._before: dict[str, tuple[ProcessUsage, float]] = {}
 
-    def look(self, hosts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def measure(self, hosts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the hosts, each with a `usage`, which is None for ended hosts and for processes already listed.
 
         If several learners share a process, only the first has a usage. Hosts in main's process have none.
 
         Args:
-            hosts: the hosts as `state_of` describes them; `told` is the last report from a host without a `pid` on this
-                machine.
+            hosts: the hosts as `state_of` describes them; `reported` is the last report from a host without a `pid` on
+                this machine.
         """
         found = []
         seen: set[int] = set()
         for host in hosts:
-            reported, pid = host.pop("told", None), host["pid"]
+            reported, pid = host.pop("reported", None), host["pid"]
             found.append({**host, "usage": None if pid in seen else self._usage(host, reported)})
             if pid is not None:
                 seen.add(pid)

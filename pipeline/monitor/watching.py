@@ -69,9 +69,11 @@ class ShownGame(ABC):
         """Number of changes so far, other than new frames."""
         self.changed = asyncio.Event()
         self._keys = 0
-        self._viewers = 0
+        self.viewers = 0
+        """Number of connected viewers."""
+        self.closed = False
+        """True if the game has ended for good."""
         self._alone_since = 0.0
-        self._closed = False
 
     def join(self, call: Callable[..., None]) -> None:
         """Store the function that schedules calls in the server's event loop; called before the server starts."""
@@ -85,21 +87,16 @@ class ShownGame(ABC):
     def _send(self, message: DirectShow | KeysHeld) -> None:
         """Send a message to the game's host."""
 
-    @property
-    def viewers(self) -> int:
-        """Number of connected viewers."""
-        return self._viewers
-
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Count a viewer in this context; start the game if it is off."""
-        self._viewers += 1
+        self.viewers += 1
         try:
             if self.status == "off":
                 self.start()
             yield
         finally:
-            self._viewers -= 1
+            self.viewers -= 1
             self._alone_since = asyncio.get_running_loop().time()
 
     def direct(self) -> None:
@@ -119,13 +116,8 @@ class ShownGame(ABC):
 
     async def close(self) -> None:
         """End the game for good, and close the viewers' sockets."""
-        self._closed = True
+        self.closed = True
         self._wake()
-
-    @property
-    def closed(self) -> bool:
-        """True if the game has ended for good."""
-        return self._closed
 
     def _see(self, message: PictureTaken | ShowAnnounced) -> None:
         """Handle a message from the game's host."""

@@ -97,14 +97,6 @@ class OutputTensor:
     """True if the request wants the tensor as bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class InferAnswer:
-    """The answer to an inference request."""
-
-    version: str
-    outputs: tuple[OutputTensor, ...]
-
-
 class _ModelTensors:
     """A model's inputs and outputs: their datatypes and shapes, keyed by name. In a shape, -1 is the number of agents.
 
@@ -235,8 +227,8 @@ class OpenInference:
             "outputs": _described(tensors.outputs),
         }
 
-    async def infer(self, name: str, version: str, request: InferRequest) -> InferAnswer:
-        """Answer an inference request.
+    async def infer(self, name: str, version: str, request: InferRequest) -> tuple[str, list[OutputTensor]]:
+        """Answer an inference request with the version of the model and the output tensors.
 
         Raises:
             RequestRefused: if the request does not fit, or can't be answered now.
@@ -250,7 +242,7 @@ class OpenInference:
         for output, binary in wanted.items():
             datatype = tensors.outputs[output][0]
             outputs.append(OutputTensor(output, datatype, actions[output].astype(DTYPES[datatype], copy=False), binary))
-        return InferAnswer(str(answer.loaded.version), tuple(outputs))
+        return str(answer.loaded.version), outputs
 
 
 def _described(tensors: Mapping[str, tuple[str, list[int]]]) -> list[dict[str, Any]]:
@@ -328,7 +320,7 @@ def add_open_inference(api: Api, protocol: OpenInference) -> None:
         name, version = _named(request)
         protocol.loaded(name, version)  # refuse an unknown model before reading the body
         infer_request = _read(await read_body(request), request.headers.get(HEADER_LENGTH))
-        return _inferred(name, infer_request.id, await protocol.infer(name, version, infer_request))
+        return _inferred(name, infer_request.id, *await protocol.infer(name, version, infer_request))
 
     api.add("GET", "/v2", server, "KServe: the server and its extensions")
     api.add("GET", "/v2/health/live", live, "KServe: 200 while the server runs")
@@ -373,9 +365,9 @@ def _read(body: bytes, header_length: str | None) -> InferRequest:
     return request
 
 
-def _inferred(name: str, identifier: str, answer: InferAnswer) -> web.Response:
+def _inferred(name: str, identifier: str, version: str, tensors: Sequence[OutputTensor]) -> web.Response:
     outputs, parts = [], []
-    for tensor in answer.outputs:
+    for tensor in tensors:
         output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.array.shape}
         if tensor.binary:
             parts.append(tensor.array.tobytes())
@@ -383,7 +375,7 @@ def _inferred(name: str, identifier: str, answer: InferAnswer) -> web.Response:
         else:
             output["data"] = tensor.array.reshape(-1)
         outputs.append(output)
-    plain = {"model_name": name, "model_version": answer.version, "outputs": outputs}
+    plain = {"model_name": name, "model_version": version, "outputs": outputs}
     if identifier:
         plain["id"] = identifier
     if not parts:

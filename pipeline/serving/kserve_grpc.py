@@ -18,10 +18,10 @@ from google.protobuf.message import DecodeError
 from headrace.pipeline.serving.action_request import RequestRefused, unfit
 from headrace.pipeline.serving.kserve import (
     DTYPES,
-    InferAnswer,
     InferRequest,
     InputTensor,
     OpenInference,
+    OutputTensor,
     Parameters,
     RequestedOutput,
 )
@@ -170,9 +170,7 @@ def _methods(protocol: OpenInference) -> dict[str, tuple[Any, Method]]:
         return ModelMetadataResponse(**protocol.model(request.name, request.version))
 
     async def infer(request: Any) -> Any:
-        asked = _asked(request)
-        answer = await protocol.infer(request.model_name, request.model_version, asked)
-        return _answered(request, answer)
+        return _response_to(request, *await protocol.infer(request.model_name, request.model_version, _read(request)))
 
     answers = {
         "ServerLive": live,
@@ -185,7 +183,7 @@ def _methods(protocol: OpenInference) -> dict[str, tuple[Any, Method]]:
     return {name: (message(f"{name}Request"), method) for name, method in answers.items()}
 
 
-def _asked(request: Any) -> InferRequest:
+def _read(request: Any) -> InferRequest:
     """Convert a gRPC request to the model that both transports share.
 
     Raises:
@@ -231,13 +229,13 @@ def _parameters(given: Any) -> Parameters:
     return {key: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for key, value in given.items()}
 
 
-def _answered(request: Any, answer: InferAnswer) -> Any:
+def _response_to(request: Any, version: str, tensors: Sequence[OutputTensor]) -> Any:
     """Return an answer as a gRPC response, with tensors as bytes if the request's tensors were bytes."""
-    response = ModelInferResponse(model_name=request.model_name, model_version=answer.version, id=request.id)
-    for each in answer.outputs:
-        output = response.outputs.add(name=each.name, datatype=each.datatype, shape=each.array.shape)
+    response = ModelInferResponse(model_name=request.model_name, model_version=version, id=request.id)
+    for tensor in tensors:
+        output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
         if request.raw_input_contents:
-            response.raw_output_contents.append(each.array.astype(DTYPES[each.datatype], copy=False).tobytes())
+            response.raw_output_contents.append(tensor.array.astype(DTYPES[tensor.datatype], copy=False).tobytes())
         else:
-            getattr(output.contents, _CONTENTS[each.datatype]).extend(each.array.reshape(-1).tolist())
+            getattr(output.contents, _CONTENTS[tensor.datatype]).extend(tensor.array.reshape(-1).tolist())
     return response

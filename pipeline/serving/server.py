@@ -141,9 +141,7 @@ async def _drain(
 
 def _words(models: Sequence[ServedModel], site: Site, grpc_port: int, token: str) -> str:
     lines = [f"{model.name}: {model.newest.description}" for model in models]
-    lines += [f"HTTP: {site.url}", f"gRPC: port {grpc_port}"]
+    lines += [f"HTTP: {site.addresses()}", f"gRPC: port {grpc_port}"]
     if token:
         lines += [f"token: {token}"]
-    if site.outer_url:
-        lines += [f"from other machines: {site.outer_url}"]
     return "\n".join([*lines, "Serving (Ctrl-C ends)"])

@@ -73,7 +73,7 @@ class Exhibition(ShownGame):
 
     def start(self) -> None:
         """Start the exhibition, or restart it after a failure; do nothing if it is running."""
-        if self._closed or self.status in ("refused", "starting", "on"):
+        if self.closed or self.status in ("refused", "starting", "on"):
             return
         self.status, self.trouble = "starting", ""
         self._life = asyncio.get_running_loop().create_task(self._live(), name="exhibition")
@@ -112,7 +112,7 @@ class Exhibition(ShownGame):
         if failure:
             log.error("The game on the live page has failed: %s\nThe run continues.", failure)
         self.tell()
-        if self.status == "off" and self._viewers:  # a viewer connected while the process was ending
+        if self.status == "off" and self.viewers:  # a viewer connected while the process was ending
             self.start()
 
     async def _run(self) -> str:
@@ -157,7 +157,7 @@ class Exhibition(ShownGame):
                 self._hung = f"it has not answered for {now - self._heard:.0f} s: {doing}"
                 host.kill()
                 return
-            if not self._viewers and now - self._alone_since > LINGER_S:
+            if not self.viewers and now - self._alone_since > LINGER_S:
                 self._ending = True
                 host.control.send(Stop())
                 await asyncio.sleep(END_S)
