@@ -130,11 +130,11 @@ class RunInFolder:
 
     def state(self) -> dict[str, Any]:
         """Return the progress of the run's behaviours."""
-        named, found, all_curves = self._behaviors(), [], self._read().plain()
-        cause = held_up_by(all_curves.pop(PIPELINE, {}), blocks=named)
+        settings, behaviors, all_curves = self._behaviors(), [], self._read().plain()
+        cause = held_up_by(all_curves.pop(PIPELINE, {}), blocks=settings)
         for name, curves in all_curves.items():
-            newest, block = {each: curve["values"][-1] for each, curve in curves.items()}, named.get(name) or {}
-            found.append(
+            newest, block = {each: curve["values"][-1] for each, curve in curves.items()}, settings.get(name) or {}
+            behaviors.append(
                 {
                     "name": name,
                     "trainer": block.get("trainer_type"),
@@ -151,7 +151,7 @@ class RunInFolder:
                 }
             )
         rest: dict[str, Any] = {"hosts": [], "edges": [], "players": [], "bottleneck": cause and asdict(cause)}
-        return {"status": "from its folder", "message": "", "behaviors": found, **rest}
+        return {"status": "from its folder", "message": "", "behaviors": behaviors, **rest}
 
     def curves(self) -> dict[str, Any]:
         """Return all curves and marks."""
@@ -159,13 +159,13 @@ class RunInFolder:
 
     def leagues(self) -> list[dict[str, Any]]:
         """Return the leagues stored in the run's folder; skip damaged files."""
-        found = []
+        leagues = []
         for path in sorted(self._folder.glob("*/league.json")):
             try:
-                found.append(league_for_page(json.loads(path.read_text(encoding="utf-8"))))
+                leagues.append(league_for_page(json.loads(path.read_text(encoding="utf-8"))))
             except (OSError, ValueError, LookupError, TypeError):
                 continue
-        return found
+        return leagues
 
     def configuration(self) -> str:
         """Return the run's `configuration.yaml`."""
@@ -222,14 +222,14 @@ class Processes:
             hosts: the hosts as `state_of` describes them; `reported` is the last report from a host without a `pid` on
                 this machine.
         """
-        found = []
+        measured = []
         seen: set[int] = set()
         for host in hosts:
             reported, pid = host.pop("reported", None), host["pid"]
-            found.append({**host, "usage": None if pid in seen else self._usage(host, reported)})
+            measured.append({**host, "usage": None if pid in seen else self._usage(host, reported)})
             if pid is not None:
                 seen.add(pid)
-        return found
+        return measured
 
     def _usage(self, host: dict[str, Any], reported: ProcessUsage | None) -> Usage | None:
         if host["pid"] is not None:
@@ -308,16 +308,16 @@ def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
     if "players" in report:
         return chart_of(report, MOST_CELLS)
     results = report["results"]
-    columns = sorted({_opponent(each) for each in results})
-    names = [each["brain"] for each in report.get("brains", [])] if report["rating"] is None else None
-    rows = 1 + max((int(each["since"]) for each in results), default=-1)
+    columns = sorted({_opponent(result) for result in results})
+    names = [result["brain"] for result in report.get("brains", [])] if report["rating"] is None else None
+    rows = 1 + max((int(result["since"]) for result in results), default=-1)
     tall, wide = (max(1, -(-size // MOST_CELLS)) for size in (rows, len(columns)))
     place = {column: at // wide for at, column in enumerate(columns)}
     cells: list[list[list[int] | None]] = [[None] * (-(-len(columns) // wide)) for _ in range(-(-rows // tall))]
-    for each in results:
-        row, column = int(each["since"]) // tall, place[_opponent(each)]
+    for result in results:
+        row, column = int(result["since"]) // tall, place[_opponent(result)]
         before = cells[row][column] or [0, 0, 0]
-        cells[row][column] = [n + int(each[key]) for n, key in zip(before, ("won", "drawn", "lost"), strict=True)]
+        cells[row][column] = [n + int(result[key]) for n, key in zip(before, ("won", "drawn", "lost"), strict=True)]
     return {
         "behavior": report["behavior"],
         "rating": report["rating"],

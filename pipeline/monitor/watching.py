@@ -39,7 +39,7 @@ class ShowOrder:
     def message(self) -> DirectShow:
         """Return the settings as a message for the game's host."""
         ids = dict.fromkeys((*self.players, *self.persons))
-        parts = {each: (self.players.get(each, "newest"), each in self.persons) for each in ids}
+        parts = {key: (self.players.get(key, "newest"), key in self.persons) for key in ids}
         return DirectShow(parts, self.paused, self.speed, self.recorded)
 
 
@@ -303,8 +303,8 @@ class Viewer:
         if self._show.own:
             raise Refused("this is the game that the run learns from, where the configuration sets who plays")
         if wish.player not in side["choices"]:
-            there = ", ".join(side["choices"])
-            raise Refused(f"unknown player '{wish.player}' for {wish.side}; available: {there}")
+            choices = ", ".join(side["choices"])
+            raise Refused(f"unknown player '{wish.player}' for {wish.side}; available: {choices}")
         self._show.order.players[wish.side] = wish.player
 
     def _take(self, wish: Take) -> None:
@@ -342,10 +342,10 @@ class Viewer:
         self._show.order.recorded = wish.side
 
     def _side(self, side: str) -> dict[str, Any]:
-        known: dict[str, dict[str, Any]] = {each["id"]: each for each in self._show.announced["sides"]}
-        if side not in known:
-            raise Refused(f"unknown side '{side}'; available: {', '.join(known) or 'none yet'}")
-        return known[side]
+        sides: dict[str, dict[str, Any]] = {each["id"]: each for each in self._show.announced["sides"]}
+        if side not in sides:
+            raise Refused(f"unknown side '{side}'; available: {', '.join(sides) or 'none yet'}")
+        return sides[side]
 
 
 def watching(show: ShownGame, may_play: Callable[[web.Request], bool]) -> Callable[[web.Request], Any]:

@@ -116,7 +116,7 @@ class ActBody(BaseModel):
         """
         return make_action_request(
             spec,
-            [observation_array(each, value) for each, value in _by_spec(spec, self.observations)],
+            [observation_array(observation, value) for observation, value in _by_spec(spec, self.observations)],
             masks=self.masks,
             deterministic=self.deterministic,
             session=self.session or "",
@@ -140,10 +140,10 @@ def make_action_request(
         RequestRefused: if the parts are inconsistent, or the masks do not fit the spec.
     """
     n = len(observations[0])
-    for each, array in zip(spec.observations, observations, strict=True):
+    for observation, array in zip(spec.observations, observations, strict=True):
         if len(array) != n:
             first = spec.observations[0].name
-            raise unfit(f"observations: {each.name} is for {len(array)} agents, but {first} is for {n}")
+            raise unfit(f"observations: {observation.name} is for {len(array)} agents, but {first} is for {n}")
     if not 1 <= n <= MOST_AGENTS:
         raise unfit(f"observations: got {n} agents; expected 1 to {MOST_AGENTS} per request")
     if episode_start is not None:
@@ -279,8 +279,8 @@ def unfit(message: str) -> RequestRefused:
 
 
 def _misshapen(spec: ObservationSpec, got: str) -> RequestRefused:
-    wanted = ", ".join(map(str, ("n", *spec.shape)))
-    return unfit(f"observations.{spec.name}: expected {spec.dtype}[{wanted}], a row per agent, got {got}")
+    shape = ", ".join(map(str, ("n", *spec.shape)))
+    return unfit(f"observations.{spec.name}: expected {spec.dtype}[{shape}], a row per agent, got {got}")
 
 
 def _kind(value: object) -> str:

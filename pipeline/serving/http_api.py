@@ -81,9 +81,11 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
         return json_response(plain)
 
     async def open_session(request: web.Request) -> web.Response:
-        wanted = await read_json(request, NewSession) if request.can_read_body else NewSession(agents=1)
-        key = service.open_session(request.match_info["model"], wanted.agents)
-        return json_response({"session": key, "agents": wanted.agents}, 201)
+        new = await read_json(request, NewSession) if request.can_read_body else NewSession(agents=1)
+        sessions = service.find(request.match_info["model"]).sessions
+        service.check_open()
+        key = sessions.open(new.agents)
+        return json_response({"session": key, "agents": new.agents}, 201)
 
     async def close_session(request: web.Request) -> web.Response:
         service.find(request.match_info["model"]).sessions.close(request.match_info["session"])
@@ -156,9 +158,11 @@ def index_page(protocol: OpenInference, address: str, token: bool) -> str:
         body.append(f"<h2>{escape(plain['name'])}</h2>")
         body.append(f"<p>{escape(plain['file'])}, version {plain['version']}, step {plain['step']}</p><ul>")
         for kind in ("inputs", "outputs"):
-            for each in described[kind]:
-                shape = ", ".join(map(str, each["shape"]))
-                body.append(f"<li>{kind[:-1]} <code>{escape(each['name'])}</code> {each['datatype']} [{shape}]</li>")
+            for tensor in described[kind]:
+                shape = ", ".join(map(str, tensor["shape"]))
+                body.append(
+                    f"<li>{kind[:-1]} <code>{escape(tensor['name'])}</code> {tensor['datatype']} [{shape}]</li>"
+                )
         body.append(f"</ul><pre>{escape(_curl(described, plain['memory'], address, token))}</pre>")
     return _page("Headrace's policy server", body)
 
@@ -166,19 +170,19 @@ def index_page(protocol: OpenInference, address: str, token: bool) -> str:
 def _curl(model: dict[str, Any], memory: bool, address: str, token: bool) -> str:
     """Return a shell command that requests one agent's actions from a model, with zero observations and no masks."""
     inputs, code = [], []
-    for each in model["inputs"]:
-        if each["datatype"] != "BOOL":
-            size = prod(each["shape"][1:])
-            tensor = {"name": each["name"], "shape": [1, *each["shape"][1:]], "datatype": each["datatype"]}
+    for spec in model["inputs"]:
+        if spec["datatype"] != "BOOL":
+            size = prod(spec["shape"][1:])
+            tensor = {"name": spec["name"], "shape": [1, *spec["shape"][1:]], "datatype": spec["datatype"]}
             inputs.append({**tensor, "data": [0] * min(size, _MOST_SHOWN + 1)})
             code.append(f'{json.dumps(tensor)[:-1]}, "data": [0] * {size}}}')
-    asked: dict[str, Any] = {"parameters": {"sequence_id": "me", "sequence_start": True}} if memory else {}
+    parameters: dict[str, Any] = {"parameters": {"sequence_id": "me", "sequence_start": True}} if memory else {}
     url = shlex.quote(f"{address}/v2/models/{model['name']}/infer")
     bearer = ' -H "Authorization: Bearer $HEADRACE_TOKEN"' if token else ""
-    if all(len(each["data"]) <= _MOST_SHOWN for each in inputs):
-        return f"curl{bearer} -d {shlex.quote(json.dumps({**asked, 'inputs': inputs}))} {url}"
-    made = f"import json; print(json.dumps(dict({asked!r}, inputs=[{', '.join(code)}])))"
-    return f"python3 -c {shlex.quote(made)} | curl{bearer} -d @- {url}"
+    if all(len(spec["data"]) <= _MOST_SHOWN for spec in inputs):
+        return f"curl{bearer} -d {shlex.quote(json.dumps({**parameters, 'inputs': inputs}))} {url}"
+    script = f"import json; print(json.dumps(dict({parameters!r}, inputs=[{', '.join(code)}])))"
+    return f"python3 -c {shlex.quote(script)} | curl{bearer} -d @- {url}"
 
 
 def docs_page(document: dict[str, Any]) -> str:

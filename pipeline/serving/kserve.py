@@ -161,7 +161,7 @@ class _ModelTensors:
             ends=bool(_truth(request.parameters, "sequence_end")),
         )
 
-    def wanted(self, request: InferRequest) -> dict[str, bool]:
+    def binary_by_output(self, request: InferRequest) -> dict[str, bool]:
         """Return the requested outputs, keyed by name, with True for those requested as bytes.
 
         Raises:
@@ -174,8 +174,8 @@ class _ModelTensors:
         _check_names("outputs", [output.name for output in request.outputs], self.outputs)
         for output in request.outputs:
             _check_names(f"outputs.{output.name}.parameters", output.parameters, ("binary_data",))
-            wanted = _truth(output.parameters, "binary_data")
-            outputs[output.name] = binary if wanted is None else wanted
+            as_bytes = _truth(output.parameters, "binary_data")
+            outputs[output.name] = binary if as_bytes is None else as_bytes
         return outputs
 
 
@@ -235,11 +235,11 @@ class OpenInference:
         """
         self.loaded(name, version)
         tensors = self._tensors[name]
-        wanted = tensors.wanted(request)
+        binary_by_output = tensors.binary_by_output(request)
         answer = await self.service.act(name, lambda spec: tensors.read(spec, request))
         actions: dict[str, Array] = {"continuous": answer.actions.continuous, "discrete": answer.actions.discrete}
         outputs = []
-        for output, binary in wanted.items():
+        for output, binary in binary_by_output.items():
             datatype = tensors.outputs[output][0]
             outputs.append(OutputTensor(output, datatype, actions[output].astype(DTYPES[datatype], copy=False), binary))
         return str(answer.loaded.version), outputs

@@ -93,9 +93,9 @@ class GrpcServer:
             OSError: if the server can't listen; `strerror` gives the address and the reason.
         """
         reason = OSError(errno.EADDRINUSE, "another program is using it")
-        for wanted in ports:
+        for candidate in ports:
             try:
-                port, hosts = find_port(self._listen, wanted)
+                port, hosts = find_port(self._listen, candidate)
             except OSError as error:
                 reason = error
                 continue
@@ -146,8 +146,8 @@ class GrpcServer:
         return answer
 
     def _is_authorized(self, context: _Context) -> bool:
-        found = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
-        return len(found) == 1 and isinstance(found[0], str) and has_token(found[0], self._token)
+        headers = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+        return len(headers) == 1 and isinstance(headers[0], str) and has_token(headers[0], self._token)
 
 
 def _methods(protocol: OpenInference) -> dict[str, tuple[Any, Method]]:
@@ -193,19 +193,21 @@ def _read(request: Any) -> InferRequest:
     if raw and len(raw) != len(request.inputs):
         raise unfit(f"raw_input_contents: has {len(raw)} entries for {len(request.inputs)} inputs")
     inputs = []
-    for number, each in enumerate(request.inputs):
-        if raw and each.HasField("contents"):
-            raise unfit(f"inputs.{each.name}: has both contents and raw_input_contents; expected only one of them")
+    for number, tensor in enumerate(request.inputs):
+        if raw and tensor.HasField("contents"):
+            raise unfit(f"inputs.{tensor.name}: has both contents and raw_input_contents; expected only one of them")
         inputs.append(
             InputTensor.model_construct(  # protobuf has checked the types
-                name=each.name,
-                datatype=each.datatype,
-                shape=[*each.shape],
-                parameters=_parameters(each.parameters),
-                data=raw[number] if raw else _contents(each),
+                name=tensor.name,
+                datatype=tensor.datatype,
+                shape=[*tensor.shape],
+                parameters=_parameters(tensor.parameters),
+                data=raw[number] if raw else _contents(tensor),
             )
         )
-    outputs = [RequestedOutput(name=each.name, parameters=_parameters(each.parameters)) for each in request.outputs]
+    outputs = [
+        RequestedOutput(name=tensor.name, parameters=_parameters(tensor.parameters)) for tensor in request.outputs
+    ]
     parameters = _parameters(request.parameters)
     return InferRequest.model_construct(id=request.id, parameters=parameters, inputs=inputs, outputs=outputs or None)
 
@@ -218,15 +220,17 @@ def _contents(tensor: Any) -> Any:
     """
     filled = [field.name for field, _ in tensor.contents.ListFields()]
     if tensor.datatype not in _CONTENTS or filled != [_CONTENTS[tensor.datatype]]:
-        wanted = _CONTENTS.get(tensor.datatype, "raw_input_contents")
-        raise unfit(f"inputs.{tensor.name}: has {' and '.join(filled) or 'no contents'}; expected {wanted}")
+        expected = _CONTENTS.get(tensor.datatype, "raw_input_contents")
+        raise unfit(f"inputs.{tensor.name}: has {' and '.join(filled) or 'no contents'}; expected {expected}")
     elements = getattr(tensor.contents, filled[0])
     kind = np.float32 if tensor.datatype == "FP32" else None
     return np.array(elements, kind)
 
 
-def _parameters(given: Any) -> Parameters:
-    return {key: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for key, value in given.items()}
+def _parameters(parameters: Any) -> Parameters:
+    return {
+        key: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for key, value in parameters.items()
+    }
 
 
 def _response_to(request: Any, version: str, tensors: Sequence[OutputTensor]) -> Any:

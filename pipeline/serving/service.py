@@ -151,10 +151,10 @@ class Batcher:
         loaded, agents = self._model.newest, 0
         groups: dict[bool, list[_WaitingRequest]] = {}
         while self._waiting and (not agents or agents + self._waiting[0].request.agents <= self._limits.decided_agents):
-            each = self._waiting.popleft()
-            agents += each.request.agents
-            wanted = each.request.deterministic
-            groups.setdefault(self._deterministic if wanted is None else wanted, []).append(each)
+            waiting = self._waiting.popleft()
+            agents += waiting.request.agents
+            wish = waiting.request.deterministic
+            groups.setdefault(self._deterministic if wish is None else wish, []).append(waiting)
         for deterministic, group in groups.items():
             await self._decide(loaded, group, deterministic)
 
@@ -164,32 +164,32 @@ class Batcher:
             decision = await self._act(loaded, group, deterministic)
         except Exception as error:
             if len(group) > 1:
-                for each in group:
-                    await self._decide(loaded, [each], deterministic)
+                for waiting in group:
+                    await self._decide(loaded, [waiting], deterministic)
             else:
                 _finish(group[0], _refusal(loaded, error))
             return
         at = 0
-        for each in group:
-            rows = slice(at, at + each.request.agents)
+        for waiting in group:
+            rows = slice(at, at + waiting.request.agents)
             at = rows.stop
             recall = decision.recall
             if recall is not None:
                 recall = Recall(recall.memories[rows], recall.previous_actions[rows])
             actions = ActionBatch(decision.actions.continuous[rows], decision.actions.discrete[rows])
-            _finish(each, ActionAnswer(actions, recall, loaded))
+            _finish(waiting, ActionAnswer(actions, recall, loaded))
 
     async def _act(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> Decision:
         self.decisions += 1
         call = partial(
             loaded.act,
-            tuple(_joined(arrays) for arrays in zip(*(each.request.observations for each in group), strict=True)),
+            tuple(_joined(arrays) for arrays in zip(*(waiting.request.observations for waiting in group), strict=True)),
             _masks(group),
             self._random,
             deterministic,
             _recall(group),
         )
-        if loaded.is_quick(sum(each.request.agents for each in group)):
+        if loaded.is_quick(sum(waiting.request.agents for waiting in group)):
             return call()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "decisions")
@@ -214,7 +214,7 @@ def _masks(group: list[_WaitingRequest]) -> Array | None:
 
 
 def _recall(group: list[_WaitingRequest]) -> Recall | None:
-    recalls = [each.recall for each in group if each.recall is not None]
+    recalls = [waiting.recall for waiting in group if waiting.recall is not None]
     if not recalls:
         return None
     return Recall(_joined([r.memories for r in recalls]), _joined([r.previous_actions for r in recalls]))
@@ -483,16 +483,6 @@ class PolicyService:
                 self._idle.set()
         self.metrics.answered(name, request.agents, self._clock() - since)
         return answer
-
-    def open_session(self, name: str, agents: int) -> str:
-        """Begin a session with a model.
-
-        Raises:
-            RequestRefused: if no model has this name, or too many sessions are open.
-        """
-        handler = self.find(name)
-        self.check_open()
-        return handler.sessions.open(agents)
 
     def check_open(self) -> None:
         """Refuse a request if the server is shutting down."""
