@@ -75,9 +75,19 @@ async def _serve(
 
     with requests_received(lambda: loop.call_soon_threadsafe(receive)):
         service = PolicyService(models, options.deterministic, options.seed, time.monotonic)
-        token = make_token() if reaches_others(endpoint_of(options.endpoint)[0]) else ""
-        site = Site(serving_routes(service), _site_options(options, token))
         listen, port = endpoint_of(options.endpoint)
+        token = make_token() if reaches_others(listen) else ""
+        site_options = SiteOptions(
+            options.endpoint,
+            USUAL_PORT,
+            token,
+            lambda request: request.path not in OPEN,
+            most_body_bytes=MOST_BODY_BYTES,
+            most_connections=MOST_CONNECTIONS,
+            origins=frozenset(options.origins),
+            drops_abandoned=True,
+        )
+        site = Site(serving_routes(service), site_options)
         grpc_server = GrpcServer(service, listen, token, MOST_BODY_BYTES, MOST_CONNECTIONS)
         running = asyncio.create_task(service.run())
         running.add_done_callback(lambda _: stop.set())
@@ -101,19 +111,6 @@ async def _serve(
                 running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
-
-
-def _site_options(options: ServingOptions, token: str) -> SiteOptions:
-    return SiteOptions(
-        options.endpoint,
-        USUAL_PORT,
-        token,
-        lambda request: request.path not in OPEN,
-        most_body_bytes=MOST_BODY_BYTES,
-        most_connections=MOST_CONNECTIONS,
-        origins=frozenset(options.origins),
-        drops_abandoned=True,
-    )
 
 
 def _grpc_ports(taken: int, port: int | None) -> Sequence[int]:

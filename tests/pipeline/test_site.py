@@ -89,7 +89,7 @@ async def test_the_site_answers_the_pages_that_came_from_it():
         {"Sec-Fetch-Site": "cross-site"},
     ],
 )
-async def test_pages_of_others_and_names_that_were_made_to_point_here_are_refused(headers):
+async def test_foreign_pages_and_foreign_host_names_are_refused(headers):
     desk = Desk()
     async with opened(desk) as (_, caller):
         async with caller.post("/orders", json={"amount": 1}, headers=headers) as answer:
@@ -117,7 +117,7 @@ async def test_a_link_from_another_page_may_be_followed():
         ("", {"Authorization": "Bearer right"}, 200),
     ],
 )
-async def test_only_who_knows_the_token_is_served(query, headers, status):
+async def test_only_requests_with_the_token_are_answered(query, headers, status):
     desk = Desk()
     async with opened(desk, token=TOKEN, needs_token=lambda r: r.method == "POST") as (_, caller):
         async with caller.post(f"/orders{query}", json={"amount": 1}, headers=headers) as answer:
@@ -206,7 +206,7 @@ async def raw(site: Site, words: str) -> tuple[int, str]:
     return int(answer.split()[1]), "".join(json.loads(found[0])) if found else ""
 
 
-async def test_a_fault_of_the_server_is_told_and_ends_nothing(caplog):
+async def test_an_error_in_a_handler_is_logged_and_answered_with_500(caplog):
     async with opened(Desk()) as (_, caller):
         async with caller.get("/fail") as answer:
             assert answer.status == 500

@@ -58,7 +58,7 @@ def test_statistics_after_the_last_report_are_written_at_the_end():
 
 
 @pytest.mark.parametrize("steps", [(), (100,), (40, 100)])
-def test_nothing_is_written_twice_or_of_no_steps(steps):
+def test_finish_writes_nothing_without_new_steps(steps):
     run = Run()
     for step in steps:
         run.reach(step, 1.0)

@@ -73,7 +73,7 @@ async def test_requests_that_wait_together_are_one_decision():
 
 
 @pytest.mark.virtual_time
-async def test_sampled_and_most_likely_actions_are_decided_apart():
+async def test_sampled_and_most_likely_actions_are_separate_decisions():
     policy = Doubling()
     async with batcher(policy) as made:
         wanted = (None, True, False, True)
@@ -83,7 +83,7 @@ async def test_sampled_and_most_likely_actions_are_decided_apart():
 
 
 @pytest.mark.virtual_time
-async def test_masks_of_some_leave_all_choices_to_the_others():
+async def test_a_request_without_masks_allows_all_choices_in_a_shared_decision():
     policy = Doubling()
     async with batcher(policy) as made:
         await asyncio.gather(ask(made, 1), ask(made, 2, masks=np.asarray([[True, False]])))
@@ -107,7 +107,7 @@ async def test_a_decision_has_a_bound_of_agents_that_one_request_may_exceed_alon
 
 
 @pytest.mark.virtual_time
-async def test_only_the_request_that_has_no_answer_is_refused(caplog):
+async def test_a_failing_request_does_not_affect_the_others_in_its_batch(caplog):
     async with batcher(Doubling()) as made:
         found: list[Any] = await asyncio.gather(*(actions(made, n) for n in (1, 13, 99, 2)), return_exceptions=True)
         assert found[0::3] == [[2], [4]]
@@ -169,7 +169,7 @@ async def test_a_client_that_leaves_while_waiting_is_not_decided_for():
     assert [call[0] for call in policy.calls] == [[1], [3]]
 
 
-async def test_a_client_that_is_not_answered_in_time_is_told():
+async def test_a_late_request_is_refused():
     policy = Held()
     async with batcher(policy, quick=False, patience_s=0.01) as made:
         with pytest.raises(RequestRefused, match=r"no decision was made within 0\.01 s") as raised:
