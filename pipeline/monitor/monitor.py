@@ -199,7 +199,7 @@ async def monitored(
         if ended and state["status"] != "failed":
             state["status"] = "ended"
         if ended or now >= leagues_due_s:
-            leagues, leagues_due_s = leagues_of(coordinator), now + LEAGUE_EVERY_S
+            leagues, leagues_due_s = [*coordinator.starter.league_reports().values()], now + LEAGUE_EVERY_S
         page.call(page.publish, state, leagues)
 
     show.join(page.call)
@@ -359,25 +359,27 @@ class Edge:
     target: StagePlace
 
 
-def host_of(handle: HostHandle, config: RunConfig) -> dict[str, Any]:
-    """Describe a host for the page."""
-    plan = handle.plan
-    return {
-        "name": plan.name,
-        "role": plan.role,
-        "kind": _kind(plan.role, config),
-        "behavior": plan.behavior,
-        "pid": getattr(handle, "pid", None),
-        "stages": [*_stages(plan.role, config)],
-    }
-
-
-def main_host(config: RunConfig, behaviors: Iterable[str], pid: int) -> dict[str, Any]:
-    """Describe the main process, which is a host too, for the page."""
-    stages = [*dict.fromkeys(stage for behavior in behaviors for stage in _of_main(config, behavior))]
+def _hosts(config: RunConfig, coordinator: Coordinator) -> list[dict[str, Any]]:
+    """Describe the hosts for the page, beginning with the main process, which is a host too."""
+    stages = dict.fromkeys(stage for behavior in coordinator.starter.behaviors for stage in _of_main(config, behavior))
     relay = [RELAY] if decides_centrally(config) else []
-    named = {"name": MAIN, "role": MAIN, "kind": "main", "behavior": "", "pid": pid}
-    return {**named, "stages": [*stages, PUBLISHER, *relay]}
+    main = {"name": MAIN, "role": MAIN, "kind": "main", "behavior": "", "pid": os.getpid()}
+    described: list[dict[str, Any]] = [{**main, "stages": [*stages, PUBLISHER, *relay]}]
+    for host in coordinator.running.all():
+        name, role = host.plan.name, host.plan.role
+        described.append(
+            {
+                "name": name,
+                "role": role,
+                "kind": str(getattr(config.pipeline.hosts, host_role(role).placed_as).kind),
+                "behavior": host.plan.behavior,
+                "pid": getattr(host, "pid", None),
+                "stages": [*_stages(role, config)],
+                "ended": coordinator.running.has_ended(name),
+                "reported": coordinator.running.usage(name),
+            }
+        )
+    return described
 
 
 def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[QueueProgress]) -> list[dict[str, Any]]:
@@ -487,10 +489,6 @@ def _stages(role: str, config: RunConfig) -> tuple[str, ...]:
     return host_role(role).stages
 
 
-def _kind(role: str, config: RunConfig) -> str:
-    return str(getattr(config.pipeline.hosts, host_role(role).placed_as).kind)
-
-
 Status = Literal["starting", "running", "paused", "ending", "failed", "ended"]
 
 
@@ -502,19 +500,9 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
         coordinator: the run's coordinator in main.
         snapshot: the run's progress.
     """
-    config, hosts = plan.config, coordinator.running.all()
     status, message = _status(coordinator)
-    queues = [*edges(config, hosts, snapshot.queues), *windows(coordinator, snapshot.shares)]
-    described = [main_host(config, coordinator.starter.behaviors, os.getpid())]
-    for host in hosts:
-        name = host.plan.name
-        described.append(
-            {
-                **host_of(host, config),
-                "ended": coordinator.running.has_ended(name),
-                "reported": coordinator.running.usage(name),
-            }
-        )
+    hosts = coordinator.running.all()
+    queues = [*edges(plan.config, hosts, snapshot.queues), *windows(coordinator, snapshot.shares)]
     return {
         "status": status,
         "message": message,
@@ -525,15 +513,10 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
         "checkpoint_under_way": coordinator.checkpointing.busy,
         "behaviors": [*_behaviors(plan, coordinator, snapshot)],
         "players": _players(coordinator),
-        "hosts": described,
+        "hosts": _hosts(plan.config, coordinator),
         "edges": [{**edge, "held": _wait_for_bottleneck(edge, snapshot.bottleneck)} for edge in queues],
         "bottleneck": None if snapshot.bottleneck is None else asdict(snapshot.bottleneck),
     }
-
-
-def leagues_of(coordinator: Coordinator) -> list[dict[str, Any]]:
-    """Return the leagues' reports."""
-    return [*coordinator.starter.league_reports().values()]
 
 
 def _status(coordinator: Coordinator) -> tuple[Status, str]:
