@@ -98,6 +98,13 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=service.metrics.text(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
 
+    async def index(request: web.Request) -> web.Response:
+        text = index_page(protocol, f"{request.scheme}://{request.host}", bears_token(request))
+        return web.Response(text=text, content_type="text/html")
+
+    async def docs(_: web.Request) -> web.Response:
+        return web.Response(text=docs_page(api.document), content_type="text/html")
+
     protocol, one = OpenInference(service), "/api/models/{model}"
     api = Api("Headrace's policy server", _REFUSALS)
     api.add("GET", "/api/models", models, "The models")
@@ -108,32 +115,15 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     api.add("GET", HEALTH, refusing(health), "200 while the server answers requests, 503 while it shuts down")
     api.add("GET", "/metrics", metrics, "Counts in Prometheus' text format")
     add_open_inference(api, protocol)
-    return [*page_routes(protocol, api.document), *api.routes]
+    folder = files("headrace.pipeline.serving").joinpath("page")
+    pages = [web.get("/", index), web.get("/docs", docs), *file_routes(folder, {STYLE: "style.css"})]
+    return [*pages, *api.routes]
 
 
 _MOST_SHOWN = 24
 """Maximum size of an observation that an example writes out; for larger ones, the example creates the zeros in Python.
 """
 _LINKS = (("docs", "API"), ("api/openapi.json", "OpenAPI"), ("metrics", "metrics"), ("healthz", "health"))
-
-
-def page_routes(protocol: OpenInference, document: dict[str, Any]) -> list[web.RouteDef]:
-    """Return the routes of the pages.
-
-    Args:
-        protocol: provides the models.
-        document: the API's OpenAPI document.
-    """
-
-    async def index(request: web.Request) -> web.Response:
-        text = index_page(protocol, f"{request.scheme}://{request.host}", bears_token(request))
-        return web.Response(text=text, content_type="text/html")
-
-    async def docs(_: web.Request) -> web.Response:
-        return web.Response(text=docs_page(document), content_type="text/html")
-
-    folder = files("headrace.pipeline.serving").joinpath("page")
-    return [web.get("/", index), web.get("/docs", docs), *file_routes(folder, {STYLE: "style.css"})]
 
 
 def _page(title: str, body: list[str]) -> str:

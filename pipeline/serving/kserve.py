@@ -193,11 +193,6 @@ class OpenInference:
             loaded = handler.model.newest
             self._tensors[name] = _ModelTensors(loaded.spec, bool(loaded.policy.memory_size))
 
-    @property
-    def ready(self) -> bool:
-        """True while the server is answering requests."""
-        return not self.service.ending
-
     def server(self) -> dict[str, Any]:
         """Return the server's metadata."""
         return {"name": "headrace", "version": version_of("headrace"), "extensions": list(EXTENSIONS)}

@@ -157,11 +157,11 @@ def _methods(protocol: OpenInference) -> dict[str, tuple[Any, Method]]:
         return _response["ServerLive"](live=True)
 
     async def ready(_: Any) -> Any:
-        return _response["ServerReady"](ready=protocol.ready)
+        return _response["ServerReady"](ready=not protocol.service.ending)
 
     async def model_ready(request: Any) -> Any:
         protocol.loaded(request.name, request.version)
-        return _response["ModelReady"](ready=protocol.ready)
+        return _response["ModelReady"](ready=not protocol.service.ending)
 
     async def server(_: Any) -> Any:
         return _response["ServerMetadata"](**protocol.server())
