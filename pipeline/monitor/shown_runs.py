@@ -24,7 +24,7 @@ from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lac
 from headrace.pipeline.reporting.console import ELO, REWARD
 from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.statistics import PIPELINE
-from headrace.pipeline.reporting.time_shares import held_up_by
+from headrace.pipeline.reporting.time_shares import bottleneck_of_runs
 from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.ghost.league_chart import chart_of
@@ -131,7 +131,7 @@ class RunInFolder:
     def state(self) -> dict[str, Any]:
         """Return the progress of the run's behaviours."""
         settings, behaviors, all_curves = self._behaviors(), [], self._read().plain()
-        cause = held_up_by(all_curves.pop(PIPELINE, {}), blocks=settings)
+        cause = bottleneck_of_runs(all_curves.pop(PIPELINE, {}), blocks=settings)
         for name, curves in all_curves.items():
             newest, block = {each: curve["values"][-1] for each, curve in curves.items()}, settings.get(name) or {}
             behaviors.append(

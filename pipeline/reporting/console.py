@@ -264,7 +264,7 @@ SHORTEST_INTERVAL_S = 0.25
 LONGEST_INTERVAL_S = 2.0
 COST_SHARE = 0.01
 """Maximum fraction of the time spent on rendering. To respect it, a table with many rows is updated less often."""
-HOLDS_UP = 0.1
+LEAST_WAIT = 0.1
 """Minimum fraction of the time that producers must wait for a queue before the table shows the queue."""
 LARGE = 1e9
 """Magnitude at or above which numbers are written with an exponent."""
@@ -424,7 +424,7 @@ class Progress:
         if self._detailed:
             return snapshot.queues
         now = self._clock()
-        self._waited.update({queue.name: now for queue in snapshot.queues if queue.producers_wait >= HOLDS_UP})
+        self._waited.update({queue.name: now for queue in snapshot.queues if queue.producers_wait >= LEAST_WAIT})
         return [queue for queue in snapshot.queues if now - self._waited.get(queue.name, -math.inf) < ROW_STAYS_S]
 
 

@@ -303,7 +303,7 @@ def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | No
     return _Reading(numbers, blocks or {}).cause()
 
 
-def held_up_by(
+def bottleneck_of_runs(
     *runs: Mapping[str, Mapping[str, Sequence[float]]], blocks: Mapping[str, Any] | None = None
 ) -> Bottleneck | None:
     """Return the bottleneck of several runs taken together, based on the means of their curves.

@@ -139,7 +139,7 @@ class Exhibition(ShownGame):
             self._heard = asyncio.get_running_loop().time()
             match message:
                 case PictureTaken() | ShowAnnounced():
-                    self._see(message)
+                    self._handle(message)
                 case LogLine():
                     logging.getLogger(message.logger).log(message.level, "%s", message.text)
                 case HostFailed():
@@ -204,7 +204,7 @@ class RunGame(ShownGame):
     def receive(self, message: PictureTaken | ShowAnnounced | None) -> None:
         """Handle a message from the game, or None when its actor starts, possibly to replace a lost one."""
         if message is not None:
-            self._see(message)
+            self._handle(message)
             return
         self.status = "starting"
         self.tell()
