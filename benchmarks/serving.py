@@ -34,7 +34,7 @@ import numpy as np
 import psutil
 
 from headrace.pipeline.serving.kserve_grpc import SERVICE, message
-from headrace.pipeline.serving.service import REFUSED_S
+from headrace.pipeline.serving.service import ServingLimits
 
 ROOT = Path(__file__).resolve().parents[1]
 ROW = [0.1, -0.2, 0.05, 0.3]
@@ -110,7 +110,7 @@ def measure(url: str, body: Path, clients: int, seconds: int, server: psutil.Pro
     used = (_cpu_s(server) - before) * seconds / (seconds + 1)  # the log omits the second of warm-up
     status, took = np.loadtxt(log, usecols=(1, 2), unpack=True, ndmin=2)
     log.unlink()
-    answered = (status == 200) & (took < 1e6 * (REFUSED_S if rpc else seconds))
+    answered = (status == 200) & (took < 1e6 * (ServingLimits.refused_s if rpc else seconds))
     if not answered.any():
         raise SystemExit(f"{url}: nothing was answered; statuses: {sorted(set(status))}")
     p50, p99 = np.percentile(took[answered] / 1000, (50, 99))

@@ -1,7 +1,4 @@
-"""The basis of Headrace's HTTP servers: a site on one endpoint, protected by guards, with a bound on its connections.
-
-A guard decides who may call the site. It is a function that receives a request before its handler does. A guard raises
-a refusal, returns a response that replaces the handler's, or returns None to let the request pass.
+"""The basis of Headrace's HTTP servers: a site on one endpoint, with checks of its callers and a bound on connections.
 
 The Host check blocks other sites' pages whose host name was made to point here (DNS rebinding). The Origin check blocks
 other sites' pages that call this site from the user's browser, including WebSockets. The token check blocks every
@@ -19,15 +16,15 @@ import hmac
 import json
 import logging
 import os
+import re
 import secrets
 import socket
 import sys
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
 from importlib.resources.abc import Traversable
 from ipaddress import ip_address
 from typing import Any, TypeVar
@@ -44,7 +41,6 @@ from headrace.config.validation import explain
 from headrace.stages.errors import describe_error
 from headrace.stages.listening import find_port, outer_host
 
-Guard = Callable[[web.Request], web.Response | None]
 TOKEN_VARIABLE = "HEADRACE_TOKEN"
 """Environment variable in which a user can set the token."""
 
@@ -71,99 +67,8 @@ def make_token() -> str:
     return os.environ.get(TOKEN_VARIABLE, "").strip() or secrets.token_urlsafe(24)
 
 
-def check_host(listen: str, names: Collection[str] = ()) -> Guard:
-    """Return a guard that refuses requests whose Host header is not a name of this server.
-
-    Other sites can't make a numeric address point here. So a numeric address is refused only if it is not a loopback
-    address and other machines may not call the server.
-
-    Args:
-        listen: the server's `listen` value.
-        names: additional names of the server.
-    """
-    wide = reaches_others(listen)
-    known = {LOCALHOST, *(name.lower() for name in names), *([socket.gethostname().lower()] if wide else [])}
-
-    @lru_cache(maxsize=64)
-    def is_ours(*hosts: str) -> bool:
-        host = _name_of(hosts)
-        return host in known or _may_be_called(host, wide)
-
-    def guard(request: web.Request) -> None:
-        hosts = request.headers.getall(hdrs.HOST, [])
-        if not is_ours(*hosts):
-            name = _name_of(hosts)
-            raise web.HTTPForbidden(
-                text=f"{name!a} is not a name of this server; use the server's address, or localhost"
-            )
-
-    return guard
-
-
-def _name_of(hosts: Sequence[str]) -> str:
-    if len(hosts) == 1:
-        try:
-            return urlsplit(f"//{hosts[0]}").hostname or ""
-        except ValueError:
-            pass
-    return ""
-
-
-def _may_be_called(host: str, wide: bool) -> bool:
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    return wide or address.is_loopback
-
-
-def check_origin(allowed: Collection[str] = ()) -> Guard:
-    """Return a guard that refuses requests from pages of other origins. Only browsers send an Origin header.
-
-    Args:
-        allowed: additional origins whose pages may call the server; browsers first send a preflight without a token.
-    """
-
-    def guard(request: web.Request) -> web.Response | None:
-        origin = request.headers.get(hdrs.ORIGIN)
-        if origin in allowed:
-            return web.Response(status=204, headers=LEAVE) if request.method == "OPTIONS" else None
-        if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
-            raise web.HTTPForbidden(text=f"pages from {origin!a} are not allowed to call this server")
-        if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not _opens_page(request):
-            raise web.HTTPForbidden(text="pages from other sites are not allowed to call this server")
-        return None
-
-    return guard
-
-
-def _opens_page(request: web.Request) -> bool:
-    """Return True if the user followed a link from a different site, in which case only the user sees the response."""
-    return request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
-
-
-def check_token(token: str, needed: Callable[[web.Request], bool]) -> Guard:
-    """Return a guard that refuses requests without the token.
-
-    The token is sent as `Authorization: Bearer …`, or as `?token=…` if a browser can't send headers.
-
-    Args:
-        token: the token.
-        needed: returns True for requests that need it.
-    """
-
-    def guard(request: web.Request) -> None:
-        if needed(request) and not carries_token(request, token):
-            raise web.HTTPUnauthorized(
-                headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
-                text="a token is needed: send the one that the command printed, as 'Authorization: Bearer TOKEN'",
-            )
-
-    return guard
-
-
 def carries_token(request: web.Request, token: str) -> bool:
-    """Return True if a request carries the token, in a header or in its query string."""
+    """Return True if a request carries the token, as `Authorization: Bearer …` or, from a browser, as `?token=…`."""
     header = request.headers.get(hdrs.AUTHORIZATION, "")
     if not header.lower().startswith("bearer "):
         header = f"bearer {request.query.get('token', '')}"
@@ -181,24 +86,6 @@ def has_token(header: str, token: str) -> bool:
     given, expected = (text.encode("utf-8", "surrogateescape") for text in (secret.strip(), token))
     same = hmac.compare_digest(given, expected)
     return same and scheme.lower() == "bearer"
-
-
-def header_adder(allowed: Collection[str] = ()) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return a function that adds headers to every response; aiohttp calls it when a response is prepared.
-
-    Args:
-        allowed: origins whose pages may read the responses.
-    """
-
-    async def add(request: web.Request, response: web.StreamResponse) -> None:
-        for name, value in HEADERS.items():
-            response.headers.setdefault(name, value)
-        origin = request.headers.get(hdrs.ORIGIN)
-        if origin is not None and origin in allowed:
-            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
-            response.headers[hdrs.VARY] = hdrs.ORIGIN
-
-    return add
 
 
 if sys.platform != "win32":
@@ -222,65 +109,36 @@ def allow_open_files(wanted: int) -> None:
                 )
 
 
-def within_open_files(wanted: int) -> int:
-    """Return `wanted`, capped at a third of the number of files that this process may open."""
-    if sys.platform == "win32":
-        return wanted
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if limit == resource.RLIM_INFINITY else min(wanted, limit // 3)
-
-
-@dataclass
-class _Group:
-    """The connections of one address, or all connections."""
-
-    most: int
-    count: int = 0
-    idle: OrderedDict[Connection, None] = field(default_factory=OrderedDict)
-    """Connections without a request in progress, the longest idle first. A plain dict would search for its first."""
-
-
 class Connections:
-    """A server's open connections, at most half of them from one address.
-
-    A connection beyond the limit replaces the connection that has been idle longest. If none is idle, the new
-    connection gets a 503 response and is closed. The work for a connection does not depend on the number of others.
+    """Counts a server's open connections.
 
     Args:
-        most: maximum number of connections.
+        most: maximum number of connections; one address may have at most half as many.
     """
 
     def __init__(self, most: int) -> None:
-        self._all = _Group(most)
-        self._by_address: dict[str, _Group] = {}
+        self._most = most
+        self._count = 0
+        self._by_address: Counter[str] = Counter()
 
-    def admit(self, connection: Connection) -> bool:
-        """Count a new connection; return False if there is no room for it."""
-        own = self._by_address.get(connection.address) or _Group(max(1, self._all.most // 2))
-        for group in (own, self._all):
-            if group.count >= group.most:
-                if not group.idle:
-                    return False
-                next(iter(group.idle)).drop()
-        self._by_address[connection.address] = own
-        connection.groups = (own, self._all)
-        for group in connection.groups:
-            group.count += 1
-            group.idle[connection] = None
+    def add(self, address: str) -> bool:
+        """Count a new connection from an address; return False if there is no room for it."""
+        if self._count >= self._most or self._by_address[address] >= max(1, self._most // 2):
+            return False
+        self._count += 1
+        self._by_address[address] += 1
         return True
 
-    def forget(self, connection: Connection) -> None:
+    def remove(self, address: str) -> None:
         """Stop counting a connection."""
-        for group in connection.groups:
-            group.count -= 1
-            group.idle.pop(connection, None)
-        if connection.groups and not connection.groups[0].count:
-            del self._by_address[connection.address]
-        connection.groups = ()
+        self._count -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's handler of a connection, which counts among a server's connections.
+    """aiohttp's handler of a connection, which refuses the connection if there is no room for it.
 
     Args:
         connections: the server's connections.
@@ -288,44 +146,31 @@ class Connection(web.RequestHandler):
         options: see `aiohttp.web.RequestHandler`.
     """
 
-    __slots__ = ("_connections", "address", "groups")
+    __slots__ = ("_address", "_connections")
 
     def __init__(self, connections: Connections, manager: web.Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self._connections = connections
-        self.address = ""
-        self.groups: tuple[_Group, ...] = ()
+        self._address: str | None = None
+        """The caller's address; None for a refused connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to read requests, or refuse the connection. Called by asyncio."""
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
-        self.address = peer[0] if peer else ""
-        if self.transport is not None and not self._connections.admit(self):
+        address = peer[0] if peer else ""
+        if self._connections.add(address):
+            self._address = address
+        elif self.transport is not None:
             self.transport.write(_REFUSAL)
             self.transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Make room for others. Called by asyncio."""
-        self._connections.forget(self)
+        if self._address is not None:
+            self._connections.remove(self._address)
+            self._address = None
         super().connection_lost(exc)
-
-    def drop(self) -> None:
-        """Close the connection immediately."""
-        self._connections.forget(self)
-        if self.transport is not None:
-            self.transport.abort()
-
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Count as in use while a request is being answered."""
-        for group in self.groups:
-            group.idle.pop(self, None)
-        try:
-            yield
-        finally:
-            for group in self.groups:
-                group.idle[self] = None
 
 
 log = logging.getLogger(__name__)
@@ -358,8 +203,6 @@ class SiteOptions:
     """The token that callers need; empty if they need none."""
     needs_token: Callable[[web.Request], bool] = lambda _: True
     """Function that returns True for requests that need the token."""
-    names: Collection[str] = ()
-    """Additional host names of the site."""
     most_body_bytes: int = 64 * 1024
     """Maximum size of a request body, in bytes."""
     most_connections: int = 256
@@ -388,11 +231,10 @@ class Site:
         self._ports: Sequence[int] = tried if port is None else (port,)
         self.port = 0
         self.wide = reaches_others(self._listen)
-        self._guards = [check_host(self._listen, options.names), check_origin(options.origins)]
-        if options.token:
-            self._guards.append(check_token(options.token, options.needs_token))
+        self._options = options
+        self._is_name = lru_cache(maxsize=64)(self._names_this_server)
         self._app = web.Application(middlewares=[self._answer], client_max_size=options.most_body_bytes)
-        self._app.on_response_prepare.append(header_adder(options.origins))
+        self._app.on_response_prepare.append(self._add_headers)
         self._app.add_routes(routes)
         self._runner = web.AppRunner(
             self._app,
@@ -401,7 +243,7 @@ class Site:
             handler_cancellation=options.drops_abandoned,
         )
         self._server: asyncio.Server | None = None
-        self._connections = Connections(within_open_files(options.most_connections))
+        self._connections = Connections(options.most_connections)
 
     @property
     def url(self) -> str:
@@ -410,19 +252,14 @@ class Site:
         return self._url(host)
 
     def addresses(self, token: str = "") -> str:
-        """Return the site's URLs, including those for other machines if they may call.
+        """Return the site's URLs, including the one for other machines if they may call and it is a different one.
 
         With a token, show them only to the user.
         """
         query = f"?token={quote(token, safe='')}" if token else ""
-        outer = self.outer_url
-        return f"{self.url}{query}" + (f" (from other machines: {outer}{query})" if outer else "")
-
-    @property
-    def outer_url(self) -> str:
-        """The URL for calls from other machines; empty if they may not call, or if the URL is the same as `url`."""
         host = outer_host(self._listen)
-        return self._url(host) if host not in ("", self._listen) else ""
+        outer = f" (from other machines: {self._url(host)}{query})" if host not in ("", self._listen) else ""
+        return f"{self.url}{query}{outer}"
 
     def _url(self, host: str) -> str:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
@@ -435,7 +272,6 @@ class Site:
         """
         await self._runner.setup()
         assert self._runner.server is not None, "it is set up"
-        self._runner.server.request_handler = _holding(self._runner.server.request_handler)
         for port in self._ports:
             try:
                 self.port, hosts = find_port(self._listen, port)
@@ -475,17 +311,72 @@ class Site:
             auto_decompress=False,  # a small compressed body could become a large one
         )
 
+    def _names_this_server(self, *hosts: str) -> bool:
+        """Return True if there is one Host header, and it names this server.
+
+        Other sites can't make a numeric address point here. So a numeric address is refused only if it is not a
+        loopback address and other machines may not call the server.
+        """
+        try:
+            (host,) = hosts
+            name = urlsplit(f"//{host}").hostname or ""
+            if name == LOCALHOST or (self.wide and name == socket.gethostname().lower()):
+                return True
+            return ip_address(name).is_loopback or self.wide
+        except ValueError:  # no host or several, or neither a name of this server nor an address
+            return False
+
+    def _check_host(self, request: web.Request) -> None:
+        hosts = request.headers.getall(hdrs.HOST, [])
+        if not self._is_name(*hosts):
+            raise web.HTTPForbidden(
+                text=f"{', '.join(hosts)!a} is not a name of this server; use the server's address, or localhost"
+            )
+
+    def _check_origin(self, request: web.Request) -> web.Response | None:
+        """Refuse a request from a page of another origin. Return the response to a preflight from an allowed origin.
+
+        Only browsers send an Origin header, and they send a preflight without a token.
+        """
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin in self._options.origins:
+            return web.Response(status=204, headers=LEAVE) if request.method == "OPTIONS" else None
+        if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
+            raise web.HTTPForbidden(text=f"pages from {origin!a} are not allowed to call this server")
+        # The user may follow a link from a different site, because then only the user sees the response.
+        opens_page = request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
+        if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not opens_page:
+            raise web.HTTPForbidden(text="pages from other sites are not allowed to call this server")
+        return None
+
+    def _check_token(self, request: web.Request) -> None:
+        token = self._options.token
+        if token and self._options.needs_token(request) and not carries_token(request, token):
+            raise web.HTTPUnauthorized(
+                headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
+                text="a token is needed: send the one that the command printed, as 'Authorization: Bearer TOKEN'",
+            )
+
+    async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and origin in self._options.origins:
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            response.headers[hdrs.VARY] = hdrs.ORIGIN
+
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request that passes the guards.
+        """Answer a request that passes the checks.
 
         If the handler fails unexpectedly, log the error and respond with 500.
         """
         try:
-            for guard in self._guards:
-                found = guard(request)
-                if found is not None:
-                    return found
+            self._check_host(request)
+            preflight = self._check_origin(request)
+            if preflight is not None:
+                return preflight
+            self._check_token(request)
             return await handler(request)
         except web.HTTPException as error:
             if error.status < 400:
@@ -499,23 +390,24 @@ class Site:
             return refusal(500, f"this is an error in the server: {describe_error(error)}")
 
 
-def _holding(handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
-    """Wrap the handler of all requests, so a connection counts as in use while its request is being answered."""
-
-    async def answer(request: Any) -> web.StreamResponse:
-        with request.protocol.answering():
-            try:
-                return await handle(request)
-            except UnicodeEncodeError:  # aiohttp would quote the header in its own refusal
-                return refusal(400, "a header is not text")
-
-    return answer
-
-
 # Refusals: always JSON, `{"error": "…"}`, on every path and from every source.
 
 _KEPT = {hdrs.ALLOW, hdrs.WWW_AUTHENTICATE}
 """Headers of an aiohttp error that are copied to the refusal."""
+
+
+def to_json(plain: Any) -> bytes:
+    """Encode plain data, which may contain tuples and NumPy arrays, as JSON; NaN and infinities become null."""
+    try:
+        return orjson.dumps(plain, default=tuple, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:  # text with a lone surrogate, such as the name of a file that is not UTF-8
+        return json.dumps(plain).encode()
+
+
+def json_response(plain: Any, status: int = 200) -> web.Response:
+    """Return a response with plain data as JSON."""
+    headers = {hdrs.CACHE_CONTROL: "no-store"}
+    return web.Response(body=to_json(plain), status=status, content_type="application/json", headers=headers)
 
 
 def refusal(status: int, message: str) -> web.Response:
@@ -529,6 +421,81 @@ def _refused(error: web.HTTPException) -> web.Response:
     for name in _KEPT & error.headers.keys():
         answer.headers[name] = error.headers[name]
     return answer
+
+
+class Api:
+    """An HTTP API: its routes, and their description as an OpenAPI document.
+
+    Args:
+        title: name of the API.
+        refusals: the HTTP statuses of refusals, with the reasons.
+        routes: additional routes that the document does not describe.
+
+    Attributes:
+        routes: all routes, including one for the document.
+        document: the OpenAPI document as plain data.
+    """
+
+    def __init__(self, title: str, refusals: Mapping[int, str], routes: Iterable[web.RouteDef] = ()) -> None:
+        async def describe(_: web.Request) -> web.Response:
+            return json_response(self.document)
+
+        self.routes = [*routes, web.get("/api/openapi.json", describe)]
+        self._refusals = {str(status): {"description": text} for status, text in refusals.items()}
+        self._schemas: dict[str, Any] = {}
+        self.document: dict[str, Any] = {
+            "openapi": "3.1.0",
+            "info": {"title": title, "version": "1"},
+            "paths": {},
+            "components": {
+                "schemas": self._schemas,
+                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            },
+        }
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        handler: Handler,
+        summary: str,
+        body: type[BaseModel] | None = None,
+        answer: type[BaseModel] | None = None,
+        done: int = 200,
+    ) -> None:
+        """Add a route.
+
+        Args:
+            method: the HTTP method.
+            path: the path, with the parameters in braces.
+            handler: answers the requests.
+            summary: what a request does or returns.
+            body: model of the request's body; None if it has none.
+            answer: model of the response's body; None to leave it undescribed.
+            done: HTTP status of a successful response.
+        """
+        self.routes.append(web.route(method, path, handler))
+        succeeded = {"description": "Done", **self._content(answer)}
+        operation: dict[str, Any] = {
+            "summary": summary,
+            "parameters": [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in re.findall(r"{(\w+)}", path)
+            ],
+            "responses": {str(done): succeeded, **self._refusals},
+            "security": [{"token": []}, {}],
+        }
+        if body is not None:
+            required = any(each.is_required() for each in body.model_fields.values())
+            operation["requestBody"] = {"required": required, **self._content(body)}
+        self.document["paths"].setdefault(path, {})[method.lower()] = operation
+
+    def _content(self, model: type[BaseModel] | None) -> dict[str, Any]:
+        if model is None:
+            return {}
+        schema = model.model_json_schema()
+        self._schemas.update(schema.pop("$defs", {}))
+        return {"content": {"application/json": {"schema": schema}}}
 
 
 # A page's files: a fixed table of paths, read once, so no request can reach other files.
@@ -556,12 +523,9 @@ def file_routes(folder: Traversable, names: Mapping[str, str]) -> list[web.Route
 
 
 def _route(path: str, content: bytes, name: str) -> web.RouteDef:
-    kind, tag = TYPES[name.rpartition(".")[2]], sha256(content).hexdigest()[:16]
+    kind, headers = TYPES[name.rpartition(".")[2]], {hdrs.CACHE_CONTROL: "no-cache"}
 
-    async def answer(request: web.Request) -> web.Response:
-        headers = {hdrs.ETAG: f'"{tag}"', hdrs.CACHE_CONTROL: "no-cache"}
-        if any(each.value == tag for each in request.if_none_match or ()):
-            return web.Response(status=304, headers=headers)
+    async def answer(_: web.Request) -> web.Response:
         return web.Response(body=content, content_type=kind, charset="utf-8", headers=headers)
 
     return web.get(path, answer)
@@ -574,7 +538,7 @@ BODY_S = 10.0
 
 
 async def read_json(request: web.Request, model: type[M]) -> M:
-    """Read a request's JSON body into a model; refuse a body larger than the site allows with 413.
+    """Read a request's JSON body into a model.
 
     Args:
         request: the request.
@@ -582,29 +546,20 @@ async def read_json(request: web.Request, model: type[M]) -> M:
 
     Raises:
         web.HTTPUnsupportedMediaType: if the content type is not JSON.
-        web.HTTPBadRequest: if the body is not JSON.
-        web.HTTPUnprocessableEntity: if the JSON does not fit the model; the message names each mistake.
-    """
-    return checked(await read_plain(request), model)
-
-
-async def read_plain(request: web.Request) -> object:
-    """Read a request's JSON body; refuse a body beyond the site's limit with 413.
-
-    Raises:
-        web.HTTPUnsupportedMediaType: if the content type is not JSON.
-        web.HTTPRequestTimeout: if the body does not arrive in time.
-        web.HTTPBadRequest: if the body is not JSON.
+        web.HTTPException: as for `read_body`, `from_json` and `checked`.
     """
     if request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType(text="the body must have the type application/json")
-    return from_json(await read_body(request))
+    return checked(from_json(await read_body(request)), model)
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Read a request's body of any type.
+    """Read a request's body of any type; aiohttp refuses a body larger than the site allows with 413.
 
-    Raise the same errors as `read_plain`, but `HTTPUnsupportedMediaType` only for a body with a Content-Encoding.
+    Raises:
+        web.HTTPUnsupportedMediaType: if the body has a Content-Encoding.
+        web.HTTPRequestTimeout: if the body does not arrive in time.
+        web.HTTPBadRequest: if the body can't be read.
     """
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
         raise web.HTTPUnsupportedMediaType(text="the body must be sent without a Content-Encoding")

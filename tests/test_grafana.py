@@ -8,8 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.pipeline.monitor.api import health_routes
+from headrace.pipeline.monitor.api import add_health
 from headrace.pipeline.serving.service import PolicyService
+from headrace.pipeline.web import Api
 
 DASHBOARD = json.loads((Path(__file__).parents[1] / "docs" / "grafana.json").read_text(encoding="utf-8"))
 PANELS = [each for each in DASHBOARD["panels"] if each["type"] != "row"]
@@ -22,8 +23,10 @@ async def exported():
         trouble=lambda: "",
         history=SimpleNamespace(newest=dict),
     )
-    metrics: Any = next(route.handler for route in health_routes(run) if route.path == "/metrics")
-    texts = [(await metrics(None)).body, PolicyService([], True, 0, lambda: 0.0).tally.text()]
+    api = Api("", {})
+    add_health(api, run)
+    metrics: Any = next(route.handler for route in api.routes if route.path == "/metrics")
+    texts = [(await metrics(None)).body, PolicyService([], True, 0, lambda: 0.0).metrics.text()]
     for name, kind in re.findall(r"# TYPE (\w+) (\w+)", b"".join(texts).decode()):
         yield f"{name}_bucket" if kind == "histogram" else name
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, cast
 
 from aiohttp import hdrs, web
 from prometheus_client import CollectorRegistry
@@ -16,20 +14,24 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from headrace.paths import ROOT
-from headrace.pipeline.monitor.live_run import LiveRun
-from headrace.pipeline.web import file_routes, refusal
+from headrace.pipeline.monitor.shown_runs import LiveRun, RunInFolder
+from headrace.pipeline.web import Api, file_routes, json_response, refusal, to_json
 
-PATIENCE_S = 30.0
-"""Seconds after which a viewer that does not read is disconnected."""
 SILENCE_S = 15.0
 """Seconds without a new state after which a keep-alive message is sent, so that proxies keep the connection open."""
-MOST_VIEWERS = 100
 
 
 class StateFeed:
-    """Streams the newest state to viewers as server-sent events."""
+    """Streams the newest state to viewers as server-sent events.
 
-    def __init__(self) -> None:
+    Args:
+        patience_s: seconds after which a viewer that does not read is disconnected.
+        most_viewers: maximum number of viewers.
+    """
+
+    def __init__(self, patience_s: float = 30.0, most_viewers: int = 100) -> None:
+        self._patience_s = patience_s
+        self._most_viewers = most_viewers
         self.sequence = 0
         self._state: dict[str, Any] = {}
         self._event: bytes | None = None
@@ -52,8 +54,8 @@ class StateFeed:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Stream states to a viewer: first the newest, then a newer one whenever the viewer has read the last."""
-        if self.viewers >= MOST_VIEWERS:
-            raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} viewers are already connected")
+        if self.viewers >= self._most_viewers:
+            raise web.HTTPServiceUnavailable(text=f"{self._most_viewers} viewers are already connected")
         response = web.StreamResponse(headers={hdrs.CACHE_CONTROL: "no-store", "X-Accel-Buffering": "no"})
         response.content_type = "text/event-stream"
         self.viewers += 1
@@ -81,7 +83,7 @@ class StateFeed:
             changed = self._changed
             event = self._newest() if self.sequence != seen else b": still here\n\n"
             seen = self.sequence
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(self._patience_s):
                 await response.write(event)
             if self._over and seen == self.sequence:
                 return
@@ -90,22 +92,6 @@ class StateFeed:
                     await changed.wait()
             except TimeoutError:
                 continue
-
-
-def to_json(plain: Any) -> bytes:
-    """Encode plain data as JSON; NaN and infinities become null."""
-    try:
-        return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError:
-        return json.dumps(_finite(plain), separators=(",", ":")).encode()
-
-
-def _finite(plain: Any) -> Any:
-    if isinstance(plain, dict):
-        return {key: _finite(value) for key, value in plain.items()}
-    if isinstance(plain, list | tuple):
-        return [_finite(value) for value in plain]
-    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
 USUAL_PORT = 8470
@@ -139,73 +125,40 @@ def page_routes() -> list[web.RouteDef]:
     return [*file_routes(page, PAGE), *file_routes(docs, {f"/{STATISTICS}": STATISTICS})]
 
 
-def run_routes(runs: Mapping[str, ShownRun], options: Mapping[str, Any]) -> list[web.RouteDef]:
-    """Return the routes that read runs.
+def add_runs(api: Api, runs: Mapping[str, LiveRun | RunInFolder], options: Mapping[str, Any]) -> None:
+    """Add the routes that read runs.
 
     Args:
+        api: receives the routes.
         runs: the runs, keyed by the id in their URL paths.
         options: the permissions to report to the page.
     """
 
     async def all_runs(_: web.Request) -> web.Response:
-        listed = [
-            {"id": key, "name": run.name, "live": run.live, "group": getattr(run, "group", 0)}
-            for key, run in runs.items()
-        ]
-        return answer({"runs": listed, **options})
+        listed = [{"id": key, "name": run.name, "live": run.live, "group": run.group} for key, run in runs.items()]
+        return json_response({"runs": listed, **options})
 
-    def reading(read: Callable[[ShownRun], Any]) -> Callable[[web.Request], Any]:
+    def reading(read: Callable[[LiveRun | RunInFolder], Any]) -> Callable[[web.Request], Any]:
         async def respond(request: web.Request) -> web.Response:
             key = request.match_info["run"]
             if key not in runs:
                 raise web.HTTPNotFound(text=f"unknown run '{key}'; available: {', '.join(runs)}")
-            return answer(read(runs[key]))
+            return json_response(read(runs[key]))
 
         return respond
 
-    return [
-        web.get("/api/runs", all_runs),
-        web.get("/api/runs/{run}/state", reading(lambda run: run.state())),
-        web.get("/api/runs/{run}/curves", reading(lambda run: run.curves())),
-        web.get("/api/runs/{run}/leagues", reading(lambda run: run.leagues())),
-        web.get("/api/runs/{run}/configuration", reading(lambda run: {"yaml": run.configuration()})),
-        web.get("/api/runs/{run}/log", reading(lambda run: run.log())),
-    ]
+    api.add("GET", "/api/runs", all_runs, "The runs, and what the page may do")
+    for name, read in _READS.items():
+        api.add("GET", f"/api/runs/{{run}}/{name}", reading(read), f"A run's {name}")
 
 
-def answer(plain: Any) -> web.Response:
-    """Return an HTTP response with plain data as JSON."""
-    return web.Response(body=to_json(plain), content_type="application/json", headers={"Cache-Control": "no-store"})
-
-
-# The interface between a run, live or finished, and its page.
-
-
-class ShownRun(Protocol):
-    """A run on the page. All calls come from the server's thread."""
-
-    @property
-    def name(self) -> str:
-        """The run id."""
-
-    @property
-    def live(self) -> bool:
-        """True while the run is in progress."""
-
-    def state(self) -> dict[str, Any]:
-        """Return the newest state; see `state.state_of`."""
-
-    def curves(self) -> dict[str, Any]:
-        """Return all curves, keyed by category and name."""
-
-    def leagues(self) -> list[dict[str, Any]]:
-        """Return the leagues, in the form of `league_for_page`."""
-
-    def configuration(self) -> str:
-        """Return the resolved configuration as YAML."""
-
-    def log(self) -> list[dict[str, Any]]:
-        """Return the newest lines of the log."""
+_READS: dict[str, Callable[[LiveRun | RunInFolder], Any]] = {
+    "state": lambda run: run.state(),
+    "curves": lambda run: run.curves(),
+    "leagues": lambda run: run.leagues(),
+    "configuration": lambda run: {"yaml": run.configuration()},
+    "log": lambda run: run.log(),
+}
 
 
 _OF_BEHAVIORS = {
@@ -225,8 +178,8 @@ _OF_QUEUES = {
 }
 
 
-def health_routes(run: LiveRun) -> list[web.RouteDef]:
-    """Return the routes for a live run's health and metrics."""
+def add_health(api: Api, run: LiveRun) -> None:
+    """Add the routes for a live run's health and metrics."""
     registry = CollectorRegistry()
     registry.register(_Collector(run))
 
@@ -237,7 +190,8 @@ def health_routes(run: LiveRun) -> list[web.RouteDef]:
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    return [web.get("/healthz", health), web.get("/metrics", metrics)]
+    api.add("GET", "/healthz", health, "200 while the run is healthy, 503 otherwise")
+    api.add("GET", "/metrics", metrics, "The run's numbers in Prometheus' text format")
 
 
 class _Collector:
@@ -247,58 +201,39 @@ class _Collector:
         self._run = run
 
     def collect(self) -> Iterator[Metric]:
-        state = self._run.state()
-        healthy = GaugeMetricFamily("headrace_healthy", "1 while the run is healthy")
-        healthy.add_metric([], 0.0 if self._run.trouble() else 1.0)
-        yield healthy
-        yield from self._behaviors(state["behaviors"])
-        yield from _gauges("headrace_queue_", _OF_QUEUES, state["edges"], ("queue", "source", "target"), _ends)
-        cause = GaugeMetricFamily(
-            "headrace_bottleneck",
-            "Share of the time that the bottleneck is busy; absent if no single part is the bottleneck",
-            labels=["host", "stage", "behavior"],
-        )
-        if (found := state.get("bottleneck")) is not None and found["host"]:
-            cause.add_metric([found["host"], found["stage"], found["behavior"]], found["busy"])
-        yield cause
-        yield from _usages(state["hosts"])
-        values = GaugeMetricFamily(
-            "headrace_statistic", "Latest summary value of a statistic", labels=["category", "statistic"]
-        )
-        for category, named in self._run.history.newest().items():
-            for name, value in named.items():
-                values.add_metric([category, name], value)
-        yield values
-
-    def _behaviors(self, behaviors: list[dict[str, Any]]) -> Iterator[Metric]:
-        for key, name in (("step", "steps"), ("updates", "updates")):
-            counter = CounterMetricFamily(f"headrace_{name}", f"Trainer {name} so far", labels=["behavior"])
-            for each in behaviors:
-                counter.add_metric([each["name"]], each[key])
-            yield counter
-        yield from _gauges("headrace_", _OF_BEHAVIORS, behaviors, ("behavior",), lambda each: [each["name"]])
+        state, gauge, counter = self._run.state(), GaugeMetricFamily, CounterMetricFamily
+        healthy = 0.0 if self._run.trouble() else 1.0
+        yield _metric(gauge, "healthy", "1 while the run is healthy", (), [((), healthy)])
+        behaviors = [((each["name"],), each) for each in state["behaviors"]]
+        samples: list[tuple[Sequence[str], Any]]
+        for name, key in (("steps", "step"), ("updates", "updates")):
+            samples = [(labels, each[key]) for labels, each in behaviors]
+            yield _metric(counter, name, f"Trainer {name} so far", ("behavior",), samples)
+        for key, text in _OF_BEHAVIORS.items():
+            yield _metric(gauge, key, text, ("behavior",), [(labels, each[key]) for labels, each in behaviors])
+        edges = [((edge["queue"], edge["source"][0], edge["target"][0]), edge) for edge in state["edges"]]
+        for key, text in _OF_QUEUES.items():
+            samples = [(labels, edge[key]) for labels, edge in edges]
+            yield _metric(gauge, f"queue_{key}", text, ("queue", "source", "target"), samples)
+        text = "Share of the time that the bottleneck is busy; absent if no single part is the bottleneck"
+        causes = [cause for cause in (state.get("bottleneck"),) if cause is not None and cause["host"]]
+        samples = [((cause["host"], cause["stage"], cause["behavior"]), cause["busy"]) for cause in causes]
+        yield _metric(gauge, "bottleneck", text, ("host", "stage", "behavior"), samples)
+        usages = [((host["name"],), host["usage"]) for host in state["hosts"] if host.get("usage")]
+        samples = [(labels, usage["cpu_s"]) for labels, usage in usages]
+        yield _metric(counter, "process_cpu_seconds", "CPU time", ("host",), samples)
+        samples = [(labels, usage["memory"]) for labels, usage in usages]
+        yield _metric(gauge, "process_resident_memory_bytes", "Resident memory", ("host",), samples)
+        newest = self._run.history.newest().items()
+        samples = [((category, name), value) for category, named in newest for name, value in named.items()]
+        yield _metric(gauge, "statistic", "Latest summary value of a statistic", ("category", "statistic"), samples)
 
 
-def _ends(edge: dict[str, Any]) -> list[str]:
-    return [edge["queue"], edge["source"][0], edge["target"][0]]
-
-
-def _gauges(
-    prefix: str, keys: dict[str, str], rows: list[dict[str, Any]], labels: tuple[str, ...], label: Any
-) -> Iterator[Metric]:
-    for key, words in keys.items():
-        gauge = GaugeMetricFamily(prefix + key, words, labels=labels)
-        for row in rows:
-            if row[key] is not None:
-                gauge.add_metric(label(row), row[key])
-        yield gauge
-
-
-def _usages(hosts: list[dict[str, Any]]) -> Iterator[Metric]:
-    cpu = CounterMetricFamily("headrace_process_cpu_seconds", "CPU time", labels=["host"])
-    memory = GaugeMetricFamily("headrace_process_resident_memory_bytes", "Resident memory", labels=["host"])
-    for host in hosts:
-        if host.get("usage"):
-            cpu.add_metric([host["name"]], host["usage"]["cpu_s"])
-            memory.add_metric([host["name"]], host["usage"]["memory"])
-    yield from (cpu, memory)
+def _metric(
+    kind: Callable[..., Any], name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], Any]]
+) -> Metric:
+    metric: Any = kind(f"headrace_{name}", text, labels=labels)
+    for values, number in samples:
+        if number is not None:
+            metric.add_metric(values, number)
+    return cast("Metric", metric)

@@ -14,9 +14,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from aiohttp import web
@@ -45,13 +46,13 @@ from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.controls import NeedsConfirmation, NotNow, RunControls
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, StateFeed, answer, health_routes, page_routes, run_routes
-from headrace.pipeline.monitor.live_run import LiveRun, LogTail
+from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, StateFeed, add_health, add_runs, page_routes
+from headrace.pipeline.monitor.shown_runs import LiveRun, LogTail
 from headrace.pipeline.monitor.watching import ShownGame, watching
 from headrace.pipeline.reporting.console import DETAIL, ProgressSnapshot, QueueProgress
 from headrace.pipeline.reporting.history import History, HistoryWriter, read_events
 from headrace.pipeline.reporting.time_shares import ACTORS, WAIT, Bottleneck
-from headrace.pipeline.web import Site, SiteOptions, carries_token, make_token, read_json
+from headrace.pipeline.web import Api, Site, SiteOptions, carries_token, json_response, make_token, read_json
 from headrace.queues.specs import behavior_name, behavior_team
 
 log = logging.getLogger(__name__)
@@ -60,8 +61,6 @@ log = logging.getLogger(__name__)
 CONTROL_PATIENCE_S = 10.0
 """Seconds to wait for main, which a long update of an inline trainer may block."""
 OFF = "controls are off: start the run with --monitor-control"
-
-Action = Callable[[web.Request], Awaitable[Callable[[], None]]]
 
 
 class HyperparameterChange(BaseModel):
@@ -99,41 +98,40 @@ class Control:
         self._loop = loop
         self._allowed = allowed
 
-    def routes(self, prefix: str) -> list[web.RouteDef]:
-        """Return the control routes, which are below the run's path."""
-        plain = {
-            "pause": self._controls.pause,
-            "resume": lambda: self._controls.pause(False),
-            "checkpoint": self._controls.checkpoint,
-            "stop": self._stop.set,
-        }
-        return [
-            *(web.post(f"{prefix}/{name}", self._handler(_always(call))) for name, call in plain.items()),
-            web.post(f"{prefix}/hyperparameters", self._handler(self._change)),
-            web.get("/api/openapi.json", _describe),
+    def add_to(self, api: Api) -> None:
+        """Add the control routes, which are below the run's path, to an API."""
+        rows: list[tuple[str, Callable[[], None], str]] = [
+            ("pause", self._controls.pause, "Pause the actors; the trainers still learn from steps in flight"),
+            ("resume", lambda: self._controls.pause(False), "Resume the actors"),
+            ("checkpoint", self._controls.checkpoint, "Save a checkpoint now"),
+            ("stop", self._stop.set, "End the run with a final checkpoint, as Ctrl-C does"),
         ]
+        for name, call, summary in rows:
+            api.add("POST", f"/api/runs/{RUN}/{name}", partial(self._carry_out, call), summary)
+        path, change = f"/api/runs/{RUN}/hyperparameters", HyperparameterChange
+        api.add("POST", path, self._change, str(change.__doc__), change)
 
-    async def _change(self, request: web.Request) -> Callable[[], None]:
+    async def _change(self, request: web.Request) -> web.Response:
+        self._check_allowed()
         change = await read_json(request, HyperparameterChange)
-        return lambda: self._controls.set_hyperparameter(**change.model_dump())
+        return await self._carry_out(lambda: self._controls.set_hyperparameter(**change.model_dump()), request)
 
-    def _handler(self, action: Action) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def respond(request: web.Request) -> web.Response:
-            if not self._allowed:
-                raise web.HTTPForbidden(text=OFF)
-            await self._in_main(await action(request))
-            return answer({"done": True})
+    def _check_allowed(self) -> None:
+        if not self._allowed:
+            raise web.HTTPForbidden(text=OFF)
 
-        return respond
+    async def _carry_out(self, call: Callable[[], None], _: web.Request) -> web.Response:
+        """Call a function in main's event loop, and answer once it has returned."""
+        self._check_allowed()
 
-    async def _in_main(self, call: Callable[[], None]) -> None:
-        async def carry_out() -> None:
+        async def in_main() -> None:
             call()
 
         try:
-            done = asyncio.run_coroutine_threadsafe(carry_out(), self._loop)
+            done = asyncio.run_coroutine_threadsafe(in_main(), self._loop)
             async with asyncio.timeout(CONTROL_PATIENCE_S):
                 await asyncio.wrap_future(done)
+            return json_response({"done": True})
         except NotNow as error:
             raise web.HTTPConflict(text=str(error)) from None
         except NeedsConfirmation as error:
@@ -148,133 +146,19 @@ class Control:
             ) from None
 
 
-def _always(call: Callable[[], None]) -> Action:
-    async def action(_: web.Request) -> Callable[[], None]:
-        return call
-
-    return action
-
-
-async def _describe(_: web.Request) -> web.Response:
-    return answer(schema())
-
-
-def schema() -> dict[str, Any]:
-    """Return the API as an OpenAPI document."""
-    words = {
-        "pause": "Pause the actors; the trainers still learn from steps in flight",
-        "resume": "Resume the actors",
-        "checkpoint": "Save a checkpoint now",
-        "stop": "End the run with a final checkpoint, as Ctrl-C does",
-        "hyperparameters": str(HyperparameterChange.__doc__),
-    }
-    refusals = {
-        "401": "The token is missing or wrong",
-        "403": "Controls are off, or the caller is from a different origin",
-        "404": "Unknown behaviour or hyperparameter",
-        "409": "Not possible now; the message says why",
-        "413": "The body is too large",
-        "422": "The body is malformed, or the value is out of bounds",
-        "428": "The value is far from the current one: send `confirm: true` with it",
-    }
-    responses = {status: {"description": text} for status, text in {"200": "Done", **refusals}.items()}
-    posts: dict[str, Any] = {}
-    for name, text in words.items():
-        operation: dict[str, Any] = {"summary": text, "responses": responses, "security": [{"token": []}]}
-        if name == "hyperparameters":
-            content = {"application/json": {"schema": HyperparameterChange.model_json_schema()}}
-            operation["requestBody"] = {"required": True, "content": content}
-        posts[f"/api/runs/live/{name}"] = {"post": operation}
-    reads = ("state", "curves", "leagues", "configuration", "log", "stream")
-    gets = {
-        f"/api/runs/live/{name}": {
-            "get": {"summary": f"The run's {name}", "responses": {"200": {"description": "JSON"}}}
-        }
-        for name in reads
-    }
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Headrace's live page", "version": "1"},
-        "paths": {**gets, **posts},
-        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
-    }
+_REFUSALS = {
+    401: "The token is missing or wrong",
+    403: "Controls are off, or the caller is from a different origin",
+    404: "Unknown run, behaviour or hyperparameter",
+    409: "Not possible now; the message says why",
+    413: "The body is too large",
+    422: "The body is malformed, or the value is out of bounds",
+    428: "The value is far from the current one: send `confirm: true` with it",
+}
 
 
 STOP_S = 5.0
 """Seconds within which the server must disconnect its viewers when it stops."""
-
-
-class PageServer:
-    """Serves a site from its own thread.
-
-    Args:
-        routes: the site's routes.
-        options: the site's options.
-        goodbye: awaited in the server's event loop before the loop ends.
-    """
-
-    def __init__(
-        self, routes: Sequence[web.RouteDef], options: SiteOptions, goodbye: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="page", daemon=True)
-        self._site = Site(routes, options)
-        self._goodbye = goodbye
-
-    def addresses(self, token: str = "") -> str:
-        """Return the site's addresses as text; see `Site.addresses`."""
-        return self._site.addresses(token)
-
-    def start(self) -> None:
-        """Start listening.
-
-        Raises:
-            RunError: if the server can't listen.
-        """
-        self._thread.start()
-        try:
-            self._do(self._site.start())
-        except OSError as error:
-            self._end_thread()
-            raise RunError(
-                f"monitor.listen: {error.strerror}; choose a different address with --monitor=HOST:PORT"
-            ) from error
-
-    def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Schedule a function in the server's event loop."""
-        with suppress(RuntimeError):  # the server has ended
-            self._loop.call_soon_threadsafe(self._guarded, function, *arguments)
-
-    def stop(self) -> None:
-        """Send viewers the last state, and stop the server."""
-        try:
-            self._do(self._say_goodbye())
-        except Exception as error:
-            log.warning("The page's server did not shut down cleanly: %s", error or type(error).__name__)
-        self._end_thread()
-
-    async def _say_goodbye(self) -> None:
-        await self._goodbye()
-        await asyncio.sleep(0.1)  # time for viewers to receive the newest state
-        await self._site.stop()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.close()
-
-    def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(STOP_S)
-
-    def _end_thread(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(STOP_S)
-
-    def _guarded(self, function: Callable[..., None], *arguments: Any) -> None:
-        try:
-            function(*arguments)
-        except Exception as error:
-            log.error("The page can't show the run's state (training continues): %r", error)
 
 
 LEAGUE_EVERY_S = 5.0
@@ -307,22 +191,32 @@ async def monitored(
     control = Control(coordinator.controls, stop, asyncio.get_running_loop(), settings.control)
     show: ShownGame = next(iter(wanted_sides(plan.config, "page").values()))(plan, coordinator)
     page = LivePage(LiveRun(plan.folder.run_id, plan.config, history, tail), settings, control, show)
-    show.join(page.server.call)
-    page.server.start()
-    watch = _Watch(plan, coordinator, page)
+    leagues_due_s = 0.0
+
+    def publish(snapshot: ProgressSnapshot, ended: bool = False) -> None:
+        nonlocal leagues_due_s
+        state, leagues, now = state_of(plan, coordinator, snapshot), None, time.monotonic()
+        if ended and state["status"] != "failed":
+            state["status"] = "ended"
+        if ended or now >= leagues_due_s:
+            leagues, leagues_due_s = [*coordinator.starter.league_reports().values()], now + LEAGUE_EVERY_S
+        page.call(page.publish, state, leagues)
+
+    show.join(page.call)
+    page.start()
     try:
         with tail.listening():
             page.announce()
             if lacking := usage_lacks():
                 log.info("%s.", lacking)
-            yield watch.look
+            yield publish
     finally:
-        watch.end()
-        await in_thread("stop page", page.server.stop)
+        publish(coordinator.reporter.snapshot(), ended=True)
+        await in_thread("stop page", page.stop)
 
 
 class LivePage:
-    """A live run's page: its feed, server and token.
+    """A live run's page: its feed, its token, and its server, which has a thread with an event loop.
 
     Args:
         run: the run.
@@ -332,71 +226,100 @@ class LivePage:
     """
 
     def __init__(self, run: LiveRun, settings: MonitorSettings, control: Control, show: ShownGame) -> None:
-        self.run = run
+        self._run = run
         self._feed = StateFeed()
         self._show = show
         self._wide = reaches_others(endpoint_of(settings.listen)[0])
         self._token = make_token() if settings.control or self._wide else ""
-        site = SiteOptions(settings.listen, USUAL_PORT, self._token, self._needs_token)
-        self.server = PageServer(self._routes(settings, control), site, self._say_goodbye)
+        options = SiteOptions(settings.listen, USUAL_PORT, self._token, self._needs_token)
+        self._site = Site(self._routes(settings, control), options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="page", daemon=True)
+
+    def start(self) -> None:
+        """Start listening.
+
+        Raises:
+            RunError: if the server can't listen.
+        """
+        self._thread.start()
+        try:
+            self._do(self._site.start())
+        except OSError as error:
+            self._end_thread()
+            raise RunError(
+                f"monitor.listen: {error.strerror}; choose a different address with --monitor=HOST:PORT"
+            ) from error
 
     def announce(self) -> None:
         """Log the page's address; a token, if any, appears only in the terminal and is never logged."""
-        words, kept = "The live page of this run: %s", {}
+        words, details = "The live page of this run: %s", {}
         if self._token:
-            tell_user(f"[INFO] {words}" % self.server.addresses(self._token))
-            words, kept = f"{words} (only the terminal shows the token)", {DETAIL: True}
-        log.info(words, self.server.addresses(), extra=kept)
+            tell_user(f"[INFO] {words}" % self._site.addresses(self._token))
+            words, details = f"{words} (only the terminal shows the token)", {DETAIL: True}
+        log.info(words, self._site.addresses(), extra=details)
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Schedule a function in the server's event loop."""
+
+        def guarded() -> None:
+            try:
+                function(*arguments)
+            except Exception as error:
+                log.error("The page can't show the run's state (training continues): %r", error)
+
+        with suppress(RuntimeError):  # the server has ended
+            self._loop.call_soon_threadsafe(guarded)
 
     def publish(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
         """Show a state; call this in the server's event loop."""
-        self.run.receive(state, leagues)
-        self._feed.publish(self.run.event())
+        self._run.receive(state, leagues)
+        self._feed.publish(self._run.event())
+
+    def stop(self) -> None:
+        """Send viewers the last state, and stop the server."""
+        try:
+            self._do(self._say_goodbye())
+        except Exception as error:
+            log.warning("The page's server did not shut down cleanly: %s", error or type(error).__name__)
+        self._end_thread()
 
     async def _say_goodbye(self) -> None:
         self._feed.close()
         await self._show.close()
+        await asyncio.sleep(0.1)  # time for viewers to receive the newest state
+        await self._site.stop()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(STOP_S)
+
+    def _end_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_S)
 
     def _routes(self, settings: MonitorSettings, control: Control) -> list[web.RouteDef]:
         def may_play(request: web.Request) -> bool:
             return settings.control and carries_token(request, self._token)
 
         options = {"control": settings.control, "watch": {"refused": self._show.trouble, "own": self._show.own}}
-        return [
-            *page_routes(),
-            web.get(f"/api/runs/{RUN}/stream", self._feed.stream),
-            web.get(f"/api/runs/{RUN}/watch", watching(self._show, may_play)),
-            *run_routes({RUN: self.run}, options),
-            *health_routes(self.run),
-            *control.routes(f"/api/runs/{RUN}"),
-        ]
+        api = Api("Headrace's live page", _REFUSALS, page_routes())
+        # Before the routes with `{run}`, which would take these paths.
+        api.add(
+            "GET", f"/api/runs/{RUN}/stream", self._feed.stream, "States, new points of curves, new lines of the log"
+        )
+        api.add("GET", f"/api/runs/{RUN}/watch", watching(self._show, may_play), "WebSocket for the game")
+        add_runs(api, {RUN: self._run}, options)
+        add_health(api, self._run)
+        control.add_to(api)
+        return api.routes
 
     def _needs_token(self, request: web.Request) -> bool:
         return request.method == "POST" or (self._wide and request.path not in OPEN)
-
-
-class _Watch:
-    """Collects the run's state in main's event loop and passes it to the page."""
-
-    def __init__(self, plan: RunPlan, coordinator: Coordinator, page: LivePage) -> None:
-        self._plan = plan
-        self._coordinator = coordinator
-        self._page = page
-        self._leagues_due_s = 0.0
-
-    def look(self, snapshot: ProgressSnapshot) -> None:
-        """Send the current state, and league reports if due, to the page."""
-        state, leagues, now = state_of(self._plan, self._coordinator, snapshot), None, time.monotonic()
-        if now >= self._leagues_due_s:
-            leagues, self._leagues_due_s = leagues_of(self._coordinator), now + LEAGUE_EVERY_S
-        self._page.server.call(self._page.publish, state, leagues)
-
-    def end(self) -> None:
-        """Send the last state to the page."""
-        state = state_of(self._plan, self._coordinator, self._coordinator.reporter.snapshot())
-        if state["status"] != "failed":
-            state["status"] = "ended"
-        self._page.server.call(self._page.publish, state, leagues_of(self._coordinator))
 
 
 ENVIRONMENT, PROCESSOR, PUBLISHER = "environment", "agent_processor", "policy_publisher"
@@ -436,25 +359,27 @@ class Edge:
     target: StagePlace
 
 
-def host_of(handle: HostHandle, config: RunConfig) -> dict[str, Any]:
-    """Describe a host for the page."""
-    plan = handle.plan
-    return {
-        "name": plan.name,
-        "role": plan.role,
-        "kind": _kind(plan.role, config),
-        "behavior": plan.behavior,
-        "pid": getattr(handle, "pid", None),
-        "stages": [*_stages(plan.role, config)],
-    }
-
-
-def main_host(config: RunConfig, behaviors: Iterable[str], pid: int) -> dict[str, Any]:
-    """Describe the main process, which is a host too, for the page."""
-    stages = [*dict.fromkeys(stage for behavior in behaviors for stage in _of_main(config, behavior))]
+def _hosts(config: RunConfig, coordinator: Coordinator) -> list[dict[str, Any]]:
+    """Describe the hosts for the page, beginning with the main process, which is a host too."""
+    stages = dict.fromkeys(stage for behavior in coordinator.starter.behaviors for stage in _of_main(config, behavior))
     relay = [RELAY] if decides_centrally(config) else []
-    named = {"name": MAIN, "role": MAIN, "kind": "main", "behavior": "", "pid": pid}
-    return {**named, "stages": [*stages, PUBLISHER, *relay]}
+    main = {"name": MAIN, "role": MAIN, "kind": "main", "behavior": "", "pid": os.getpid()}
+    described: list[dict[str, Any]] = [{**main, "stages": [*stages, PUBLISHER, *relay]}]
+    for host in coordinator.running.all():
+        name, role = host.plan.name, host.plan.role
+        described.append(
+            {
+                "name": name,
+                "role": role,
+                "kind": str(getattr(config.pipeline.hosts, host_role(role).placed_as).kind),
+                "behavior": host.plan.behavior,
+                "pid": getattr(host, "pid", None),
+                "stages": [*_stages(role, config)],
+                "ended": coordinator.running.has_ended(name),
+                "reported": coordinator.running.usage(name),
+            }
+        )
+    return described
 
 
 def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[QueueProgress]) -> list[dict[str, Any]]:
@@ -465,13 +390,16 @@ def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[Queue
         ends.setdefault(queue, {})[host.rstrip(")")] = end
     actors = [host.plan.name for host in hosts if host.plan.role in ("actor", "replay")]
     named = [*actors, *([INFERENCE] if decides_centrally(config) else [])]
-    found = (edge for queue, at in ends.items() for edge in _wired(config, queue, [n for n in named if n in at]))
-    return [_measured(edge, ends[edge.queue]) for edge in found]
+    return [
+        _edge_state(edge, at)
+        for queue, at in ends.items()
+        for edge in _edges_of(config, queue, [name for name in named if name in at])
+    ]
 
 
 def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[str, Any]]:
     """Describe the credit windows, as edges from learners to actors."""
-    ledger, found = coordinator.flow.ledger, []
+    ledger, states = coordinator.flow.ledger, []
     actors = [host.plan.name for host in coordinator.running.all() if host.plan.role == "actor"]
     for name in coordinator.starter.behaviors:
         size, queue, trainer = ledger.size(name), f"{CREDITS}/{name}", StagePlace(learner_name(name), TRAINER)
@@ -480,11 +408,11 @@ def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[
             wait = shares.get(f"{WAIT}/policy {name}", 0.0)
             out = min(size, ledger.outstanding(name))  # a tick is never split, so there may be a few more
             end = QueueProgress(queue, out, size, size, 0.0, wait)
-            found.append(_measured(edge, {"": end}))
-    return found
+            states.append(_edge_state(edge, {"": end}))
+    return states
 
 
-def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
+def _wait_for_bottleneck(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
     """Return the fraction of time that an edge spends waiting for the bottleneck; 0 if the edge does not lead to it."""
     if cause is None or not cause.host or cause.behavior not in ("", edge["behavior"]):
         return 0.0
@@ -492,16 +420,12 @@ def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
     return round(cause.wait, 3) if edge["kind"] in kinds else 0.0
 
 
-def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
+def _edge_state(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
     """Merge the reports on a queue's two ends; either may be missing, and a queue inside one host has only one."""
     giver, taker = at.get(edge.source.host), at.get(edge.target.host)
     ends = [end for end in (giver, taker) if end is not None] or [*at.values()]
     return {
-        "queue": edge.queue,
-        "kind": edge.kind,
-        "behavior": edge.behavior,
-        "source": edge.source,
-        "target": edge.target,
+        **vars(edge),
         "depth": max(end.depth for end in ends),
         "capacity": max(end.bound for end in ends),
         "high_water": max(end.high_water for end in ends),
@@ -512,7 +436,7 @@ def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
     }
 
 
-def _wired(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
+def _edges_of(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
     """Return the edges for the queue with this name; empty if the queue connects no stages."""
     kind, _, what = queue.partition("/")
     publisher, trainer = StagePlace(MAIN, PUBLISHER), StagePlace(learner_name(what), TRAINER)
@@ -553,8 +477,8 @@ def _entry(config: RunConfig, behavior: str) -> StagePlace:
 
 def _of_main(config: RunConfig, behavior: str) -> tuple[str, ...]:
     """Return main's stages on the route for a behaviour's trajectories."""
-    found = route(config, behavior)
-    return (*found.before_ghost, *((found.shared,) if found.shared else ()), *found.after_ghost)
+    way = route(config, behavior)
+    return (*way.before_ghost, *((way.shared,) if way.shared else ()), *way.after_ghost)
 
 
 def _stages(role: str, config: RunConfig) -> tuple[str, ...]:
@@ -563,10 +487,6 @@ def _stages(role: str, config: RunConfig) -> tuple[str, ...]:
             custom = tuple(each.name for each in placements_after(config, PROCESSOR, in_main=False))
             return (*((ENVIRONMENT, PROCESSOR) if role == "actor" else ("recording",)), *custom)
     return host_role(role).stages
-
-
-def _kind(role: str, config: RunConfig) -> str:
-    return str(getattr(config.pipeline.hosts, host_role(role).placed_as).kind)
 
 
 Status = Literal["starting", "running", "paused", "ending", "failed", "ended"]
@@ -580,14 +500,9 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
         coordinator: the run's coordinator in main.
         snapshot: the run's progress.
     """
-    config, hosts = plan.config, coordinator.running.all()
     status, message = _status(coordinator)
-    found = [*edges(config, hosts, snapshot.queues), *windows(coordinator, snapshot.shares)]
-    described = [main_host(config, coordinator.starter.behaviors, os.getpid())]
-    for host in hosts:
-        name = host.plan.name
-        known = {"ended": coordinator.running.has_ended(name), "told": coordinator.running.usage(name)}
-        described.append({**host_of(host, config), **known})
+    hosts = coordinator.running.all()
+    queues = [*edges(plan.config, hosts, snapshot.queues), *windows(coordinator, snapshot.shares)]
     return {
         "status": status,
         "message": message,
@@ -598,15 +513,10 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
         "checkpoint_under_way": coordinator.checkpointing.busy,
         "behaviors": [*_behaviors(plan, coordinator, snapshot)],
         "players": _players(coordinator),
-        "hosts": described,
-        "edges": [{**edge, "held": _held(edge, snapshot.bottleneck)} for edge in found],
+        "hosts": _hosts(plan.config, coordinator),
+        "edges": [{**edge, "held": _wait_for_bottleneck(edge, snapshot.bottleneck)} for edge in queues],
         "bottleneck": None if snapshot.bottleneck is None else asdict(snapshot.bottleneck),
     }
-
-
-def leagues_of(coordinator: Coordinator) -> list[dict[str, Any]]:
-    """Return the leagues' reports."""
-    return [*coordinator.starter.league_reports().values()]
 
 
 def _status(coordinator: Coordinator) -> tuple[Status, str]:
@@ -621,10 +531,10 @@ def _status(coordinator: Coordinator) -> tuple[Status, str]:
 
 
 def _behaviors(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot) -> list[dict[str, Any]]:
-    found = []
+    described = []
     for each in snapshot.behaviors:
         state = coordinator.starter.behaviors[each.name]
-        found.append(
+        described.append(
             {
                 "name": each.name,
                 "trainer": None if plan.playing else state.settings.trainer_type,
@@ -643,7 +553,7 @@ def _behaviors(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapsh
                 "hyperparameters": coordinator.controls.hyperparameters(each.name),
             }
         )
-    return found
+    return described
 
 
 def _players(coordinator: Coordinator) -> list[dict[str, Any]]:
@@ -652,15 +562,15 @@ def _players(coordinator: Coordinator) -> list[dict[str, Any]]:
     if self_play is None or not self_play.controller.generation:
         return []
     controller = self_play.controller
-    found = []
+    opponents = []
     for history in controller.histories.values():
         snapshots = {
             behavior_id: n
             for behavior_id, n in controller.opponents.items()
             if behavior_name(behavior_id) == history.name
         }
-        found += [
+        opponents += [
             {"behavior": history.name, "id": behavior_id, "team": behavior_team(behavior_id), "snapshot": number}
             for behavior_id, number in snapshots.items()
         ]
-    return [{"learning_team": controller.learning_team, "generation": controller.generation, "opponents": found}]
+    return [{"learning_team": controller.learning_team, "generation": controller.generation, "opponents": opponents}]

@@ -39,7 +39,7 @@ class ShowOrder:
     def message(self) -> DirectShow:
         """Return the settings as a message for the game's host."""
         ids = dict.fromkeys((*self.players, *self.persons))
-        parts = {each: (self.players.get(each, "newest"), each in self.persons) for each in ids}
+        parts = {key: (self.players.get(key, "newest"), key in self.persons) for key in ids}
         return DirectShow(parts, self.paused, self.speed, self.recorded)
 
 
@@ -69,9 +69,11 @@ class ShownGame(ABC):
         """Number of changes so far, other than new frames."""
         self.changed = asyncio.Event()
         self._keys = 0
-        self._viewers = 0
+        self.viewers = 0
+        """Number of connected viewers."""
+        self.closed = False
+        """True if the game has ended for good."""
         self._alone_since = 0.0
-        self._closed = False
 
     def join(self, call: Callable[..., None]) -> None:
         """Store the function that schedules calls in the server's event loop; called before the server starts."""
@@ -85,21 +87,16 @@ class ShownGame(ABC):
     def _send(self, message: DirectShow | KeysHeld) -> None:
         """Send a message to the game's host."""
 
-    @property
-    def viewers(self) -> int:
-        """Number of connected viewers."""
-        return self._viewers
-
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Count a viewer in this context; start the game if it is off."""
-        self._viewers += 1
+        self.viewers += 1
         try:
             if self.status == "off":
                 self.start()
             yield
         finally:
-            self._viewers -= 1
+            self.viewers -= 1
             self._alone_since = asyncio.get_running_loop().time()
 
     def direct(self) -> None:
@@ -119,15 +116,10 @@ class ShownGame(ABC):
 
     async def close(self) -> None:
         """End the game for good, and close the viewers' sockets."""
-        self._closed = True
+        self.closed = True
         self._wake()
 
-    @property
-    def closed(self) -> bool:
-        """True if the game has ended for good."""
-        return self._closed
-
-    def _see(self, message: PictureTaken | ShowAnnounced) -> None:
+    def _handle(self, message: PictureTaken | ShowAnnounced) -> None:
         """Handle a message from the game's host."""
         if isinstance(message, ShowAnnounced):
             self.announced, self.status = message.values, "on"
@@ -208,7 +200,7 @@ Wish = Annotated[Give | Take | HoldKeys | Pace | RecordPlay | Start, Field(discr
 _WISH: TypeAdapter[Wish] = TypeAdapter(Wish)
 
 
-class Refused(Exception):
+class WishRefused(Exception):
     """A request that is not granted; the viewer receives the reason."""
 
 
@@ -251,26 +243,26 @@ class Viewer:
             "may_play": self._may_play,
         }
 
-    def hear(self, text: str) -> None:
+    def carry_out(self, text: str) -> None:
         """Carry out a viewer's request.
 
         Raises:
-            Refused: if the request is not valid or can't be granted.
+            WishRefused: if the request is not valid or can't be granted.
         """
         try:
             wish = _WISH.validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
-            raise Refused(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from None
+            raise WishRefused(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from None
         if isinstance(wish, Take | HoldKeys | RecordPlay) and not self._may_play:
-            raise Refused(NOT_ALLOWED)
+            raise WishRefused(NOT_ALLOWED)
         if isinstance(wish, Pace) and self._show.own and not self._may_play:
-            raise Refused(NOT_ALLOWED)
+            raise WishRefused(NOT_ALLOWED)
         if isinstance(wish, Give | Pace) and not self._may_play and self._show.order.persons:
-            raise Refused("a person is playing, and only that person can change this")
+            raise WishRefused("a person is playing, and only that person can change this")
         match wish:
             case HoldKeys():
-                self._hold(wish)
+                self._send_keys(wish)
                 return
             case Give():
                 self._give(wish)
@@ -289,17 +281,17 @@ class Viewer:
         persons = self._show.order.persons
         left = [side for side, viewer in persons.items() if viewer is self]
         for side in left:
-            self._let_go(side)
+            self._release(side)
         if left:
             self._show.direct()
 
-    def _let_go(self, side: str) -> None:
+    def _release(self, side: str) -> None:
         order = self._show.order
         order.persons.pop(side, None)
         if order.recorded == side:
             order.recorded = ""
 
-    def _hold(self, wish: HoldKeys) -> None:
+    def _send_keys(self, wish: HoldKeys) -> None:
         if self._show.order.persons.get(wish.side) is not self:
             return  # the message was in flight when the viewer left the side
         if wish.number > self._numbers.get(wish.side, -1):
@@ -309,10 +301,10 @@ class Viewer:
     def _give(self, wish: Give) -> None:
         side = self._side(wish.side)
         if self._show.own:
-            raise Refused("this is the game that the run learns from, where the configuration sets who plays")
+            raise WishRefused("this is the game that the run learns from, where the configuration sets who plays")
         if wish.player not in side["choices"]:
-            there = ", ".join(side["choices"])
-            raise Refused(f"unknown player '{wish.player}' for {wish.side}; available: {there}")
+            choices = ", ".join(side["choices"])
+            raise WishRefused(f"unknown player '{wish.player}' for {wish.side}; available: {choices}")
         self._show.order.players[wish.side] = wish.player
 
     def _take(self, wish: Take) -> None:
@@ -320,40 +312,40 @@ class Viewer:
         persons = self._show.order.persons
         if wish.do == "leave":
             if persons.get(wish.side) is self:
-                self._let_go(wish.side)
+                self._release(wish.side)
             return
         if persons.get(wish.side, self) is not self:
-            raise Refused(f"another person is already playing for {wish.side}")
+            raise WishRefused(f"another person is already playing for {wish.side}")
         if not side["playable"]:
-            raise Refused(
+            raise WishRefused(
                 f"a person can play for {wish.side} in the game that the run learns from only with 'brain: player'"
             )
         for taken in [taken for taken, viewer in persons.items() if viewer is self]:
-            self._let_go(taken)  # a viewer can play only one side at a time
+            self._release(taken)  # a viewer can play only one side at a time
         persons[wish.side] = self
 
     def _pace(self, wish: Pace) -> None:
         if wish.speed not in SPEEDS:
-            raise Refused(f"the speed can be {', '.join(f'{speed:g}' for speed in SPEEDS)}, not {wish.speed:g}")
+            raise WishRefused(f"the speed can be {', '.join(f'{speed:g}' for speed in SPEEDS)}, not {wish.speed:g}")
         self._show.order.paused, self._show.order.speed = wish.paused, wish.speed
 
     def _record(self, wish: RecordPlay) -> None:
         if wish.side:
             self._side(wish.side)
             if self._show.own:
-                raise Refused(
+                raise WishRefused(
                     "the game that the run learns from can be recorded only by the run: start the run with --record, "
                     "and 'broadcast: true'"
                 )
             if self._show.order.persons.get(wish.side) is not self:
-                raise Refused("only your own play can be recorded: take over the side first")
+                raise WishRefused("only your own play can be recorded: take over the side first")
         self._show.order.recorded = wish.side
 
     def _side(self, side: str) -> dict[str, Any]:
-        known: dict[str, dict[str, Any]] = {each["id"]: each for each in self._show.announced["sides"]}
-        if side not in known:
-            raise Refused(f"unknown side '{side}'; available: {', '.join(known) or 'none yet'}")
-        return known[side]
+        sides: dict[str, dict[str, Any]] = {each["id"]: each for each in self._show.announced["sides"]}
+        if side not in sides:
+            raise WishRefused(f"unknown side '{side}'; available: {', '.join(sides) or 'none yet'}")
+        return sides[side]
 
 
 def watching(show: ShownGame, may_play: Callable[[web.Request], bool]) -> Callable[[web.Request], Any]:
@@ -395,8 +387,8 @@ async def _receive(viewer: Viewer, socket: web.WebSocketResponse) -> None:
         if message.type is not WSMsgType.TEXT:
             break
         try:
-            viewer.hear(message.data)
-        except Refused as error:
+            viewer.carry_out(message.data)
+        except WishRefused as error:
             async with asyncio.timeout(PATIENCE_S):
                 await socket.send_str(json.dumps({"error": str(error)}))
 

@@ -22,9 +22,7 @@ from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.control import Control
 from rich.live import Live
-from rich.segment import ControlType
 from rich.text import Text
 
 from headrace.pipeline.common.errors import RunError, RunFailed
@@ -206,7 +204,7 @@ def logged_to(folder: Path, append: bool) -> Iterator[None]:
     handler.setFormatter(LevelledLines(_FORMAT, "%Y-%m-%d %H:%M:%S"))
     logger = logging.getLogger(OURS)
     try:
-        with _heard_by(handler, logger):
+        with _writing_to(handler, logger):
             yield
     except (RunError, RunFailed) as error:  # the command prints this after the run
         handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, str(error), (), None))
@@ -223,7 +221,7 @@ _undoing = ExitStack()
 
 
 @contextmanager
-def _heard_by(handler: logging.Handler, logger: logging.Logger) -> Iterator[None]:
+def _writing_to(handler: logging.Handler, logger: logging.Logger) -> Iterator[None]:
     """Send runs' log records to a file, regardless of the log level that a Python caller has set."""
     with _files_lock:
         if not _files:
@@ -266,7 +264,7 @@ SHORTEST_INTERVAL_S = 0.25
 LONGEST_INTERVAL_S = 2.0
 COST_SHARE = 0.01
 """Maximum fraction of the time spent on rendering. To respect it, a table with many rows is updated less often."""
-HOLDS_UP = 0.1
+LEAST_WAIT = 0.1
 """Minimum fraction of the time that producers must wait for a queue before the table shows the queue."""
 LARGE = 1e9
 """Magnitude at or above which numbers are written with an exponent."""
@@ -361,7 +359,6 @@ class Progress:
     ) -> None:
         self._detailed = detailed
         self._waited: dict[str, float] = {}
-        self._drawn: tuple[int, list[int]] = (0, [])
         self._clock = clock
         self._next = clock()
         self._console = console or Console()
@@ -384,14 +381,14 @@ class Progress:
             # No refresh thread, because it could take the GIL from the event loop at any moment. Standard output and
             # standard error are redirected, so their lines appear above the table.
             self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
-            with self._while_there():
+            with self._until_terminal_is_lost():
                 self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._while_there():
+        with self._until_terminal_is_lost():
             if self._live is not None:
                 if self._latest is not None:
                     self._draw(self._latest, refresh=False)
@@ -399,7 +396,7 @@ class Progress:
                 self._live = None
 
     @contextmanager
-    def _while_there(self) -> Iterator[None]:
+    def _until_terminal_is_lost(self) -> Iterator[None]:
         """Stop rendering if the terminal is closed or its connection is lost."""
         try:
             yield
@@ -411,7 +408,7 @@ class Progress:
 
     def _show(self, snapshot: ProgressSnapshot) -> None:
         started = self._clock()
-        with self._while_there():
+        with self._until_terminal_is_lost():
             self._draw(snapshot, refresh=True)
         finished = self._clock()
         pause = (finished - started) / COST_SHARE
@@ -419,29 +416,15 @@ class Progress:
 
     def _draw(self, snapshot: ProgressSnapshot, refresh: bool) -> None:
         assert self._live is not None
-        self._erase_what_was_wrapped()
-        width = self._console.width
-        text = render(snapshot, self._detailed, self._queues_of(snapshot), width)
-        self._drawn = width, [min(cell_len(line), width) for line in text.plain.split("\n")]
+        text = render(snapshot, self._detailed, self._queues_of(snapshot), self._console.width)
         self._live.update(text, refresh=refresh)
-
-    def _erase_what_was_wrapped(self) -> None:
-        """Erase the lines that wrapping added to the table when the terminal became narrower.
-
-        Rich moves the cursor up by the number of lines that it wrote, so the first lines would stay on the screen.
-        """
-        width, lengths = self._drawn
-        now = self._console.width
-        if now < width:
-            added = sum(-(-length // now) - 1 for length in lengths if length)
-            self._console.control(*[Control((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))] * added)
 
     def _queues_of(self, snapshot: ProgressSnapshot) -> Sequence[QueueProgress]:
         """Return the queues to show: all of them, or only those whose producers wait or recently waited."""
         if self._detailed:
             return snapshot.queues
         now = self._clock()
-        self._waited.update({queue.name: now for queue in snapshot.queues if queue.producers_wait >= HOLDS_UP})
+        self._waited.update({queue.name: now for queue in snapshot.queues if queue.producers_wait >= LEAST_WAIT})
         return [queue for queue in snapshot.queues if now - self._waited.get(queue.name, -math.inf) < ROW_STAYS_S]
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.pipeline.reporting.console import ELO, GROUP_REWARD, HELD_OUT, REWARD
 from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.statistics import PIPELINE
-from headrace.pipeline.reporting.time_shares import held_up_by
+from headrace.pipeline.reporting.time_shares import bottleneck_of_runs
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.stages.errors import describe_error
@@ -121,7 +121,7 @@ def _footer(groups: Mapping[str, Sequence[PlottedRun]], letters: int) -> list[st
     lines = []
     for label, members in [*groups.items()][:_MOST_FOOTERS]:
         blocks = members[0].settings.get("behaviors")
-        cause = held_up_by(*(run.curves.get(PIPELINE, {}) for run in members), blocks=blocks)
+        cause = bottleneck_of_runs(*(run.curves.get(PIPELINE, {}) for run in members), blocks=blocks)
         if cause is not None:
             lines += ["", *wrap(f"{label}: {cause.text}" if len(groups) > 1 else cause.text, letters)]
     return lines

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.pipeline.control import EpochEnded, PolicyEvaluated
 from headrace.pipeline.reporting.console import (
@@ -30,6 +30,10 @@ from headrace.stages.evaluation.scores import Score
 from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+STEP_COUNTS = "Steps/"
+"""Prefix of the statistics that count a stage's agent steps; summaries have rates instead of these statistics."""
 
 
 class Reporter:
@@ -99,15 +103,12 @@ class Reporter:
             writer.add_property(name, "hyperparameters", hyperparameters)
 
         def begin() -> None:
-            if step and self._training:  # the stopped run may have written a summary for steps that are now lost
-                self._tell_writers("rewind", name, step)
             for writer in self._writers:
+                if step and self._training:  # the stopped run may have written a summary for steps that are now lost
+                    writer.rewind(name, step)
                 writer.add_property(name, "hyperparameters", hyperparameters)
 
-        if self._waiting is None:
-            begin()
-        else:
-            self._waiting.append(begin)
+        self._write_once_resumed(begin)
 
     def go_on(self) -> None:
         """Allow the writers to change files. Called once the run has resumed from its checkpoint."""
@@ -115,12 +116,19 @@ class Reporter:
         for begin in waiting:
             begin()
 
+    def _write_once_resumed(self, write: Callable[[], None]) -> None:
+        if self._waiting is None:
+            write()
+        else:
+            self._waiting.append(write)
+
     def rewind(self, name: str, step: int) -> None:
         """Move a behaviour back to an earlier step, where its trainer continues."""
         self._behaviors[name].rewind(step)
         self._collector.summaries(name)  # drop values that belong to lost steps
-        for category in (name, PIPELINE):
-            self._tell_writers("rewind", category, step)
+        for writer in self._writers:
+            writer.rewind(name, step)
+            writer.rewind(PIPELINE, step)
 
     def mark(self, name: str, step: int, kind: str, text: str) -> None:
         """Mark a point on a behaviour's curves, in the writers that support marks.
@@ -131,19 +139,24 @@ class Reporter:
             kind: as for `headrace.pipeline.reporting.history.Mark`.
             text: what happened.
         """
-        if self._waiting is None:
-            self._tell_writers("mark", name, step, kind, text)
-        else:
-            self._waiting.append(lambda: self._tell_writers("mark", name, step, kind, text))
+
+        def write() -> None:
+            for writer in self._writers:
+                writer.mark(name, step, kind, text)
+
+        self._write_once_resumed(write)
 
     def add_statistics(
         self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str, span_s: float = 0.0
     ) -> None:
         """Add a host's statistics and queue counts for a period of `span_s` seconds, measured by the host's clock."""
-        self._collector.merge(self._rates.without_counts(statistics, host, span_s))
+        others = self._rates.take(host, statistics.get(PIPELINE, {}), span_s, lambda record: record["sum"])
+        self._collector.merge({**statistics, PIPELINE: others})
         for counts in queues:
             key = f"{counts['name']} ({host})"
-            self._queues.setdefault(key, _QueueWatch(key, counts)).update(counts)
+            if key not in self._queues:
+                self._queues[key] = _QueueWatch(key, counts)
+            self._queues[key].update(counts)
 
     def record_report(self, report: TrainerReport) -> None:
         """Record a trainer's progress, and write a summary if one is due.
@@ -198,7 +211,7 @@ class Reporter:
         return ProgressSnapshot(
             self.elapsed_s,
             tuple(behavior.progress for behavior in self._behaviors.values()),
-            tuple(watch.progress() for watch in self._queues.values()),
+            tuple(watch.progress for watch in self._queues.values()),
             find_bottleneck(numbers := self.shares.numbers(), self._blocks),
             numbers,
             self.paused,
@@ -230,15 +243,9 @@ class Reporter:
         self.close()
         self._writers = []
 
-    def _tell_writers(self, method: str, category: str, *arguments: object) -> None:
-        for writer in self._writers:
-            call = getattr(writer, method, None)  # custom writers may lack the method
-            if call is not None:
-                call(category, *arguments)
-
     def _write_at(self, behavior: str, values: Mapping[str, float], step: int) -> None:
         """Write values at a particular step, outside the regular summaries."""
-        summaries = {name: Summary("last", value, value, 0.0, 1, value) for name, value in values.items()}
+        summaries = {name: Summary.single(value) for name, value in values.items()}
         for writer in self._writers:
             writer.write(behavior, summaries, step)
 
@@ -256,7 +263,8 @@ class Reporter:
         for name, value in self.shares.numbers().items():
             self._collector.add(PIPELINE, name, value, "last")
         now_s = self._clock()
-        pipeline = self._rates.replace_counts(self._collector.summaries(PIPELINE), now_s - self._summarized_s)
+        span_s, of_main = now_s - self._summarized_s, self._collector.summaries(PIPELINE)
+        pipeline = self._rates.take("", of_main, span_s, lambda summary: summary.sum) | self._rates.summaries()
         self._summarized_s = now_s
         for writer in (*self._writers, *self._console):
             writer.write(present.name, summaries, step)
@@ -267,49 +275,35 @@ class Reporter:
 class _StageRates:
     """Computes each stage's agent steps per second, from the stage's step counts and its host's clock."""
 
-    COUNTS = "Steps/"
-    RATES = "Steps per Second/"
-
     def __init__(self) -> None:
-        self._steps: dict[str, Counter[str]] = {}
-        self._spans: dict[str, float] = {}
+        self._counted: dict[str, tuple[Counter[str], float]] = {}
+        """Each host's step counts by stage, and the seconds in which they were counted."""
         self._rates: dict[str, dict[str, float]] = {}
         """Steps per second, keyed by host and then by stage."""
 
-    def without_counts(self, statistics: Mapping[str, Any], host: str, span_s: float) -> Mapping[str, Any]:
-        """Store the step counts in a host's statistics, and return the statistics without these counts."""
-        told = statistics.get(PIPELINE, {})
-        counts = {name: record["sum"] for name, record in told.items() if name.startswith(self.COUNTS)}
-        self._add(host, counts, span_s)
-        others = {name: record for name, record in told.items() if name not in counts}
-        return {**statistics, PIPELINE: others} if counts else statistics
+    def take(self, host: str, statistics: Mapping[str, T], span_s: float, total: Callable[[T], float]) -> dict[str, T]:
+        """Store the step counts in a host's statistics, and return the other statistics."""
+        counts = {name: total(each) for name, each in statistics.items() if name.startswith(STEP_COUNTS)}
+        steps, seconds = self._counted.get(host, (Counter(), 0.0))
+        steps.update(counts)
+        self._counted[host] = steps, seconds + span_s
+        return {name: each for name, each in statistics.items() if name not in counts}
 
-    def replace_counts(self, summaries: Mapping[str, Summary], span_s: float) -> dict[str, Summary]:
-        """Return main's summaries for a period, with the step counts replaced by the rates of all hosts."""
-        counts = {name: s.sum for name, s in summaries.items() if name.startswith(self.COUNTS)}
-        self._add("", counts, span_s)
-        for host, span in self._spans.items():
-            if span >= 1.0:
-                self._rates[host] = {name: steps / span for name, steps in self._steps.pop(host).items()}
-        self._spans = {host: span for host, span in self._spans.items() if host in self._steps}
-        others = {name: summary for name, summary in summaries.items() if name not in counts}
+    def summaries(self) -> dict[str, Summary]:
+        """Return each stage's rate, summed over all hosts."""
+        for host, (steps, seconds) in [*self._counted.items()]:
+            if seconds >= 1.0:
+                self._rates[host] = {name.removeprefix(STEP_COUNTS): count / seconds for name, count in steps.items()}
+                del self._counted[host]
         sums: dict[str, float] = {}
-        for name, rate in ((name, rate) for rates in self._rates.values() for name, rate in rates.items()):
-            sums[name] = sums.get(name, 0.0) + rate
-        rated = {
-            self.RATES + name.removeprefix(self.COUNTS): Summary("last", rate, rate, 0.0, 1, rate)
-            for name, rate in sums.items()
-        }
-        return {**others, **rated}
+        for stage, rate in (item for rates in self._rates.values() for item in rates.items()):
+            sums[stage] = sums.get(stage, 0.0) + rate
+        return {f"Steps per Second/{stage}": Summary.single(rate) for stage, rate in sums.items()}
 
     def ended(self, host: str) -> None:
         """Remove a host that has ended."""
-        for table in (self._steps, self._spans, self._rates):
-            table.pop(host, None)
-
-    def _add(self, host: str, counts: Mapping[str, float], span_s: float) -> None:
-        self._steps.setdefault(host, Counter()).update(counts)
-        self._spans[host] = self._spans.get(host, 0.0) + span_s
+        self._counted.pop(host, None)
+        self._rates.pop(host, None)
 
 
 class _BehaviorWatch:
@@ -351,10 +345,17 @@ class _BehaviorWatch:
         )
 
     def record_summaries(self, summaries: Mapping[str, Summary]) -> None:
-        shown = (("reward_std", REWARD, "std"), ("episode_length", EPISODE_LENGTH, "mean"), ("elo", ELO, "last"))
-        for key, name, what in (*shown, ("policy_lag", "Policy/Lag", "mean")):
-            if name in summaries:
-                self.progress = replace(self.progress, **{key: getattr(summaries[name], what)})
+        values = {key: getattr(summaries[name], what) for key, name, what in _IN_TABLE if name in summaries}
+        self.progress = replace(self.progress, **values)
+
+
+_IN_TABLE = (
+    ("reward_std", REWARD, "std"),
+    ("episode_length", EPISODE_LENGTH, "mean"),
+    ("elo", ELO, "last"),
+    ("policy_lag", "Policy/Lag", "mean"),
+)
+"""The fields of `BehaviorProgress` that summaries provide, each with the statistic and the part of its summary."""
 
 
 class _QueueWatch:
@@ -368,29 +369,28 @@ class _QueueWatch:
     due."""
 
     def __init__(self, name: str, counts: Mapping[str, Any]) -> None:
-        self._name = name
-        self._counts = self._since = counts
-        self._shares = (0.0, 0.0)
-        self._rate = 0.0
+        self._since = counts
+        self.progress = QueueProgress(name, counts["size"], counts["maxlen"], counts["high_water"], 0.0, 0.0)
 
     def update(self, counts: Mapping[str, Any]) -> None:
-        before, self._counts = self._since, counts
+        before = self._since
         span = counts["at"] - before["at"]
+        changes = {"depth": counts["size"], "bound": counts["maxlen"], "high_water": counts["high_water"]}
         if span >= self.SHORTEST_S:
-            self._rate = max(0.0, *(counts[side] - before[side] for side in ("items_in", "items_out"))) / span
-            waits = ((counts[side] - before[side]) / span for side in ("put_wait_s", "get_wait_s"))
-            put, get = (min(1.0, max(0.0, share)) for share in waits)  # a restarted host counts from 0
-            self._shares = put, get
+            items = max(counts["items_in"] - before["items_in"], counts["items_out"] - before["items_out"])
+            put_wait, get_wait = (
+                counts["put_wait_s"] - before["put_wait_s"],
+                counts["get_wait_s"] - before["get_wait_s"],
+            )
+            changes["items_per_s"] = max(0.0, items / span)  # a restarted host counts from 0
+            changes["producers_wait"] = min(1.0, max(0.0, put_wait / span))
+            changes["consumers_wait"] = min(1.0, max(0.0, get_wait / span))
         if not 0 <= span < self.SHORTEST_S:  # a restarted host may have another machine's clock
             self._since = counts
+        self.progress = replace(self.progress, **changes)
 
     def report(self, collector: StatisticsCollector) -> None:
-        collector.add(PIPELINE, f"Queue Depth/{self._name}", float(self._counts["size"]), "last")
-        collector.add(PIPELINE, f"Producer Wait/{self._name}", self._shares[0], "last")
-        collector.add(PIPELINE, f"Consumer Wait/{self._name}", self._shares[1], "last")
-
-    def progress(self) -> QueueProgress:
-        counts = self._counts
-        return QueueProgress(
-            self._name, counts["size"], counts["maxlen"], counts["high_water"], *self._shares, self._rate
-        )
+        queue = self.progress
+        collector.add(PIPELINE, f"Queue Depth/{queue.name}", float(queue.depth), "last")
+        collector.add(PIPELINE, f"Producer Wait/{queue.name}", queue.producers_wait, "last")
+        collector.add(PIPELINE, f"Consumer Wait/{queue.name}", queue.consumers_wait, "last")

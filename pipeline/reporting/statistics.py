@@ -51,6 +51,11 @@ class Summary:
     values: tuple[float, ...] = ()
     """For a histogram: all values, or a uniform sample of `RESERVOIR_SIZE` of them. Empty for other statistics."""
 
+    @classmethod
+    def single(cls, value: float) -> Summary:
+        """Return the summary of a single value."""
+        return cls("last", value, value, 0.0, 1, value)
+
     @property
     def value(self) -> float:
         """The number to display: the sum, the last value or the mean, depending on `how`."""
@@ -76,6 +81,14 @@ class StatisticsWriter(Protocol):
 
     def add_property(self, category: str, name: str, value: object) -> None:
         """Write a one-time property, such as a behaviour's `hyperparameters` (a nested dict)."""
+        return
+
+    def rewind(self, category: str, step: int) -> None:
+        """Remove what was written beyond a step, at which the run continues. A custom writer may lack this."""
+        return
+
+    def mark(self, category: str, step: int, kind: str, text: str) -> None:
+        """Mark an event on the curves, such as `checkpoint`. A custom writer may lack this."""
         return
 
     def close(self) -> None:

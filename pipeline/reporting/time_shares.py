@@ -61,7 +61,7 @@ class _Host:
     role: str
     behavior: str
     loop: str
-    heard_s: float = 0.0
+    reported_s: float = 0.0
     spans: list[float] = field(default_factory=lambda: [0.0])
     updates: list[int] = field(default_factory=lambda: [0])
     totals: list[dict[str, tuple[float, int]]] = field(default_factory=lambda: [{}])
@@ -75,8 +75,8 @@ class _Host:
         self.spans.append(self.spans[-1] + span_s)
         self.updates.append(total.get(LEARNING, (0.0, 0))[1])
         if len(self.spans) > MOST_MARKS:
-            for told in (self.spans, self.updates, self.totals):
-                del told[: MOST_MARKS // 2]
+            for series in (self.spans, self.updates, self.totals):
+                del series[: MOST_MARKS // 2]
 
     def cycles(self) -> tuple[float, float]:
         """Return how many seconds the last complete updates took, and the seconds since then.
@@ -91,16 +91,16 @@ class _Host:
         begin = bisect_left(self.updates, self.updates[at])
         return self.spans[end] - self.spans[begin], self.spans[-1] - self.spans[end]
 
-    def over(self, window_s: float, since_s: float = 0.0, held_s: float = 0.0) -> _Window:
+    def over(self, window_s: float, since_s: float = 0.0, silent_s: float = 0.0) -> _Window:
         """Return the host's work in a past time window.
 
         Args:
             window_s: length of the window in seconds.
             since_s: seconds since the window's end.
-            held_s: seconds that the host has not reported yet.
+            silent_s: seconds that the host has not reported yet.
         """
-        end = bisect_right(self.spans, self.spans[-1] - max(0.0, since_s - held_s) + _EXACT_S) - 1
-        late_s = max(0.0, held_s - since_s)
+        end = bisect_right(self.spans, self.spans[-1] - max(0.0, since_s - silent_s) + _EXACT_S) - 1
+        late_s = max(0.0, silent_s - since_s)
         at = max(0, bisect_right(self.spans, self.spans[end] + late_s - window_s + _EXACT_S) - 1)
         before, now = self.totals[at], self.totals[end]
         seconds = {kind: total[0] - before.get(kind, (0.0, 0))[0] for kind, total in now.items()}
@@ -153,7 +153,7 @@ class TimeShares:
         """
         host = self._hosts.setdefault(name, _Host(role, behavior, loop))
         host.add(work, span_s)
-        host.heard_s = self._clock()
+        host.reported_s = self._clock()
 
     def ended(self, name: str) -> None:
         """Remove a host that has ended."""
@@ -166,34 +166,32 @@ class TimeShares:
         """
         learners = [host for host in self._hosts.values() if host.role == "learner"]
         learned, window_s, since_s = self._window(learners)
-        found = self._of_actors(window_s, since_s)
-        long = any(self._held_s(host) >= WINDOW_S / 2 for host in learners if host.spans[-1])
-        waiting = found.get(f"{WAIT}/room", 0.0) + (found.get(f"{WAIT}/policies", 0.0) if long else 0.0)
+        numbers = self._of_actors(window_s, since_s)
+        long = any(self._silent_s(host) >= WINDOW_S / 2 for host in learners if host.spans[-1])
+        waiting = numbers.get(f"{WAIT}/room", 0.0) + (numbers.get(f"{WAIT}/policies", 0.0) if long else 0.0)
         if not learned and waiting < 0.5:
             return {}
-        for name, host in self._hosts.items():
-            window = host.over(window_s, since_s, self._held_s(host))
-            match host.role:
-                case "learner":
-                    found |= _of_learner(name, window)
-                    found |= _durations(host.behavior, host.over(*host.cycles()), found.get(f"{WAIT}/policies", 0.0))
-                case "main":
-                    found |= _of_main(window, [learner.behavior for learner in learners])
-                    if all(other.loop != MAIN for other in self._hosts.values() if other is not host):
-                        found[f"{BUSY}/{MAIN}"] = min(1.0, window.share(COMPUTING))
-                case "inference":
-                    found[f"{BUSY}/{INFERENCE}/{INFERENCE}"] = window.share(ACTING)
-        return found | self._of_loops(found)
-
-    def _of_loops(self, found: Mapping[str, float]) -> dict[str, float]:
-        """Return the share of the busiest learner event loop, if several learners together keep that loop busy."""
         loops: dict[str, list[float]] = {}
         for name, host in self._hosts.items():
-            if host.role == "learner":
-                loops.setdefault(host.loop, []).append(found[f"{BUSY}/{name}/{TRAINER}"])
+            window = host.over(window_s, since_s, self._silent_s(host))
+            match host.role:
+                case "learner":
+                    numbers[f"{BUSY}/{name}/{TRAINER}"] = window.busy(TRAINER)
+                    loops.setdefault(host.loop, []).append(window.busy(TRAINER))
+                    if recording := window.share(RECORDING):
+                        numbers[f"{BUSY}/{name}/{RECORDER}"] = recording
+                    policies = numbers.get(f"{WAIT}/policies", 0.0)
+                    numbers |= _durations(host.behavior, host.over(*host.cycles()), policies)
+                case "main":
+                    numbers |= _of_main(window, [learner.behavior for learner in learners])
+                    if all(other.loop != MAIN for other in self._hosts.values() if other is not host):
+                        numbers[f"{BUSY}/{MAIN}"] = min(1.0, window.share(COMPUTING))
+                case "inference":
+                    numbers[f"{BUSY}/{INFERENCE}/{INFERENCE}"] = window.share(ACTING)
         busiest = max(loops.values(), key=sum, default=[])
-        shared = len(busiest) > 1 and max(busiest) < ONE_OF_THEM * sum(busiest)
-        return {f"{BUSY}/{LEARNERS}/{TRAINER}": min(1.0, sum(busiest))} if shared else {}
+        if len(busiest) > 1 and max(busiest) < ONE_OF_THEM * sum(busiest):  # they keep the loop busy together
+            numbers[f"{BUSY}/{LEARNERS}/{TRAINER}"] = min(1.0, sum(busiest))
+        return numbers
 
     def _window(self, learners: Sequence[_Host]) -> tuple[bool, float, float]:
         """Return whether a learner has updated, the busiest learner's time for its last updates, and the time since."""
@@ -201,24 +199,24 @@ class TimeShares:
         if not cycles:
             return False, WINDOW_S, 0.0
         busiest, cycle_s, since_s = max(cycles, key=lambda each: each[0].over(*each[1:]).busy(TRAINER))
-        since_s += self._held_s(busiest)
+        since_s += self._silent_s(busiest)
         return True, cycle_s, 0.0 if since_s > cycle_s else since_s  # a longer gap has a different cause
 
     def _of_actors(self, window_s: float, since_s: float) -> dict[str, float]:
         """Return the actors' statistics, averaged over all actors."""
         actors = [host for host in self._hosts.values() if host.role == "actor"]
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         for host in actors:
-            for name, value in _of_actor(host.over(window_s, since_s, self._held_s(host)), host.loop == MAIN).items():
-                found[name] = found.get(name, 0.0) + value / len(actors)
-        return found
+            for name, value in _of_actor(host.over(window_s, since_s, self._silent_s(host)), host.loop == MAIN).items():
+                numbers[name] = numbers.get(name, 0.0) + value / len(actors)
+        return numbers
 
-    def _held_s(self, host: _Host) -> float:
+    def _silent_s(self, host: _Host) -> float:
         """Return how many seconds a host's event loop has been blocked, judging by the missing reports."""
-        late = self._clock() - host.heard_s
+        late = self._clock() - host.reported_s
         main = self._hosts.get(MAIN)
         alone = sum(other.loop == host.loop for other in self._hosts.values()) == 1
-        if not alone or late < LATE_S or main is None or self._clock() - main.heard_s >= LATE_S:
+        if not alone or late < LATE_S or main is None or self._clock() - main.reported_s >= LATE_S:
             return 0.0
         return late
 
@@ -230,7 +228,7 @@ def _of_actor(window: _Window, in_main: bool) -> dict[str, float]:
     away = sum(window.share(kind) for kind in (RESTING, ASKING, f"{BLOCKED}/actor")) + sum(stages.values())
     whole = window.share(f"{WORKING}/actor") - away
     busy = stepping + acting if in_main else max(whole, stepping + acting)  # other hosts in main's loop use the rest
-    found = {
+    numbers = {
         f"{BUSY}/{ACTORS}": busy,
         f"{BUSY}/{ACTORS}/{ENVIRONMENT}": stepping,
         f"{BUSY}/{ACTORS}/{POLICIES}": acting,
@@ -241,26 +239,19 @@ def _of_actor(window: _Window, in_main: bool) -> dict[str, float]:
         f"{DURATION}/step": window.seconds.get(STEPPING, 0.0) / max(1, window.counts.get(STEPPING, 0)),
     }
     if recording:
-        found[f"{BUSY}/{ACTORS}/{RECORDER}"] = recording
+        numbers[f"{BUSY}/{ACTORS}/{RECORDER}"] = recording
     names = [kind.partition("/")[2] for kind in window.seconds if kind.startswith(f"{WAITING}/")]
-    return found | {f"{WAIT}/policy {name}": window.share(f"{WAITING}/{name}") for name in names}
+    return numbers | {f"{WAIT}/policy {name}": window.share(f"{WAITING}/{name}") for name in names}
 
 
 def _of_main(window: _Window, behaviors: Sequence[str]) -> dict[str, float]:
     """Sum the shares of main's stages over behaviours; a stage's name may end with its behaviour's name."""
-    found = {f"{BUSY}/{MAIN}/{PUBLISHER}": window.share(PUBLISHING)}
+    numbers = {f"{BUSY}/{MAIN}/{PUBLISHER}": window.share(PUBLISHING)}
     for stage in window.stages():
         short = next((stage.removesuffix(f"-{name}") for name in behaviors if stage.endswith(f"-{name}")), stage)
         name = f"{BUSY}/{MAIN}/{short}"
-        found[name] = min(1.0, found.get(name, 0.0) + window.busy(stage))
-    return found
-
-
-def _of_learner(name: str, window: _Window) -> dict[str, float]:
-    found = {f"{BUSY}/{name}/{TRAINER}": window.busy(TRAINER)}
-    if recording := window.share(RECORDING):
-        found[f"{BUSY}/{name}/{RECORDER}"] = recording
-    return found
+        numbers[name] = min(1.0, numbers.get(name, 0.0) + window.busy(stage))
+    return numbers
 
 
 def _durations(behavior: str, whole: _Window, wait: float) -> dict[str, float]:
@@ -312,7 +303,7 @@ def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | No
     return _Reading(numbers, blocks or {}).cause()
 
 
-def held_up_by(
+def bottleneck_of_runs(
     *runs: Mapping[str, Mapping[str, Sequence[float]]], blocks: Mapping[str, Any] | None = None
 ) -> Bottleneck | None:
     """Return the bottleneck of several runs taken together, based on the means of their curves.
@@ -321,11 +312,11 @@ def held_up_by(
         runs: each run's curves in the category `Pipeline`, keyed by name; a curve has the key `values`.
         blocks: as for `find_bottleneck`.
     """
-    found: dict[str, list[float]] = {}
+    all_values: dict[str, list[float]] = {}
     for name, curve in ((name, curve) for curves in runs for name, curve in curves.items()):
         if name.partition("/")[0] in (BUSY, WAIT, DURATION):
-            found.setdefault(name, []).extend(curve["values"])
-    return find_bottleneck({name: sum(values) / len(values) for name, values in found.items() if values}, blocks)
+            all_values.setdefault(name, []).extend(curve["values"])
+    return find_bottleneck({name: sum(values) / len(values) for name, values in all_values.items() if values}, blocks)
 
 
 Place = tuple[str, str]
@@ -399,8 +390,8 @@ class _Reading:
         update, collecting = (self.numbers.get(f"{DURATION}/{what} {behavior}") for what in ("update", "collecting"))
         if update is not None and collecting is not None:
             text += f" An update takes {_seconds(update)}, collecting {_seconds(collecting)}."
-        who, has = f"Learner of {behavior}" if self.several else "Learner", self.blocks.get(behavior) or {}
-        less = [words for key, words in _LESS.items() if key in (has.get("hyperparameters") or {})]
+        who, block = f"Learner of {behavior}" if self.several else "Learner", self.blocks.get(behavior) or {}
+        less = [words for key, words in _LESS.items() if key in (block.get("hyperparameters") or {})]
         help_ = ", ".join([*less, "more `learners.threads` or `learners.replicas`"])
         return f"{who}: {text} {help_[0].upper()}{help_[1:]} would help."
 

@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,16 +93,14 @@ class WandbWriter:
         self._run.finish()
 
 
-# Runs a statistics writer's jobs in a background thread, in order, with a bounded queue.
-
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 1000
-"""Maximum number of waiting jobs; additional jobs are dropped."""
+"""Maximum number of waiting jobs."""
 
 
 class BackgroundJobs:
-    """Jobs that a background thread runs in order.
+    """Jobs of a statistics writer, which a background thread runs in order.
 
     The thread stops at the first job that raises an error. Later calls to `put` raise the same error.
 
@@ -113,9 +112,8 @@ class BackgroundJobs:
     def __init__(self, name: str, patience_s: float = 30.0) -> None:
         self._name = name
         self._patience_s = patience_s
-        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
         self._error: BaseException | None = None
-        self._dropped = 0
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -123,19 +121,14 @@ class BackgroundJobs:
         """Add a job.
 
         Raises:
+            StageError: if too many jobs are waiting.
             BaseException: the error of an earlier job.
         """
-        self._raise()
-        if self._jobs.qsize() < MOST_WAITING:
-            self._jobs.put(job)
-            return
-        if not self._dropped:
-            text = (
-                "%s is too slow: %d summaries are waiting for it. New summaries are dropped until some of these have "
-                "been written."
-            )
-            log.warning(text, self._name, MOST_WAITING)
-        self._dropped += 1
+        self._raise_once()
+        try:
+            self._jobs.put_nowait(job)
+        except queue.Full:
+            raise StageError(f"{self._name} is too slow: {MOST_WAITING} summaries are waiting for it") from None
 
     def close(self) -> None:
         """Wait up to `patience_s` for the remaining jobs, and log how many were not done.
@@ -143,27 +136,26 @@ class BackgroundJobs:
         Raises:
             BaseException: the error of a job.
         """
-        self._jobs.put(None)
+        if self._thread.is_alive():
+            with suppress(queue.Full):
+                self._jobs.put(None, timeout=self._patience_s)
         self._thread.join(self._patience_s)
         if self._thread.is_alive():
             text = "%s did not accept the last %d summaries within %.0f s, so it does not contain these summaries."
             log.warning(text, self._name, self._jobs.qsize(), self._patience_s)
-        elif self._dropped:
-            log.warning("%s was too slow and does not contain %d summaries.", self._name, self._dropped)
-        self._raise()
+        self._raise_once()
 
-    def _raise(self) -> None:
+    def _raise_once(self) -> None:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
+        try:
+            while (job := self._jobs.get()) is not None:
                 job()
-            except BaseException as error:  # the next `put` raises it
-                self._error = error
-                return
+        except BaseException as error:  # the next `put` raises it
+            self._error = error
 
 
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")

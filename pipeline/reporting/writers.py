@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from headrace.config import RunConfig
 from headrace.config.pipeline import STATISTICS_WRITERS
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.reporting.console import hyperparameters_text
+from headrace.pipeline.reporting.csv_writer import append
 from headrace.pipeline.reporting.history import MARKS
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
 from headrace.pipeline.run_folder.atomic_files import FileGuard, write_atomic
@@ -64,11 +65,7 @@ class TensorboardWriter:
         file = self._file(category)
         if self._resume and not file.resumed:
             file.add_restart(step)
-        for name, summary in summaries.items():
-            if name not in HIDDEN:
-                file.add_scalar(name, summary.value, step)
-                if summary.values:
-                    file.add_histogram(f"{name}_hist", summary, step)
+        file.add_summaries({name: summary for name, summary in summaries.items() if name not in HIDDEN}, step)
         file.flush()
 
     def add_property(self, category: str, name: str, value: object) -> None:
@@ -91,17 +88,13 @@ class TensorboardWriter:
         file.flush()
 
     def close(self) -> None:
-        """Close the files; a later write opens new ones."""
-        for file in self._files.values():
-            file.close()
-        self._files = {}
+        """Do nothing: each write is complete when it returns."""
 
     def _file(self, category: str) -> _EventFile:
         file = self._files.get(category)
         if file is not None and not file.path.exists():
             log.warning("%s was removed while it was being written; its statistics continue in a new file.", file.path)
             del self._files[category]
-            file.close()
         if category not in self._files:
             self._files[category] = _EventFile(behavior_folder(self._run_folder, category))
         return self._files[category]
@@ -124,26 +117,29 @@ class _EventFile:
         # TensorBoard reads a folder's files in the order of their names, which begin with the time.
         stamp = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
         self.path = folder / f"events.out.tfevents.{stamp}"
-        self._file = self.path.open("xb", buffering=0)
-        self._end = 0
         self._waiting = io.BytesIO()
         self._records: Any = RecordWriter(self._waiting)
         self._add(file_version="brain.Event:2")
         try:
             self.flush()
         except OSError:
-            self.close()
-            self.path.unlink()  # the next attempt opens a new file
+            self.path.unlink(missing_ok=True)  # the next attempt begins a new file
             raise
 
-    def add_scalar(self, tag: str, value: float, step: int) -> None:
-        self._add_value(step, tag=tag, simple_value=value)
+    def add_summaries(self, summaries: Mapping[str, Summary], step: int) -> None:
+        """Add an event with the scalars and histograms of all summaries."""
+        make, values = self._proto.Summary.Value, []
+        for name, summary in summaries.items():
+            values.append(make(tag=name, simple_value=summary.value))
+            if summary.values:
+                values.append(make(tag=f"{name}_hist", histo=self._histogram(summary)))
+        self._add(step=step, summary=self._proto.Summary(value=values))
 
-    def add_histogram(self, tag: str, summary: Summary, step: int) -> None:
-        """Write the distribution, with the sample's counts scaled up to the total number of values."""
+    def _histogram(self, summary: Summary) -> Any:
+        """Return the distribution, with the sample's counts scaled up to the total number of values."""
         values = np.asarray(summary.values)
         counts, edges = np.histogram(values, bins=HISTOGRAM_BINS)
-        histogram = self._proto.HistogramProto(
+        return self._proto.HistogramProto(
             min=values.min(),
             max=values.max(),
             num=summary.count,
@@ -152,14 +148,14 @@ class _EventFile:
             bucket_limit=edges[1:].tolist(),
             bucket=(counts * (summary.count / len(values))).tolist(),
         )
-        self._add_value(step, tag=tag, histo=histogram)
 
     def add_text(self, tag: str, text: str, step: int = 0) -> None:
         from tensorboard.compat.proto import tensor_pb2, types_pb2
 
         metadata = self._proto.SummaryMetadata(plugin_data={"plugin_name": "text"})
         tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text.encode(errors="backslashreplace")])
-        self._add_value(step, tag=tag, metadata=metadata, tensor=tensor)
+        value = self._proto.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
+        self._add(step=step, summary=self._proto.Summary(value=[value]))
 
     def add_restart(self, step: int) -> None:
         """Make TensorBoard ignore earlier files' events from this step on."""
@@ -168,25 +164,10 @@ class _EventFile:
 
     def flush(self) -> None:
         """Write the buffered records; if that fails, drop them, so the file ends with a complete record."""
-        data = memoryview(self._waiting.getvalue())
+        data = self._waiting.getvalue()
         self._waiting.seek(0)
         self._waiting.truncate()
-        try:
-            rest = data
-            while rest:  # a disk that is filling up may accept part of the data
-                rest = rest[self._file.write(rest) :]
-        except OSError:
-            self._file.seek(self._end)
-            with contextlib.suppress(OSError):  # the next write overwrites the incomplete record
-                self._file.truncate()
-            raise
-        self._end += len(data)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _add_value(self, step: int, **value: object) -> None:
-        self._add(step=step, summary=self._proto.Summary(value=[self._proto.Summary.Value(**value)]))
+        append(self.path, data)
 
     def _add(self, **content: object) -> None:
         self._records.write(self._event(wall_time=time.time(), **content).SerializeToString())
@@ -250,12 +231,12 @@ class GuardedWriter:
     """Wraps a writer, so its errors don't end the run: after an error, the writer gets no more calls.
 
     Args:
-        writer: the writer.
+        writer: the writer, which may lack the optional methods of a `StatisticsWriter`.
         name: the writer's name in messages.
         patient: True to keep calling the writer after disk errors, because the disk may have space again later.
     """
 
-    def __init__(self, writer: StatisticsWriter, name: str, patient: bool = False) -> None:
+    def __init__(self, writer: Any, name: str, patient: bool = False) -> None:
         self._writer = writer
         self._name = name
         self._broken = False
@@ -263,44 +244,32 @@ class GuardedWriter:
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Write a summary."""
-        self._call("write", lambda: self._writer.write(category, summaries, step))
+        self._call("write", category, summaries, step)
 
     def add_property(self, category: str, name: str, value: object) -> None:
         """Write a property."""
-        self._call("add_property", lambda: self._writer.add_property(category, name, value))
+        self._call("add_property", category, name, value)
 
     def rewind(self, category: str, step: int) -> None:
         """Rewind the writer to an earlier step, if it supports that."""
-        self._call_if_there("rewind", category, step)
+        self._call("rewind", category, step)
 
     def mark(self, category: str, step: int, kind: str, text: str) -> None:
         """Write a mark, if the writer supports marks."""
-        self._call_if_there("mark", category, step, kind, text)
+        self._call("mark", category, step, kind, text)
 
     def close(self) -> None:
         """Close the writer, even if it raised earlier."""
-        try:
-            with self._guard("anything not written yet is lost"):
-                self._writer.close()
-        except BaseException as error:
-            if not is_failure(error):
-                raise
-            log.error("Statistics writer %s raised in close: %s", self._name, describe_error(error))
+        self._broken = False
+        self._call("close")
 
-    def _guard(self, lost: str) -> AbstractContextManager[object]:
-        return nullcontext() if self._files is None else self._files.writing(self._name, lost)
-
-    def _call_if_there(self, method: str, *arguments: object) -> None:
+    def _call(self, method: str, *arguments: object) -> None:
         call = getattr(self._writer, method, None)
-        if call is not None:
-            self._call(method, lambda: call(*arguments))
-
-    def _call(self, method: str, call: Callable[[], None]) -> None:
-        if self._broken:
+        if self._broken or call is None:
             return
         try:
-            with self._guard("its statistics are lost"):
-                call()
+            with nullcontext() if self._files is None else self._files.writing(self._name, "its statistics are lost"):
+                call(*arguments)
         except BaseException as error:
             if not is_failure(error):
                 raise

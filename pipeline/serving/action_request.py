@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from aiohttp import hdrs, web
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.config.errors import suggest
 from headrace.pipeline.web import refusal
@@ -25,27 +26,21 @@ from headrace.stages.environments.spaces.masks import MaskError, MaskReader
 
 
 class ErrorKind(Enum):
-    """Reasons for refusing a request, each with an HTTP status and the name of a gRPC status."""
+    """Reasons for refusing a request, each with an HTTP status, the name of a gRPC status, and a description."""
 
-    MALFORMED = (400, "INVALID_ARGUMENT")
-    UNKNOWN = (404, "NOT_FOUND")
-    BUSY = (409, "ABORTED")
-    UNFIT = (422, "INVALID_ARGUMENT")
-    FAULT = (500, "INTERNAL")
-    FULL = (429, "RESOURCE_EXHAUSTED")
-    OVERLOADED = (503, "RESOURCE_EXHAUSTED")
-    ENDING = (503, "UNAVAILABLE")
-    LATE = (504, "DEADLINE_EXCEEDED")
+    UNKNOWN = (404, "NOT_FOUND", "Unknown model or session")
+    BUSY = (409, "ABORTED", "Another request of the session has not been answered yet")
+    UNFIT = (422, "INVALID_ARGUMENT", "The body does not fit the model; the message says what was expected")
+    FULL = (429, "RESOURCE_EXHAUSTED", "Too many sessions are open, or too many agents are in them")
+    FAULT = (500, "INTERNAL", "The model or the server has failed")
+    OVERLOADED = (503, "RESOURCE_EXHAUSTED", "Too many requests are in progress")
+    ENDING = (503, "UNAVAILABLE", "Too many requests are in progress, or the server is shutting down")
+    LATE = (504, "DEADLINE_EXCEEDED", "No decision was made in time")
 
-    @property
-    def http(self) -> int:
-        """The HTTP status."""
-        return self.value[0]
-
-    @property
-    def grpc(self) -> str:
-        """The name of the gRPC status."""
-        return self.value[1]
+    def __init__(self, http: int, grpc: str, text: str) -> None:
+        self.http = http
+        self.grpc = grpc
+        self.text = text
 
 
 class RequestRefused(Exception):
@@ -63,7 +58,6 @@ class RequestRefused(Exception):
 
 MOST_AGENTS = 1024
 """Maximum number of agents in one request."""
-KEYS = ("observations", "masks", "deterministic", "session", "episode_start")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,32 +85,43 @@ class ActionRequest:
         return len(self.observations[0])
 
 
-def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
-    """Read a request from plain data and check it.
+class ActBody(BaseModel):
+    """The body of a request for actions in Headrace's own protocol."""
 
-    Args:
-        spec: the model's spec.
-        plain: the received data: a mapping with `observations` and optionally other `KEYS`.
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    Raises:
-        RequestRefused: if the data do not fit; the message gives the location and what was expected.
-    """
-    if not isinstance(plain, Mapping):
-        raise unfit(f"the body is {_kind(plain)}; expected an object with 'observations'")
-    for key in plain:
-        if key not in KEYS:
-            raise unfit(f"unknown key {key!r}{suggest(str(key), KEYS)}; expected only {', '.join(KEYS)}")
-    if plain.get("observations") is None:
-        raise unfit(f"observations: missing; expected {spec.seen}")
-    arrays = _by_spec(spec, plain["observations"])
-    return make_action_request(
-        spec,
-        [observation_array(each, value) for each, value in arrays],
-        masks=plain.get("masks"),
-        deterministic=_flag(plain.get("deterministic")),
-        session=_text(plain.get("session")),
-        episode_start=flags(plain.get("episode_start"), "episode_start"),
+    observations: Any = Field(
+        json_schema_extra={"type": ["object", "array"]},
+        description="By name, or in the order of the model's observations: each an array with a row per agent, as "
+        "nested lists, or its bytes in the observation's dtype (little-endian, row by row) as base64.",
     )
+    masks: Any = Field(
+        None,
+        description="[agents, sum of branches] true where the action is allowed; if missing, all actions are allowed.",
+    )
+    deterministic: bool | None = Field(
+        None, description="Return the mean or the most likely choice instead of a sample."
+    )
+    session: str | None = Field(None, description="Id of the session that holds the memory of these agents.")
+    episode_start: list[Any] | None = Field(
+        None,
+        description="[agents] true where an agent's episode begins: the session clears its memory of this agent.",
+    )
+
+    def read(self, spec: BehaviorSpec) -> ActionRequest:
+        """Convert the body to a request for a model's actions.
+
+        Raises:
+            RequestRefused: if the body does not fit the model; the message gives the location and what was expected.
+        """
+        return make_action_request(
+            spec,
+            [observation_array(observation, value) for observation, value in _by_spec(spec, self.observations)],
+            masks=self.masks,
+            deterministic=self.deterministic,
+            session=self.session or "",
+            episode_start=flags(self.episode_start, "episode_start"),
+        )
 
 
 def make_action_request(
@@ -135,10 +140,10 @@ def make_action_request(
         RequestRefused: if the parts are inconsistent, or the masks do not fit the spec.
     """
     n = len(observations[0])
-    for each, array in zip(spec.observations, observations, strict=True):
+    for observation, array in zip(spec.observations, observations, strict=True):
         if len(array) != n:
             first = spec.observations[0].name
-            raise unfit(f"observations: {each.name} is for {len(array)} agents, but {first} is for {n}")
+            raise unfit(f"observations: {observation.name} is for {len(array)} agents, but {first} is for {n}")
     if not 1 <= n <= MOST_AGENTS:
         raise unfit(f"observations: got {n} agents; expected 1 to {MOST_AGENTS} per request")
     if episode_start is not None:
@@ -169,14 +174,19 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
                 f"observations.{spec.name}: a string must be the base64 encoding of the array's bytes"
             ) from None
     if isinstance(value, bytes):
-        return _from_bytes(spec, value)
+        dtype = np.dtype(spec.dtype).newbyteorder("<")
+        _check_multiple(spec, len(value), "bytes", spec.size * dtype.itemsize)
+        return _of_spec(spec, np.frombuffer(value, dtype).reshape(-1, *spec.shape))
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError):  # ragged
         raise _misshapen(spec, "lists of different lengths") from None
     if array.dtype.kind not in "iuf" or (array is not value and _holds_flags(value, array.ndim)):
         raise unfit(f"observations.{spec.name}: expected numbers, got {_kind(value)} that also contains other values")
-    return _from_values(spec, array) if flat and array.ndim == 1 else _of_spec(spec, array)
+    if flat and array.ndim == 1:
+        _check_multiple(spec, len(array), "numbers", spec.size)
+        array = array.reshape(-1, *spec.shape)
+    return _of_spec(spec, array)
 
 
 def _holds_flags(value: Any, depth: int) -> bool:
@@ -186,25 +196,12 @@ def _holds_flags(value: Any, depth: int) -> bool:
     return bool in set(map(type, value if depth else [value]))
 
 
-def _from_bytes(spec: ObservationSpec, data: bytes) -> Array:
-    dtype = np.dtype(spec.dtype).newbyteorder("<")
-    one = spec.size * dtype.itemsize
-    if not one or len(data) % one:
+def _check_multiple(spec: ObservationSpec, count: int, unit: str, one: int) -> None:
+    if not one or count % one:
         raise unfit(
-            f"observations.{spec.name}: got {len(data)} bytes; expected a multiple of {one}, because each agent's "
-            f"{spec} has {one} bytes"
+            f"observations.{spec.name}: got {count} {unit}; expected a multiple of {one}, because each agent's {spec} "
+            f"has {one} {unit}"
         )
-    return _of_spec(spec, np.frombuffer(data, dtype).reshape(-1, *spec.shape))
-
-
-def _from_values(spec: ObservationSpec, values: Array) -> Array:
-    """Return an observation as an array [n, *shape], given a flat list of its numbers in row-major order."""
-    if not spec.size or len(values) % spec.size:
-        raise unfit(
-            f"observations.{spec.name}: got {len(values)} numbers; expected a multiple of {spec.size}, because each "
-            f"agent's {spec} has {spec.size} numbers"
-        )
-    return _of_spec(spec, values.reshape(-1, *spec.shape))
 
 
 def _of_spec(spec: ObservationSpec, array: Array) -> Array:
@@ -276,26 +273,14 @@ def flags(value: object, key: str) -> NDArray[np.bool_] | None:
     return array.astype(np.bool_)
 
 
-def _flag(value: object) -> bool | None:
-    if value is None or isinstance(value, bool):
-        return value
-    raise unfit(f"deterministic: expected true or false, got {_kind(value)}")
-
-
-def _text(value: object) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    raise unfit(f"session: expected a session id, got {_kind(value)}")
-
-
 def unfit(message: str) -> RequestRefused:
     """Return the error for a request that does not fit the model."""
     return RequestRefused(ErrorKind.UNFIT, message)
 
 
 def _misshapen(spec: ObservationSpec, got: str) -> RequestRefused:
-    wanted = ", ".join(map(str, ("n", *spec.shape)))
-    return unfit(f"observations.{spec.name}: expected {spec.dtype}[{wanted}], a row per agent, got {got}")
+    shape = ", ".join(map(str, ("n", *spec.shape)))
+    return unfit(f"observations.{spec.name}: expected {spec.dtype}[{shape}], a row per agent, got {got}")
 
 
 def _kind(value: object) -> str:

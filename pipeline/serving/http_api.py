@@ -9,27 +9,30 @@ from importlib.resources import files
 from math import prod
 from typing import Any
 
-import orjson
 from aiohttp import hdrs, web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 
-from headrace.pipeline.serving.action_request import (
-    KEYS,
-    MOST_AGENTS,
-    ErrorKind,
-    RequestRefused,
-    read_action_request,
-    refusing,
-)
-from headrace.pipeline.serving.kserve import InferRequest, OpenInference, open_inference_routes
-from headrace.pipeline.serving.service import ActionAnswer, PolicyService
-from headrace.pipeline.web import HEALTH, bears_token, file_routes, read_json, read_plain
+from headrace.pipeline.serving.action_request import MOST_AGENTS, ActBody, ErrorKind, refusing
+from headrace.pipeline.serving.kserve import OpenInference, add_open_inference
+from headrace.pipeline.serving.service import PolicyService
+from headrace.pipeline.web import HEALTH, Api, bears_token, file_routes, json_response, read_json
 
 STYLE = "/style.css"
 """URL path of the pages' style sheet."""
 OPEN = {HEALTH, "/v2/health/live", "/v2/health/ready", STYLE}
 """Paths that need no token."""
+
+
+_REFUSALS = {
+    400: "The body is malformed",
+    401: "The token is missing or wrong",
+    403: "The caller is from a different origin, or uses a host name that is not the server's",
+    408: "The body did not arrive in time",
+    413: "The body is too large",
+    415: "The body's content type is not supported",
+    **{kind.http: kind.text for kind in ErrorKind},
+}
 
 
 class NewSession(BaseModel):
@@ -42,221 +45,85 @@ class NewSession(BaseModel):
     )
 
 
+class ActAnswer(BaseModel):
+    """The answer to a request for agents' actions; describes what `act` sends."""
+
+    continuous: list[list[float]] = Field(
+        description="[agents, continuous actions] in the environment's units, from the model's `low` to its `high`."
+    )
+    discrete: list[list[int]] = Field(
+        description="[agents, branches] index of the choice; the environment's number for index 0 is in `starts`."
+    )
+    version: int = Field(description="Version of the model: 1, then 2 when a newer file is loaded, …")
+    step: int = Field(description="Steps that this version was trained for.")
+
+
 def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     """Return the policy server's HTTP routes."""
 
     async def models(_: web.Request) -> web.Response:
-        return _json_answer({"models": service.models()})
+        return json_response({"models": [handler.model.plain() for handler in service.models.values()]})
 
     async def model(request: web.Request) -> web.Response:
-        return _json_answer(service.model(request.match_info["model"]))
+        return json_response(service.find(request.match_info["model"]).model.plain())
 
     async def act(request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        service.loaded(name)  # refuse unknown models before reading the body
-        body = await read_plain(request)
-        answer = await service.act(name, lambda spec: read_action_request(spec, body))
-        return _json_answer(_plain_of(answer))
+        service.find(name)  # refuse unknown models before reading the body
+        body = await read_json(request, ActBody)
+        answer = await service.act(name, body.read)
+        plain = {
+            "continuous": answer.actions.continuous.tolist(),
+            "discrete": answer.actions.discrete.tolist(),
+            "version": answer.loaded.version,
+            "step": answer.loaded.step,
+        }
+        return json_response(plain)
 
     async def open_session(request: web.Request) -> web.Response:
-        wanted = await read_json(request, NewSession) if request.can_read_body else NewSession(agents=1)
-        key = service.open_session(request.match_info["model"], wanted.agents)
-        return _json_answer({"session": key, "agents": wanted.agents}, 201)
+        new = await read_json(request, NewSession) if request.can_read_body else NewSession(agents=1)
+        sessions = service.find(request.match_info["model"]).sessions
+        service.check_open()
+        key = sessions.open(new.agents)
+        return json_response({"session": key, "agents": new.agents}, 201)
 
     async def close_session(request: web.Request) -> web.Response:
-        service.close_session(request.match_info["model"], request.match_info["session"])
-        return _json_answer({"done": True})
-
-    async def describe(_: web.Request) -> web.Response:
-        return _json_answer(document)
+        service.find(request.match_info["model"]).sessions.close(request.match_info["session"])
+        return json_response({"done": True})
 
     async def health(_: web.Request) -> web.Response:
-        if service.ending:
-            raise RequestRefused(ErrorKind.ENDING, "the server is shutting down")
-        return web.json_response({"status": "serving"})
+        service.check_open()
+        return json_response({"status": "serving"})
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=service.tally.text(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
-
-    document = schema(NewSession.model_json_schema(), InferRequest.model_json_schema())
-    protocol, one = OpenInference(service), "/api/models/{model}"
-    return [
-        web.get("/api/models", refusing(models)),
-        web.get(one, refusing(model)),
-        web.post(f"{one}/act", refusing(act)),
-        web.post(f"{one}/sessions", refusing(open_session)),
-        web.delete(f"{one}/sessions/{{session}}", refusing(close_session)),
-        web.get("/api/openapi.json", refusing(describe)),
-        web.get(HEALTH, refusing(health)),
-        web.get("/metrics", refusing(metrics)),
-        *page_routes(protocol, document),
-        *open_inference_routes(protocol),
-    ]
-
-
-def _plain_of(answer: ActionAnswer) -> dict[str, Any]:
-    return {
-        "continuous": answer.actions.continuous.tolist(),
-        "discrete": answer.actions.discrete.tolist(),
-        "version": answer.loaded.version,
-        "step": answer.loaded.step,
-    }
-
-
-def _json_answer(plain: Any, status: int = 200) -> web.Response:
-    headers = {hdrs.CACHE_CONTROL: "no-store"}
-    return web.Response(body=orjson.dumps(plain), status=status, content_type="application/json", headers=headers)
-
-
-_ARRAY = {
-    "description": "An array with a row per agent, as nested lists; or its bytes in the observation's dtype "
-    "(little-endian, row by row) as base64.",
-    "oneOf": [{"type": "array", "items": {}}, {"type": "string", "contentEncoding": "base64"}],
-}
-
-
-def _rows(kind: str, text: str) -> dict[str, Any]:
-    return {"type": "array", "items": {"type": "array", "items": {"type": kind}}, "description": text}
-
-
-_PURPOSES: dict[str, dict[str, Any]] = {
-    "observations": {
-        "description": "By name, or in the order of the model's observations.",
-        "oneOf": [{"type": "object", "additionalProperties": _ARRAY}, {"type": "array", "items": _ARRAY}],
-    },
-    "masks": _rows(
-        "boolean", "[agents, sum of branches] true where the action is allowed; if missing, all actions are allowed."
-    ),
-    "deterministic": {
-        "type": "boolean",
-        "description": "Return the mean or the most likely choice instead of a sample.",
-    },
-    "session": {"type": "string", "description": "Id of the session that holds the memory of these agents."},
-    "episode_start": {
-        "type": "array",
-        "items": {"type": "boolean"},
-        "description": "[agents] true where an agent's episode begins: the session clears its memory of this agent.",
-    },
-}
-_REQUEST = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["observations"],
-    "properties": {key: _PURPOSES[key] for key in KEYS},
-}
-_ANSWER = {
-    "type": "object",
-    "properties": {
-        "continuous": _rows(
-            "number", "[agents, continuous actions] in the environment's units, from the model's `low` to its `high`."
-        ),
-        "discrete": _rows(
-            "integer", "[agents, branches] index of the choice; the environment's number for index 0 is in `starts`."
-        ),
-        "version": {"type": "integer", "description": "Version of the model: 1, then 2 when a newer file is loaded, …"},
-        "step": {"type": "integer", "description": "Steps that this version was trained for."},
-    },
-}
-_REFUSALS = {
-    "400": "The body is not JSON",
-    "401": "The token is missing or wrong",
-    "403": "The caller is from a different origin, or uses a host name that is not the server's",
-    "404": "Unknown model or session",
-    "408": "The body did not arrive in time",
-    "409": "Another request of the session has not been answered yet",
-    "413": "The body is too large",
-    "415": "The body's content type is not supported",
-    "422": "The body does not fit the model; the message says what was expected",
-    "429": "Too many sessions are open, or too many agents are in them",
-    "503": "Too many requests are waiting, or the server is shutting down",
-    "504": "No decision was made in time",
-}
-
-
-def schema(session: dict[str, Any], infer: dict[str, Any]) -> dict[str, Any]:
-    """Return the API as an OpenAPI document.
-
-    Args:
-        session: the schema of a request for a new session.
-        infer: the schema of a request for inference in KServe's protocol.
-    """
-    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-    key, version = {**model, "name": "session"}, {**model, "name": "version"}
-    one, v2 = "/api/models/{model}", "KServe: "
-    rows: list[tuple[str, str, dict[str, Any]]] = [
-        ("/api/models", "get", _operation("The models")),
-        (one, "get", _operation("A model: its observations, its actions and their bounds", [model])),
-        (f"{one}/act", "post", _operation("Actions for observations", [model], _REQUEST, _ANSWER)),
-        (f"{one}/sessions", "post", _operation("Begin a session", [model], session, done="201")),
-        (f"{one}/sessions/{{session}}", "delete", _operation("End a session", [model, key])),
-        ("/healthz", "get", _operation("200 while the server answers requests, 503 while it shuts down")),
-        ("/metrics", "get", _operation("Counts in Prometheus' text format")),
-        ("/v2", "get", _operation(f"{v2}the server and its extensions")),
-        ("/v2/health/live", "get", _operation(f"{v2}200 while the server runs")),
-        ("/v2/health/ready", "get", _operation(f"{v2}200 while requests are answered")),
-    ]
-    definitions = infer.pop("$defs", {})
-    for at, which in ((f"/v2{one[4:]}", [model]), (f"/v2{one[4:]}/versions/{{version}}", [model, version])):
-        rows += [
-            (at, "get", _operation(f"{v2}a model's inputs and outputs", which)),
-            (f"{at}/ready", "get", _operation(f"{v2}200 while the model answers", which)),
-            (f"{at}/infer", "post", _operation(f"{v2}actions for observations", which, infer)),
-        ]
-    paths = {path: {method: operation} for path, method, operation in rows}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Headrace's policy server", "version": "1"},
-        "paths": paths,
-        "components": {"schemas": definitions, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
-    }
-
-
-def _operation(
-    summary: str,
-    parameters: list[dict[str, Any]] | None = None,
-    body: dict[str, Any] | None = None,
-    answer: dict[str, Any] | None = None,
-    done: str = "200",
-) -> dict[str, Any]:
-    responses: dict[str, Any] = {done: {"description": "Done"}}
-    responses |= {status: {"description": text} for status, text in _REFUSALS.items()}
-    if answer is not None:
-        responses[done]["content"] = _content(answer)
-    operation: dict[str, Any] = {"summary": summary, "responses": responses, "security": [{"token": []}, {}]}
-    if parameters:
-        operation["parameters"] = parameters
-    if body is not None:
-        operation["requestBody"] = {"required": "required" in body, "content": _content(body)}
-    return operation
-
-
-def _content(form: dict[str, Any]) -> dict[str, Any]:
-    return {"application/json": {"schema": form}}
-
-
-_MOST_SHOWN = 24
-"""Maximum size of an observation that an example writes out; for larger ones, the example creates the zeros in Python.
-"""
-_LINKS = (("docs", "API"), ("api/openapi.json", "OpenAPI"), ("metrics", "metrics"), ("healthz", "health"))
-
-
-def page_routes(protocol: OpenInference, document: dict[str, Any]) -> list[web.RouteDef]:
-    """Return the routes of the pages.
-
-    Args:
-        protocol: provides the models.
-        document: the API's OpenAPI document.
-    """
+        return web.Response(body=service.metrics.text(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
 
     async def index(request: web.Request) -> web.Response:
         text = index_page(protocol, f"{request.scheme}://{request.host}", bears_token(request))
         return web.Response(text=text, content_type="text/html")
 
     async def docs(_: web.Request) -> web.Response:
-        return web.Response(text=docs_page(document), content_type="text/html")
+        return web.Response(text=docs_page(api.document), content_type="text/html")
 
+    protocol, one = OpenInference(service), "/api/models/{model}"
+    api = Api("Headrace's policy server", _REFUSALS)
+    api.add("GET", "/api/models", models, "The models")
+    api.add("GET", one, refusing(model), "A model: its observations, its actions and their bounds")
+    api.add("POST", f"{one}/act", refusing(act), "Actions for observations", ActBody, ActAnswer)
+    api.add("POST", f"{one}/sessions", refusing(open_session), "Begin a session", NewSession, done=201)
+    api.add("DELETE", f"{one}/sessions/{{session}}", refusing(close_session), "End a session")
+    api.add("GET", HEALTH, refusing(health), "200 while the server answers requests, 503 while it shuts down")
+    api.add("GET", "/metrics", metrics, "Counts in Prometheus' text format")
+    add_open_inference(api, protocol)
     folder = files("headrace.pipeline.serving").joinpath("page")
-    return [web.get("/", index), web.get("/docs", docs), *file_routes(folder, {STYLE: "style.css"})]
+    pages = [web.get("/", index), web.get("/docs", docs), *file_routes(folder, {STYLE: "style.css"})]
+    return [*pages, *api.routes]
+
+
+_MOST_SHOWN = 24
+"""Maximum size of an observation that an example writes out; for larger ones, the example creates the zeros in Python.
+"""
+_LINKS = (("docs", "API"), ("api/openapi.json", "OpenAPI"), ("metrics", "metrics"), ("healthz", "health"))
 
 
 def _page(title: str, body: list[str]) -> str:
@@ -275,14 +142,17 @@ def index_page(protocol: OpenInference, address: str, token: bool) -> str:
     """
     links = ", ".join(f'<a href="{path}">{text}</a>' for path, text in _LINKS)
     body = [f"<p>Send observations to a model to get actions. See also: {links}.</p>"]
-    for plain in protocol.service.models():
+    for handler in protocol.service.models.values():
+        plain = handler.model.plain()
         described = protocol.model(plain["name"])
         body.append(f"<h2>{escape(plain['name'])}</h2>")
         body.append(f"<p>{escape(plain['file'])}, version {plain['version']}, step {plain['step']}</p><ul>")
         for kind in ("inputs", "outputs"):
-            for each in described[kind]:
-                shape = ", ".join(map(str, each["shape"]))
-                body.append(f"<li>{kind[:-1]} <code>{escape(each['name'])}</code> {each['datatype']} [{shape}]</li>")
+            for tensor in described[kind]:
+                shape = ", ".join(map(str, tensor["shape"]))
+                body.append(
+                    f"<li>{kind[:-1]} <code>{escape(tensor['name'])}</code> {tensor['datatype']} [{shape}]</li>"
+                )
         body.append(f"</ul><pre>{escape(_curl(described, plain['memory'], address, token))}</pre>")
     return _page("Headrace's policy server", body)
 
@@ -290,19 +160,19 @@ def index_page(protocol: OpenInference, address: str, token: bool) -> str:
 def _curl(model: dict[str, Any], memory: bool, address: str, token: bool) -> str:
     """Return a shell command that requests one agent's actions from a model, with zero observations and no masks."""
     inputs, code = [], []
-    for each in model["inputs"]:
-        if each["datatype"] != "BOOL":
-            size = prod(each["shape"][1:])
-            tensor = {"name": each["name"], "shape": [1, *each["shape"][1:]], "datatype": each["datatype"]}
+    for spec in model["inputs"]:
+        if spec["datatype"] != "BOOL":
+            size = prod(spec["shape"][1:])
+            tensor = {"name": spec["name"], "shape": [1, *spec["shape"][1:]], "datatype": spec["datatype"]}
             inputs.append({**tensor, "data": [0] * min(size, _MOST_SHOWN + 1)})
             code.append(f'{json.dumps(tensor)[:-1]}, "data": [0] * {size}}}')
-    asked: dict[str, Any] = {"parameters": {"sequence_id": "me", "sequence_start": True}} if memory else {}
+    parameters: dict[str, Any] = {"parameters": {"sequence_id": "me", "sequence_start": True}} if memory else {}
     url = shlex.quote(f"{address}/v2/models/{model['name']}/infer")
     bearer = ' -H "Authorization: Bearer $HEADRACE_TOKEN"' if token else ""
-    if all(len(each["data"]) <= _MOST_SHOWN for each in inputs):
-        return f"curl{bearer} -d {shlex.quote(json.dumps({**asked, 'inputs': inputs}))} {url}"
-    made = f"import json; print(json.dumps(dict({asked!r}, inputs=[{', '.join(code)}])))"
-    return f"python3 -c {shlex.quote(made)} | curl{bearer} -d @- {url}"
+    if all(len(spec["data"]) <= _MOST_SHOWN for spec in inputs):
+        return f"curl{bearer} -d {shlex.quote(json.dumps({**parameters, 'inputs': inputs}))} {url}"
+    script = f"import json; print(json.dumps(dict({parameters!r}, inputs=[{', '.join(code)}])))"
+    return f"python3 -c {shlex.quote(script)} | curl{bearer} -d @- {url}"
 
 
 def docs_page(document: dict[str, Any]) -> str:

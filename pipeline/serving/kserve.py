@@ -13,7 +13,6 @@ from math import prod
 from typing import Annotated, Any
 
 import numpy as np
-import orjson
 from aiohttp import hdrs, web
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,7 +31,7 @@ from headrace.pipeline.serving.action_request import (
 )
 from headrace.pipeline.serving.served_models import LoadedModel
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web import checked, from_json, read_body
+from headrace.pipeline.web import Api, checked, from_json, json_response, read_body, to_json
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 
@@ -98,14 +97,6 @@ class OutputTensor:
     """True if the request wants the tensor as bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class InferAnswer:
-    """The answer to an inference request."""
-
-    version: str
-    outputs: tuple[OutputTensor, ...]
-
-
 class _ModelTensors:
     """A model's inputs and outputs: their datatypes and shapes, keyed by name. In a shape, -1 is the number of agents.
 
@@ -118,7 +109,8 @@ class _ModelTensors:
         actions = spec.actions
         self.inputs: dict[str, tuple[str, list[int]]] = {}
         self.observations = [
-            self._add(each.name, _DATATYPES[np.dtype(each.dtype)], *each.shape) for each in spec.observations
+            self._add(observation.name, _DATATYPES[np.dtype(observation.dtype)], *observation.shape)
+            for observation in spec.observations
         ]
         self.masks = self._add("masks", "BOOL", actions.mask_size) if actions.masked else ""
         self.starts = self._add("episode_start", "BOOL") if remembers else ""
@@ -135,56 +127,56 @@ class _ModelTensors:
         self.inputs[name] = (datatype, [-1, *shape])
         return name
 
-    def read(self, spec: BehaviorSpec, asked: InferRequest) -> ActionRequest:
+    def read(self, spec: BehaviorSpec, request: InferRequest) -> ActionRequest:
         """Convert an inference request to a request for actions.
 
         Raises:
             RequestRefused: if the request does not fit the model.
         """
-        given = {tensor.name: tensor for tensor in asked.inputs}
-        if len(given) < len(asked.inputs):
+        tensors = {tensor.name: tensor for tensor in request.inputs}
+        if len(tensors) < len(request.inputs):
             raise unfit("inputs: give each input once")
-        _check_names("inputs", given, self.inputs)
-        _check_names("parameters", asked.parameters, PARAMETERS)
-        for name, tensor in given.items():
+        _check_names("inputs", tensors, self.inputs)
+        _check_names("parameters", request.parameters, PARAMETERS)
+        for name, tensor in tensors.items():
             _check_tensor(tensor, *self.inputs[name])
         observations = []
-        for name, each in zip(self.observations, spec.observations, strict=True):
-            if name not in given:
+        for name, observation in zip(self.observations, spec.observations, strict=True):
+            if name not in tensors:
                 raise unfit(f"inputs.{name}: missing; available: {', '.join(self.inputs)}")
-            observations.append(_observation(each, given[name]))
-        masks, starts = given.get(self.masks), given.get(self.starts)
-        begins = _truth(asked.parameters, "sequence_start")
-        session = str(asked.parameters.get("sequence_id", "") or "")
-        if not session and "sequence_start" in asked.parameters:
+            observations.append(_observation(observation, tensors[name]))
+        masks, starts = tensors.get(self.masks), tensors.get(self.starts)
+        begins = _truth(request.parameters, "sequence_start")
+        session = str(request.parameters.get("sequence_id", "") or "")
+        if not session and "sequence_start" in request.parameters:
             raise unfit("parameters.sequence_start: needs a sequence_id, but none is given")
         return make_action_request(
             spec,
             observations,
             masks=None if masks is None else _flags(masks),
-            deterministic=_truth(asked.parameters, "deterministic"),
+            deterministic=_truth(request.parameters, "deterministic"),
             session=session,
             episode_start=None if starts is None else _flags(starts),
             begins=bool(begins),
-            ends=bool(_truth(asked.parameters, "sequence_end")),
+            ends=bool(_truth(request.parameters, "sequence_end")),
         )
 
-    def wanted(self, asked: InferRequest) -> dict[str, bool]:
+    def binary_by_output(self, request: InferRequest) -> dict[str, bool]:
         """Return the requested outputs, keyed by name, with True for those requested as bytes.
 
         Raises:
             RequestRefused: if a requested output does not exist, or a requested option is not supported.
         """
-        binary = bool(_truth(asked.parameters, "binary_data_output"))
-        if asked.outputs is None:
+        binary = bool(_truth(request.parameters, "binary_data_output"))
+        if request.outputs is None:
             return dict.fromkeys(self.outputs, binary)
-        found = {}
-        _check_names("outputs", [each.name for each in asked.outputs], self.outputs)
-        for each in asked.outputs:
-            _check_names(f"outputs.{each.name}.parameters", each.parameters, ("binary_data",))
-            own = _truth(each.parameters, "binary_data")
-            found[each.name] = binary if own is None else own
-        return found
+        outputs = {}
+        _check_names("outputs", [output.name for output in request.outputs], self.outputs)
+        for output in request.outputs:
+            _check_names(f"outputs.{output.name}.parameters", output.parameters, ("binary_data",))
+            as_bytes = _truth(output.parameters, "binary_data")
+            outputs[output.name] = binary if as_bytes is None else as_bytes
+        return outputs
 
 
 class OpenInference:
@@ -196,15 +188,10 @@ class OpenInference:
 
     def __init__(self, service: PolicyService) -> None:
         self.service = service
-        self._tensorss: dict[str, _ModelTensors] = {}
-        for name in service.names:
-            loaded = service.loaded(name)
-            self._tensorss[name] = _ModelTensors(loaded.spec, bool(loaded.policy.memory_size))
-
-    @property
-    def ready(self) -> bool:
-        """True while the server is answering requests."""
-        return not self.service.ending
+        self._tensors: dict[str, _ModelTensors] = {}
+        for name, handler in service.models.items():
+            loaded = handler.model.newest
+            self._tensors[name] = _ModelTensors(loaded.spec, bool(loaded.policy.memory_size))
 
     def server(self) -> dict[str, Any]:
         """Return the server's metadata."""
@@ -216,7 +203,7 @@ class OpenInference:
         Raises:
             RequestRefused: if the model or the version does not exist.
         """
-        loaded = self.service.loaded(name)
+        loaded = self.service.find(name).model.newest
         if version not in ("", str(loaded.version)):
             raise RequestRefused(
                 ErrorKind.UNKNOWN,
@@ -226,7 +213,7 @@ class OpenInference:
 
     def model(self, name: str, version: str = "") -> dict[str, Any]:
         """Return a model's metadata; raise the same errors as `loaded`."""
-        loaded, tensors = self.loaded(name, version), self._tensorss[name]
+        loaded, tensors = self.loaded(name, version), self._tensors[name]
         return {
             "name": name,
             "versions": [str(loaded.version)],
@@ -235,32 +222,32 @@ class OpenInference:
             "outputs": _described(tensors.outputs),
         }
 
-    async def infer(self, name: str, version: str, asked: InferRequest) -> InferAnswer:
-        """Answer an inference request.
+    async def infer(self, name: str, version: str, request: InferRequest) -> tuple[str, list[OutputTensor]]:
+        """Answer an inference request with the version of the model and the output tensors.
 
         Raises:
             RequestRefused: if the request does not fit, or can't be answered now.
         """
         self.loaded(name, version)
-        tensors = self._tensorss[name]
-        wanted = tensors.wanted(asked)
-        answer = await self.service.act(name, lambda spec: tensors.read(spec, asked))
-        found: dict[str, Array] = {"continuous": answer.actions.continuous, "discrete": answer.actions.discrete}
+        tensors = self._tensors[name]
+        binary_by_output = tensors.binary_by_output(request)
+        answer = await self.service.act(name, lambda spec: tensors.read(spec, request))
+        actions: dict[str, Array] = {"continuous": answer.actions.continuous, "discrete": answer.actions.discrete}
         outputs = []
-        for output, binary in wanted.items():
+        for output, binary in binary_by_output.items():
             datatype = tensors.outputs[output][0]
-            outputs.append(OutputTensor(output, datatype, found[output].astype(DTYPES[datatype], copy=False), binary))
-        return InferAnswer(str(answer.loaded.version), tuple(outputs))
+            outputs.append(OutputTensor(output, datatype, actions[output].astype(DTYPES[datatype], copy=False), binary))
+        return str(answer.loaded.version), outputs
 
 
 def _described(tensors: Mapping[str, tuple[str, list[int]]]) -> list[dict[str, Any]]:
     return [{"name": name, "datatype": kind, "shape": shape} for name, (kind, shape) in tensors.items()]
 
 
-def _check_names(place: str, given: Sequence[str] | Mapping[str, Any], known: Any) -> None:
-    for name in given:
-        if name not in known:
-            raise unfit(f"{place}: unknown name {name!r}{suggest(name, known)}; available: {', '.join(known)}")
+def _check_names(place: str, names: Sequence[str] | Mapping[str, Any], available: Any) -> None:
+    for name in names:
+        if name not in available:
+            raise unfit(f"{place}: unknown name {name!r}{suggest(name, available)}; available: {', '.join(available)}")
 
 
 def _check_tensor(tensor: InputTensor, datatype: str, shape: list[int]) -> None:
@@ -286,7 +273,7 @@ def _observation(spec: ObservationSpec, tensor: InputTensor) -> Array:
 def _flags(tensor: InputTensor) -> NDArray[np.bool_]:
     place, data = f"inputs.{tensor.name}", tensor.data
     array = flags(np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data, place)
-    assert array is not None, "there is data"
+    assert array is not None, "the data is not None"
     if array.size != prod(tensor.shape):
         raise unfit(f"{place}: there are {array.size} elements, but the shape is {tensor.shape}")
     return array.reshape(tensor.shape)
@@ -303,46 +290,40 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 """Header that contains the length of the JSON in bytes, if tensors follow the JSON."""
 
 
-def open_inference_routes(protocol: OpenInference) -> list[web.RouteDef]:
-    """Return the protocol's routes."""
+def add_open_inference(api: Api, protocol: OpenInference) -> None:
+    """Add the protocol's routes to an API."""
 
     async def live(_: web.Request) -> web.Response:
-        return _answer({"live": True})
+        return json_response({"live": True})
 
     async def ready(_: web.Request) -> web.Response:
-        if not protocol.ready:
-            raise RequestRefused(ErrorKind.ENDING, "the server is shutting down")
-        return _answer({"ready": True})
+        protocol.service.check_open()
+        return json_response({"ready": True})
 
     async def server(_: web.Request) -> web.Response:
-        return _answer(protocol.server())
+        return json_response(protocol.server())
 
     async def model(request: web.Request) -> web.Response:
-        return _answer(protocol.model(*_named(request)))
+        return json_response(protocol.model(*_named(request)))
 
     async def model_ready(request: web.Request) -> web.Response:
         protocol.loaded(*_named(request))
         await ready(request)
-        return _answer({"name": request.match_info["model"], "ready": True})
+        return json_response({"name": request.match_info["model"], "ready": True})
 
     async def infer(request: web.Request) -> web.Response:
         name, version = _named(request)
         protocol.loaded(name, version)  # refuse an unknown model before reading the body
-        asked = _read(await read_body(request), request.headers.get(HEADER_LENGTH))
-        return _inferred(name, asked.id, await protocol.infer(name, version, asked))
+        infer_request = _read(await read_body(request), request.headers.get(HEADER_LENGTH))
+        return _inferred(name, infer_request.id, *await protocol.infer(name, version, infer_request))
 
-    routes = [
-        web.get("/v2", server),
-        web.get("/v2/health/live", live),
-        web.get("/v2/health/ready", refusing(ready, 400)),
-    ]
+    api.add("GET", "/v2", server, "KServe: the server and its extensions")
+    api.add("GET", "/v2/health/live", live, "KServe: 200 while the server runs")
+    api.add("GET", "/v2/health/ready", refusing(ready, 400), "KServe: 200 while requests are answered")
     for one in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        routes += [
-            web.get(one, refusing(model, 400)),
-            web.get(f"{one}/ready", refusing(model_ready, 400)),
-            web.post(f"{one}/infer", refusing(infer, 400)),
-        ]
-    return routes
+        api.add("GET", one, refusing(model, 400), "KServe: a model's inputs and outputs")
+        api.add("GET", f"{one}/ready", refusing(model_ready, 400), "KServe: 200 while the model answers")
+        api.add("POST", f"{one}/infer", refusing(infer, 400), "KServe: actions for observations", InferRequest)
 
 
 def _named(request: web.Request) -> tuple[str, str]:
@@ -361,8 +342,8 @@ def _read(body: bytes, header_length: str | None) -> InferRequest:
         if not header_length.isdecimal() or int(header_length) > length:
             raise unfit(f"{HEADER_LENGTH}: {header_length} of {length} bytes; expected the length of the JSON")
         length = int(header_length)
-    asked: InferRequest = checked(from_json(body[:length]), InferRequest)
-    for tensor in asked.inputs:
+    request: InferRequest = checked(from_json(body[:length]), InferRequest)
+    for tensor in request.inputs:
         size = tensor.parameters.get("binary_data_size")
         if size is None:
             continue
@@ -376,29 +357,24 @@ def _read(body: bytes, header_length: str | None) -> InferRequest:
         tensor.data, length = body[length : length + size], length + size
     if length < len(body):
         raise unfit(f"the body has {len(body) - length} bytes more than the inputs' binary_data_size")
-    return asked
+    return request
 
 
-def _inferred(name: str, identifier: str, answer: InferAnswer) -> web.Response:
+def _inferred(name: str, identifier: str, version: str, tensors: Sequence[OutputTensor]) -> web.Response:
     outputs, parts = [], []
-    for each in answer.outputs:
-        output: dict[str, Any] = {"name": each.name, "datatype": each.datatype, "shape": each.array.shape}
-        if each.binary:
-            parts.append(each.array.tobytes())
+    for tensor in tensors:
+        output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.array.shape}
+        if tensor.binary:
+            parts.append(tensor.array.tobytes())
             output["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            output["data"] = each.array.reshape(-1)
+            output["data"] = tensor.array.reshape(-1)
         outputs.append(output)
-    plain = {"model_name": name, "model_version": answer.version, "outputs": outputs}
+    plain = {"model_name": name, "model_version": version, "outputs": outputs}
     if identifier:
         plain["id"] = identifier
-    return _answer(plain, parts)
-
-
-def _answer(plain: dict[str, Any], parts: list[bytes] | None = None) -> web.Response:
-    body = orjson.dumps(plain, option=orjson.OPT_SERIALIZE_NUMPY)
-    headers: dict[str, str] = {hdrs.CACHE_CONTROL: "no-store"}
     if not parts:
-        return web.Response(body=body, content_type="application/json", headers=headers)
-    headers[HEADER_LENGTH] = str(len(body))
-    return web.Response(body=b"".join([body, *parts]), content_type="application/octet-stream", headers=headers)
+        return json_response(plain)
+    head = to_json(plain)
+    headers = {HEADER_LENGTH: str(len(head)), hdrs.CACHE_CONTROL: "no-store"}
+    return web.Response(body=b"".join([head, *parts]), content_type="application/octet-stream", headers=headers)

@@ -5,7 +5,6 @@ The message classes are created at run time from the compiled file next to the `
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
@@ -16,18 +15,18 @@ import grpc.aio
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from headrace.pipeline.serving.action_request import ErrorKind, RequestRefused, unfit
+from headrace.pipeline.serving.action_request import RequestRefused, unfit
 from headrace.pipeline.serving.kserve import (
     DTYPES,
-    InferAnswer,
     InferRequest,
     InputTensor,
     OpenInference,
+    OutputTensor,
     Parameters,
     RequestedOutput,
 )
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web import BODY_S, has_token, within_open_files
+from headrace.pipeline.web import has_token
 from headrace.stages.listening import add_grpc_port, find_port
 from headrace.stages.proto_messages import ProtoMessages
 
@@ -94,9 +93,9 @@ class GrpcServer:
             OSError: if the server can't listen; `strerror` gives the address and the reason.
         """
         reason = OSError(errno.EADDRINUSE, "another program is using it")
-        for wanted in ports:
+        for candidate in ports:
             try:
-                port, hosts = find_port(self._listen, wanted)
+                port, hosts = find_port(self._listen, candidate)
             except OSError as error:
                 reason = error
                 continue
@@ -116,63 +115,39 @@ class GrpcServer:
     def _make_server(self) -> grpc.aio.Server:
         options = (
             ("grpc.max_receive_message_length", self._most_bytes),
-            ("grpc.max_allowed_incoming_connections", within_open_files(self._most_calls)),
+            ("grpc.max_allowed_incoming_connections", self._most_calls),
             *_OPTIONS.items(),
         )
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most_calls)
-        # No deserializers, because gRPC would report a caller's malformed message as the server's fault. Each call is a
-        # stream of one message, which is read here, because gRPC itself would wait for it forever.
+        # No deserializers, because gRPC would report a caller's malformed message as the server's fault.
         handlers = {
-            name: grpc.stream_unary_rpc_method_handler(self._answering(kind, method, name in _OPEN))
+            name: grpc.unary_unary_rpc_method_handler(self._answering(kind, method, name in _OPEN))
             for name, (kind, method) in _methods(OpenInference(self._service)).items()
         }
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
         return server
 
-    async def _check_token(self, context: _Context) -> None:
-        if self._token and not self._is_authorized(context):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
-
     def _answering(self, kind: Any, method: Method, is_open: bool) -> Callable[[Any, _Context], Awaitable[bytes]]:
         """Return a method's handler, which checks the token, reads the message and sends refusals."""
 
-        async def answer(_: Any, context: _Context) -> bytes:
+        async def answer(body: bytes, context: _Context) -> bytes:
+            if self._token and not is_open and not self._is_authorized(context):
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
             try:
-                if not is_open:
-                    await self._check_token(context)
-                response = await method(_parsed(kind, await self._message(context)))
+                response = await method(kind.FromString(body))
+            except DecodeError as error:
+                text = f"the message is not a valid {kind.DESCRIPTOR.name}: {error}"
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
             except RequestRefused as refused:
                 await context.abort(grpc.StatusCode[refused.why.grpc], str(refused))
-            found: bytes = response.SerializeToString()
-            return found
+            encoded: bytes = response.SerializeToString()
+            return encoded
 
         return answer
 
-    async def _message(self, context: _Context) -> bytes:
-        """Return the call's message."""
-        try:
-            async with asyncio.timeout(BODY_S):
-                message: Any = await context.read()
-        except TimeoutError:
-            raise RequestRefused(ErrorKind.MALFORMED, f"the message did not arrive within {BODY_S:g} s") from None
-        if message is not grpc.aio.EOF:
-            return bytes(message)
-        if context.peer():
-            raise RequestRefused(ErrorKind.MALFORMED, "the request has no message")
-        raise RequestRefused(ErrorKind.OVERLOADED, f"the message is larger than {self._most_bytes:,} bytes")
-
     def _is_authorized(self, context: _Context) -> bool:
-        found = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
-        return len(found) == 1 and isinstance(found[0], str) and has_token(found[0], self._token)
-
-
-def _parsed(kind: Any, body: bytes) -> Any:
-    try:
-        return kind.FromString(body)
-    except DecodeError as error:
-        raise RequestRefused(
-            ErrorKind.MALFORMED, f"the message is not a valid {kind.DESCRIPTOR.name}: {error}"
-        ) from None
+        headers = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+        return len(headers) == 1 and isinstance(headers[0], str) and has_token(headers[0], self._token)
 
 
 def _methods(protocol: OpenInference) -> dict[str, tuple[Any, Method]]:
@@ -182,11 +157,11 @@ def _methods(protocol: OpenInference) -> dict[str, tuple[Any, Method]]:
         return _response["ServerLive"](live=True)
 
     async def ready(_: Any) -> Any:
-        return _response["ServerReady"](ready=protocol.ready)
+        return _response["ServerReady"](ready=not protocol.service.ending)
 
     async def model_ready(request: Any) -> Any:
         protocol.loaded(request.name, request.version)
-        return _response["ModelReady"](ready=protocol.ready)
+        return _response["ModelReady"](ready=not protocol.service.ending)
 
     async def server(_: Any) -> Any:
         return _response["ServerMetadata"](**protocol.server())
@@ -195,9 +170,7 @@ def _methods(protocol: OpenInference) -> dict[str, tuple[Any, Method]]:
         return ModelMetadataResponse(**protocol.model(request.name, request.version))
 
     async def infer(request: Any) -> Any:
-        asked = _asked(request)
-        answer = await protocol.infer(request.model_name, request.model_version, asked)
-        return _answered(request, answer)
+        return _response_to(request, *await protocol.infer(request.model_name, request.model_version, _read(request)))
 
     answers = {
         "ServerLive": live,
@@ -210,7 +183,7 @@ def _methods(protocol: OpenInference) -> dict[str, tuple[Any, Method]]:
     return {name: (message(f"{name}Request"), method) for name, method in answers.items()}
 
 
-def _asked(request: Any) -> InferRequest:
+def _read(request: Any) -> InferRequest:
     """Convert a gRPC request to the model that both transports share.
 
     Raises:
@@ -220,19 +193,21 @@ def _asked(request: Any) -> InferRequest:
     if raw and len(raw) != len(request.inputs):
         raise unfit(f"raw_input_contents: has {len(raw)} entries for {len(request.inputs)} inputs")
     inputs = []
-    for number, each in enumerate(request.inputs):
-        if raw and each.HasField("contents"):
-            raise unfit(f"inputs.{each.name}: has both contents and raw_input_contents; expected only one of them")
+    for number, tensor in enumerate(request.inputs):
+        if raw and tensor.HasField("contents"):
+            raise unfit(f"inputs.{tensor.name}: has both contents and raw_input_contents; expected only one of them")
         inputs.append(
             InputTensor.model_construct(  # protobuf has checked the types
-                name=each.name,
-                datatype=each.datatype,
-                shape=[*each.shape],
-                parameters=_parameters(each.parameters),
-                data=raw[number] if raw else _contents(each),
+                name=tensor.name,
+                datatype=tensor.datatype,
+                shape=[*tensor.shape],
+                parameters=_parameters(tensor.parameters),
+                data=raw[number] if raw else _contents(tensor),
             )
         )
-    outputs = [RequestedOutput(name=each.name, parameters=_parameters(each.parameters)) for each in request.outputs]
+    outputs = [
+        RequestedOutput(name=tensor.name, parameters=_parameters(tensor.parameters)) for tensor in request.outputs
+    ]
     parameters = _parameters(request.parameters)
     return InferRequest.model_construct(id=request.id, parameters=parameters, inputs=inputs, outputs=outputs or None)
 
@@ -245,24 +220,26 @@ def _contents(tensor: Any) -> Any:
     """
     filled = [field.name for field, _ in tensor.contents.ListFields()]
     if tensor.datatype not in _CONTENTS or filled != [_CONTENTS[tensor.datatype]]:
-        wanted = _CONTENTS.get(tensor.datatype, "raw_input_contents")
-        raise unfit(f"inputs.{tensor.name}: has {' and '.join(filled) or 'no contents'}; expected {wanted}")
+        expected = _CONTENTS.get(tensor.datatype, "raw_input_contents")
+        raise unfit(f"inputs.{tensor.name}: has {' and '.join(filled) or 'no contents'}; expected {expected}")
     elements = getattr(tensor.contents, filled[0])
     kind = np.float32 if tensor.datatype == "FP32" else None
     return np.array(elements, kind)
 
 
-def _parameters(given: Any) -> Parameters:
-    return {key: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for key, value in given.items()}
+def _parameters(parameters: Any) -> Parameters:
+    return {
+        key: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for key, value in parameters.items()
+    }
 
 
-def _answered(request: Any, answer: InferAnswer) -> Any:
+def _response_to(request: Any, version: str, tensors: Sequence[OutputTensor]) -> Any:
     """Return an answer as a gRPC response, with tensors as bytes if the request's tensors were bytes."""
-    response = ModelInferResponse(model_name=request.model_name, model_version=answer.version, id=request.id)
-    for each in answer.outputs:
-        output = response.outputs.add(name=each.name, datatype=each.datatype, shape=each.array.shape)
+    response = ModelInferResponse(model_name=request.model_name, model_version=version, id=request.id)
+    for tensor in tensors:
+        output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
         if request.raw_input_contents:
-            response.raw_output_contents.append(each.array.astype(DTYPES[each.datatype], copy=False).tobytes())
+            response.raw_output_contents.append(tensor.array.astype(DTYPES[tensor.datatype], copy=False).tobytes())
         else:
-            getattr(output.contents, _CONTENTS[each.datatype]).extend(each.array.reshape(-1).tolist())
+            getattr(output.contents, _CONTENTS[tensor.datatype]).extend(tensor.array.reshape(-1).tolist())
     return response

@@ -152,7 +152,7 @@ def load_models(references: Sequence[str]) -> list[ServedModel]:
     Raises:
         CommandError: if a model can't be read, or two models have the same name.
     """
-    found: dict[str, ServedModel] = {}
+    models_by_name: dict[str, ServedModel] = {}
     for argument in references:
         name, reference = _named(argument)
         try:
@@ -165,13 +165,13 @@ def load_models(references: Sequence[str]) -> list[ServedModel]:
             raise CommandError(f"--serve {argument}: {error}") from error
         for model in models:
             model.name = model.name or model.newest.spec.name
-            if model.name in found:
+            if model.name in models_by_name:
                 raise CommandError(
                     f"--serve {argument}: there is already a model '{model.name}'; give one of the two a different "
                     f"name, such as other={reference}"
                 )
-            found[model.name] = model
-    return [*found.values()]
+            models_by_name[model.name] = model
+    return [*models_by_name.values()]
 
 
 def _named(argument: str) -> tuple[str, str]:
@@ -200,11 +200,7 @@ async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:
     while True:
         await asyncio.sleep(period_s)
         for model in models:
-            await asyncio.to_thread(_refresh, model)
-
-
-def _refresh(model: ServedModel) -> None:
-    try:
-        model.refresh()
-    except Exception as error:  # a damaged file can cause any error in a library; the server must keep answering
-        log.exception("%s: could not look for a newer model: %s", model.name, describe_error(error))
+            try:
+                await asyncio.to_thread(model.refresh)
+            except Exception as error:  # a damaged file can cause any error; the server must keep answering
+                log.exception("%s: could not look for a newer model: %s", model.name, describe_error(error))

@@ -15,7 +15,7 @@ from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.kserve_grpc import GrpcServer
 from headrace.pipeline.serving.served_models import ServedModel, load_models
-from headrace.pipeline.serving.service import REFUSED_S, PolicyService
+from headrace.pipeline.serving.service import PolicyService, ServingLimits
 from headrace.pipeline.web import TRIED_PORTS, Site, SiteOptions, allow_open_files, make_token
 from headrace.stop_requests import AT_ONCE
 
@@ -75,9 +75,19 @@ async def _serve(
 
     with requests_received(lambda: loop.call_soon_threadsafe(receive)):
         service = PolicyService(models, options.deterministic, options.seed, time.monotonic)
-        token = make_token() if reaches_others(endpoint_of(options.endpoint)[0]) else ""
-        site = Site(serving_routes(service), _site_options(options, token))
         listen, port = endpoint_of(options.endpoint)
+        token = make_token() if reaches_others(listen) else ""
+        site_options = SiteOptions(
+            options.endpoint,
+            USUAL_PORT,
+            token,
+            lambda request: request.path not in OPEN,
+            most_body_bytes=MOST_BODY_BYTES,
+            most_connections=MOST_CONNECTIONS,
+            origins=frozenset(options.origins),
+            drops_abandoned=True,
+        )
+        site = Site(serving_routes(service), site_options)
         grpc_server = GrpcServer(service, listen, token, MOST_BODY_BYTES, MOST_CONNECTIONS)
         running = asyncio.create_task(service.run())
         running.add_done_callback(lambda _: stop.set())
@@ -103,19 +113,6 @@ async def _serve(
                 await running
 
 
-def _site_options(options: ServingOptions, token: str) -> SiteOptions:
-    return SiteOptions(
-        options.endpoint,
-        USUAL_PORT,
-        token,
-        lambda request: request.path not in OPEN,
-        most_body_bytes=MOST_BODY_BYTES,
-        most_connections=MOST_CONNECTIONS,
-        origins=frozenset(options.origins),
-        drops_abandoned=True,
-    )
-
-
 def _grpc_ports(taken: int, port: int | None) -> Sequence[int]:
     """Return the ports to try for the gRPC server: the HTTP server's plus 1, or several if the user gave no port."""
     if port is None:
@@ -135,15 +132,13 @@ async def _drain(
             await service.end()
     except TimeoutError:
         at_once(f"pending requests could not be answered within {DRAIN_S:g} s", 1)
-    await grpc_server.stop(2 * REFUSED_S)
+    await grpc_server.stop(2 * ServingLimits.refused_s)
     await site.stop()
 
 
 def _words(models: Sequence[ServedModel], site: Site, grpc_port: int, token: str) -> str:
     lines = [f"{model.name}: {model.newest.description}" for model in models]
-    lines += [f"HTTP: {site.url}", f"gRPC: port {grpc_port}"]
+    lines += [f"HTTP: {site.addresses()}", f"gRPC: port {grpc_port}"]
     if token:
         lines += [f"token: {token}"]
-    if site.outer_url:
-        lines += [f"from other machines: {site.outer_url}"]
     return "\n".join([*lines, "Serving (Ctrl-C ends)"])

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,15 +35,26 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class BatchLimits:
-    """Limits of a batcher."""
+class ServingLimits:
+    """Limits of a policy server."""
 
-    waiting: int = 256
-    """Maximum number of waiting requests; additional requests are refused. More callers than this are rare."""
-    agents: int = 4096
-    """Maximum number of agents in one decision."""
+    requests: int = 128
+    """Maximum number of requests for actions in progress. More would only wait longer."""
+    refused_s: float = 0.5
+    """Seconds before an excess request is refused. Callers retry immediately, and refusing them immediately would take
+    time from answering other requests."""
     patience_s: float = 5.0
     """Seconds within which a request is answered or refused."""
+    decided_agents: int = 4096
+    """Maximum number of agents in one decision."""
+    sessions: int = 10_000
+    """Maximum number of each model's sessions."""
+    session_agents: int = 100_000
+    """Maximum number of agents, summed over a model's sessions."""
+    idle_s: float = 600.0
+    """Seconds without use after which a session ends."""
+    refresh_s: float = 1.0
+    """Seconds between checks for newer models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +83,10 @@ class Batcher:
         model: the policy.
         deterministic: the default for requests that do not set it.
         random: generator for sampled actions.
-        limits: the batcher's limits; None for the defaults.
+        limits: the server's limits.
 
     Attributes:
         decisions: number of calls to the policy so far.
-        decision_s: duration of a call in seconds, averaged over recent calls.
     """
 
     def __init__(
@@ -85,17 +94,16 @@ class Batcher:
         model: ServedModel,
         deterministic: bool,
         random: np.random.Generator,
-        limits: BatchLimits | None = None,
+        limits: ServingLimits,
     ) -> None:
         self._model = model
         self._deterministic = deterministic
         self._random = random
-        self._limits = limits or BatchLimits()
+        self._limits = limits
         self._waiting: deque[_WaitingRequest] = deque()
         self._news = asyncio.Event()
         self._thread: ThreadPoolExecutor | None = None
         self.decisions = 0
-        self.decision_s = 0.0
 
     def __len__(self) -> int:
         """Return the number of waiting requests."""
@@ -109,23 +117,19 @@ class Batcher:
             recall: the agents' memories; None for a model without memory.
 
         Raises:
-            RequestRefused: if too many requests are waiting, the decision takes too long, or the policy fails.
+            RequestRefused: if the decision takes too long, or the policy fails.
         """
-        if len(self._waiting) >= self._limits.waiting:
-            raise RequestRefused(
-                ErrorKind.OVERLOADED, f"{self._limits.waiting} requests are already waiting; try again later"
-            )
         loop, patience_s = asyncio.get_running_loop(), self._limits.patience_s
-        each = _WaitingRequest(request, recall, loop.create_future())
+        waiting = _WaitingRequest(request, recall, loop.create_future())
         late = RequestRefused(ErrorKind.LATE, f"no decision was made within {patience_s:g} s")
-        timer = loop.call_later(patience_s, _settle, each, late)
-        self._waiting.append(each)
+        timer = loop.call_later(patience_s, _finish, waiting, late)
+        self._waiting.append(waiting)
         self._news.set()
         try:
-            return await each.answer
+            return await waiting.answer
         except BaseException:
-            if each in self._waiting:  # the request was cancelled
-                self._waiting.remove(each)
+            if waiting in self._waiting:  # the request was cancelled
+                self._waiting.remove(waiting)
             raise
         finally:
             timer.cancel()
@@ -146,89 +150,83 @@ class Batcher:
         """Answer the waiting requests, with one policy call for sampled actions and one for the most likely actions."""
         loaded, agents = self._model.newest, 0
         groups: dict[bool, list[_WaitingRequest]] = {}
-        while self._waiting and (not agents or agents + self._waiting[0].request.agents <= self._limits.agents):
-            each = self._waiting.popleft()
-            agents += each.request.agents
-            wanted = each.request.deterministic
-            groups.setdefault(self._deterministic if wanted is None else wanted, []).append(each)
+        while self._waiting and (not agents or agents + self._waiting[0].request.agents <= self._limits.decided_agents):
+            waiting = self._waiting.popleft()
+            agents += waiting.request.agents
+            wish = waiting.request.deterministic
+            groups.setdefault(self._deterministic if wish is None else wish, []).append(waiting)
         for deterministic, group in groups.items():
             await self._decide(loaded, group, deterministic)
 
     async def _decide(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> None:
         """Answer a group. If that fails, answer each request separately, so only the requests at fault are refused."""
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
         try:
             decision = await self._act(loaded, group, deterministic)
         except Exception as error:
             if len(group) > 1:
-                for each in group:
-                    await self._decide(loaded, [each], deterministic)
+                for waiting in group:
+                    await self._decide(loaded, [waiting], deterministic)
             else:
-                _settle(group[0], _refusal(loaded, error))
+                _finish(group[0], _refusal(loaded, error))
             return
-        self.decision_s += 0.1 * (loop.time() - begun - self.decision_s)
         at = 0
-        for each in group:
-            rows = slice(at, at + each.request.agents)
+        for waiting in group:
+            rows = slice(at, at + waiting.request.agents)
             at = rows.stop
             recall = decision.recall
             if recall is not None:
                 recall = Recall(recall.memories[rows], recall.previous_actions[rows])
             actions = ActionBatch(decision.actions.continuous[rows], decision.actions.discrete[rows])
-            _settle(each, ActionAnswer(actions, recall, loaded))
+            _finish(waiting, ActionAnswer(actions, recall, loaded))
 
     async def _act(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> Decision:
         self.decisions += 1
         call = partial(
             loaded.act,
-            tuple(_joined(arrays) for arrays in zip(*(each.request.observations for each in group), strict=True)),
+            tuple(_joined(arrays) for arrays in zip(*(waiting.request.observations for waiting in group), strict=True)),
             _masks(group),
             self._random,
             deterministic,
             _recall(group),
         )
-        if loaded.is_quick(sum(each.request.agents for each in group)):
+        if loaded.is_quick(sum(waiting.request.agents for waiting in group)):
             return call()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "decisions")
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
-def _joined(arrays: tuple[Array, ...]) -> Array:
+def _joined(arrays: Sequence[Array]) -> Array:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _masks(group: list[_WaitingRequest]) -> Array | None:
-    found = [each.request.masks for each in group]
-    first = next((masks for masks in found if masks is not None), None)
-    if first is None:
+    masks = [waiting.request.masks for waiting in group]
+    width = next((array.shape[1] for array in masks if array is not None), None)
+    if width is None:
         return None
-    width = first.shape[1]
     return _joined(
-        tuple(
-            np.ones((each.request.agents, width), np.bool_) if masks is None else masks
-            for each, masks in zip(group, found, strict=True)
-        )
+        [
+            np.ones((waiting.request.agents, width), np.bool_) if array is None else array  # all choices are allowed
+            for waiting, array in zip(group, masks, strict=True)
+        ]
     )
 
 
 def _recall(group: list[_WaitingRequest]) -> Recall | None:
-    found = [each.recall for each in group if each.recall is not None]
-    if not found:
+    recalls = [waiting.recall for waiting in group if waiting.recall is not None]
+    if not recalls:
         return None
-    return Recall(
-        _joined(tuple(each.memories for each in found)), _joined(tuple(each.previous_actions for each in found))
-    )
+    return Recall(_joined([r.memories for r in recalls]), _joined([r.previous_actions for r in recalls]))
 
 
-def _settle(each: _WaitingRequest, result: ActionAnswer | RequestRefused) -> None:
-    if each.answer.done():  # the caller has disconnected or was refused
+def _finish(waiting: _WaitingRequest, result: ActionAnswer | RequestRefused) -> None:
+    if waiting.answer.done():  # the caller has disconnected or was refused
         return
     if isinstance(result, ActionAnswer):
-        each.answer.set_result(result)
+        waiting.answer.set_result(result)
     else:
-        each.answer.set_exception(result)
+        waiting.answer.set_exception(result)
 
 
 def _refusal(loaded: LoadedModel, error: Exception) -> RequestRefused:
@@ -238,76 +236,6 @@ def _refusal(loaded: LoadedModel, error: Exception) -> RequestRefused:
     log.error("%s could not choose actions: %s", loaded.path, reason)
     log.debug("where it was raised:", exc_info=error)
     return RequestRefused(ErrorKind.FAULT, f"this is an error in the model or the server: {reason}")
-
-
-AIM_S = 0.025
-"""Time in seconds within which nine of ten admitted requests should be answered. A client's p99 is about twice that,
-because a request also waits in the socket before it is admitted."""
-LEAST = 16
-_RISE, _FALL = 0.05, 0.5
-"""Increase of the limit for each timely answer, and decrease for each late one.
-
-The two cancel out if one answer in eleven is late.
-"""
-
-
-class Admission:
-    """Limits the number of requests in progress.
-
-    How many requests a machine answers in time depends on its speed and on the model, so the limit follows the answers:
-    additive increase, and a decrease ten times as large (like TCP's congestion window; Netflix's concurrency-limits
-    does the same for servers).
-
-    Args:
-        most: the highest value of the limit.
-        clock: returns the time in seconds.
-        aim_s: returns the time in seconds within which nine of ten requests should be answered.
-
-    Attributes:
-        under_way: number of requests that have been admitted but not yet answered.
-    """
-
-    def __init__(self, most: int, clock: Callable[[], float], aim_s: Callable[[], float] = lambda: AIM_S) -> None:
-        self._most = most
-        self._least = min(LEAST, most)
-        self._clock = clock
-        self._bound: float = most
-        self._aim_s = aim_s
-        self.under_way = 0
-
-    @property
-    def bound(self) -> int:
-        """The current limit on the number of requests in progress."""
-        return int(self._bound)
-
-    @property
-    def full(self) -> bool:
-        """True while no more requests are admitted."""
-        return self.under_way >= self.bound
-
-    def begin(self) -> float:
-        """Count a request as admitted; return the value to pass to `end`."""
-        self.under_way += 1
-        return self._clock()
-
-    def end(self, begun: float) -> None:
-        """Count an admitted request as finished, whether it was answered or abandoned."""
-        busy = self.under_way >= self._least  # with fewer requests, the response time says nothing about the limit
-        self.under_way -= 1
-        if busy:
-            change = -_FALL if self._clock() - begun > self._aim_s() else _RISE
-            self._bound = min(self._most, max(self._least, self._bound + change))
-
-
-@dataclass(frozen=True)
-class SessionLimits:
-    """Limits of a model's sessions."""
-
-    sessions: int = 10_000
-    agents: int = 100_000
-    """Maximum number of agents, summed over all sessions."""
-    idle_s: float = 600.0
-    """Seconds without use after which a session ends."""
 
 
 @dataclass(eq=False, slots=True)
@@ -334,18 +262,15 @@ class Sessions:
         nothing: function that returns the memories of n agents before their first decision; None if the model has no
             memory.
         clock: returns the current time in seconds.
-        limits: the limits; None for the defaults.
+        limits: the server's limits.
     """
 
     def __init__(
-        self,
-        nothing: Callable[[int], Recall | None],
-        clock: Callable[[], float],
-        limits: SessionLimits | None = None,
+        self, nothing: Callable[[int], Recall | None], clock: Callable[[], float], limits: ServingLimits
     ) -> None:
         self._nothing = nothing
         self._clock = clock
-        self.limits = limits or SessionLimits()
+        self._limits = limits
         self._sessions: dict[str, _Session] = {}  # the least recently used first
         self._agents = 0
 
@@ -362,12 +287,12 @@ class Sessions:
         if not 1 <= agents <= MOST_AGENTS:
             raise unfit(f"agents: got {agents}; expected 1 to {MOST_AGENTS} per session")
         self.expire()
-        limits = self.limits
-        if len(self._sessions) >= limits.sessions or self._agents + agents > limits.agents:
+        limits = self._limits
+        if len(self._sessions) >= limits.sessions or self._agents + agents > limits.session_agents:
             raise RequestRefused(
                 ErrorKind.FULL,
                 f"there are {len(self._sessions)} sessions with {self._agents} agents in all (at most "
-                f"{limits.sessions} and {limits.agents}); end the sessions that are no longer needed",
+                f"{limits.sessions} and {limits.session_agents}); end the sessions that are no longer needed",
             )
         key = key or secrets.token_urlsafe(18)
         self._sessions[key] = _Session(agents, self._nothing(agents), self._clock())
@@ -387,7 +312,7 @@ class Sessions:
         """End the sessions that have been idle for too long."""
         now = self._clock()
         for key, session in [*self._sessions.items()]:
-            if now - session.used < self.limits.idle_s:
+            if now - session.used < self._limits.idle_s:
                 return
             if not session.busy:
                 self._remove(key)
@@ -444,7 +369,7 @@ class Sessions:
         if session is None:
             raise RequestRefused(
                 ErrorKind.UNKNOWN,
-                f"this model has no session {key!r}: the session was ended, or was idle for {self.limits.idle_s:g} s",
+                f"this model has no session {key!r}: the session was ended, or was idle for {self._limits.idle_s:g} s",
             )
         return session
 
@@ -452,17 +377,8 @@ class Sessions:
         self._agents -= self._sessions.pop(key).agents
 
 
-LOOK_S = 1.0
-"""Seconds between checks for newer models."""
-MOST_REQUESTS = 128
-"""Maximum number of requests for actions in progress, lower while answers are slow (`Admission`)."""
-REFUSED_S = 0.5
-"""Seconds before an excess request is refused. Callers retry immediately, and refusing them immediately would take time
-from answering other requests."""
-
-
 @dataclass(frozen=True)
-class _ModelHandler:
+class ModelHandler:
     """A model with its batcher and sessions."""
 
     model: ServedModel
@@ -478,8 +394,11 @@ class PolicyService:
         deterministic: True to answer with the most likely actions by default, for every model.
         seed: seed of all randomness; None for a random seed.
         clock: returns the current time in seconds.
-        batches: limits of each model's batcher; None for the defaults.
-        sessions: limits of each model's sessions; None for the defaults.
+        limits: the server's limits; None for the defaults.
+
+    Attributes:
+        models: the models by name, each with its batcher and sessions.
+        ending: True once the server shuts down and refuses new requests.
     """
 
     def __init__(
@@ -488,61 +407,48 @@ class PolicyService:
         deterministic: bool,
         seed: int | None,
         clock: Callable[[], float],
-        batches: BatchLimits | None = None,
-        sessions: SessionLimits | None = None,
+        limits: ServingLimits | None = None,
     ) -> None:
         seeds = np.random.SeedSequence(seed).spawn(len(models))
         self._clock = clock
-        self._desks: dict[str, _ModelHandler] = {}
-        for model, each in zip(models, seeds, strict=True):
-            self._desks[model.name] = _ModelHandler(
+        self._limits = limits = limits or ServingLimits()
+        self.models: dict[str, ModelHandler] = {}
+        for model, model_seed in zip(models, seeds, strict=True):
+            self.models[model.name] = ModelHandler(
                 model,
-                Sessions(model.nothing_recalled, clock, sessions),
-                Batcher(model, deterministic or model.newest.deterministic, np.random.default_rng(each), batches),
+                Sessions(model.nothing_recalled, clock, limits),
+                Batcher(model, deterministic or model.newest.deterministic, np.random.default_rng(model_seed), limits),
             )
-        self.tally = ServingMetrics(self._desks)
-        self._admission = Admission(MOST_REQUESTS, clock, self.aim_s)
-        self._none_under_way = asyncio.Event()
-        self._none_under_way.set()
+        self.metrics = ServingMetrics(self.models)
+        self._in_progress = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.ending = False
-        """True once the server shuts down and refuses new requests."""
 
     async def run(self) -> None:
         """Answer requests and look for newer models until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(keep_fresh([desk.model for desk in self._desks.values()], LOOK_S))
-            for desk in self._desks.values():
-                group.create_task(desk.batcher.run())
+            group.create_task(keep_fresh([handler.model for handler in self.models.values()], self._limits.refresh_s))
+            for handler in self.models.values():
+                group.create_task(handler.batcher.run())
 
     async def end(self) -> None:
         """Refuse new requests, and wait until pending requests are answered."""
         self.ending = True
-        await self._none_under_way.wait()
+        await self._idle.wait()
 
-    @property
-    def names(self) -> list[str]:
-        """The models' names."""
-        return [*self._desks]
-
-    def loaded(self, name: str) -> LoadedModel:
-        """Return a model's loaded policy.
+    def find(self, name: str) -> ModelHandler:
+        """Return a model with its batcher and sessions.
 
         Raises:
             RequestRefused: if no model has this name.
         """
-        return self._desk(name).model.newest
-
-    def models(self) -> list[dict[str, Any]]:
-        """Return a description of each model."""
-        return [desk.model.plain() for desk in self._desks.values()]
-
-    def model(self, name: str) -> dict[str, Any]:
-        """Return a model's description.
-
-        Raises:
-            RequestRefused: if no model has this name.
-        """
-        return self._desk(name).model.plain()
+        if name not in self.models:
+            raise RequestRefused(
+                ErrorKind.UNKNOWN,
+                f"unknown model {name!r}{suggest(name, self.models)}; available: {', '.join(self.models)}",
+            )
+        return self.models[name]
 
     async def act(self, name: str, read: Callable[[BehaviorSpec], ActionRequest]) -> ActionAnswer:
         """Answer a request for actions.
@@ -554,66 +460,34 @@ class PolicyService:
         Raises:
             RequestRefused: if the request does not fit, or can't be answered now.
         """
-        desk = self._desk(name)
-        await self._refuse_excess()
-        since = self._admission.begin()
-        self._none_under_way.clear()
+        handler = self.find(name)
+        if self._in_progress >= self._limits.requests and not self.ending:
+            self.metrics.turned_away.inc()
+            await asyncio.sleep(self._limits.refused_s)
+            raise RequestRefused(ErrorKind.OVERLOADED, "too many requests are in progress; try again later")
+        since = self._clock()
+        self._in_progress += 1
+        self._idle.clear()
         try:
-            self._check_open()
-            request = read(desk.model.newest.spec)
-            with desk.sessions.turn(request) if request.session else nullcontext(_alone(desk.model)) as turn:
-                answer = await desk.batcher.ask(request, turn.before)
+            self.check_open()
+            request = read(handler.model.newest.spec)
+            with handler.sessions.turn(request) if request.session else nullcontext(_alone(handler.model)) as turn:
+                answer = await handler.batcher.ask(request, turn.before)
                 turn.after, turn.decided = answer.recall, True
         except RequestRefused as refusal:
-            self.tally.refused(name, refusal)
+            self.metrics.requests.labels(name, refusal.why.name.lower()).inc()
             raise
         finally:
-            self._admission.end(since)
-            if not self._admission.under_way:
-                self._none_under_way.set()
-        self.tally.answered(name, request.agents, self._clock() - since)
+            self._in_progress -= 1
+            if not self._in_progress:
+                self._idle.set()
+        self.metrics.answered(name, request.agents, self._clock() - since)
         return answer
 
-    async def _refuse_excess(self) -> None:
-        if self._admission.full and not self.ending:
-            self.tally.turned_away()
-            await asyncio.sleep(REFUSED_S)
-            raise RequestRefused(ErrorKind.OVERLOADED, "too many requests are in progress; try again later")
-
-    def open_session(self, name: str, agents: int) -> str:
-        """Begin a session with a model.
-
-        Raises:
-            RequestRefused: if no model has this name, or too many sessions are open.
-        """
-        desk = self._desk(name)
-        self._check_open()
-        return desk.sessions.open(agents)
-
-    def close_session(self, name: str, key: str) -> None:
-        """End a session.
-
-        Raises:
-            RequestRefused: if the model or the session does not exist.
-        """
-        self._desk(name).sessions.close(key)
-
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuse a request if the server is shutting down."""
         if self.ending:
             raise RequestRefused(ErrorKind.ENDING, "the server is shutting down")
-
-    def aim_s(self) -> float:
-        """Return the target response time in seconds: at least three decisions of the slowest model."""
-        return max(AIM_S, 3 * max(desk.batcher.decision_s for desk in self._desks.values()))
-
-    def _desk(self, name: str) -> _ModelHandler:
-        found = self._desks.get(name)
-        if found is None:
-            raise RequestRefused(
-                ErrorKind.UNKNOWN,
-                f"unknown model {name!r}{suggest(name, self._desks)}; available: {', '.join(self._desks)}",
-            )
-        return found
 
 
 def _alone(model: ServedModel) -> Turn:
@@ -629,6 +503,12 @@ def _alone(model: ServedModel) -> Turn:
 # Request counts, for Prometheus.
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+_GAUGES: dict[str, tuple[str, Callable[[ModelHandler], float]]] = {
+    "waiting": ("Waiting requests", lambda handler: len(handler.batcher)),
+    "sessions": ("Open sessions", lambda handler: len(handler.sessions)),
+    "model_step": ("Steps that the model was trained for", lambda handler: handler.model.newest.step),
+    "model_version": ("Version: 1, plus one for each newer model", lambda handler: handler.model.newest.version),
+}
 
 
 class ServingMetrics:
@@ -636,76 +516,51 @@ class ServingMetrics:
 
     Args:
         models: the models by name.
+
+    Attributes:
+        requests: number of requests for existing models, by model and outcome.
+        turned_away: number of requests that were refused because too many were in progress.
     """
 
-    def __init__(self, models: Mapping[str, _ModelHandler]) -> None:
+    def __init__(self, models: Mapping[str, ModelHandler]) -> None:
+        self._models = models
         self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "headrace_serving_requests", "Requests for actions", ["model", "outcome"], registry=self._registry
-        )
-        self._agents = Counter(
-            "headrace_serving_agents", "Agents in answered requests", ["model"], registry=self._registry
-        )
-        self._seconds = Histogram(
+        make, histogram = partial(Counter, registry=self._registry), partial(Histogram, registry=self._registry)
+        self.requests = make("headrace_serving_requests", "Requests for actions", ["model", "outcome"])
+        self.turned_away = make("headrace_serving_turned_away", "Requests refused because too many were in progress")
+        self._agents = make("headrace_serving_agents", "Agents in answered requests", ["model"])
+        self._seconds = histogram(
             "headrace_serving_seconds",
             "Seconds from reading a request to sending its response",
             ["model"],
             buckets=_BUCKETS,
-            registry=self._registry,
-        )
-        self._turned_away = Counter(
-            "headrace_serving_turned_away",
-            "Requests refused because too many were in progress",
-            registry=self._registry,
         )
         self._of: dict[str, tuple[Counter, Counter, Histogram]] = {}
         """Each model's counters, cached because looking up a counter by its labels takes as long as a decision."""
-        self._registry.register(_Models(models))
+        self._registry.register(self)
 
     def answered(self, model: str, agents: int, seconds: float) -> None:
         """Count an answered request."""
         if model not in self._of:
-            labelled = self._requests.labels(model, "answered"), self._agents.labels(model), self._seconds.labels(model)
+            labelled = self.requests.labels(model, "answered"), self._agents.labels(model), self._seconds.labels(model)
             self._of[model] = labelled
         requests, answered, duration = self._of[model]
         requests.inc()
         answered.inc(agents)
         duration.observe(seconds)
 
-    def refused(self, model: str, refusal: RequestRefused) -> None:
-        """Count a refused request for an existing model."""
-        self._requests.labels(model, refusal.why.name.lower()).inc()
-
-    def turned_away(self) -> None:
-        """Count a request that was refused because too many were in progress."""
-        self._turned_away.inc()
-
     def text(self) -> bytes:
         """Return all counts in Prometheus' text format."""
         return generate_latest(self._registry)
 
-
-_GAUGES: dict[str, tuple[str, Callable[[_ModelHandler], float]]] = {
-    "waiting": ("Waiting requests", lambda desk: len(desk.batcher)),
-    "sessions": ("Open sessions", lambda desk: len(desk.sessions)),
-    "model_step": ("Steps that the model was trained for", lambda desk: desk.model.newest.step),
-    "model_version": ("Version: 1, plus one for each newer model", lambda desk: desk.model.newest.version),
-}
-
-
-class _Models:
-    """Reads the models' current numbers when Prometheus collects them."""
-
-    def __init__(self, desks: Mapping[str, _ModelHandler]) -> None:
-        self._desks = desks
-
     def collect(self) -> Iterator[Metric]:
+        """Return the models' current numbers. Called by Prometheus' client."""
         decisions = CounterMetricFamily("headrace_serving_decisions", "Calls to the policy", labels=["model"])
-        for name, desk in self._desks.items():
-            decisions.add_metric([name], desk.batcher.decisions)
+        for name, handler in self._models.items():
+            decisions.add_metric([name], handler.batcher.decisions)
         yield decisions
         for key, (text, read) in _GAUGES.items():
             gauge = GaugeMetricFamily(f"headrace_serving_{key}", text, labels=["model"])
-            for name, desk in self._desks.items():
-                gauge.add_metric([name], read(desk))
+            for name, handler in self._models.items():
+                gauge.add_metric([name], read(handler))
             yield gauge

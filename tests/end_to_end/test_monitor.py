@@ -85,7 +85,9 @@ def test_other_machines_need_the_token_which_is_in_no_file_and_no_answer(beside,
     assert page.call("/healthz", token="wrong")[0] == 200
     page.until(lambda state: state["status"] == "running" and state["behaviors"], "a running run")
     document = page.call("/api/openapi.json")[1]["paths"]
-    paths = {*document, *PAGE, "/api/runs", "/metrics", "/healthz"} - {"/api/runs/live/stream"}
+    paths = {*(path.replace("{run}", "live") for path in document), *PAGE, "/api/runs", "/metrics", "/healthz"} - {
+        "/api/runs/live/stream"
+    }
     answers = [page.call(path, method="GET") for path in paths]
     answers += [
         page.call("/api/runs/live/pause", body={}, token=f"{secret}x"),

@@ -73,7 +73,7 @@ class Exhibition(ShownGame):
 
     def start(self) -> None:
         """Start the exhibition, or restart it after a failure; do nothing if it is running."""
-        if self._closed or self.status in ("refused", "starting", "on"):
+        if self.closed or self.status in ("refused", "starting", "on"):
             return
         self.status, self.trouble = "starting", ""
         self._life = asyncio.get_running_loop().create_task(self._live(), name="exhibition")
@@ -112,7 +112,7 @@ class Exhibition(ShownGame):
         if failure:
             log.error("The game on the live page has failed: %s\nThe run continues.", failure)
         self.tell()
-        if self.status == "off" and self._viewers:  # a viewer connected while the process was ending
+        if self.status == "off" and self.viewers:  # a viewer connected while the process was ending
             self.start()
 
     async def _run(self) -> str:
@@ -139,7 +139,7 @@ class Exhibition(ShownGame):
             self._heard = asyncio.get_running_loop().time()
             match message:
                 case PictureTaken() | ShowAnnounced():
-                    self._see(message)
+                    self._handle(message)
                 case LogLine():
                     logging.getLogger(message.logger).log(message.level, "%s", message.text)
                 case HostFailed():
@@ -157,7 +157,7 @@ class Exhibition(ShownGame):
                 self._hung = f"it has not answered for {now - self._heard:.0f} s: {doing}"
                 host.kill()
                 return
-            if not self._viewers and now - self._alone_since > LINGER_S:
+            if not self.viewers and now - self._alone_since > LINGER_S:
                 self._ending = True
                 host.control.send(Stop())
                 await asyncio.sleep(END_S)
@@ -204,7 +204,7 @@ class RunGame(ShownGame):
     def receive(self, message: PictureTaken | ShowAnnounced | None) -> None:
         """Handle a message from the game, or None when its actor starts, possibly to replace a lost one."""
         if message is not None:
-            self._see(message)
+            self._handle(message)
             return
         self.status = "starting"
         self.tell()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.pipeline.monitor.live_run import MOST_CELLS, league_for_page
+from headrace.pipeline.monitor.shown_runs import MOST_CELLS, league_for_page
 
 
 def entry(since, snapshot, won, lost):

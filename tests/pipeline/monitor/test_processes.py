@@ -9,18 +9,18 @@ import sys
 import pytest
 
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
-from headrace.pipeline.monitor.live_run import Processes
+from headrace.pipeline.monitor.shown_runs import Processes
 
 pytestmark = pytest.mark.windows_too
 
 
 def host(name: str, **changes):
-    return {"name": name, "kind": "ray", "pid": None, "ended": False, "told": None, **changes}
+    return {"name": name, "kind": "ray", "pid": None, "ended": False, "reported": None, **changes}
 
 
 def usages(processes: Processes, *hosts):
-    found = processes.look(hosts)
-    assert not any("told" in each for each in found)  # which is not for the page
+    found = processes.measure(hosts)
+    assert not any("reported" in each for each in found)  # which is not for the page
     return [each["usage"] for each in found]
 
 
@@ -34,20 +34,22 @@ def test_the_usage_of_a_remote_process_follows_from_its_reports():
     processes = Processes()
     assert usages(processes, host("actor-0")) == [None]  # it has said nothing yet
     for told, cores in [((10, 3.0), 0.0), ((12, 4.0), 0.5), ((12, 4.0), 0.5), ((14, 4.5), 0.25)]:
-        (usage,) = usages(processes, host("actor-0", told=ProcessUsage(*told, 1000)))
+        (usage,) = usages(processes, host("actor-0", reported=ProcessUsage(*told, 1000)))
         assert usage == {"cpu": cores, "cpu_s": told[1], "memory": 1000}
 
 
-def test_a_replacement_begins_anew():
+def test_the_usage_of_a_replacement_starts_from_zero():
     processes = Processes()
-    usages(processes, host("actor-0", told=ProcessUsage(10, 50.0, 1000)))
-    assert usages(processes, host("actor-0", told=ProcessUsage(20, 1.0, 1000)))[0]["cpu"] == 0
-    assert usages(processes, host("actor-0", told=ProcessUsage(22, 2.0, 1000)))[0]["cpu"] == 0.5
+    usages(processes, host("actor-0", reported=ProcessUsage(10, 50.0, 1000)))
+    assert usages(processes, host("actor-0", reported=ProcessUsage(20, 1.0, 1000)))[0]["cpu"] == 0
+    assert usages(processes, host("actor-0", reported=ProcessUsage(22, 2.0, 1000)))[0]["cpu"] == 0.5
 
 
-def test_a_process_that_has_ended_and_one_in_main_use_nothing_of_their_own():
+def test_ended_hosts_and_hosts_in_main_have_no_usage():
     told = ProcessUsage(10, 5.0, 1000)
-    assert usages(Processes(), host("actor-0", told=told, ended=True), host("actor-1", told=told, kind="inline")) == [
+    assert usages(
+        Processes(), host("actor-0", reported=told, ended=True), host("actor-1", reported=told, kind="inline")
+    ) == [
         None,
         None,
     ]
@@ -60,7 +62,7 @@ def test_of_hosts_that_share_a_process_the_first_has_its_usage():
     assert none is None
 
 
-def test_another_system_tells_by_psutil_what_linux_tells_itself(monkeypatch):
+def test_psutil_reports_the_same_usage_as_linux(monkeypatch):
     here = read_usage(os.getpid())
     assert usage_lacks() == ""
     monkeypatch.setenv("HEADRACE_PLATFORM", "plain")

@@ -7,7 +7,7 @@ import pytest
 from fakes import policy_update
 
 from headrace.pipeline.control import HostFailed, LogLine, PictureTaken, ShowAnnounced, Stop
-from headrace.pipeline.monitor.watching import Refused, Viewer
+from headrace.pipeline.monitor.watching import Viewer, WishRefused
 from headrace.pipeline.parts.exhibition.page import Exhibition, RunGame
 
 SIDES = [
@@ -83,7 +83,7 @@ class Stand:
 
 
 def ask(viewer, **wish):
-    viewer.hear(json.dumps(wish))
+    viewer.carry_out(json.dumps(wish))
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def viewer(show):
 )
 def test_an_invalid_request_of_a_viewer_is_refused_without_effect(show, viewer, text, words):
     before = show.order.message()
-    with pytest.raises(Refused, match=words.replace("'", ".").replace("/", ".")):
-        viewer.hear(text)
+    with pytest.raises(WishRefused, match=words.replace("'", ".").replace("/", ".")):
+        viewer.carry_out(text)
     assert show.order.message() == before
 
 
@@ -125,7 +125,7 @@ def test_without_the_token_one_may_watch_and_choose_but_not_take_part(show, view
     guest = Viewer(show, may_play=False)
     ask(guest, do="give", side="left", player="random")
     assert show.order.players == {"left": "random"}
-    with pytest.raises(Refused, match="--monitor-control"):
+    with pytest.raises(WishRefused, match="--monitor-control"):
         ask(guest, side="left", **wish)
 
 
@@ -135,7 +135,7 @@ def test_without_the_token_one_may_watch_and_choose_but_not_take_part(show, view
 def test_without_the_token_nothing_may_be_changed_while_somebody_plays(show, viewer, wish):
     ask(viewer, do="take", side="left")
     guest, before = Viewer(show, may_play=False), show.order.message()
-    with pytest.raises(Refused, match="a person is playing"):
+    with pytest.raises(WishRefused, match="a person is playing"):
         ask(guest, **wish)
     assert show.order.message() == before
 
@@ -143,7 +143,7 @@ def test_without_the_token_nothing_may_be_changed_while_somebody_plays(show, vie
 def test_a_side_has_one_person_and_a_person_one_side(show, viewer):
     other = Viewer(show, may_play=True)
     ask(viewer, do="take", side="left")
-    with pytest.raises(Refused, match="another person is already playing"):
+    with pytest.raises(WishRefused, match="another person is already playing"):
         ask(other, do="take", side="left")
     ask(other, do="leave", side="left")  # not theirs to leave
     ask(viewer, do="take", side="right")
@@ -182,7 +182,7 @@ def test_in_a_runs_own_game_only_a_persons_side_is_taken_and_all_else_is_the_run
         (guest, {"do": "take", "side": "left"}, "--monitor-control"),
         (guest, {"do": "pace", "paused": True, "speed": 1}, "--monitor-control"),
     ):
-        with pytest.raises(Refused, match=words):
+        with pytest.raises(WishRefused, match=words):
             ask(who, **wish)
     assert sent == []
 

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from headrace.pipeline.reporting.trackers import MOST_WAITING, BackgroundJobs
+from headrace.stages.errors import StageError
 
 
 def test_jobs_are_done_in_order_before_close_returns():
@@ -27,7 +28,7 @@ def test_the_error_of_the_last_job_is_raised_at_the_end():
         jobs.close()
 
 
-def test_a_service_that_hangs_costs_its_summaries_and_says_so(caplog):
+def test_a_service_that_hangs_is_refused_more_jobs_and_its_lost_summaries_are_counted(caplog):
     caplog.set_level(logging.WARNING)
     jobs, go_on = BackgroundJobs("Slow", patience_s=0.01), threading.Event()
     begun = threading.Event()
@@ -38,10 +39,11 @@ def test_a_service_that_hangs_costs_its_summaries_and_says_so(caplog):
 
     jobs.put(hang)
     begun.wait()
-    for _ in range(MOST_WAITING + 2):
+    for _ in range(MOST_WAITING):
+        jobs.put(lambda: None)
+    with pytest.raises(StageError, match="Slow is too slow: 1000 summaries are waiting for it"):
         jobs.put(lambda: None)
     jobs.close()
     go_on.set()
-    slow, lost = [record.getMessage() for record in caplog.records]
-    assert slow.startswith("Slow is too slow: 1000 summaries are waiting for it. New summaries are dropped")
-    assert lost.startswith("Slow did not accept the last 1001 summaries within 0 s")
+    (lost,) = [record.getMessage() for record in caplog.records]
+    assert lost.startswith("Slow did not accept the last 1000 summaries within 0 s")

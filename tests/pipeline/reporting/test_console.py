@@ -94,7 +94,7 @@ def test_warnings_of_other_libraries_are_printed_with_their_level(monkeypatch):
     assert err.getvalue() == "[WARNING] old\n[WARNING] and slow\n"
 
 
-def test_lines_follow_standard_output_when_it_is_led_elsewhere(monkeypatch):
+def test_lines_follow_a_redirected_standard_output(monkeypatch):
     configure_logging()
     out = io.StringIO()
     monkeypatch.setattr("sys.stdout", out)

@@ -175,7 +175,7 @@ def test_log_lines_appear_above_the_table():
     assert after.index("Tennis. [INFO] Step: 1.") < after.index("0:01:01 elapsed")
 
 
-def test_the_table_goes_also_when_the_run_fails(capsys):
+def test_the_table_disappears_when_the_run_fails(capsys):
     def failing_run():
         with progress:
             progress.update(ProgressSnapshot(0.0, (TENNIS,)))
@@ -201,7 +201,7 @@ class Gone(io.StringIO):
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile", "at the end"])
-def test_a_terminal_that_is_gone_ends_the_table_alone(capsys, when):
+def test_a_closed_terminal_ends_only_the_table(capsys, when):
     file, clock = Gone(), Clock()
     file.closed_window = when == "before"
     with Progress(True, clock, terminal(file)) as progress:

@@ -2,13 +2,13 @@ import pytest
 
 from headrace.pipeline.reporting.console import Progress
 from headrace.pipeline.reporting.reporter import Reporter
-from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsCollector
+from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter
 from headrace.stages.trainer.report import TrainerReport
 
 REWARD = "Environment/Cumulative Reward"
 
 
-class Points:
+class Points(StatisticsWriter):
     """A writer that keeps the reward of each summary by its step, and steps that it was taken back to."""
 
     def __init__(self):
@@ -23,12 +23,6 @@ class Points:
 
     def rewind(self, category, step):
         self.rewound.append((category, step))
-
-    def add_property(self, category, name, value):
-        pass
-
-    def close(self):
-        pass
 
 
 class Run:
@@ -64,7 +58,7 @@ def test_statistics_after_the_last_report_are_written_at_the_end():
 
 
 @pytest.mark.parametrize("steps", [(), (100,), (40, 100)])
-def test_nothing_is_written_twice_or_of_no_steps(steps):
+def test_finish_writes_nothing_without_new_steps(steps):
     run = Run()
     for step in steps:
         run.reach(step, 1.0)

@@ -46,14 +46,14 @@ def test_a_resumed_run_appends_to_its_log_and_a_new_run_overwrites_it(tmp_path: 
     assert lines(tmp_path) == ["[INFO] three"]
 
 
-def test_why_a_run_failed_is_its_last_line(tmp_path: Path, console: io.StringIO):
+def test_the_last_line_of_the_log_says_why_a_run_failed(tmp_path: Path, console: io.StringIO):
     with pytest.raises(RunFailed), logged_to(tmp_path, append=False):
         raise RunFailed("the disk burns\nand so on")
     assert lines(tmp_path) == ["[ERROR] the disk burns", "[ERROR] and so on"]
     assert console.getvalue() == "", "the command says it, once"
 
 
-def test_a_folder_that_can_not_be_written_costs_the_log_alone(tmp_path: Path, console: io.StringIO):
+def test_a_run_continues_without_a_log_if_its_folder_is_read_only(tmp_path: Path, console: io.StringIO):
     (tmp_path / "run_logs").write_text("a file")
     with logged_to(tmp_path, append=False):
         log.info("begun")

@@ -131,7 +131,7 @@ def test_a_main_that_is_busy_is_named_unless_a_stage_of_it_is_slow():
     assert "Busy/main" not in run.shares.numbers(), "what others do in its event loop is theirs"
 
 
-def test_a_run_that_is_held_is_held_up_by_nothing():
+def test_a_paused_run_has_no_bottleneck():
     run = Run()
     for second in range(30):
         learned = {"working/trainer": (0.9, 1), "learning": (0.9, 1)} if second < 15 else {}

@@ -68,7 +68,7 @@ def test_a_writer_that_raises_is_named_and_called_no_more_except_to_close(caplog
         "Statistics writer my:Broken raised in write: ConnectionError: no network (at mine.py, in write). "
         "It receives no more statistics; training continues."
     )
-    assert closed == "Statistics writer my:Broken raised in close: ValueError: closed before (at mine.py, in close)"
+    assert closed.startswith("Statistics writer my:Broken raised in close: ValueError: closed before (at mine.py, in ")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from headrace.pipeline.serving.action_request import ActionRequest, ErrorKind, RequestRefused
-from headrace.pipeline.serving.service import Batcher, BatchLimits
+from headrace.pipeline.serving.service import Batcher, ServingLimits
 from headrace.queues.messages import ActionBatch
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.protocol import Decision, Recall
@@ -43,7 +43,7 @@ def model_of(policy, quick=True):
 
 @asynccontextmanager
 async def batcher(policy, quick=True, **limits):
-    made = Batcher(model_of(policy, quick), False, np.random.default_rng(0), BatchLimits(**limits))
+    made = Batcher(model_of(policy, quick), False, np.random.default_rng(0), ServingLimits(**limits))
     running = asyncio.create_task(made.run())
     try:
         yield made
@@ -73,7 +73,7 @@ async def test_requests_that_wait_together_are_one_decision():
 
 
 @pytest.mark.virtual_time
-async def test_sampled_and_most_likely_actions_are_decided_apart():
+async def test_sampled_and_most_likely_actions_are_separate_decisions():
     policy = Doubling()
     async with batcher(policy) as made:
         wanted = (None, True, False, True)
@@ -83,7 +83,7 @@ async def test_sampled_and_most_likely_actions_are_decided_apart():
 
 
 @pytest.mark.virtual_time
-async def test_masks_of_some_leave_all_choices_to_the_others():
+async def test_a_request_without_masks_allows_all_choices_in_a_shared_decision():
     policy = Doubling()
     async with batcher(policy) as made:
         await asyncio.gather(ask(made, 1), ask(made, 2, masks=np.asarray([[True, False]])))
@@ -101,13 +101,13 @@ async def test_memories_stay_with_their_request():
 @pytest.mark.virtual_time
 async def test_a_decision_has_a_bound_of_agents_that_one_request_may_exceed_alone():
     policy = Doubling()
-    async with batcher(policy, agents=3) as made:
+    async with batcher(policy, decided_agents=3) as made:
         await asyncio.gather(*(ask(made, *numbers) for numbers in ((1, 2), (3, 4), (5,), (6, 7, 8, 9), (10,))))
     assert [call[0] for call in policy.calls] == [[1, 2], [3, 4, 5], [6, 7, 8, 9], [10]]
 
 
 @pytest.mark.virtual_time
-async def test_only_the_request_that_has_no_answer_is_refused(caplog):
+async def test_a_failing_request_does_not_affect_the_others_in_its_batch(caplog):
     async with batcher(Doubling()) as made:
         found: list[Any] = await asyncio.gather(*(actions(made, n) for n in (1, 13, 99, 2)), return_exceptions=True)
         assert found[0::3] == [[2], [4]]
@@ -139,25 +139,22 @@ class Held(Doubling):
         return super().act(*arguments)
 
 
-async def test_while_one_is_decided_others_gather_up_to_the_bound():
+async def test_requests_that_arrive_during_a_decision_form_the_next_batch():
     policy = Held()
-    async with batcher(policy, quick=False, waiting=2) as made:
+    async with batcher(policy, quick=False) as made:
         first = asyncio.create_task(actions(made, 1))
         await asyncio.to_thread(policy.begun.wait)
         more = [asyncio.create_task(actions(made, n)) for n in (2, 3)]
         await asyncio.sleep(0)
         assert len(made) == 2
-        with pytest.raises(RequestRefused, match="2 requests are already waiting") as raised:
-            await actions(made, 4)
-        assert raised.value.why is ErrorKind.OVERLOADED
         policy.go.set()
         assert await asyncio.gather(first, *more) == [[2], [4], [6]]
     assert [call[0] for call in policy.calls] == [[1], [2, 3]]
 
 
-async def test_a_client_that_leaves_while_waiting_makes_room_and_is_not_decided_for():
+async def test_a_client_that_leaves_while_waiting_is_not_decided_for():
     policy = Held()
-    async with batcher(policy, quick=False, waiting=1) as made:
+    async with batcher(policy, quick=False) as made:
         first = asyncio.create_task(actions(made, 1))
         await asyncio.to_thread(policy.begun.wait)
         gone = asyncio.create_task(actions(made, 2))
@@ -172,7 +169,7 @@ async def test_a_client_that_leaves_while_waiting_makes_room_and_is_not_decided_
     assert [call[0] for call in policy.calls] == [[1], [3]]
 
 
-async def test_a_client_that_is_not_answered_in_time_is_told():
+async def test_a_late_request_is_refused():
     policy = Held()
     async with batcher(policy, quick=False, patience_s=0.01) as made:
         with pytest.raises(RequestRefused, match=r"no decision was made within 0\.01 s") as raised:

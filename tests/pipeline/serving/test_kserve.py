@@ -20,9 +20,9 @@ from aiohttp import ClientSession
 from serving_samples import MEMORY, PICTURE, expected, served, serving, write_model
 
 from headrace.pipeline.serving import kserve_grpc
-from headrace.pipeline.serving import service as service_module
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.kserve_grpc import GrpcServer
+from headrace.pipeline.serving.service import ServingLimits
 from headrace.pipeline.web import Site, SiteOptions
 
 ROW = [0.5, -1.0, 2.0]
@@ -31,11 +31,11 @@ INFER = "/v2/models/Ball/infer"
 
 
 @asynccontextmanager
-async def called(folder, token=""):
+async def called(folder, token="", **options):
     """A caller of the models in a folder, by both protocols."""
-    async with serving(folder) as service:
-        options = SiteOptions("127.0.0.1:0", token=token, needs_token=lambda request: request.path not in OPEN)
-        site, server = Site(serving_routes(service), options), GrpcServer(service, "127.0.0.1", token, 100_000, 64)
+    async with serving(folder, **options) as service:
+        of_site = SiteOptions("127.0.0.1:0", token=token, needs_token=lambda request: request.path not in OPEN)
+        site, server = Site(serving_routes(service), of_site), GrpcServer(service, "127.0.0.1", token, 100_000, 64)
         await site.start()
         await server.start((0,))
         try:
@@ -178,11 +178,11 @@ async def test_a_sequence_that_is_refused_has_not_begun(tmp_path):
         service.ending = True
         assert (await post(caller, asked))[0] == 503
         service.ending = False
-        assert 'headrace_serving_sessions{model="Ball"} 0.0' in service.tally.text().decode()
+        assert 'headrace_serving_sessions{model="Ball"} 0.0' in service.metrics.text().decode()
         assert (await post(caller, asked))[0] == 200
         two = {**asked, "inputs": [{**VECTOR, "shape": [2, 3], "data": ROW * 2}]}
         assert (await post(caller, two))[0] == 400
-        assert 'headrace_serving_sessions{model="Ball"} 1.0' in service.tally.text().decode()
+        assert 'headrace_serving_sessions{model="Ball"} 1.0' in service.metrics.text().decode()
 
 
 def changed(**fields):
@@ -229,7 +229,7 @@ async def test_an_invalid_request_is_refused_with_the_reason(tmp_path):
         ):
             status, answer = await post(caller, changed(), path)
             assert (status, words in answer["error"]) == (404, True), answer
-        assert 'headrace_serving_decisions_total{model="Ball"} 0.0' in service.tally.text().decode()
+        assert 'headrace_serving_decisions_total{model="Ball"} 0.0' in service.metrics.text().decode()
 
 
 async def test_grpc_refuses_by_name_too(tmp_path):
@@ -286,13 +286,12 @@ async def test_the_index_has_a_line_for_each_model_that_asks_it(tmp_path):
             assert "POST /v2/models/{model}/infer" in await answer.text()
 
 
-async def test_a_newer_policy_takes_over_while_requests_run_and_none_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(service_module, "LOOK_S", 0.02)
+async def test_a_newer_policy_takes_over_while_requests_run_and_none_is_lost(tmp_path):
     write_model(tmp_path)
     wanted = {str(version): expected([[ROW]], seed).actions.continuous for version, seed in ((1, 0), (2, 1))}
     seen: list[str] = []
     answered = asyncio.Event()
-    async with called(tmp_path) as (_, caller, channel):
+    async with called(tmp_path, limits=ServingLimits(refresh_s=0.02)) as (_, caller, channel):
 
         async def ask_http() -> None:
             while "2" not in seen[-1:]:

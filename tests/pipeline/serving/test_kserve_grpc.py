@@ -6,13 +6,11 @@ import asyncio
 import socket
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from typing import Any
 
 import grpc.aio
 import pytest
 from serving_samples import serving, write_model
 
-from headrace.pipeline.serving import kserve_grpc
 from headrace.pipeline.serving.kserve_grpc import SERVICE, GrpcServer, message
 
 ROW = [0.5, -1.0, 2.0]
@@ -70,27 +68,6 @@ async def test_when_it_ends_it_says_so(tmp_path):
         await service.end()
         assert await refusal(stub.ModelInfer(asking())) == ("UNAVAILABLE", "the server is shutting down")
         await asyncio.gather(*answers, return_exceptions=True)
-
-
-@pytest.mark.parametrize("method", ["ModelInfer", "ModelMetadata", "ServerReady"])
-async def test_a_message_that_does_not_come_ends_its_call_and_leaves_room_for_others(tmp_path, monkeypatch, method):
-    monkeypatch.setattr(kserve_grpc, "BODY_S", 0.1)
-    write_model(tmp_path)
-    never = asyncio.Event()
-
-    async def nothing():
-        await never.wait()
-        yield b""
-
-    async with serving(tmp_path) as service:
-        server = GrpcServer(service, "127.0.0.1", "", 1000, 1)  # one call at a time
-        await server.start((0,))
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            call: Any = channel.stream_unary(f"/{SERVICE}/{method}")(nothing())
-            assert await refusal(call) == ("INVALID_ARGUMENT", "the message did not arrive within 0.1 s")
-            stub: Any = Stub(channel)
-            assert (await stub.ModelInfer(asking())).model_version == "1"
-        await server.stop(0.0)
 
 
 async def test_a_port_in_use_is_named(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.pipeline.serving.action_request import ActionRequest, ErrorKind, RequestRefused
-from headrace.pipeline.serving.service import SessionLimits, Sessions
+from headrace.pipeline.serving.service import ServingLimits, Sessions
 from headrace.stages.policy.protocol import Recall
 
 
@@ -23,7 +23,7 @@ def nothing(agents):
 
 def opened(**limits):
     clock = Clock()
-    return Sessions(nothing, clock, SessionLimits(**limits)), clock
+    return Sessions(nothing, clock, ServingLimits(**limits)), clock
 
 
 def asked(session, agents=1, starts=None):
@@ -53,7 +53,7 @@ def test_a_session_remembers_from_request_to_request():
     assert decide(sessions, asked(two)).previous_actions.tolist() == [[1, 1]]
 
 
-def test_agents_whose_episode_begins_are_forgotten_alone():
+def test_only_agents_whose_episode_begins_lose_their_memory():
     sessions, _ = opened()
     key = sessions.open(2)
     decide(sessions, asked(key, 2), 5.0)
@@ -62,7 +62,7 @@ def test_agents_whose_episode_begins_are_forgotten_alone():
     assert before.previous_actions.tolist() == [[1, 1], [5, 5]]
 
 
-def test_without_a_decision_nothing_is_remembered_and_nothing_forgotten():
+def test_without_a_decision_a_session_is_unchanged():
     sessions, _ = opened()
     key = sessions.open(1)
     decide(sessions, asked(key), 5.0)
@@ -110,7 +110,7 @@ def test_a_session_in_use_is_not_idle():
     decide(sessions, asked(key))
 
 
-def test_a_session_that_is_ended_while_it_is_used_is_gone():
+def test_a_session_can_be_closed_during_a_request():
     sessions, _ = opened()
     key = sessions.open(1)
     with sessions.turn(asked(key)):
@@ -118,7 +118,7 @@ def test_a_session_that_is_ended_while_it_is_used_is_gone():
     assert refused(decide, sessions, asked(key)) is ErrorKind.UNKNOWN
 
 
-@pytest.mark.parametrize(("limits", "agents"), [({"sessions": 2}, 1), ({"agents": 6}, 3)])
+@pytest.mark.parametrize(("limits", "agents"), [({"sessions": 2}, 1), ({"session_agents": 6}, 3)])
 def test_sessions_and_their_agents_are_bounded_and_idle_ones_make_room(limits, agents):
     sessions, clock = opened(idle_s=10, **limits)
     sessions.open(agents)
@@ -130,11 +130,11 @@ def test_sessions_and_their_agents_are_bounded_and_idle_ones_make_room(limits, a
 
 
 @pytest.mark.parametrize("agents", [0, -1, 10_000])
-def test_a_session_has_agents(agents):
+def test_a_session_for_too_few_or_too_many_agents_is_refused(agents):
     assert refused(opened()[0].open, agents) is ErrorKind.UNFIT
 
 
-def test_ids_are_not_to_be_guessed():
+def test_session_ids_are_unguessable():
     sessions, _ = opened()
     assert len({sessions.open(1) for _ in range(100)}) == 100
     assert len(sessions.open(1)) >= 20

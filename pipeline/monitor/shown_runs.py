@@ -1,12 +1,18 @@
-"""This process's run on its page: main supplies states, and the server's thread delivers them."""
+"""The runs on the page: this process's run, and runs in folders. All calls come from the server's thread.
+
+Main supplies the states of this process's run, and the server's thread delivers them.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypedDict
 
 import yaml
@@ -15,7 +21,12 @@ from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.global_state_guard import OURS
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
-from headrace.pipeline.reporting.history import History
+from headrace.pipeline.reporting.console import ELO, REWARD
+from headrace.pipeline.reporting.history import History, read_events
+from headrace.pipeline.reporting.statistics import PIPELINE
+from headrace.pipeline.reporting.time_shares import bottleneck_of_runs
+from headrace.pipeline.run_folder.folder import read_configuration
+from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.ghost.league_chart import chart_of
 
 LATE_S = 60.0
@@ -34,6 +45,7 @@ class LiveRun:
     """
 
     live = True
+    group = 0
 
     def __init__(self, name: str, config: RunConfig, history: History, tail: LogTail) -> None:
         self.name = name
@@ -48,7 +60,7 @@ class LiveRun:
 
     def receive(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
         """Store a state from main, and the leagues' reports if given."""
-        state["hosts"], state["usage_lacks"] = self._processes.look(state["hosts"]), usage_lacks()
+        state["hosts"], state["usage_lacks"] = self._processes.measure(state["hosts"]), usage_lacks()
         self._state, self._at = state, time.monotonic()
         if leagues is not None:
             self._leagues = [league_for_page(report) for report in leagues]
@@ -97,6 +109,87 @@ def curves_of(history: History) -> dict[str, Any]:
     return {"revision": history.revision, "curves": history.plain(), "marks": history.marks()}
 
 
+class RunInFolder:
+    """A run that is read from its folder, and read again when its event files have grown.
+
+    Args:
+        folder: `results/<run-id>`.
+
+    Attributes:
+        group: a number shared by runs that have the same configuration and differ only in their seeds.
+    """
+
+    live = False
+
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.resolve().name
+        self._folder = folder
+        self._history = History()
+        self._signature: object = None
+        self.group = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the progress of the run's behaviours."""
+        settings, behaviors, all_curves = self._behaviors(), [], self._read().plain()
+        cause = bottleneck_of_runs(all_curves.pop(PIPELINE, {}), blocks=settings)
+        for name, curves in all_curves.items():
+            newest, block = {each: curve["values"][-1] for each, curve in curves.items()}, settings.get(name) or {}
+            behaviors.append(
+                {
+                    "name": name,
+                    "trainer": block.get("trainer_type"),
+                    "done": False,
+                    "step": max(curve["steps"][-1] for curve in curves.values()),
+                    "max_steps": block.get("max_steps"),
+                    "steps_per_s": newest.get("Pipeline/Steps per Second"),
+                    "reward": newest.get(REWARD),
+                    "elo": newest.get(ELO),
+                    "lag": newest.get("Policy/Lag"),
+                    "policy_wait": None,
+                    "updates": None,
+                    "seconds_left": None,
+                }
+            )
+        rest: dict[str, Any] = {"hosts": [], "edges": [], "players": [], "bottleneck": cause and asdict(cause)}
+        return {"status": "from its folder", "message": "", "behaviors": behaviors, **rest}
+
+    def curves(self) -> dict[str, Any]:
+        """Return all curves and marks."""
+        return curves_of(self._read())
+
+    def leagues(self) -> list[dict[str, Any]]:
+        """Return the leagues stored in the run's folder; skip damaged files."""
+        leagues = []
+        for path in sorted(self._folder.glob("*/league.json")):
+            try:
+                leagues.append(league_for_page(json.loads(path.read_text(encoding="utf-8"))))
+            except (OSError, ValueError, LookupError, TypeError):
+                continue
+        return leagues
+
+    def configuration(self) -> str:
+        """Return the run's `configuration.yaml`."""
+        try:
+            return (self._folder / CONFIGURATION).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            return f"# {error}"
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return no lines, because this page shows no log."""
+        return []
+
+    def _read(self) -> History:
+        files = sorted(self._folder.glob("*/events.out.tfevents.*"))
+        signature = [(path, path.stat().st_size) for path in files]
+        if signature != self._signature:
+            self._history, self._signature = History(), signature
+            read_events(self._folder, self._behaviors(), self._history)
+        return self._history
+
+    def _behaviors(self) -> Mapping[str, Any]:
+        return read_configuration(self._folder).get("behaviors") or {}
+
+
 # CPU time and memory of the hosts' processes: read for processes on this machine, reported by the others.
 
 _SHORT_S = 0.5
@@ -120,23 +213,23 @@ class Processes:
     def __init__(self) -> None:
         self._before: dict[str, tuple[ProcessUsage, float]] = {}
 
-    def look(self, hosts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def measure(self, hosts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the hosts, each with a `usage`, which is None for ended hosts and for processes already listed.
 
         If several learners share a process, only the first has a usage. Hosts in main's process have none.
 
         Args:
-            hosts: the hosts as `state_of` describes them; `told` is the last report from a host without a `pid` on this
-                machine.
+            hosts: the hosts as `state_of` describes them; `reported` is the last report from a host without a `pid` on
+                this machine.
         """
-        found = []
+        measured = []
         seen: set[int] = set()
         for host in hosts:
-            reported, pid = host.pop("told", None), host["pid"]
-            found.append({**host, "usage": None if pid in seen else self._usage(host, reported)})
+            reported, pid = host.pop("reported", None), host["pid"]
+            measured.append({**host, "usage": None if pid in seen else self._usage(host, reported)})
             if pid is not None:
                 seen.add(pid)
-        return found
+        return measured
 
     def _usage(self, host: dict[str, Any], reported: ProcessUsage | None) -> Usage | None:
         if host["pid"] is not None:
@@ -215,16 +308,16 @@ def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
     if "players" in report:
         return chart_of(report, MOST_CELLS)
     results = report["results"]
-    columns = sorted({_opponent(each) for each in results})
-    names = [each["brain"] for each in report.get("brains", [])] if report["rating"] is None else None
-    rows = 1 + max((int(each["since"]) for each in results), default=-1)
+    columns = sorted({_opponent(result) for result in results})
+    names = [result["brain"] for result in report.get("brains", [])] if report["rating"] is None else None
+    rows = 1 + max((int(result["since"]) for result in results), default=-1)
     tall, wide = (max(1, -(-size // MOST_CELLS)) for size in (rows, len(columns)))
     place = {column: at // wide for at, column in enumerate(columns)}
     cells: list[list[list[int] | None]] = [[None] * (-(-len(columns) // wide)) for _ in range(-(-rows // tall))]
-    for each in results:
-        row, column = int(each["since"]) // tall, place[_opponent(each)]
+    for result in results:
+        row, column = int(result["since"]) // tall, place[_opponent(result)]
         before = cells[row][column] or [0, 0, 0]
-        cells[row][column] = [n + int(each[key]) for n, key in zip(before, ("won", "drawn", "lost"), strict=True)]
+        cells[row][column] = [n + int(result[key]) for n, key in zip(before, ("won", "drawn", "lost"), strict=True)]
     return {
         "behavior": report["behavior"],
         "rating": report["rating"],
