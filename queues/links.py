@@ -11,8 +11,8 @@ A new producer can replace a killed one on the same socket. So can a new consume
 again. The reader skips bytes that the dead process wrote or read only in part: it searches for the sixteen bytes at the
 start of every HELLO and WELCOME.
 
-The slabs are a pool of equal size, each for one message's arrays. `LinkSpec` sets the pool's size, and rejects sizes
-that can't work; `Slabs` maps the pool into this process; `pieces` splits a message into pieces that each fit a slab.
+The slabs are a pool of equal size, each for one message's arrays. `LinkSpec` sets the pool's size; `Slabs` maps the
+pool into this process; `pieces` splits a message into pieces that each fit a slab.
 The two ends (`shared_queue`) track which slabs may be written.
 """
 
@@ -50,11 +50,7 @@ class TooLargeError(QueueError):
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """The capacity of a link, the same at both ends.
-
-    Raises:
-        ValueError: if the link could deadlock, or could never fill up; the message explains why.
-    """
+    """The capacity of a link, the same at both ends."""
 
     maxlen: int
     """Maximum number of items put but not yet taken; must be at least 1."""
@@ -62,31 +58,9 @@ class LinkSpec:
     """Size of one slab in bytes, which limits the size of a message. Larger batches are sent in pieces."""
     spare: int = 2
     """Number of slabs in addition to `maxlen`, for batches that the consumer may keep while the link is full; must be
-    at least 1."""
+    at least 1, because the consumer holds the slab of its current batch."""
     overflow: Overflow = "wait"
     """What a put does if the link is full, as in `AgentManagerQueue`."""
-    min_bytes: int = 0
-    """Size in bytes of the largest unsplittable piece (one trajectory, one policy), as far as the caller knows."""
-
-    def __post_init__(self) -> None:
-        if self.maxlen < 1:
-            raise ValueError(f"maxlen must be at least 1, got {self.maxlen}")
-        if self.spare < 1:
-            raise ValueError(
-                f"spare must be at least 1, got {self.spare}: the consumer holds the slab of its current batch, so "
-                "without a spare slab the link could never be full"
-            )
-        if self.slab_bytes < max(1, self.min_bytes):
-            raise ValueError(
-                f"slab_bytes is {self.slab_bytes}, but one message needs {max(1, self.min_bytes)} bytes, so that "
-                "message could never be sent: raise slab_bytes, or make trajectories shorter (time_horizon)"
-            )
-        if self.overflow not in ("wait", "replace_oldest"):
-            raise ValueError(f"overflow must be 'wait' or 'replace_oldest', got {self.overflow!r}")
-        if self.overflow == "replace_oldest" and self.maxlen != 1:
-            raise ValueError(
-                f"maxlen must be 1 with replace_oldest, which keeps only the newest item; got {self.maxlen}"
-            )
 
     @property
     def slabs(self) -> int:
@@ -253,12 +227,6 @@ class LinkEnd:
         """Close this process's handle to the end. Closing twice is allowed."""
         self.sock.close()
         self.segment.close()
-
-    def __enter__(self) -> LinkEnd:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def make_link(spec: LinkSpec) -> tuple[LinkEnd, LinkEnd]:
