@@ -165,7 +165,7 @@ class SharedSender(Generic[T]):
             self._dismiss([job for job in self._jobs if not job.begun])
             self._pump()
 
-    def renew(self) -> None:
+    def reconnect(self) -> None:
         """Restart with a receiver that replaces a dead one.
 
         Items that were sent but not taken may be lost; waiting items go to the new receiver.
@@ -327,7 +327,7 @@ class SharedReceiver(BufferedReceiver[_Arrival, T]):
     its own link, so none can crowd out another. The stream ends when every link has ended, because its producer has
     called `close` or has died. The link of a killed producer stays open as long as another process holds
     that end, and a new producer can continue on it. A new receiver can also replace a killed one, once its producers
-    have called `SharedSender.renew`.
+    have called `SharedSender.reconnect`.
 
     `get` and `get_nowait` raise `ShapeError` if the item's arrays do not fit together. A cancelled get removes nothing.
 

@@ -32,7 +32,7 @@ class LocalEdges:
         receiver: Receiver[Any] = self.ends.pop(name)
         return receiver
 
-    def renew(self, name: str) -> None:
+    def reconnect(self, name: str) -> None:
         """Do nothing: consumers in main are not replaced."""
 
 
@@ -72,7 +72,7 @@ class InlineHost:
         self.control.send(OpenEdge(name, {}))
         return end
 
-    def settle(self) -> None:
+    def rule_out_successor(self) -> None:
         """Do nothing: the host is never replaced."""
 
     async def wait(self) -> int:

@@ -74,11 +74,11 @@ class ProcessEdges:
         self._receivers.append(receiver)
         return receiver
 
-    def renew(self, name: str) -> None:
+    def reconnect(self, name: str) -> None:
         """Restart the queue with this name for the consumer that replaces a dead one."""
         for sender in self._senders:
             if sender.name == name:
-                sender.renew()
+                sender.reconnect()
 
     async def close(self) -> None:
         """Wait until all items have arrived or their receivers are gone."""
@@ -152,7 +152,7 @@ class HostLinks:
                 taken[name] = left.pop(name)
                 self.taken_over.add(name)
 
-    def settle(self) -> None:
+    def rule_out_successor(self) -> None:
         """Close main's copies of the ends of a host that won't be replaced, so that peers notice when the host ends."""
         for end in self.given_at_start.values():
             end.close()

@@ -255,11 +255,11 @@ class ProcessHost:
                 self.open_edge(name, {**address, "succeeds": True})
                 if name in dead.senders:
                     self.senders[name] = dead.senders[name]
-                    self.senders[name].renew()
+                    self.senders[name].reconnect()
 
-    def settle(self) -> None:
+    def rule_out_successor(self) -> None:
         """Close main's copies of the host's ends."""
-        self.links.settle()
+        self.links.rule_out_successor()
 
     async def wait(self) -> int:
         """Wait for the process to end; return its exit status, which is negative if a signal killed it."""

@@ -219,7 +219,7 @@ class ActorHost(Host):
                     self._parameters_set.set()
                 case LearnerReplaced():
                     self._actor.renew(message.source)
-                    self._edges.renew(f"trajectories/{message.behavior}")
+                    self._edges.reconnect(f"trajectories/{message.behavior}")
                 case BeginCheckpoint():
                     self._actor.request_checkpoint(message.number)
                 case Hold():

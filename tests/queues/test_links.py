@@ -80,7 +80,7 @@ async def test_a_new_receiver_takes_the_place_of_one_that_was_killed():
         assert not waiting.done()
         receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [theirs], succeeds=True)
         async with closing(receiver), closing(sender):
-            sender.renew()
+            sender.reconnect()
             assert number_of(await receiver.get()) == 3  # what the dead one had taken or not is lost with it
             await waiting
             for number in range(4, 20):  # all slabs are free again
@@ -92,7 +92,7 @@ async def test_a_sender_that_begins_anew_with_a_receiver_that_is_still_there_los
     async with shared_queue(LinkSpec(3, SLAB)) as ((sender,), receiver):
         for number in range(2):
             await sender.put(numbered(number))
-        sender.renew()
+        sender.reconnect()
         for number in range(2, 5):
             await sender.put(numbered(number))
             assert number_of(await receiver.get()) == number - 2
@@ -179,7 +179,7 @@ async def test_a_link_on_which_nonsense_comes_is_closed_and_named(
     sent: bytes, complaint: str, caplog: pytest.LogCaptureFixture
 ):
     theirs, ours = make_link(LinkSpec(2, SLAB, spare=1))
-    async with closing(await SharedReceiver.open("Ball", [ours])) as receiver:
+    async with closing(await SharedReceiver.open("Ball", [ours])):
         theirs.sock.send(links.hello(b"a" * 16) + sent)
         await until_blocked()
         assert complaint in caplog.text

@@ -16,10 +16,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import ray
 from ray._private.services import canonicalize_bootstrap_address
@@ -354,11 +355,13 @@ VERDICT_S = 60.0
 """Seconds within which a cluster notices that a node has died."""
 
 
-class Consumer(Protocol):
-    """A reader of a host's queue; it is notified when the host is replaced."""
+Consumer = Callable[[str, Any], object]
+"""Function that lets the reader of a host's queue switch to the actor that now runs the host with this name; the actor
+is None if the host has no successor."""
 
-    def replace(self, key: str, actor: Any) -> None:
-        """Switch to the actor that now runs the host named `key`; None if the host has no successor."""
+
+def _read_by_main(receiver: PullReceiver[Any]) -> Consumer:
+    return lambda name, actor: receiver.replace(name, None if actor is None else RaySource(actor))
 
 
 class RayHost:
@@ -400,9 +403,9 @@ class RayHost:
         self._deliveries = RayDeliveries(actor, stored)
         self._maxlen = maxlen
         self._resources = resources
-        self._settled = self._closed = False
+        self._irreplaceable = self._closed = False
         self._up: PullReceiver[Any] = PullReceiver(UP, CONTROL_BOUND, {plan.name: self.source})
-        self._up.settle(plan.name)
+        self._up.replace(plan.name, None)
         self.control = LocalControl(PushSender(DOWN, CONTROL_BOUND, self._deliveries.deliver), self._up)
         self._end = asyncio.ensure_future(self._run())
 
@@ -419,7 +422,7 @@ class RayHost:
         deliver = self._deliveries.deliver if newest else self._deliveries.deliver_alone
         if self.plan.role != "learner":
             return PushSender(name, maxlen, deliver, overflow)  # type: ignore[arg-type]
-        sender: PushSender[Any] = PushSender(name, maxlen, deliver, renewable=not self._settled)
+        sender: PushSender[Any] = PushSender(name, maxlen, deliver, replaceable=not self._irreplaceable)
         self.senders[name] = sender
         return sender
 
@@ -427,7 +430,7 @@ class RayHost:
         """Open both ends of a queue from this host to main; return main's end."""
         self.serve(name, maxlen, overflow)
         receiver: PullReceiver[Any] = PullReceiver(name, maxlen, {self.plan.name: self.source}, overflow)
-        self.add_consumer(name, MainConsumer(receiver))
+        self.add_consumer(name, _read_by_main(receiver))
         return receiver
 
     def serve(self, name: str, maxlen: int, overflow: Overflow) -> None:
@@ -438,33 +441,33 @@ class RayHost:
     def add_consumer(self, name: str, consumer: Consumer) -> None:
         """Register the reader of one of this host's outgoing queues."""
         self.consumers[name] = consumer
-        if self._settled:
-            consumer.replace(self.plan.name, None)
+        if self._irreplaceable:
+            consumer(self.plan.name, None)
 
     def succeed(self, dead: RayHost) -> None:
         """Take over a dead host's outgoing queues and, for a learner, its incoming queues too."""
         self.consumers, dead.consumers = dead.consumers, {}
         for name, consumer in self.consumers.items():
             self.serve(name, **dead.served[name])
-            consumer.replace(self.plan.name, self.actor)
+            consumer(self.plan.name, self.actor)
         self.senders, dead.senders = dead.senders, {}
         for name, sender in self.senders.items():
             self.control.send(OpenEdge(name, {"maxlen": self._maxlen, "overflow": "wait", "sources": {}}))
-            sender.renew(self._deliveries.deliver_alone)
+            sender.reconnect(self._deliveries.deliver_alone)
 
     def admit(self, plan: HostPlan) -> None:
         """Make this host refuse all older incarnations of a host that is about to start."""
         if not self._closed:
             self.actor.admit.remote(plan.name, plan.incarnation)
 
-    def settle(self) -> None:
+    def rule_out_successor(self) -> None:
         """Let readers notice when this host ends, because no replacement will come."""
-        if not self._settled:
-            self._settled = True
+        if not self._irreplaceable:
+            self._irreplaceable = True
             for consumer in self.consumers.values():
-                consumer.replace(self.plan.name, None)
+                consumer(self.plan.name, None)
             for sender in self.senders.values():
-                sender.settle()
+                sender.rule_out_successor()
 
     async def wait(self) -> int:
         """Wait for the host to end; return its exit status, or -9 if it was lost."""
@@ -507,7 +510,7 @@ class RayHost:
             return
         self._closed = True
         self.control.close()
-        self.settle()
+        self.rule_out_successor()
         for host in self.feeders:
             if not host._closed:
                 host.source.finish(self.feed_name)
@@ -539,32 +542,6 @@ class RayHost:
 
 
 @dataclass(frozen=True)
-class MainConsumer:
-    """Represents main as the reader of a host's queue."""
-
-    receiver: PullReceiver[Any]
-
-    def replace(self, key: str, actor: Any) -> None:
-        """Handle a replacement; see `Consumer.replace`."""
-        if actor is None:
-            self.receiver.settle(key)
-        else:
-            self.receiver.replace(key, RaySource(actor))
-
-
-@dataclass(frozen=True)
-class HostConsumer:
-    """Represents another host on Ray as the reader of a host's queue."""
-
-    actor: Any
-    name: str
-
-    def replace(self, key: str, actor: Any) -> None:
-        """Handle a replacement; see `Consumer.replace`."""
-        self.actor.replace.remote(self.name, key, actor)
-
-
-@dataclass(frozen=True)
 class RayFeed:
     """A queue that several hosts on Ray fill."""
 
@@ -577,7 +554,7 @@ class RayFeed:
         sources = {host.plan.name: host.source for host in self.hosts}
         receiver: PullReceiver[Any] = PullReceiver(self.name, self.maxlen, sources)
         for host in self.hosts:
-            host.add_consumer(self.name, MainConsumer(receiver))
+            host.add_consumer(self.name, _read_by_main(receiver))
         return receiver
 
     def hand_to(self, host: RayHost) -> None:
@@ -586,7 +563,7 @@ class RayFeed:
         host.control.send(OpenEdge(self.name, {"maxlen": self.maxlen, "overflow": "wait", "sources": actors}))
         host.feeders, host.feed_name = list(self.hosts), self.name
         for each in self.hosts:
-            each.add_consumer(self.name, HostConsumer(host.actor, self.name))
+            each.add_consumer(self.name, partial(host.actor.replace.remote, self.name))
 
 
 class RayHosts:

@@ -242,11 +242,11 @@ class RayEdges:
         call_in_loop(self._loop, self._open, name, receiver)
         return receiver  # type: ignore[no-any-return]
 
-    def renew(self, name: str) -> None:
+    def reconnect(self, name: str) -> None:
         """Restart the queue with this name for the consumer that replaces a dead one."""
         for sender in self._served:
             if sender.name == name:
-                sender.renew()
+                sender.reconnect()
 
     async def end(self, name: str) -> Any:
         """Return a queue end, after waiting until the host has opened it."""
@@ -435,13 +435,10 @@ class RayWorker:
         await self._edges.finish(reader, name)
 
     async def replace(self, name: str, key: str, actor: Any) -> None:
-        """Replace a queue's source (see `PullReceiver.replace`), or settle the queue if there is no new actor."""
+        """Replace a queue's source; see `PullReceiver.replace`."""
         receiver = await self._edges.end(name)
         assert self._loop is not None, "the host has opened this end"
-        if actor is None:
-            call_in_loop(self._loop, receiver.settle, key)
-        else:
-            call_in_loop(self._loop, receiver.replace, key, self._source(actor))
+        call_in_loop(self._loop, receiver.replace, key, None if actor is None else self._source(actor))
 
     @ray.method(concurrency_group="watch")  # type: ignore[untyped-decorator]
     async def describe(self) -> str:

@@ -49,7 +49,7 @@ async def test_batches_go_from_a_host_to_main_and_policies_back():
     ticket, end = host.take("in")
     policies_in = await child.open_receiver("policies/Ball", {"links": [ticket]})
     policies_out = await SharedSender.open("policies/Ball", end)
-    host.settle()
+    host.rule_out_successor()
     try:
         await sender.put(trajectories(4))
         batch = await receiver.get()
@@ -75,7 +75,7 @@ async def test_items_put_by_a_host_arrive_although_it_closes_at_once():
     ticket, end = host.take("out")
     receiver = await SharedReceiver.open("trajectories/Ball", [end])
     sender = await child.open_sender("trajectories/Ball", {"links": [ticket]})
-    host.settle()
+    host.rule_out_successor()
     for number in range(2):
         await sender.put(trajectories(number))
     await child.close()
@@ -86,7 +86,7 @@ async def test_items_put_by_a_host_arrive_although_it_closes_at_once():
 
 async def test_queues_of_a_host_that_is_gone_end():
     host = links()
-    host.settle()
+    host.rule_out_successor()
     host.close()
     receiver = await SharedReceiver.open("trajectories/Ball", [host.take("out")[1]])
     sender = await SharedSender.open("policies/Ball", host.take("in")[1])
@@ -113,7 +113,7 @@ def test_no_descriptor_stays_open():
     host = links(outgoing=2, incoming=3)
     taken = [host.take("out")[1], host.take("in")[1]]
     assert open_descriptors() == before + 2 * 2 * 5  # a socket and a piece of memory at either end
-    host.settle()
+    host.rule_out_successor()
     host.close()
     host.close()
     for end in taken:  # whoever takes a link owns it

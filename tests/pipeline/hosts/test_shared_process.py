@@ -49,7 +49,7 @@ async def test_each_has_its_own_channel_and_queues_and_ends_alone_and_the_proces
         assert "the motor is on fire" in (await first.until(HostFailed)).message
         first.handle.kill()  # it has ended already: nobody else is
         async with opened.closing(queue):
-            first.handle.settle()
+            first.handle.rule_out_successor()
             with pytest.raises(QueueClosed):  # as of a dead process
                 for number in itertools.count():
                     await queue.put(numbered(number))
