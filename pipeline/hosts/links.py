@@ -112,19 +112,15 @@ class HostLinks:
     """True once main has closed its ends, because the host is gone."""
 
     @classmethod
-    def make(cls, outgoing: LinkSpec, outgoing_count: int, incoming: LinkSpec, incoming_count: int) -> HostLinks:
-        """Create the links for the host's outgoing queues and for its incoming queues."""
-        links = cls()
-        for i in range(outgoing_count):
-            links.given_at_start[f"out-{i}"], links.peers[f"out-{i}"] = make_link(outgoing)
-        for i in range(incoming_count):
-            links.peers[f"in-{i}"], links.given_at_start[f"in-{i}"] = make_link(incoming)
-        return links
-
-    def add_lines(self, outgoing: LinkSpec, count: int) -> None:
-        """Add links for the host's outgoing FIFO queues."""
-        for i in range(count):
-            self.given_at_start[f"line-{i}"], self.peers[f"line-{i}"] = make_link(outgoing)
+    def make(cls, **links: tuple[LinkSpec, int]) -> HostLinks:
+        """Create links: a specification and a number for `out` and `line` (from the host) and `into` (to it)."""
+        made = cls()
+        for direction, (spec, count) in links.items():
+            for i in range(count):
+                sender, receiver = make_link(spec)
+                theirs, ours = (receiver, sender) if direction == "into" else (sender, receiver)
+                made.given_at_start[f"{direction}-{i}"], made.peers[f"{direction}-{i}"] = theirs, ours
+        return made
 
     def take(self, direction: str) -> tuple[str, LinkEnd]:
         """Return an unused link: its ticket name in the host, and main's end.
@@ -141,7 +137,7 @@ class HostLinks:
         end = self.peers.pop(name)
         if self.closed:
             sender, receiver = make_link(end.spec)
-            end, other = (sender, receiver) if direction == "in" else (receiver, sender)
+            end, other = (sender, receiver) if direction == "into" else (receiver, sender)
             other.close()
         return name, end
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -181,37 +182,43 @@ class MainLifeline:
     Args:
         sock: main's end of the socket pair.
         pid: the host's process id.
+        dump: signal that makes the host write its stack; None if there is none.
+        answer_s: see `ANSWER_S`.
     """
 
-    def __init__(self, sock: socket.socket, pid: int) -> None:
+    def __init__(
+        self, sock: socket.socket, pid: int, dump: signal.Signals | None = DUMP, answer_s: float = ANSWER_S
+    ) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._pid = pid
+        self._dump = dump
+        self._answer_s = answer_s
         self._asking = asyncio.Lock()
         """Serialises requests to hosts that share a process."""
 
     async def ask(self) -> str:
         """Ask the host what it is doing. Return the host's answer, which includes its stack."""
         async with self._asking:
-            return await self._ask()
+            return await self._answer()
 
-    async def _ask(self) -> str:
+    async def _answer(self) -> str:
         with suppress(OSError):
             while self._sock.recv(1 << 16):  # late answers to earlier requests
                 pass
         try:
             with suppress(TimeoutError):
                 await asyncio.get_running_loop().sock_sendall(self._sock, ASK)
-                answer = await self._read(ANSWER_S)
+                answer = await self._read(self._answer_s)
                 return answer.removesuffix(END).decode(errors="replace") or _ENDED
-            if DUMP is not None:
+            if self._dump is not None:
                 with suppress(TimeoutError):
-                    os.kill(self._pid, DUMP)
+                    os.kill(self._pid, self._dump)
                     dumped = await self._read(DUMP_S)
                     return f"in a call that holds the GIL\n{_turned(dumped.decode(errors='replace'))}"
         except (OSError, ValueError):  # one of the two ends was closed
             return _ENDED
-        return _SILENT if DUMP is not None else _SILENT_ON_WINDOWS
+        return _SILENT if self._dump is not None else _SILENT_ON_WINDOWS
 
     async def _read(self, seconds: float) -> bytes:
         """Read an answer up to its end mark, or whatever arrives within the time limit.

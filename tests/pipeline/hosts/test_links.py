@@ -22,7 +22,7 @@ SLAB = 64 * 1024
 
 
 def links(outgoing=1, incoming=1):
-    return HostLinks.make(trajectory_link(2, SLAB), outgoing, policy_link(SLAB), incoming)
+    return HostLinks.make(out=(trajectory_link(2, SLAB), outgoing), into=(policy_link(SLAB), incoming))
 
 
 def as_child(host_links):
@@ -46,7 +46,7 @@ async def test_batches_go_from_a_host_to_main_and_policies_back():
     ticket, end = host.take("out")
     receiver = await SharedReceiver.open("trajectories/Ball", [end])
     sender = await child.open_sender("trajectories/Ball", {"links": [ticket]})
-    ticket, end = host.take("in")
+    ticket, end = host.take("into")
     policies_in = await child.open_receiver("policies/Ball", {"links": [ticket]})
     policies_out = await SharedSender.open("policies/Ball", end)
     host.rule_out_successor()
@@ -89,7 +89,7 @@ async def test_queues_of_a_host_that_is_gone_end():
     host.rule_out_successor()
     host.close()
     receiver = await SharedReceiver.open("trajectories/Ball", [host.take("out")[1]])
-    sender = await SharedSender.open("policies/Ball", host.take("in")[1])
+    sender = await SharedSender.open("policies/Ball", host.take("into")[1])
     assert [batch async for batch in receiver] == []
     sender.close()
     await sender.wait_closed()
@@ -98,8 +98,8 @@ async def test_queues_of_a_host_that_is_gone_end():
 
 def test_each_link_is_given_away_once_and_the_last_one_says_what_to_do():
     host = links(outgoing=2, incoming=1)
-    taken = dict(host.take(direction) for direction in ("out", "out", "in"))
-    assert list(taken) == ["out-0", "out-1", "in-0"]
+    taken = dict(host.take(direction) for direction in ("out", "out", "into"))
+    assert list(taken) == ["out-0", "out-1", "into-0"]
     with pytest.raises(LookupError, match="more behaviours than expected: list them all"):
         host.take("out")
     for end in taken.values():
@@ -111,7 +111,7 @@ def test_each_link_is_given_away_once_and_the_last_one_says_what_to_do():
 def test_no_descriptor_stays_open():
     before = open_descriptors()
     host = links(outgoing=2, incoming=3)
-    taken = [host.take("out")[1], host.take("in")[1]]
+    taken = [host.take("out")[1], host.take("into")[1]]
     assert open_descriptors() == before + 2 * 2 * 5  # a socket and a piece of memory at either end
     host.rule_out_successor()
     host.close()
