@@ -38,7 +38,7 @@ from headrace.pipeline.common.graph import (
     route,
     shard_name,
 )
-from headrace.pipeline.common.output import tell_user
+from headrace.pipeline.common.output import say
 from headrace.pipeline.common.process import usage_lacks
 from headrace.pipeline.common.run_parts import host_role, wanted_sides
 from headrace.pipeline.hosts.protocol import HostHandle
@@ -344,7 +344,8 @@ class LivePage:
         """Log the page's address; a token, if any, appears only in the terminal and is never logged."""
         words, kept = "The live page of this run: %s", {}
         if self._token:
-            tell_user(f"[INFO] {words}" % self.server.addresses(self._token))
+            with suppress(OSError):  # standard output has no reader
+                say(f"[INFO] {words}" % self.server.addresses(self._token))
             words, kept = f"{words} (only the terminal shows the token)", {DETAIL: True}
         log.info(words, self.server.addresses(), extra=kept)
 

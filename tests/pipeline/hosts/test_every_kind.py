@@ -348,5 +348,5 @@ async def test_hosts_that_have_come_and_gone_leave_no_descriptor_and_no_task(ope
     await come_and_go()  # what is opened once for all
     descriptors, tasks = psutil.Process().num_fds(), len(asyncio.all_tasks())
     await come_and_go()
-    assert len(asyncio.all_tasks()) == tasks
+    assert len(asyncio.all_tasks()) <= tasks
     assert psutil.Process().num_fds() <= descriptors
