@@ -67,6 +67,7 @@ class StartChannel:
 
         Raises:
             EOFError: if no more messages will come, or main died before it had sent an entire message.
+        ConnectionError: if main has died.
         """
         data, own = take_over(self._sock)
         start_message: dict[str, Any] = unpack(data)
@@ -88,7 +89,7 @@ def run_host_process(lifeline: HostLifeline) -> int:
     try:
         channel = StartChannel()
         start_message = channel.receive()
-    except EOFError:  # main has died, or no longer needs the host
+    except (EOFError, ConnectionError):  # main has died, or no longer needs the host
         return 1
     lifeline.let_users_code_run()
     follow_path_of_main(start_message["path"])
@@ -131,7 +132,7 @@ async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
     loop, known = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
 
     def receive() -> None:
-        with suppress(EOFError, RuntimeError):  # the loop has ended
+        with suppress(EOFError, ConnectionError, RuntimeError):  # the loop has ended
             while True:
                 loop.call_soon_threadsafe(known.put_nowait, channel.receive())
         with suppress(RuntimeError):
