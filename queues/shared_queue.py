@@ -100,7 +100,7 @@ class SharedSender(Generic[T]):
         self._ended = False
         self._starving: asyncio.TimerHandle | None = None
         self._warned = False
-        self._in = self._out = self._high_water = self._replaced = 0
+        self._in = self._out = self._high_water = 0
         self._past_wait_s = 0.0
 
     @classmethod
@@ -187,11 +187,8 @@ class SharedSender(Generic[T]):
             size=self.qsize(),
             maxlen=self.spec.maxlen,
             high_water=self._high_water,
-            waiting_putters=len(waiting),
-            waiting_getters=0,
             put_wait_s=self._past_wait_s + sum(job.done.get_loop().time() - job.since for job in waiting),
             get_wait_s=0.0,
-            replaced=self._replaced,
         )
 
     def _new_greeting(self) -> bytes:
@@ -211,7 +208,6 @@ class SharedSender(Generic[T]):
     def _try(self, parcels: list[_Parcel]) -> bool:
         if self.spec.overflow == "replace_oldest":
             # A policy is always one piece, because only batches are split.
-            self._replaced += self._newest is not None
             (self._newest,) = parcels
             self._pump()
             return True

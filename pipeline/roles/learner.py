@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
@@ -516,12 +516,11 @@ _MEASURES = {
 _RETURNS = "Environment/Cumulative Reward"
 
 
-@dataclass(slots=True)
-class _ValueRange:
-    lowest: float = np.inf
-    total: float = 0.0
-    count: int = 0
-    highest: float = -np.inf
+_KINDS: Mapping[str, Callable[[list[float]], float]] = {
+    "Min": min,
+    "Mean": lambda values: sum(values) / len(values),
+    "Max": max,
+}
 
 
 class EpochStatistics:
@@ -538,23 +537,23 @@ class EpochStatistics:
         self._every = every
         self._ended = ended
         self._epoch: int | None = None
-        self._spreads: dict[str, _ValueRange] = {}
+        self._values: dict[str, dict[str, list[float]]] = {}
+        """Values of this epoch, keyed by short name and then by kind."""
 
     def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
         """Forward a value, and include it in the epoch."""
         self._statistics.add(category, name, value, how)
         measure, _, kind = name.rpartition(" ")
         if measure in _MEASURES:
-            self._keep(_MEASURES[measure], kind, value)
+            self._values.setdefault(_MEASURES[measure], {}).setdefault(kind, []).append(value)
 
     def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
         """Forward many values of one statistic, and include them in the epoch."""
         found = list(values)
         self._statistics.extend(category, name, found, how)
         if name == _RETURNS:
-            for value in found:
-                for kind in ("Min", "Mean", "Max"):
-                    self._keep("EpRet", kind, value)
+            for kind in _KINDS:
+                self._values.setdefault("EpRet", {}).setdefault(kind, []).extend(found)
 
     def advance(self, step: int) -> None:
         """Update the trainer's step, and report an ended epoch.
@@ -563,26 +562,13 @@ class EpochStatistics:
         """
         epoch = step // self._every
         if self._epoch is not None and epoch > self._epoch:
-            if self._spreads:
-                self._ended(epoch * self._every, self._values())
-            self._spreads = {}
+            values = {
+                f"Epoch/{name} {kind}": combine(kinds[kind])
+                for name, kinds in self._values.items()
+                for kind, combine in _KINDS.items()
+                if kinds.get(kind)
+            }
+            if values:
+                self._ended(epoch * self._every, values)
+            self._values = {}
         self._epoch = epoch
-
-    def _keep(self, name: str, kind: str, value: float) -> None:
-        spread = self._spreads.setdefault(name, _ValueRange())
-        if kind == "Min":
-            spread.lowest = min(spread.lowest, value)
-        elif kind == "Max":
-            spread.highest = max(spread.highest, value)
-        else:
-            spread.total += value
-            spread.count += 1
-
-    def _values(self) -> dict[str, float]:
-        values = {}
-        for name, spread in self._spreads.items():
-            if spread.count:
-                mean = spread.total / spread.count
-                kinds = {"Min": spread.lowest, "Mean": mean, "Max": spread.highest}
-                values.update({f"Epoch/{name} {kind}": value for kind, value in kinds.items()})
-        return values
