@@ -94,11 +94,7 @@ def run_host_process(lifeline: HostLifeline) -> int:
     lifeline.let_users_code_run()
     follow_path_of_main(start_message["path"])
     keep_startup_context()
-    if start_message["plan"]["role"] in ("learner", "follower"):
-        import torch
-
-        torch.set_num_threads(1)
-        keep_freed_memory()
+    prepare_for_training(start_message["plan"]["role"])
     # On Windows the default loop would bind each socket to this process forever, so no replacement could use it.
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         return runner.run(_live(start_message, channel, lifeline))
@@ -186,7 +182,14 @@ def log_to_main(plan: HostPlan, control: ControlEnd) -> None:
     root.setLevel(logging.DEBUG if plan.config.get("debug") else logging.INFO)
 
 
-# A learner's process keeps freed memory for its next tensors.
+def prepare_for_training(role: str) -> None:
+    """In a process that trains, limit torch to one thread, and keep freed memory for the next tensors."""
+    if role in ("learner", "follower"):
+        import torch
+
+        torch.set_num_threads(1)
+        keep_freed_memory()
+
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # constants from glibc's malloc.h
 _ALWAYS, _OF_OLDER = 1 << 30, 1 << 25  # older versions of glibc accept no more than this

@@ -27,9 +27,8 @@ from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import ActorUnavailableError, RayError
 
 from headrace.config import RunConfig
-from headrace.config.errors import dotted
 from headrace.config.host_kinds import HOST_KINDS, HostResources
-from headrace.config.league_placement import placement_key, placement_of, resources_of
+from headrace.config.league_placement import resources_of
 from headrace.paths import FOLDERS, ROOT
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import decides_centrally, league_seats
@@ -53,6 +52,8 @@ _LONGEST_FOLDER = 107 - 65 - 30
 """Maximum length of a temporary folder's path: a socket's path has at most 107 characters, of which Ray's names take 65
 and Headrace's folder takes 30.
 """
+_RESOURCES = "the resources of pipeline.hosts and of the learners' placements"
+"""What the YAML requests of Ray, as messages name it."""
 _OWN_RAY = {
     "prestart_worker_first_driver": False,  # only hosts run there
     "worker_niceness": 0,  # hosts do the run's main work, but Ray would give them low priority
@@ -110,12 +111,10 @@ class RaySession:
                 f"Ray {ray.__version__} listens on {address} although it was started for {LOOPBACK}; use a different "
                 "version of Ray"
             )
-        for name, amount, key in (("GPU", gpus, "gpus"), ("memory", memory, "memory")):
-            if amount > (there := ray.cluster_resources().get(name, 0)):
+        for name, amount in (("GPU", gpus), ("memory", memory)):
+            if amount > (available := ray.cluster_resources().get(name, 0)):
                 self.close()
-                raise RunError(
-                    f"{_askers(config, key)}: {amount:,.12g} {name} requested, but this machine has {there:,.12g}"
-                )
+                raise RunError(f"{_RESOURCES}: {amount:,.12g} {name} requested, but this machine has {available:,.12g}")
 
     def _join(self, config: RunConfig) -> None:
         address, shipped = config.pipeline.ray.address, runtime_environment(config)
@@ -130,9 +129,7 @@ class RaySession:
             ) from error
         if (gpus := _amounts(config).get("GPU", 0.0)) and not ray.cluster_resources().get("GPU"):
             self.close()
-            raise RunError(
-                f"{_askers(config, 'gpus')}: {gpus:g} GPU requested, but no node of the cluster at {address!r} has one"
-            )
+            raise RunError(f"{_RESOURCES}: {gpus:g} GPU requested, but no node of the cluster at {address!r} has one")
 
     async def wait_until_lost(self) -> None:
         """Return when the cluster's head is gone; don't call Ray after that, because calls may never return."""
@@ -217,17 +214,6 @@ def _requests(config: RunConfig) -> Iterator[HostResources]:
     for settings, requests in parts:
         if settings.kind is not None and HOST_KINDS[settings.kind].on_ray:
             yield from requests
-
-
-def _askers(config: RunConfig, what: str) -> str:
-    """Return the YAML keys that request `gpus` or `memory` for hosts, as text."""
-    placed = {name: placement_of(config, name) for name in config.behaviors}
-    asking = [
-        name for name, each in placed.items() if any(getattr(part, what, None) for part in (each.actors, each.learners))
-    ]
-    shared = [getattr(config.pipeline.hosts, part).resources for part in type(config.pipeline.hosts).model_fields]
-    found = ["pipeline.hosts"] if any(getattr(each, what) for each in shared) else []
-    return " and ".join([*found, *(dotted(placement_key(config, name)) for name in asking)])
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.control import CONTROL_BOUND, LocalControl
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.hosts.protocol import HostPlan
-from headrace.pipeline.hosts.run_host import keep_freed_memory, log_to_main, serve
+from headrace.pipeline.hosts.run_host import log_to_main, prepare_for_training, serve
 from headrace.queues.call_queue import PullReceiver, PullSender, PushReceiver
 from headrace.queues.ends import Receiver, Sender, call_in_loop
 from headrace.queues.errors import PeerLost
@@ -379,11 +379,7 @@ class RayWorker:
 
     async def _run(self, edges: RayEdges) -> int:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        if self._plan.role in ("learner", "follower"):
-            import torch
-
-            torch.set_num_threads(1)
-            keep_freed_memory()
+        prepare_for_training(self._plan.role)
         bounds = {"maxlen": CONTROL_BOUND, "overflow": "wait", "sources": {}}
         up = await edges.open_sender(UP, bounds)
         control = LocalControl(up, await edges.open_receiver(DOWN, bounds))
