@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import socket
 import struct
 import weakref
@@ -37,7 +36,7 @@ from headrace.queues import codec
 from headrace.queues.agent_manager_queue import Overflow
 from headrace.queues.codec import pack, unpack
 from headrace.queues.errors import QueueError
-from headrace.queues.messages import Array, Columns, Message, TrajectoryBatch
+from headrace.queues.messages import Array, Message, TrajectoryBatch
 from headrace.queues.platform import Segment, connected_pair, create_segment, open_segment, open_socket, write_ticket
 
 POISON = 0xA5
@@ -122,47 +121,23 @@ def pieces(message: Message, slab_bytes: int) -> Iterator[Message]:
         TooLargeError: if a policy or a single trajectory (the last one with the batch's episodes and games) needs more
             than a slab.
     """
-    if isinstance(message, TrajectoryBatch):
-        sizes = _PieceSizes(message)
-        while sizes.all_of(message) > slab_bytes:
-            # The last trajectory stays with the episodes and games, which are sent in the last piece.
-            first = min(sizes.how_many_fit(message, slab_bytes), message.num_trajectories - 1)
-            if first < 1:
-                smallest = message.split(1)[0] if message.num_trajectories > 1 else message
-                raise TooLargeError(_too_small(message, sizes.all_of(smallest), slab_bytes))
-            head, message = message.split(first)
-            yield head
-    else:
-        needed = codec.offsets(codec.describe(message)[0])[1]
-        if needed > slab_bytes:
+    while (needed := _size_of(message)) > slab_bytes:
+        if not isinstance(message, TrajectoryBatch) or message.num_trajectories <= 1:
             raise TooLargeError(_too_small(message, needed, slab_bytes))
+        batch = message
+        # The last trajectory stays with the episodes and games, which are sent in the last piece.
+        counts = range(1, batch.num_trajectories)
+        fitting = bisect_right(counts, slab_bytes, key=lambda count: _size_of(batch.split(count)[0]))
+        if not fitting:
+            raise TooLargeError(_too_small(batch, _size_of(batch.split(1)[0]), slab_bytes))
+        head, message = batch.split(fitting)
+        yield head
     yield message
 
 
-class _PieceSizes:
-    """Computes how many bytes parts of a trajectory batch need in a slab."""
-
-    def __init__(self, batch: TrajectoryBatch) -> None:
-        self._row_bytes = _bytes_per_entry(batch.rows)
-        self._trajectory_bytes = _bytes_per_entry(batch.trajectories)
-
-    def all_of(self, batch: TrajectoryBatch) -> int:
-        others = [*batch.episodes.values(), *batch.games.values()]
-        return self._size(batch.num_rows, batch.num_trajectories) + sum(codec.aligned(c.nbytes) for c in others)
-
-    def how_many_fit(self, batch: TrajectoryBatch, slab_bytes: int) -> int:
-        """Return how many leading trajectories fit a slab, without the episodes and games."""
-        ends = np.cumsum(batch.lengths)
-        return bisect_right(range(batch.num_trajectories), slab_bytes, key=lambda k: self._size(int(ends[k]), k + 1))
-
-    def _size(self, rows: int, trajectories: int) -> int:
-        return sum(codec.aligned(rows * each) for each in self._row_bytes) + sum(
-            codec.aligned(trajectories * each) for each in self._trajectory_bytes
-        )
-
-
-def _bytes_per_entry(columns: Columns) -> list[int]:
-    return [c.dtype.itemsize * math.prod(c.shape[1:]) for c in columns.values()]
+def _size_of(message: Message) -> int:
+    """Return the number of bytes that a message's arrays need in a slab."""
+    return codec.offsets(codec.describe(message)[0])[1]
 
 
 def _too_small(message: Message, needed: int, slab_bytes: int) -> str:
