@@ -46,11 +46,6 @@ class CrashFile:
             self.options = {"pass_fds": [handle]}
         self.argument = str(handle)
 
-    @property
-    def written(self) -> bool:
-        """True if the file contains unread text."""
-        return self._file is not None and os.fstat(self._file.fileno()).st_size > 0
-
     def read_and_close(self) -> str:
         """Return what the child has written and close the file."""
         file, self._file = self._file, None

@@ -6,7 +6,6 @@ message that assigns its host. If the need for a host could not be foreseen, its
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -15,10 +14,7 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.graph import actor_names, acts, learner_name
 from headrace.pipeline.common.process import usable_cores
-from headrace.pipeline.hosts.protocol import how_it_ended
 from headrace.pipeline.hosts.spawn import ChildProcess
-
-log = logging.getLogger(__name__)
 
 _early: dict[str, ChildProcess] = {}
 """Unassigned children, keyed by the name of the intended host. A run takes children by name. If two runs in one process
@@ -27,13 +23,8 @@ need the same name, either may take the child, because unassigned children are i
 
 
 def take_child(name: str) -> ChildProcess:
-    """Return the child started early for a host; start a new one if none exists or it died without giving a reason."""
-    child = _early.pop(name, None)
-    if child is not None and not child.alive and not child.wrote_traceback:
-        how = how_it_ended(child.dismiss())
-        log.warning("The process of %s %s before it started working. Restarting it.", name, how)
-        child = None
-    return child or ChildProcess(name)
+    """Return the child started early for a host; start a new one if there is none."""
+    return _early.pop(name, None) or ChildProcess(name)
 
 
 # Imports take most of a start, so children import while main does (docs/decisions/009).

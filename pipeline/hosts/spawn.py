@@ -90,11 +90,6 @@ class ChildProcess:
         assert self._ended is not None, "it has been assigned"
         return self._ended
 
-    @property
-    def wrote_traceback(self) -> bool:
-        """True if the child has written why it is ending."""
-        return self._crash_file.written
-
     async def assign(
         self, start_message: dict[str, Any], resources: Sequence[socket.socket | Segment], *, more: bool = False
     ) -> None:
@@ -167,13 +162,13 @@ class ChildProcess:
         """Close the lifeline, which ends the child if it is still running."""
         self._lifeline.close()
 
-    def dismiss(self) -> int:
-        """End an unneeded child; return its exit status, which is negative if a signal killed it."""
+    def dismiss(self) -> None:
+        """End an unneeded child."""
         self._start_socket.close()
         self._lifeline.close()
         self._crash_file.read_and_close()
         self.kill()
-        return self._process.wait()
+        self._process.wait()
 
 
 class MainLifeline:
