@@ -6,7 +6,7 @@ message that assigns its host. If the need for a host could not be foreseen, its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from headrace.config import RunConfig
@@ -29,13 +29,15 @@ def take_child(name: str) -> ChildProcess:
 
 # Imports take most of a start, so children import while main does (docs/decisions/009).
 @contextmanager
-def started_early(config: RunConfig) -> Iterator[None]:
+def started_early(
+    config: RunConfig, start: Callable[[str, Sequence[str]], ChildProcess] = ChildProcess
+) -> Iterator[None]:
     """Start the children that a run is certain to need; at the end of the context, end those that were never used."""
     try:
         with suppress(OSError):  # at a system limit, which the host's own start will report
             for name, modules in _expected(config):
                 if name not in _early:
-                    _early[name] = ChildProcess(name, modules)
+                    _early[name] = start(name, modules)
         yield
     finally:
         dismiss_early()

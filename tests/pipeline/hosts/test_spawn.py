@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 from run_configs import INLINE, cartpole
 
 from headrace.config import RunConfig
-from headrace.pipeline.hosts import early_children
 from headrace.pipeline.hosts.early_children import started_early
 from headrace.pipeline.hosts.spawn import ChildProcess
 
@@ -28,23 +28,29 @@ class Idle:
 
 
 @pytest.fixture
-def made(monkeypatch):
-    children = []
+def early():
+    """Starts early what a configuration needs; yields the children."""
 
-    def make(name, modules=()):
-        children.append(Idle(name, modules))
-        return children[-1]
+    @contextmanager
+    def early(config):
+        children = []
 
-    monkeypatch.setattr(early_children, "ChildProcess", make)
-    return children
+        def start(name, modules):
+            children.append(Idle(name, modules))
+            return children[-1]
+
+        with started_early(config, start):
+            yield children
+
+    return early
 
 
 def config(**changes):
     return RunConfig.from_plain(cartpole(**changes))
 
 
-def test_learners_come_first_and_import_torch_and_actors_do_not(made):
-    with started_early(config(pipeline__hosts__actors__replicas=2)):
+def test_learners_come_first_and_import_torch_and_actors_do_not(early):
+    with early(config(pipeline__hosts__actors__replicas=2)) as made:
         assert [child.name for child in made] == ["learner-CartPole", "actor-0", "actor-1"]
         learner, actor, _ = made
         assert learner.modules == ["torch", "headrace.pipeline.roles.learner", "headrace.stages.trainer.ppo"]
@@ -61,8 +67,8 @@ def test_learners_come_first_and_import_torch_and_actors_do_not(made):
         ({"checkpoint_settings__inference": True}, ["actor-0"]),
     ],
 )
-def test_only_what_runs_in_a_process_is_started(made, changes, names):
-    with started_early(config(**changes)):
+def test_only_what_runs_in_a_process_is_started(early, changes, names):
+    with early(config(**changes)) as made:
         assert [child.name for child in made] == names
 
 
