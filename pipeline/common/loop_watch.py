@@ -62,8 +62,8 @@ def own_frames(lines: Sequence[str]) -> list[str]:
 def _caller(calls: Sequence[FrameType]) -> str:
     """Name the owner of code that runs outside a stage: a statistics writer, a callback, or Headrace."""
     below = next((i for i, call in enumerate(reversed(calls)) if call.f_code.co_filename.endswith(_BELOW)), len(calls))
-    own = traceback.StackSummary.extract((call, call.f_lineno) for call in calls[len(calls) - below :])
-    user = innermost_of_user(own)
+    code = traceback.StackSummary.extract((call, call.f_lineno) for call in calls[len(calls) - below :])
+    user = innermost_of_user(code)
     return "Headrace itself" if user is None else f"{user.name} of {user.filename}"
 
 

@@ -37,13 +37,13 @@ def own_stream(name: str) -> Any:
 
     While the live table is shown, return the table's stream instead, so that lines appear above the table.
     """
-    present, own = getattr(sys, name), _own.get(name)
-    if own is None or type(present).__module__.startswith("rich."):
+    present, stream = getattr(sys, name), _own.get(name)
+    if stream is None or type(present).__module__.startswith("rich."):
         return present
-    if own.closed:
+    if stream.closed:
         number = ("stdin", "stdout", "stderr").index(name)
-        own = _own[name] = open(number, "w", encoding="utf-8", errors=_ERRORS, closefd=False)  # noqa: SIM115
-    return own
+        stream = _own[name] = open(number, "w", encoding="utf-8", errors=_ERRORS, closefd=False)  # noqa: SIM115
+    return stream
 
 
 def prepare_output(platform: str = sys.platform) -> None:

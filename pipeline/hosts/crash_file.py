@@ -73,7 +73,7 @@ def open_crash_file(argument: str) -> int:
 
 def write_crash_file(descriptor: int, words: str) -> None:
     """In a child, write text to the file, or to standard error if that fails."""
-    for each in (descriptor, _STDERR):
+    for output in (descriptor, _STDERR):
         with suppress(OSError):
-            os.write(each, words.encode(errors="replace"))
+            os.write(output, words.encode(errors="replace"))
             return

@@ -80,7 +80,7 @@ def most_learner_processes(config: RunConfig) -> int:
 def imported_in_main(config: RunConfig) -> list[str]:
     """Return the modules that main imports for the learner hosts in its own process."""
     in_main = HOST_KINDS[config.pipeline.hosts.learners.kind].in_main
-    return [module for each in learners_of(config) for module in modules_of_learner(config, each)] if in_main else []
+    return [module for name in learners_of(config) for module in modules_of_learner(config, name)] if in_main else []
 
 
 def learners_of(config: RunConfig) -> list[str]:
@@ -93,5 +93,5 @@ def learners_of(config: RunConfig) -> list[str]:
 def modules_of_learner(config: RunConfig, behavior: str) -> list[str]:
     """Return the modules that a behaviour's learner imports: torch and Headrace's own."""
     trainer = TRAINERS.get(config.behaviors[behavior].trainer_type)
-    own = [] if trainer is None else [trainer.implementation.partition(":")[0]]
-    return ["torch", "headrace.pipeline.roles.learner", *own]
+    trainers = [] if trainer is None else [trainer.implementation.partition(":")[0]]
+    return ["torch", "headrace.pipeline.roles.learner", *trainers]

@@ -92,10 +92,10 @@ class ProcessEdges:
         for end in self._ends.values():
             end.close()
         opened: list[SharedSender[Any] | SharedReceiver[Any]] = [*self._senders, *self._receivers]
-        for each in opened:
+        for queue_end in opened:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0):  # which closes the queue end immediately
-                    await each.wait_closed()
+                    await queue_end.wait_closed()
 
 
 @dataclass

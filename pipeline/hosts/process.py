@@ -97,8 +97,8 @@ class SharedProcess:
 
     async def _take_notices(self) -> None:
         received = bytearray()
-        while some := await self.child.recv():
-            received += some
+        while data := await self.child.recv():
+            received += data
             while len(received) >= NOTICE.size:
                 number, status = NOTICE.unpack_from(received)
                 del received[: NOTICE.size]

@@ -69,13 +69,13 @@ class StartChannel:
             EOFError: if no more messages will come, or main died before it had sent an entire message.
         ConnectionError: if main has died.
         """
-        data, own = take_over(self._sock)
+        data, handles = take_over(self._sock)
         start_message: dict[str, Any] = unpack(data)
         for tickets, names in (
             (start_message, ("orders", "reports")),
             *((t, LINK) for t in start_message["links"].values()),
         ):
-            tickets.update((name, own.get(tickets[name], tickets[name])) for name in names)
+            tickets.update((name, handles.get(tickets[name], tickets[name])) for name in names)
         return start_message
 
     def tell(self, number: int, status: int) -> None:
@@ -125,14 +125,14 @@ async def run_host(start_message: dict[str, Any]) -> int:
 
 async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
     """Run several hosts in this process until main sends no more start messages and all hosts have ended."""
-    loop, known = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
+    loop, starts = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
 
     def receive() -> None:
         with suppress(EOFError, ConnectionError, RuntimeError):  # the loop has ended
             while True:
-                loop.call_soon_threadsafe(known.put_nowait, channel.receive())
+                loop.call_soon_threadsafe(starts.put_nowait, channel.receive())
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(known.put_nowait, None)
+            loop.call_soon_threadsafe(starts.put_nowait, None)
 
     async def live(start_message: dict[str, Any]) -> None:
         channel.tell(start_message["number"], await run_host(start_message))
@@ -142,7 +142,7 @@ async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
         start_message: dict[str, Any] | None = first
         while start_message is not None:
             hosts.create_task(live(start_message))
-            start_message = await known.get()
+            start_message = await starts.get()
 
 
 # Logging in a host outside main: records go to main over the host's control channel. If several hosts share a process,

@@ -205,8 +205,8 @@ class TrainerHost(Host):
 def _goal_rewards(config: RunConfig, settings: BehaviorSettings) -> GoalRewards | None:
     """Return the environment's goal rewards if the trainer needs them and the environment has them; otherwise None."""
     h, make = settings.hyperparameters, config.environment_kind.goal_rewards
-    asked = h.get("hindsight") if isinstance(h, Mapping) else getattr(h, "hindsight", None)
-    if asked is None or make is None or config.environment is None:
+    hindsight = h.get("hindsight") if isinstance(h, Mapping) else getattr(h, "hindsight", None)
+    if hindsight is None or make is None or config.environment is None:
         return None
     from headrace.stages.environments.factory import EnvironmentRequest  # other learners need not import it
 
@@ -549,11 +549,11 @@ class EpochStatistics:
 
     def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
         """Forward many values of one statistic, and include them in the epoch."""
-        found = list(values)
-        self._statistics.extend(category, name, found, how)
+        listed = list(values)
+        self._statistics.extend(category, name, listed, how)
         if name == _RETURNS:
             for kind in _KINDS:
-                self._values.setdefault("EpRet", {}).setdefault(kind, []).extend(found)
+                self._values.setdefault("EpRet", {}).setdefault(kind, []).extend(listed)
 
     def advance(self, step: int) -> None:
         """Update the trainer's step, and report an ended epoch.

@@ -166,8 +166,8 @@ class Router:
         """
         names = [item.behavior] if isinstance(item, TrajectoryBatch) else sorted(self._expected)
         if isinstance(item, TrajectoryBatch) and item.behavior not in self._expected:
-            known = ", ".join(sorted(self._expected)) or "none"
-            raise StageError(f"no trainer accepts trajectories of {item.behavior_id!r} (behaviours: {known})")
+            expected = ", ".join(sorted(self._expected)) or "none"
+            raise StageError(f"no trainer accepts trajectories of {item.behavior_id!r} (behaviours: {expected})")
         for name in names:
             while name not in self._senders:
                 self._opened.clear()

@@ -69,15 +69,15 @@ class RaySession:
     """A Ray instance, started or joined in main's thread, because Ray ends with the thread that started it."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.own = config.pipeline.ray.address is None
+        self.is_own = config.pipeline.ray.address is None
         """True if the run starts the Ray instance, on this machine."""
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a late call must not start another Ray
         self.lost = False
         self._folder = ""
-        self.found = ray.is_initialized()
-        if self.found:
-            self.own = False
-        elif self.own:
+        self.was_running = ray.is_initialized()
+        if self.was_running:
+            self.is_own = False
+        elif self.is_own:
             self._start(config)
         else:
             self._join(config)
@@ -138,7 +138,7 @@ class RaySession:
 
     def close(self) -> None:
         """End the run's own Ray, or leave the cluster."""
-        if self.found or (self.lost and not self.own):
+        if self.was_running or (self.lost and not self.is_own):
             return
         if self.lost:
             _end_processes()
@@ -178,7 +178,7 @@ def runtime_environment(config: RunConfig) -> dict[str, Any]:
 def _modules_in(config: RunConfig) -> list[str]:
     """Return the paths of imported modules and packages next to the YAML and in the working directory."""
     folders = [str(folder) for folder in {config.source_folder, startup_context().folder} if folder is not None]
-    found = []
+    paths = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if "." in name or name == "headrace" or not file or name == "__main__":
@@ -187,16 +187,16 @@ def _modules_in(config: RunConfig) -> list[str]:
         if os.path.basename(path) == "__init__.py":
             path = os.path.dirname(path)
         if os.path.dirname(path) in map(os.path.abspath, folders):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def _amounts(config: RunConfig) -> dict[str, float]:
     """Return the total resources that a run's hosts on Ray request, keyed by Ray's resource names."""
     total: Counter[str] = Counter()
     for resources in _requests(config):
-        each = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory, **resources.custom}
-        total.update({name: amount for name, amount in each.items() if amount})
+        amounts = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory, **resources.custom}
+        total.update({name: amount for name, amount in amounts.items() if amount})
     return dict(total)
 
 
@@ -209,7 +209,10 @@ def _requests(config: RunConfig) -> Iterator[HostResources]:
         (hosts.evaluation, [hosts.evaluation.resources] * (config.evaluation is not None)),
         (hosts.replay, [hosts.replay.resources] * hosts.replay.replicas * len(behaviors)),
         (hosts.inference, [hosts.inference.resources] * decides_centrally(config)),
-        (hosts.learners, [resources_of(config, "learners", each) for each in behaviors] * hosts.learners.replicas),
+        (
+            hosts.learners,
+            [resources_of(config, "learners", behavior) for behavior in behaviors] * hosts.learners.replicas,
+        ),
     )
     for settings, requests in parts:
         if settings.kind is not None and HOST_KINDS[settings.kind].on_ray:
@@ -263,10 +266,10 @@ def _as_it_listens(address: str | None) -> Iterator[None]:
     Raises:
         ConnectionError: if nothing answers at the address; Ray itself would retry for many minutes.
     """
-    found = canonicalize_bootstrap_address(address)  # for any address of this machine, its main address
-    host, _, port = (found or "").rpartition(":")
+    main_address = canonicalize_bootstrap_address(address)  # for any address of this machine, its main address
+    host, _, port = (main_address or "").rpartition(":")
     hosts = [host, LOOPBACK] if host == ray.util.get_node_ip_address() else [host]
-    if found is None or first_to_answer([each.strip("[]") for each in hosts], int(port)) != LOOPBACK:
+    if main_address is None or first_to_answer([name.strip("[]") for name in hosts], int(port)) != LOOPBACK:
         yield
         return
     with _loopback_allowed():
@@ -290,7 +293,7 @@ def _signals_kept() -> Iterator[None]:
 # The head of a Ray cluster: its address, and a watch over it. A minute after the head is gone, Ray ends every process
 # that uses the cluster, including main.
 
-LOOK_EVERY_S = 2.0
+PROBE_EVERY_S = 2.0
 MISSES = 3
 """Number of consecutive failed probes after which the head counts as gone."""
 PATIENCE_S = 10.0
@@ -307,11 +310,11 @@ def first_to_answer(hosts: list[str], port: int) -> str:
     while True:
         for host in hosts:
             with suppress(OSError):
-                socket.create_connection((host, port), LOOK_EVERY_S).close()
+                socket.create_connection((host, port), PROBE_EVERY_S).close()
                 return host
         if time.monotonic() > until:
             raise ConnectionError("nothing answers at this address")
-        time.sleep(LOOK_EVERY_S / 4)
+        time.sleep(PROBE_EVERY_S / 4)
 
 
 async def wait_until_gone(address: str) -> None:
@@ -319,9 +322,9 @@ async def wait_until_gone(address: str) -> None:
     host, _, port = address.rpartition(":")
     misses = 0
     while misses < MISSES:
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(PROBE_EVERY_S)
         try:
-            async with asyncio.timeout(LOOK_EVERY_S):
+            async with asyncio.timeout(PROBE_EVERY_S):
                 _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         except (OSError, TimeoutError):
             misses += 1
@@ -463,8 +466,8 @@ class RayHost:
     @property
     def began(self) -> bool:
         """True if the host has sent any message."""
-        said = self._up.statistics()
-        return said.items_out > 0 or said.size > 0
+        received = self._up.statistics()
+        return received.items_out > 0 or received.size > 0
 
     def lose(self) -> None:
         """Treat the host as ended, because the Ray head node is lost."""
@@ -545,11 +548,11 @@ class RayFeed:
 
     def hand_to(self, host: RayHost) -> None:
         """Let another host on Ray open the queue's consuming end."""
-        actors = {each.plan.name: each.actor for each in self.hosts}
+        actors = {producer.plan.name: producer.actor for producer in self.hosts}
         host.control.send(OpenEdge(self.name, {"maxlen": self.maxlen, "overflow": "wait", "sources": actors}))
         host.feeders, host.feed_name = list(self.hosts), self.name
-        for each in self.hosts:
-            each.add_consumer(self.name, partial(host.actor.replace.remote, self.name))
+        for producer in self.hosts:
+            producer.add_consumer(self.name, partial(host.actor.replace.remote, self.name))
 
 
 class RayHosts:
@@ -576,20 +579,20 @@ class RayHosts:
             await asyncio.sleep(0)  # starting blocks this thread for seconds: let pending tasks run first
             self._session = RaySession(self._config)
             refuse_writes(plan.folder)
-            if not self._session.found:
+            if not self._session.was_running:
                 self._watch = asyncio.create_task(self._watch_head(self._session), name="watching Ray's head")
         session = self._session
         if session.lost:
             raise RunError(_HEADLESS)
         # If a follower's learner is in another kind of host, Ray may not be running yet.
-        own = session.own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
+        own = session.is_own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
         options = _options(self._resources_of(plan), own)
         # The clock makes the number unique among the runs that resume in one folder.
         old = self._hosts.get(plan.name)
         plan = replace(plan, incarnation=max(time.time_ns(), old.plan.incarnation + 1 if old is not None else 0))
         if old is not None:
-            for each in self._hosts.values():
-                each.admit(plan)
+            for other in self._hosts.values():
+                other.admit(plan)
         worker_class = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
         actor = worker_class.remote(plan.to_plain(), sys.path if own else [])
         host = RayHost(plan, actor, session, self._stored, self._maxlen, _in_words(options))
@@ -600,7 +603,7 @@ class RayHosts:
             host.succeed(replaces)
             feeders, replaces.feeders = replaces.feeders, []
             if feeders:
-                present = [self._hosts[each.plan.name] for each in feeders]
+                present = [self._hosts[feeder.plan.name] for feeder in feeders]
                 RayFeed(replaces.feed_name, self._maxlen, present).hand_to(host)
         return host
 

@@ -257,7 +257,7 @@ class RayEdges:
         newest = self._newest.setdefault(caller.host, caller.incarnation)
         if caller.incarnation > newest:
             self._newest[caller.host] = caller.incarnation
-            for reader in [each for each in self._readers if each[0].host == caller.host]:
+            for reader in [key for key in self._readers if key[0].host == caller.host]:
                 self._readers.pop(reader).cancel()
         return caller.incarnation >= newest
 
