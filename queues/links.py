@@ -191,13 +191,6 @@ class LinkEnd:
         spec = LinkSpec(**ticket["spec"])
         return cls(open_socket(ticket["socket"]), open_segment(ticket["segment"], spec.segment_bytes), spec)
 
-    def duplicate(self) -> LinkEnd:
-        """Return another handle to the same end, for a process that may replace this one.
-
-        Close each handle separately.
-        """
-        return LinkEnd(self.sock.dup(), self.segment.duplicate(), self.spec)
-
     def close(self) -> None:
         """Close this process's handle to the end. Closing twice is allowed."""
         self.sock.close()

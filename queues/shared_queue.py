@@ -325,7 +325,7 @@ class SharedReceiver(BufferedReceiver[_Arrival, T]):
     that end, and a new producer can continue on it. A new receiver can also replace a killed one, once its producers
     have called `SharedSender.reconnect`.
 
-    `get` and `get_nowait` raise `ShapeError` if the item's arrays do not fit together. A cancelled get removes nothing.
+    `get` raises `ShapeError` if the item's arrays do not fit together. A cancelled get removes nothing.
 
     Call all methods from the event loop's thread; views may be released in any thread.
     """

@@ -60,11 +60,16 @@ class InlineHost:
 
     async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
         """Create a queue from this host to main."""
-        return self._newest(name) if newest else self.hand(name, AgentManagerQueue(name, self._maxlen))
+        return self._open(name, newest)
 
     async def sender(self, name: str, newest: bool = False) -> Sender[Any]:
         """Create a queue from main to this host."""
-        return self._newest(name) if newest else self.hand(name, AgentManagerQueue(name, self._maxlen))
+        return self._open(name, newest)
+
+    def _open(self, name: str, newest: bool) -> Any:
+        if newest:
+            return self.hand(name, AgentManagerQueue(name, 1, "replace_oldest"))
+        return self.hand(name, AgentManagerQueue(name, self._maxlen))
 
     def hand(self, name: str, end: Any) -> Any:
         """Let the host open a queue end, and return that end."""
@@ -91,10 +96,6 @@ class InlineHost:
     def close(self) -> None:
         """Close the control channel."""
         self.control.close()
-
-    def _newest(self, name: str) -> AgentManagerQueue[Any]:
-        queue: AgentManagerQueue[Any] = self.hand(name, AgentManagerQueue(name, 1, "replace_oldest"))
-        return queue
 
 
 @dataclass(frozen=True)

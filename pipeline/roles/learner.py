@@ -120,7 +120,14 @@ class TrainerHost(Host):
         extrinsic = settings.reward_signals.extrinsic
         in_turns = settings.league is not None and settings.league.learning == "turns"
         trainer = self._make_trainer(replicas, device, statistics)
-        return _stage_class(bool(shard_names(self.config, behavior)))(
+        stage_class = TrainerStage
+        if self._shards is not None:
+            from headrace.stages.trainer.sac.sharded_stage import (
+                ShardedTrainerStage,  # other learners need not import it
+            )
+
+            stage_class = ShardedTrainerStage
+        return stage_class(
             trainer,
             behavior,
             settings.max_steps,
@@ -141,6 +148,7 @@ class TrainerHost(Host):
     def _make_trainer(self, replicas: Replicas, device: str, statistics: Statistics) -> Trainer:
         plan = self.plan
         teacher = teacher_of(self.config, plan.behavior)
+        recorded = recorded_agents(self.config.replay.streams) if self.config.replay is not None else None
         context = TrainerContext(
             behavior=plan.behavior,
             settings=self._settings,
@@ -151,7 +159,7 @@ class TrainerHost(Host):
             autograd=self.config.torch_settings.gradients == "autograd",
             cuda_graphs=self.config.torch_settings.cuda_graphs,
             products=products_of(self.config, self._settings, device),
-            agents=_agents(self.config),
+            agents=recorded or agents_of(self.config),
             folder=self.config.source_folder,
             statistics=statistics,
             replicas=replicas,
@@ -212,21 +220,6 @@ def _goal_rewards(config: RunConfig, settings: BehaviorSettings) -> GoalRewards 
 
     rewards: GoalRewards = load_entry(make)(EnvironmentRequest(config))
     return rewards
-
-
-def _agents(config: RunConfig) -> int:
-    """Return the number of agents that act simultaneously; for a recording, the number in the recorded run."""
-    recorded = recorded_agents(config.replay.streams) if config.replay is not None else None
-    return recorded or agents_of(config)
-
-
-def _stage_class(sharded: bool) -> type[TrainerStage]:
-    """Return the class for the trainer stage; the sharded class is imported only if needed."""
-    if not sharded:
-        return TrainerStage
-    from headrace.stages.trainer.sac.sharded_stage import ShardedTrainerStage
-
-    return ShardedTrainerStage
 
 
 # A learner's number of threads, chosen from the YAML and the machine.

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from queue_conformance import Ends, check_queue, number_of, numbered
 from shared_ends import SLAB, closing, shared_queue
 from virtual_time import VirtualTimeLoop, until_blocked
 
-from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
+from headrace.queues.errors import QueueClosed, QueueFull
 from headrace.queues.links import LinkSpec, TooLargeError, make_link
 from headrace.queues.messages import Array, Barrier, Message, PolicyUpdate, TrajectoryBatch
 from headrace.queues.shared_queue import STARVING_AFTER_S, SharedReceiver, SharedSender
@@ -124,8 +124,8 @@ async def test_the_slabs_of_dead_views_are_returned_before_the_work_on_the_next_
         async with closing(await SharedReceiver.open("Ball", [theirs])) as receiver:
             while receiver.qsize() < 2:  # noqa: ASYNC110 - both have to be there, so that no get waits
                 await asyncio.sleep(0)
-            receiver.get_nowait()
-            kept = receiver.get_nowait()
+            await receiver.get()
+            kept = await receiver.get()
             working.set()
             done.wait()
             assert number_of(kept) == 1
@@ -313,9 +313,9 @@ async def _random_walk(spec: LinkSpec, actions: list[Action]) -> None:
         got: list[list[int]] = [[], []]
         kept: list[tuple[Array, list[float]]] = []
 
-        def take(keep: bool) -> None:
-            with suppress(QueueEmpty):
-                item = receiver.get_nowait()
+        async def take(keep: bool) -> None:
+            if receiver.qsize():
+                item = await receiver.get()
                 assert isinstance(item, TrajectoryBatch)
                 got[item.source].extend(int(row) for row in item.rewards)
                 if keep and not kept:
@@ -332,7 +332,7 @@ async def _random_walk(spec: LinkSpec, actions: list[Action]) -> None:
                 case "cancel" if puts[who]:
                     puts[who][length % len(puts[who])][0].cancel()
                 case "get":
-                    take(keep=length == 1)
+                    await take(keep=length == 1)
                 case "drop":
                     assert all(view.tolist() == values for view, values in kept), "a view that was kept changed"
                     kept.clear()

@@ -400,9 +400,11 @@ class RayHost:
 
     async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
         """Open main's end of a queue from this host."""
-        if newest:
-            return self.fetched_by_main(name, 1, "replace_oldest")
-        return self.fetched_by_main(name, self._maxlen, "wait")
+        maxlen, overflow = (1, "replace_oldest") if newest else (self._maxlen, "wait")
+        self.serve(name, maxlen, overflow)  # type: ignore[arg-type]
+        receiver: PullReceiver[Any] = PullReceiver(name, maxlen, {self.plan.name: self.source}, overflow)  # type: ignore[arg-type]
+        self.add_consumer(name, _read_by_main(receiver))
+        return receiver
 
     async def sender(self, name: str, newest: bool = False) -> Sender[Any]:
         """Open main's end of a queue to this host."""
@@ -414,13 +416,6 @@ class RayHost:
         sender: PushSender[Any] = PushSender(name, maxlen, deliver, replaceable=not self._irreplaceable)
         self.senders[name] = sender
         return sender
-
-    def fetched_by_main(self, name: str, maxlen: int, overflow: Overflow) -> PullReceiver[Any]:
-        """Open both ends of a queue from this host to main; return main's end."""
-        self.serve(name, maxlen, overflow)
-        receiver: PullReceiver[Any] = PullReceiver(name, maxlen, {self.plan.name: self.source}, overflow)
-        self.add_consumer(name, _read_by_main(receiver))
-        return receiver
 
     def serve(self, name: str, maxlen: int, overflow: Overflow) -> None:
         """Let the host open its end of an outgoing queue."""

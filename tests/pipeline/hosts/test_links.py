@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shared_ends import duplicate
 from stream_samples import policy, trajectories
 
 from headrace.pipeline.hosts.links import (
@@ -29,7 +30,7 @@ def as_child(host_links):
     """The edges of a host that is in this process; a child would inherit the descriptors, here they are duplicated."""
     tickets = {}
     for name, end in host_links.given_at_start.items():
-        inherited = end.duplicate()
+        inherited = duplicate(end)
         tickets[name] = inherited.ticket(os.getpid())
         inherited.sock.detach()  # it is the child's now
     return ProcessEdges(tickets)
