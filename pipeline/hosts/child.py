@@ -45,10 +45,8 @@ def main(line: str, crash_file: str, *modules: str) -> int:
     try:
         with uncollected():
             from headrace.pipeline.hosts.run_host import run_host_process
-            from headrace.queues.windows_files import let_loops_wait
 
             import_early(modules)
-        let_loops_wait()
         return run_host_process(lifeline)
     except BaseException:  # even SystemExit is an error, because no host may request an exit
         write_crash_file(descriptor, traceback.format_exc())
