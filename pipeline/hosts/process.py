@@ -14,7 +14,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,6 @@ class SharedProcess:
         self._ends: dict[int, asyncio.Future[int]] = {}
         """Futures for the hosts' exit statuses, keyed by host number."""
         self._taking_in = asyncio.Lock()
-        self._begun = False
         self._over = False
 
     @property
@@ -71,8 +70,7 @@ class SharedProcess:
         try:
             async with self._taking_in:
                 await self.child.assign({**start_message, "number": number}, resources, more=True)
-                if not self._begun:
-                    self._begun = True
+                if number == 0:
                     self._tasks.create_task(self._await_ends())
         except BaseException:
             del self._ends[number]
@@ -93,19 +91,21 @@ class SharedProcess:
             self._over = True
             notices.cancel()
             self.child.close()
-            self.child.close_socket()
+            self.child.start_socket.close()
 
     async def _take_notices(self) -> None:
-        received = bytearray()
-        while data := await self.child.recv():
-            received += data
-            while len(received) >= NOTICE.size:
-                number, status = NOTICE.unpack_from(received)
-                del received[: NOTICE.size]
-                self._ends[number].set_result(status)
-            if not self._over and all(end.done() for end in self._ends.values()):
-                self._over = True
-                self.child.shutdown_write()
+        received, loop, sock = bytearray(), asyncio.get_running_loop(), self.child.start_socket
+        with suppress(ConnectionError):  # the child has died
+            while data := await loop.sock_recv(sock, 1 << 10):
+                received += data
+                while len(received) >= NOTICE.size:
+                    number, status = NOTICE.unpack_from(received)
+                    del received[: NOTICE.size]
+                    self._ends[number].set_result(status)
+                if not self._over and all(end.done() for end in self._ends.values()):
+                    self._over = True
+                    with suppress(OSError):  # the child has already closed it
+                        sock.shutdown(socket.SHUT_WR)  # no more start messages follow
 
     def kill(self) -> None:
         """Kill the process and all its hosts."""
@@ -118,13 +118,9 @@ class SharedProcessHost:
 
     def __init__(self, process: SharedProcess, end: asyncio.Future[int]) -> None:
         self._process = process
+        self.pid = process.child.pid
         self.ended = end
         """Future that resolves to the exit status when the host or the process has ended."""
-
-    @property
-    def pid(self) -> int:
-        """Id of the shared process."""
-        return self._process.child.pid
 
     @property
     def failure(self) -> HostFailed | None:
@@ -210,11 +206,7 @@ class ProcessHost:
         self.senders: dict[str, SharedSender[Any]] = {}
         """Main's ends of the queues to the host, keyed by queue name."""
         self._process = process
-
-    @property
-    def pid(self) -> int:
-        """Id of the host's process."""
-        return self._process.pid
+        self.pid = process.pid
 
     async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
         """Open main's end of a queue from the host, on one of the host's links."""

@@ -56,28 +56,28 @@ class ChildProcess:
     Args:
         name: name of the host that the child will run.
         modules: modules that the child imports while it waits.
+
+    Attributes:
+        start_socket: carries start messages to the child and, if hosts share the child, notices of ended hosts back.
+        pid: the child's process id.
     """
 
     def __init__(self, name: str, modules: Sequence[str] = ()) -> None:
         self._name, self._crash_file, self._crash_text = name, CrashFile(), ""
         self.failure: HostFailed | None = None
         """Error that the child raised outside its hosts; None if it raised no error or has not ended."""
-        self._mark, (self._start_socket, theirs) = new_mark(), socket_pair()
+        self._mark, (self.start_socket, theirs) = new_mark(), socket_pair()
         with theirs:
             stdin = subprocess.PIPE if sys.platform == "win32" else theirs.fileno()
             module, environment = "headrace.pipeline.hosts.child", child_environment()
             started = start_child(module, name, self._crash_file, modules, environment, self._mark, stdin=stdin)
             self._process, lifeline, ticket = started
+            self.pid = self._process.pid
             if sys.platform == "win32" and self._process.stdin is not None:
                 with suppress(OSError), self._process.stdin:  # the child has died, as its exit status will show
                     self._process.stdin.write(ticket + theirs.share(self.pid))
         self._lifeline = MainLifeline(lifeline, self.pid)
         self._ended: asyncio.Future[int] | None = None
-
-    @property
-    def pid(self) -> int:
-        """The child's process id."""
-        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -104,7 +104,7 @@ class ChildProcess:
         first, self._ended = self._ended is None, self._ended or loop.create_future()
         try:
             with suppress(ConnectionError):
-                await hand_over(self._start_socket, resources, pack(start_message))
+                await hand_over(self.start_socket, resources, pack(start_message))
         except BaseException:
             if first:
                 self.dismiss()
@@ -112,24 +112,9 @@ class ChildProcess:
                 self.kill()  # the listener notices that the child has ended
             raise
         if not more:
-            self._start_socket.close()
+            self.start_socket.close()
         if first:
             threading.Thread(target=self._await_end, args=(loop,), name=f"end of {self.pid}", daemon=True).start()
-
-    async def recv(self) -> bytes:
-        """Return bytes that the child sends over the socket for start messages; empty once the socket is closed."""
-        with suppress(ConnectionError):
-            return await asyncio.get_running_loop().sock_recv(self._start_socket, 1 << 10)
-        return b""
-
-    def shutdown_write(self) -> None:
-        """Announce that no more start messages will follow."""
-        with suppress(OSError):  # the child has already closed it
-            self._start_socket.shutdown(socket.SHUT_WR)
-
-    def close_socket(self) -> None:
-        """Close the socket for start messages."""
-        self._start_socket.close()
 
     async def ask(self) -> str:
         """Ask the child what it is doing, and return its answer, which includes its stack."""
@@ -164,7 +149,7 @@ class ChildProcess:
 
     def dismiss(self) -> None:
         """End an unneeded child."""
-        self._start_socket.close()
+        self.start_socket.close()
         self._lifeline.close()
         self._crash_file.read_and_close()
         self.kill()

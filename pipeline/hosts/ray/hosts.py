@@ -73,6 +73,7 @@ class RaySession:
         """True if the run starts the Ray instance, on this machine."""
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a late call must not start another Ray
         self.lost = False
+        """True once the cluster's head is gone."""
         self._folder = ""
         self.was_running = ray.is_initialized()
         if self.was_running:
@@ -130,11 +131,6 @@ class RaySession:
         if (gpus := _amounts(config).get("GPU", 0.0)) and not ray.cluster_resources().get("GPU"):
             self.close()
             raise RunError(f"{_RESOURCES}: {gpus:g} GPU requested, but no node of the cluster at {address!r} has one")
-
-    async def wait_until_lost(self) -> None:
-        """Return when the cluster's head is gone; don't call Ray after that, because calls may never return."""
-        await wait_until_gone(ray.get_runtime_context().gcs_address)
-        self.lost = True
 
     def close(self) -> None:
         """End the run's own Ray, or leave the cluster."""
@@ -629,7 +625,8 @@ class RayHosts:
 
         Learners may still save their state, except those that have not begun to run; these are treated as ended too.
         """
-        await session.wait_until_lost()
+        await wait_until_gone(ray.get_runtime_context().gcs_address)
+        session.lost = True  # from now on, calls may never return
         log.warning(_HEADLESS)
         for host in self._hosts.values():
             if host.plan.role == "actor" or not host.began:

@@ -81,7 +81,7 @@ def test_a_dismissed_child_is_no_more():
 @pytest.mark.lengthy
 def test_a_child_whose_parent_ends_before_its_start_message_ends_too():
     child = ChildProcess("nobody")
-    child.close_socket()
+    child.start_socket.close()
     assert os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT).si_status == 1
     child.dismiss()
 
