@@ -380,9 +380,7 @@ class StreamWriter:
             "rows": np.array(self._rows, "<u8"),
         }
         table = {"arrays": [[name, column.dtype.str, list(column.shape)] for name, column in columns.items()]}
-        offset = self._end.to_bytes(8, "little")
-        trailer = TRAILER.pack(self._end, crc32(offset), TRAILER_MAGIC)
-        return pack_frame(INDEX, table, table, list(columns.values())) + trailer
+        return pack_frame(INDEX, table, table, list(columns.values())) + _trailer(self._end)
 
     def _append(self, data: bytes) -> None:
         view = memoryview(data)
@@ -398,6 +396,10 @@ class StreamWriter:
                 f"{error.strerror}; make room on the disk or record fewer edges"
             ) from error
         self._end += len(data)
+
+
+def _trailer(index_offset: int) -> bytes:
+    return TRAILER.pack(index_offset, crc32(index_offset.to_bytes(8, "little")), TRAILER_MAGIC)
 
 
 def _create(path: Path) -> FileIO:
@@ -464,6 +466,9 @@ class StreamReader:
         """The file's header, including the behaviours announced after the first message."""
         self.lost_bytes = 0
         """Number of unusable bytes after the last complete frame; known after a full iteration."""
+        self.closed_cleanly = False
+        """True if the file ends with an index: its writer was closed, and nothing was cut off later. Known after a full
+        iteration."""
         self.damage: str | None = None
         """A sentence that describes the damage and its location; None if the file is intact. Known after a full
         iteration."""
@@ -471,16 +476,10 @@ class StreamReader:
             size = _size(file)
             self.header = self._read_header(file, size)
             self._first = file.tell()
-            self._index_offset = self._find_index(file, size)
             self._find_later(file, size)
 
-    @property
-    def closed_cleanly(self) -> bool:
-        """True if the file ends with an index: its writer was closed, and nothing was cut off later."""
-        return self._index_offset is not None
-
     def __iter__(self) -> Generator[Frame, None, None]:
-        self.lost_bytes, self.damage = 0, None
+        self.lost_bytes, self.damage, self.closed_cleanly = 0, None, False
         with self._open() as file:
             size = _size(file)
             at = self._first
@@ -492,7 +491,8 @@ class StreamReader:
                     if kind == INDEX:
                         # Only the trailer may follow an index frame.
                         end = file.tell()
-                        if self._index_offset != at:
+                        self.closed_cleanly = file.read(TRAILER.size + 1) == _trailer(at)
+                        if not self.closed_cleanly:
                             self._lose(end, size, f"the trailer at byte {end:,} is damaged, or has bytes after it")
                         return
                     if kind == LATER:  # only new if the file has grown since it was opened
@@ -565,21 +565,6 @@ class StreamReader:
             self.header = self.header.joined(StreamHeader.from_plain(unpack_payload(payload, with_arrays=False)[0]))
         except StreamError as error:
             raise self._not_ours(at, error) from error
-
-    def _find_index(self, file: BinaryIO, size: int) -> int | None:
-        if size < self._first + TRAILER.size:
-            return None
-        file.seek(size - TRAILER.size)
-        trailer = file.read(TRAILER.size)
-        offset, check, magic = TRAILER.unpack(trailer)
-        if magic != TRAILER_MAGIC or check != crc32(trailer[:8]):
-            return None
-        if not self._first <= offset <= size - TRAILER.size - FRAME.size:
-            return None
-        file.seek(offset)
-        length, kind, _ = FRAME.unpack(file.read(FRAME.size))
-        whole = kind == INDEX and offset + FRAME.size + length + TRAILER.size == size
-        return int(offset) if whole else None
 
     def _lose(self, at: int, size: int, what: str) -> None:
         self.lost_bytes = size - at
