@@ -57,15 +57,14 @@ class ProcessEdges:
 
     def __init__(self, tickets: Mapping[str, dict[str, Any]]) -> None:
         self._ends = {name: LinkEnd.from_ticket(ticket) for name, ticket in tickets.items()}
-        self._senders: list[SharedSender[Any]] = []
+        self._senders: dict[str, SharedSender[Any]] = {}
         self._receivers: list[SharedReceiver[Any]] = []
 
     async def open_sender(self, name: str, address: Mapping[str, Any]) -> Sender[Any]:
         """Open the producing end of a queue, over one link."""
         (link,) = address["links"]
-        sender: SharedSender[Any] = await SharedSender.open(name, self._ends.pop(link))
-        self._senders.append(sender)
-        return sender
+        self._senders[name] = await SharedSender.open(name, self._ends.pop(link))
+        return self._senders[name]
 
     async def open_receiver(self, name: str, address: Mapping[str, Any]) -> Receiver[Any]:
         """Open the consuming end of a queue, over one link per producer."""
@@ -76,22 +75,21 @@ class ProcessEdges:
 
     def reconnect(self, name: str) -> None:
         """Restart the queue with this name for the consumer that replaces a dead one."""
-        for sender in self._senders:
-            if sender.name == name:
-                sender.reconnect()
+        if name in self._senders:
+            self._senders[name].reconnect()
 
     async def close(self) -> None:
         """Wait until all items have arrived or their receivers are gone."""
-        for sender in self._senders:
+        for sender in self._senders.values():
             sender.close()
-        for sender in self._senders:
+        for sender in self._senders.values():
             await sender.wait_closed()
 
     async def abandon(self) -> None:
         """Close all ends immediately without notice, as if the process had ended."""
         for end in self._ends.values():
             end.close()
-        opened: list[SharedSender[Any] | SharedReceiver[Any]] = [*self._senders, *self._receivers]
+        opened: list[SharedSender[Any] | SharedReceiver[Any]] = [*self._senders.values(), *self._receivers]
         for queue_end in opened:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0):  # which closes the queue end immediately

@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -69,9 +69,9 @@ class ChildProcess:
         self._mark, (self.start_socket, theirs) = new_mark(), socket_pair()
         with theirs:
             stdin = subprocess.PIPE if sys.platform == "win32" else theirs.fileno()
-            module, environment = "headrace.pipeline.hosts.child", child_environment()
-            started = start_child(module, name, self._crash_file, modules, environment, self._mark, stdin=stdin)
-            self._process, lifeline, ticket = started
+            self._process, lifeline, ticket = start_child(
+                "headrace.pipeline.hosts.child", name, self._crash_file, modules, self._mark, stdin=stdin
+            )
             self.pid = self._process.pid
             if sys.platform == "win32" and self._process.stdin is not None:
                 with suppress(OSError), self._process.stdin:  # the child has died, as its exit status will show
@@ -232,7 +232,6 @@ def start_child(
     name: str,
     crash_file: CrashFile,
     arguments: Sequence[str],
-    environment: Mapping[str, str],
     mark: str,
     **options: Any,
 ) -> tuple[ProcessTree, socket.socket, bytes]:
@@ -244,7 +243,6 @@ def start_child(
         name: the child's name in a process list.
         crash_file: main's handle on the child's crash file.
         arguments: additional arguments.
-        environment: the child's environment variables.
         mark: environment mark by which the child's own children are recognised (`process_cleanup`).
         options: as for `start_python`.
 
@@ -260,7 +258,7 @@ def start_child(
                 options["pass_fds"] = [*options.get("pass_fds", ()), theirs.fileno()]
             # The working directory must not come first on the path: the user may have a `random.py` there.
             line = ["-P", "-m", module, name, f"{os.getpid()}:{theirs.fileno()}", crash_file.argument, *arguments]
-            child = start_python(line, {**environment, VARIABLE: mark}, **options)
+            child = start_python(line, child_environment() | {VARIABLE: mark}, **options)
             ticket = b""
             if sys.platform == "win32":
                 ticket = theirs.share(child.pid)

@@ -104,46 +104,38 @@ class TrainerHost(Host):
         async with AsyncExitStack() as opened:
             if self._goal_rewards is not None:
                 opened.callback(self._goal_rewards.close)
-            stage = self._new_stage(replicas, device, statistics, port)
+            behavior, settings = self.plan.behavior, self._settings
+            extrinsic = settings.reward_signals.extrinsic
+            in_turns = settings.league is not None and settings.league.learning == "turns"
+            trainer = self._make_trainer(replicas, device, statistics)
+            stage_class = TrainerStage
+            if self._shards is not None:  # other learners need not import the class
+                from headrace.stages.trainer.sac.sharded_stage import ShardedTrainerStage
+
+                stage_class = ShardedTrainerStage
+            stage = stage_class(
+                trainer,
+                behavior,
+                settings.max_steps,
+                extrinsic.strength if extrinsic is not None else 0.0,
+                port,
+                reports_each=self.config.pipeline.deterministic or in_turns,
+                kept_returns=kept_returns(self.config.environment_parameters, behavior),
+                clock=asyncio.get_running_loop().time,
+                columns=self._design().asked_columns,
+                actions=self._spec.actions,
+                # Recordings of several runs may be replayed together, and each has a source 0.
+                deliveries=Deliveries.asked_for() if self.config.replay is None else None,
+                stop_when=settings.stop_when,
+                make_trainer=partial(self._make_trainer, replicas, device, statistics),
+                threads=thread_choice(self.config, behavior, device, self.stages.context(TRAINER).log, trainer),
+            )
             replay: ShardedReplay | None = getattr(stage.trainer, "replay", None)
             if replay is not None:
                 await opened.enter_async_context(self._shards.joined(replay, share))
                 await replay.opened()  # the buffer's size affects how a resumed run continues
             self._restore(stage)
             yield stage
-
-    def _new_stage(
-        self, replicas: Replicas, device: str, statistics: Statistics, port: TrainerPort | None
-    ) -> TrainerStage:
-        """Create the stage and its trainer, not yet restored."""
-        behavior, settings = self.plan.behavior, self._settings
-        extrinsic = settings.reward_signals.extrinsic
-        in_turns = settings.league is not None and settings.league.learning == "turns"
-        trainer = self._make_trainer(replicas, device, statistics)
-        stage_class = TrainerStage
-        if self._shards is not None:
-            from headrace.stages.trainer.sac.sharded_stage import (
-                ShardedTrainerStage,  # other learners need not import it
-            )
-
-            stage_class = ShardedTrainerStage
-        return stage_class(
-            trainer,
-            behavior,
-            settings.max_steps,
-            extrinsic.strength if extrinsic is not None else 0.0,
-            port,
-            reports_each=self.config.pipeline.deterministic or in_turns,
-            kept_returns=kept_returns(self.config.environment_parameters, behavior),
-            clock=asyncio.get_running_loop().time,
-            columns=self._design().asked_columns,
-            actions=self._spec.actions,
-            # Recordings of several runs may be replayed together, and each has a source 0.
-            deliveries=Deliveries.asked_for() if self.config.replay is None else None,
-            stop_when=settings.stop_when,
-            make_trainer=partial(self._make_trainer, replicas, device, statistics),
-            threads=thread_choice(self.config, behavior, device, self.stages.context(TRAINER).log, trainer),
-        )
 
     def _make_trainer(self, replicas: Replicas, device: str, statistics: Statistics) -> Trainer:
         plan = self.plan

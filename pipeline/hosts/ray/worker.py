@@ -222,7 +222,7 @@ class RayEdges:
         self._loop = loop
         self._source = source
         self._ends: dict[str, asyncio.Future[Any]] = {}
-        self._served: list[PullSender[Any]] = []
+        self._served: dict[str, PullSender[Any]] = {}
         self._readers: dict[ReaderId, Reader] = {}
         self._newest: dict[str, int] = {}
         """The newest known incarnation of each host that calls, keyed by host name."""
@@ -230,7 +230,7 @@ class RayEdges:
     async def open_sender(self, name: str, address: Mapping[str, Any]) -> Sender[Any]:
         """Create the producing end of a queue, from which other processes fetch items."""
         sender: PullSender[Any] = PullSender(name, address["maxlen"], address["overflow"])
-        self._served.append(sender)
+        self._served[name] = sender
         call_in_loop(self._loop, self._open, name, sender)
         return sender
 
@@ -244,9 +244,8 @@ class RayEdges:
 
     def reconnect(self, name: str) -> None:
         """Restart the queue with this name for the consumer that replaces a dead one."""
-        for sender in self._served:
-            if sender.name == name:
-                sender.reconnect()
+        if name in self._served:
+            self._served[name].reconnect()
 
     async def end(self, name: str) -> Any:
         """Return a queue end, after waiting until the host has opened it."""
@@ -285,9 +284,9 @@ class RayEdges:
 
     async def close(self) -> None:
         """Wait until the readers have fetched all items or are gone."""
-        for sender in self._served:
+        for sender in self._served.values():
             sender.close()
-        for sender in self._served:
+        for sender in self._served.values():
             await sender.wait_closed()
 
     async def _deliver(self, name: str, number: int, item: Any) -> bool:
