@@ -25,8 +25,8 @@ ctypes.{library}(None).sleep(1000)  # PyDLL: no thread of Python runs meanwhile
 """
 HOST = """
 import subprocess, sys, time
-from headrace.pipeline.hosts.parent_death import hold_lifeline
-hold_lifeline(sys.argv[2]).let_users_code_run()
+from headrace.pipeline.hosts.parent_death import open_lifeline
+open_lifeline(sys.argv[2]).let_users_code_run()
 print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)
 time.sleep(600)
 """
