@@ -94,7 +94,7 @@ def open_segment(ticket: Ticket, size: int) -> Segment:
     """Open the segment that the parent's ticket describes. Call this in the child."""
     assert not isinstance(ticket, bytes), "a socket's ticket, not a segment's"
     if isinstance(ticket, int):
-        _keep_from_children(ticket)
+        os.set_inheritable(ticket, False)  # a child would hold it open and hide this process's death
     return Segment(ticket, size)
 
 
@@ -110,13 +110,8 @@ def open_socket(ticket: Ticket) -> socket.socket:
             raise
         return opened
     assert isinstance(ticket, int), "a segment's ticket, not a socket's"
-    _keep_from_children(ticket)
+    os.set_inheritable(ticket, False)  # as for segments
     return socket.socket(fileno=ticket)
-
-
-def _keep_from_children(descriptor: int) -> None:
-    """Keep child programs from inheriting a descriptor. They would hold it open and hide this process's death."""
-    os.set_inheritable(descriptor, False)
 
 
 def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:

@@ -32,11 +32,6 @@ from these modules.
 """
 
 
-def stage_holds(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return True if the event loop is currently running a stage's code. Any thread may call this."""
-    return activity_in(asyncio.current_task(loop)) is not None
-
-
 def describe_holder(loop: asyncio.AbstractEventLoop | None, thread: int) -> str:
     """Describe what an event loop's thread is doing, with its stack.
 
@@ -176,7 +171,8 @@ class LoopWatch:
                 since, warned, interrupted_at = now, False, 0.0
                 self._ask()
                 continue
-            held, factor = now - since, 1 if stage_holds(self._loop) else STARTING_FACTOR
+            in_stage = activity_in(asyncio.current_task(self._loop)) is not None
+            held, factor = now - since, 1 if in_stage else STARTING_FACTOR
             if interrupted_at:
                 if now - interrupted_at > self._yield_s:
                     self._insist(held)
