@@ -66,10 +66,11 @@ class InlineHost:
         """Create a queue from main to this host."""
         return self._open(name, newest)
 
-    def _open(self, name: str, newest: bool) -> Any:
-        if newest:
-            return self.hand(name, AgentManagerQueue(name, 1, "replace_oldest"))
-        return self.hand(name, AgentManagerQueue(name, self._maxlen))
+    def _open(self, name: str, newest: bool) -> AgentManagerQueue[Any]:
+        maxlen = 1 if newest else self._maxlen
+        queue: AgentManagerQueue[Any] = AgentManagerQueue(name, maxlen, "replace_oldest" if newest else "wait")
+        self.hand(name, queue)
+        return queue
 
     def hand(self, name: str, end: Any) -> Any:
         """Let the host open a queue end, and return that end."""

@@ -302,23 +302,20 @@ class ProcessHosts:
         Raises:
             RunError: if the limit on open files is reached.
         """
+        assert feed is None or isinstance(feed, LinkFeed), "what comes from another kind of host passes through main"
+        assert replaces is None or isinstance(replaces, ProcessHost), "a replacement is of the same kind"
         try:
-            return await self._start(plan, feed, replaces)
+            links = self._make_links(plan.role, replaces)
+            tickets = {f"feed-{i}": end for i, end in enumerate(feed.ends)} if feed is not None else {}
+            links.given_at_start |= tickets
+            try:
+                host = await start_process(plan, links, self._shared_by(plan))
+            except BaseException:
+                links.close()  # including the dead host's links, or their peers would wait forever
+                raise
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise RunError(f"{plan.name} can't be started: {describe_limit()}") from error
-            raise
-
-    async def _start(self, plan: HostPlan, feed: Feed | None, replaces: HostHandle | None) -> ProcessHost:
-        assert feed is None or isinstance(feed, LinkFeed), "what comes from another kind of host passes through main"
-        assert replaces is None or isinstance(replaces, ProcessHost), "a replacement is of the same kind"
-        links = self._make_links(plan.role, replaces)
-        tickets = {f"feed-{i}": end for i, end in enumerate(feed.ends)} if feed is not None else {}
-        links.given_at_start |= tickets
-        try:
-            host = await start_process(plan, links, self._shared_by(plan))
-        except BaseException:
-            links.close()  # including the dead host's links, or their peers would wait forever
             raise
         if feed is not None:
             host.open_edge(feed.name, {"links": [*tickets]})
