@@ -125,7 +125,7 @@ class Chain:
         require(number_of(command) >= newest, f"checkpoint {newest} is gone after the end of {name}")
 
     def _kill_fatal(self, command: Command, victim: str) -> None:
-        """Kill a host without which the run must end, unless the host had not begun and is started again."""
+        """Kill a host without which the run must end."""
         name = self._scenario.fatal[victim]
         pid = self._pid_of(command, name)
         moment = self._wait(command, victim, pid)
@@ -133,13 +133,9 @@ class Chain:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         self._count(victim, moment)
-        anew = f"The process of {name} was killed by signal 9 before it started working. Restarting it."
         deadline = time.monotonic() + (WITHOUT_NODE_S if name == NODE else PATIENCE_S)
-        while command.process.poll() is None and anew not in command.output and time.monotonic() < deadline:
+        while command.process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        if anew in command.output:
-            self._kill_main(command)
-            return
         if name == NODE and command.process.poll() is None:  # hosts that are connected may continue without it
             self._strike_main(command, "training")
             return

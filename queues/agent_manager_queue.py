@@ -36,14 +36,10 @@ class QueueStatistics:
     maxlen: int
     high_water: int
     """The largest size so far."""
-    waiting_putters: int
-    waiting_getters: int
     put_wait_s: float
     """Seconds that producers waited for space, summed over producers (backpressure)."""
     get_wait_s: float
     """Seconds that consumers waited for an item, summed over consumers (starvation)."""
-    replaced: int
-    """Number of items replaced by newer ones (`overflow="replace_oldest"` only)."""
 
 
 class AgentManagerQueue(Generic[T]):
@@ -87,7 +83,7 @@ class AgentManagerQueue(Generic[T]):
         self._getters = WaitingLine()
         self._putters = WaitingLine()
         self._open_producers = 0
-        self._in = self._out = self._high_water = self._replaced = 0
+        self._in = self._out = self._high_water = 0
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -125,7 +121,6 @@ class AgentManagerQueue(Generic[T]):
                 raise QueueFull(f"queue {self.name!r} is full ({self.maxlen} items)")
             # A promise to a waiting getter means "the oldest item when you run", so it stays valid after a replacement.
             oldest = self._items.popleft()
-            self._replaced += 1
             if self._on_replaced is not None:
                 self._on_replaced(oldest)
         self._append(item)
@@ -197,11 +192,8 @@ class AgentManagerQueue(Generic[T]):
             size=len(self._items),
             maxlen=self.maxlen,
             high_water=self._high_water,
-            waiting_putters=len(self._putters),
-            waiting_getters=len(self._getters),
             put_wait_s=self._putters.waited_s(),
             get_wait_s=self._getters.waited_s(),
-            replaced=self._replaced,
         )
 
     def __aiter__(self) -> AgentManagerQueue[T]:
@@ -296,9 +288,6 @@ class WaitingLine:
         self.promised = 0
         """Number of tasks that have been promised their turn but have not run yet."""
         self._past_s = 0.0
-
-    def __len__(self) -> int:
-        return sum(not future.done() for future, _ in self.waiters)
 
     def waited_s(self) -> float:
         """Return the seconds waited so far, summed over tasks."""

@@ -20,8 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from headrace.queues.agent_manager_queue import AgentManagerQueue, Overflow, Producer
 from headrace.queues.ends import BoundedSender, BufferedReceiver, call_in_loop
@@ -31,7 +30,8 @@ T = TypeVar("T")
 
 CALL_TURNS = 8
 """Number of event loop iterations in which a new call can be sent before the consumer gets the last call's items.
-This lets the next items arrive while the consumer computes, which may take long."""
+This lets the next items arrive while the consumer computes, which may take long. Eight are twice as many as a call on
+Ray waits for others to join it, and an iteration costs microseconds."""
 
 
 class FetchSource(Protocol):
@@ -81,7 +81,7 @@ class PullSender(BoundedSender[T]):
         self._room.close()
         self._tell_calls()
 
-    def renew(self) -> None:
+    def reconnect(self) -> None:
         """Restart with a consumer that replaces a dead one; items that the dead consumer fetched are lost."""
         self._consumers += 1
         self._forget_fetched()
@@ -96,7 +96,7 @@ class PullSender(BoundedSender[T]):
     async def fetch(self, taken: int) -> list[T] | None:
         """Return items as `FetchSource.fetch` does.
 
-        `renew` ends a wait without returning items, after which a live consumer calls again.
+        `reconnect` ends a wait without returning items, after which a live consumer calls again.
         """
         self._calls = asyncio.get_running_loop()
         consumer = self._consumers
@@ -162,78 +162,44 @@ class _ConsumedCounter:
 
     def __init__(self, maxlen: int) -> None:
         self._maxlen = maxlen
-        self._held = self._taken = 0
-        self._some = asyncio.Event()
-
-    def fetched(self, count: int) -> None:
-        """Add newly fetched items."""
-        self._held += count
+        self.untaken = 0
+        """Number of fetched items that the producer does not know to be taken."""
+        self._unreported = 0
+        self.has_taken = asyncio.Event()
+        """Set once an item is taken that is not yet reported."""
 
     def take(self) -> None:
         """Count one taken item."""
-        self._taken += 1
-        self._some.set()
+        self._unreported += 1
+        self.has_taken.set()
 
     @property
     def has_room(self) -> bool:
-        """Return True if the next report would give the producer space for an item."""
-        return self._held - self._taken < self._maxlen
+        """True if the next report would give the producer space for an item."""
+        return self.untaken - self._unreported < self._maxlen
 
-    async def wait_for_room(self) -> None:
-        """Wait until the consumer has taken an item."""
-        await self._some.wait()
-
-    def tell(self) -> int:
+    def report(self) -> int:
         """Return how many items were taken since the previous report."""
-        self._some.clear()
-        count, self._taken = self._taken, 0
-        self._held -= count
+        self.has_taken.clear()
+        count, self._unreported = self._unreported, 0
+        self.untaken -= count
         return count
 
 
-@dataclass(slots=True)
-class _FetchedItem(Generic[T]):
-    """An item that has been fetched but not taken yet."""
-
-    item: T
-    tally: _ConsumedCounter
+MOST_SUCCESSORS = 64
+"""Maximum number of successors of one producer that wait for the deaths of their predecessors: far more than main
+starts before a death shows."""
 
 
-class _ProducerSlot:
-    """One producer's slot in a queue: the current producer, and its successor if known."""
-
-    def __init__(self, source: FetchSource) -> None:
-        self.source = source
-        self._successor: FetchSource | None = None
-        self._settled = False
-        self._changed = asyncio.Event()
-
-    def succeed(self, source: FetchSource | None) -> None:
-        """Set the successor of a dead or dying producer, or None if there is none."""
-        self._successor, self._settled = source, source is None
-        self._changed.set()
-
-    async def next(self) -> bool:
-        """Wait for the successor and make it the current producer; return False if there is none."""
-        while self._successor is None and not self._settled:
-            self._changed.clear()
-            await self._changed.wait()
-        if self._successor is None:
-            return False
-        self.source, self._successor = self._successor, None
-        return True
-
-
-class PullReceiver(BufferedReceiver[_FetchedItem[T], T]):
+class PullReceiver(BufferedReceiver[tuple[T, _ConsumedCounter], T]):
     """The consumer's end, which returns items in the order of arrival.
 
-    The stream ends when the last producer has ended its own stream. `replace` sets the successor of a producer that
-    died before the end of its stream; `settle` declares that there is no successor.
+    The stream ends when the last producer has ended its own stream.
 
     Args:
         name: the queue's name.
         maxlen: the limit of each producer.
-        sources: the producers, keyed by the keys that `replace` and `settle` take.
+        sources: the producers, keyed by the keys that `replace` takes.
         overflow: as in `AgentManagerQueue`.
     """
 
@@ -241,60 +207,61 @@ class PullReceiver(BufferedReceiver[_FetchedItem[T], T]):
         bound = maxlen if overflow == "replace_oldest" else maxlen * len(sources)
         super().__init__(name, AgentManagerQueue(name, bound, overflow))
         self._maxlen = maxlen
-        self._slots = {key: _ProducerSlot(source) for key, source in sources.items()}
-        ends = [self._arrivals.add_producer() for _ in sources]  # add all ends before the first one can close
-        self._tasks = [
-            asyncio.create_task(self._pull(slot, end), name=f"fetching {name}")
-            for slot, end in zip(self._slots.values(), ends, strict=True)
-        ]
+        self._sources = dict(sources)
+        self._successors: dict[str, asyncio.Queue[FetchSource | None]] = {
+            key: asyncio.Queue(MOST_SUCCESSORS) for key in sources
+        }
+        ends = {key: self._arrivals.add_producer() for key in sources}  # all before the first one can close
+        self._tasks = {
+            key: asyncio.create_task(self._pull(key, end), name=f"fetching {name}") for key, end in ends.items()
+        }
 
-    def replace(self, key: str, source: FetchSource) -> None:
-        """Let another producer replace a dead one."""
-        self._slots[key].succeed(source)
-
-    def settle(self, key: str) -> None:
-        """Declare that a producer has no successor, so its death ends its stream."""
-        self._slots[key].succeed(None)
+    def replace(self, key: str, source: FetchSource | None) -> None:
+        """Set the successor of a producer that died before the end of its stream, or None if there will be none."""
+        self._successors[key].put_nowait(source)
 
     def close(self) -> None:
         """Refuse more items: producers' puts raise `QueueClosed`. Items that have arrived remain available."""
         self._arrivals.close()
-        for slot, task in zip(self._slots.values(), self._tasks, strict=True):
+        for key, task in self._tasks.items():
             if not task.done():
                 task.cancel()
-                slot.source.finish(self.name)
+                self._sources[key].finish(self.name)
 
-    def _take(self, arrival: _FetchedItem[T]) -> T:
-        arrival.tally.take()
-        return arrival.item
+    def _take(self, arrival: tuple[T, _ConsumedCounter]) -> T:
+        item, consumed = arrival
+        consumed.take()
+        return item
 
-    async def _pull(self, slot: _ProducerSlot, end: Producer[_FetchedItem[T]]) -> None:
+    async def _pull(self, key: str, end: Producer[tuple[T, _ConsumedCounter]]) -> None:
         try:
             with suppress(QueueClosed):
-                while not await self._pull_all(slot.source, end):
-                    if not await slot.next():
+                while not await self._pull_all(self._sources[key], end):
+                    successor = await self._successors[key].get()
+                    if successor is None:
                         break
+                    self._sources[key] = successor
         finally:
             end.close()
 
-    async def _pull_all(self, source: FetchSource, end: Producer[_FetchedItem[T]]) -> bool:
+    async def _pull_all(self, source: FetchSource, end: Producer[tuple[T, _ConsumedCounter]]) -> bool:
         """Fetch until the stream ends; return False if the producer died before that."""
-        tally = _ConsumedCounter(self._maxlen)
+        consumed = _ConsumedCounter(self._maxlen)
         call = asyncio.ensure_future(source.fetch(self.name, 0))
         try:
             while (items := await call) is not None:
                 if self._arrivals.overflow == "wait":
-                    tally.fetched(len(items))
-                if early := tally.has_room:
-                    call = asyncio.ensure_future(source.fetch(self.name, tally.tell()))
+                    consumed.untaken += len(items)
+                if early := consumed.has_room:
+                    call = asyncio.ensure_future(source.fetch(self.name, consumed.report()))
                     for _ in range(CALL_TURNS):
                         await asyncio.sleep(0)
                 for item in items:
-                    await end.put(_FetchedItem(item, tally))
+                    await end.put((item, consumed))
                 items.clear()
                 if not early:
-                    await tally.wait_for_room()
-                    call = asyncio.ensure_future(source.fetch(self.name, tally.tell()))
+                    await consumed.has_taken.wait()
+                    call = asyncio.ensure_future(source.fetch(self.name, consumed.report()))
         except PeerLost:
             return False
         finally:
@@ -317,17 +284,17 @@ class PushSender(BoundedSender[T]):
     With `overflow="replace_oldest"`, one item is in flight at a time, and a newer item replaces the one waiting behind
     it.
 
-    With `renewable`, the consumer's death ends the stream only if `settle` has ruled out a successor. Otherwise the
-    items in flight are lost, and `renew` sets the successor.
+    With `replaceable`, the consumer's death ends the stream only if `rule_out_successor` was called. Otherwise the
+    items in flight are lost, and `reconnect` sets the successor.
     """
 
     def __init__(
-        self, name: str, maxlen: int, deliver: Deliver, overflow: Overflow = "wait", renewable: bool = False
+        self, name: str, maxlen: int, deliver: Deliver, overflow: Overflow = "wait", replaceable: bool = False
     ) -> None:
         super().__init__(name, maxlen, overflow)
         self._deliver = deliver
         self._numbers = 0
-        self._renewable = renewable
+        self._replaceable = replaceable
         self._calls: set[asyncio.Task[None]] = set()
         self._delivering = False
         """With `replace_oldest`: True while a call is in progress, which checks for a newer item before it returns."""
@@ -342,13 +309,13 @@ class PushSender(BoundedSender[T]):
         elif not self._delivering:
             self._call(self._deliver_newest())
 
-    def renew(self, deliver: Deliver) -> None:
+    def reconnect(self, deliver: Deliver) -> None:
         """Deliver to a consumer that replaces a dead one."""
         self._deliver, self._numbers = deliver, 0
 
-    def settle(self) -> None:
+    def rule_out_successor(self) -> None:
         """Declare that the consumer has no successor, so its death ends the stream."""
-        self._renewable = False
+        self._replaceable = False
 
     @property
     def _newest_only(self) -> bool:
@@ -387,7 +354,7 @@ class PushSender(BoundedSender[T]):
         try:
             return await self._deliver(self.name, number, item)
         except PeerLost:
-            return self._renewable
+            return self._replaceable
 
     def _give_up(self) -> None:
         """Close permanently, because the consumer takes no more items."""

@@ -109,7 +109,7 @@ def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
         kind = _dtype(dtype)
         if kind.kind not in _ALLOWED_KINDS or (shape and min(shape) < 0):
             raise ShapeError(f"array {name!r}: dtype {dtype!r} and shape {shape} can't be sent in a message")
-        at += -(-prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
+        at += aligned(prod(shape) * kind.itemsize)
     return starts, at
 
 

@@ -71,9 +71,6 @@ class Receiver(ItemSource[T_co], Protocol[T_co]):
     async def get(self) -> T_co:
         """Remove and return the next item, waiting while the queue is empty."""
 
-    def get_nowait(self) -> T_co:
-        """Remove and return the next item without waiting, or raise `QueueEmpty`."""
-
     def qsize(self) -> int:
         """Return the number of items put but not yet taken."""
 
@@ -148,10 +145,6 @@ class BufferedReceiver(ABC, Generic[A, T]):
             QueueClosed: if nothing is left and every producer has ended, or this happens during the wait.
         """
         return self._take(await self._arrivals.get())
-
-    def get_nowait(self) -> T:
-        """Remove and return the next item without waiting, or raise `QueueEmpty` or `QueueClosed`."""
-        return self._take(self._arrivals.get_nowait())
 
     def qsize(self) -> int:
         """Return the number of items that have arrived but are not yet taken."""

@@ -11,8 +11,8 @@ A new producer can replace a killed one on the same socket. So can a new consume
 again. The reader skips bytes that the dead process wrote or read only in part: it searches for the sixteen bytes at the
 start of every HELLO and WELCOME.
 
-The slabs are a pool of equal size, each for one message's arrays. `LinkSpec` sets the pool's size, and rejects sizes
-that can't work; `Slabs` maps the pool into this process; `pieces` splits a message into pieces that each fit a slab.
+The slabs are a pool of equal size, each for one message's arrays. `LinkSpec` sets the pool's size; `Slabs` maps the
+pool into this process; `pieces` splits a message into pieces that each fit a slab.
 The two ends (`shared_queue`) track which slabs may be written.
 """
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import socket
 import struct
 import weakref
@@ -37,7 +36,7 @@ from headrace.queues import codec
 from headrace.queues.agent_manager_queue import Overflow
 from headrace.queues.codec import pack, unpack
 from headrace.queues.errors import QueueError
-from headrace.queues.messages import Array, Columns, Message, TrajectoryBatch
+from headrace.queues.messages import Array, Message, TrajectoryBatch
 from headrace.queues.platform import Segment, connected_pair, create_segment, open_segment, open_socket, write_ticket
 
 POISON = 0xA5
@@ -50,11 +49,7 @@ class TooLargeError(QueueError):
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """The capacity of a link, the same at both ends.
-
-    Raises:
-        ValueError: if the link could deadlock, or could never fill up; the message explains why.
-    """
+    """The capacity of a link, the same at both ends."""
 
     maxlen: int
     """Maximum number of items put but not yet taken; must be at least 1."""
@@ -62,31 +57,9 @@ class LinkSpec:
     """Size of one slab in bytes, which limits the size of a message. Larger batches are sent in pieces."""
     spare: int = 2
     """Number of slabs in addition to `maxlen`, for batches that the consumer may keep while the link is full; must be
-    at least 1."""
+    at least 1, because the consumer holds the slab of its current batch."""
     overflow: Overflow = "wait"
     """What a put does if the link is full, as in `AgentManagerQueue`."""
-    min_bytes: int = 0
-    """Size in bytes of the largest unsplittable piece (one trajectory, one policy), as far as the caller knows."""
-
-    def __post_init__(self) -> None:
-        if self.maxlen < 1:
-            raise ValueError(f"maxlen must be at least 1, got {self.maxlen}")
-        if self.spare < 1:
-            raise ValueError(
-                f"spare must be at least 1, got {self.spare}: the consumer holds the slab of its current batch, so "
-                "without a spare slab the link could never be full"
-            )
-        if self.slab_bytes < max(1, self.min_bytes):
-            raise ValueError(
-                f"slab_bytes is {self.slab_bytes}, but one message needs {max(1, self.min_bytes)} bytes, so that "
-                "message could never be sent: raise slab_bytes, or make trajectories shorter (time_horizon)"
-            )
-        if self.overflow not in ("wait", "replace_oldest"):
-            raise ValueError(f"overflow must be 'wait' or 'replace_oldest', got {self.overflow!r}")
-        if self.overflow == "replace_oldest" and self.maxlen != 1:
-            raise ValueError(
-                f"maxlen must be 1 with replace_oldest, which keeps only the newest item; got {self.maxlen}"
-            )
 
     @property
     def slabs(self) -> int:
@@ -148,47 +121,23 @@ def pieces(message: Message, slab_bytes: int) -> Iterator[Message]:
         TooLargeError: if a policy or a single trajectory (the last one with the batch's episodes and games) needs more
             than a slab.
     """
-    if isinstance(message, TrajectoryBatch):
-        sizes = _PieceSizes(message)
-        while sizes.all_of(message) > slab_bytes:
-            # The last trajectory stays with the episodes and games, which are sent in the last piece.
-            first = min(sizes.how_many_fit(message, slab_bytes), message.num_trajectories - 1)
-            if first < 1:
-                smallest = message.split(1)[0] if message.num_trajectories > 1 else message
-                raise TooLargeError(_too_small(message, sizes.all_of(smallest), slab_bytes))
-            head, message = message.split(first)
-            yield head
-    else:
-        needed = codec.offsets(codec.describe(message)[0])[1]
-        if needed > slab_bytes:
+    while (needed := _size_of(message)) > slab_bytes:
+        if not isinstance(message, TrajectoryBatch) or message.num_trajectories <= 1:
             raise TooLargeError(_too_small(message, needed, slab_bytes))
+        batch = message
+        # The last trajectory stays with the episodes and games, which are sent in the last piece.
+        counts = range(1, batch.num_trajectories)
+        fitting = bisect_right(counts, slab_bytes, key=lambda count: _size_of(batch.split(count)[0]))
+        if not fitting:
+            raise TooLargeError(_too_small(batch, _size_of(batch.split(1)[0]), slab_bytes))
+        head, message = batch.split(fitting)
+        yield head
     yield message
 
 
-class _PieceSizes:
-    """Computes how many bytes parts of a trajectory batch need in a slab."""
-
-    def __init__(self, batch: TrajectoryBatch) -> None:
-        self._row_bytes = _bytes_per_entry(batch.rows)
-        self._trajectory_bytes = _bytes_per_entry(batch.trajectories)
-
-    def all_of(self, batch: TrajectoryBatch) -> int:
-        others = [*batch.episodes.values(), *batch.games.values()]
-        return self._size(batch.num_rows, batch.num_trajectories) + sum(codec.aligned(c.nbytes) for c in others)
-
-    def how_many_fit(self, batch: TrajectoryBatch, slab_bytes: int) -> int:
-        """Return how many leading trajectories fit a slab, without the episodes and games."""
-        ends = np.cumsum(batch.lengths)
-        return bisect_right(range(batch.num_trajectories), slab_bytes, key=lambda k: self._size(int(ends[k]), k + 1))
-
-    def _size(self, rows: int, trajectories: int) -> int:
-        return sum(codec.aligned(rows * each) for each in self._row_bytes) + sum(
-            codec.aligned(trajectories * each) for each in self._trajectory_bytes
-        )
-
-
-def _bytes_per_entry(columns: Columns) -> list[int]:
-    return [c.dtype.itemsize * math.prod(c.shape[1:]) for c in columns.values()]
+def _size_of(message: Message) -> int:
+    """Return the number of bytes that a message's arrays need in a slab."""
+    return codec.offsets(codec.describe(message)[0])[1]
 
 
 def _too_small(message: Message, needed: int, slab_bytes: int) -> str:
@@ -242,23 +191,10 @@ class LinkEnd:
         spec = LinkSpec(**ticket["spec"])
         return cls(open_socket(ticket["socket"]), open_segment(ticket["segment"], spec.segment_bytes), spec)
 
-    def duplicate(self) -> LinkEnd:
-        """Return another handle to the same end, for a process that may replace this one.
-
-        Close each handle separately.
-        """
-        return LinkEnd(self.sock.dup(), self.segment.duplicate(), self.spec)
-
     def close(self) -> None:
         """Close this process's handle to the end. Closing twice is allowed."""
         self.sock.close()
         self.segment.close()
-
-    def __enter__(self) -> LinkEnd:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def make_link(spec: LinkSpec) -> tuple[LinkEnd, LinkEnd]:

@@ -394,7 +394,7 @@ def _common_length(columns: Columns, axis: str) -> int:
     for column in columns.values():
         if len(column) != length:
             if length >= 0:
-                found = {name: len(column) for name, column in columns.items()}
-                raise ShapeError(f"{axis}: all columns need the same length, got {found}")
+                lengths = {name: len(column) for name, column in columns.items()}
+                raise ShapeError(f"{axis}: all columns need the same length, got {lengths}")
             length = len(column)
     return max(0, length)

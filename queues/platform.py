@@ -27,8 +27,6 @@ from headrace.startup_context import socket_pair
 
 log = logging.getLogger(__name__)
 
-_FAST_FOLDER = "/dev/shm"
-"""Linux's in-memory file system. Containers often limit it to 64 MB."""
 _warned = False
 
 Ticket = int | str | bytes
@@ -88,19 +86,15 @@ def create_segment(size: int) -> Segment:
     """
     if sys.platform == "win32":
         return Segment(f"headrace-{os.getpid()}-{os.urandom(8).hex()}", size)
-    for make in (_anonymous_memory, _fast_folder_file) if on_linux() else ():
-        descriptor = make(size)
-        if descriptor is not None:
-            return Segment(descriptor, size)
-    _warn_once()
-    return Segment(_file_in(tempfile.gettempdir(), size), size)
+    descriptor = _anonymous_memory(size) if on_linux() else None
+    return Segment(_temporary_file(size) if descriptor is None else descriptor, size)
 
 
 def open_segment(ticket: Ticket, size: int) -> Segment:
     """Open the segment that the parent's ticket describes. Call this in the child."""
     assert not isinstance(ticket, bytes), "a socket's ticket, not a segment's"
     if isinstance(ticket, int):
-        _keep_from_children(ticket)
+        os.set_inheritable(ticket, False)  # a child would hold it open and hide this process's death
     return Segment(ticket, size)
 
 
@@ -116,13 +110,8 @@ def open_socket(ticket: Ticket) -> socket.socket:
             raise
         return opened
     assert isinstance(ticket, int), "a segment's ticket, not a socket's"
-    _keep_from_children(ticket)
+    os.set_inheritable(ticket, False)  # as for segments
     return socket.socket(fileno=ticket)
-
-
-def _keep_from_children(descriptor: int) -> None:
-    """Keep child programs from inheriting a descriptor. They would hold it open and hide this process's death."""
-    os.set_inheritable(descriptor, False)
 
 
 def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
@@ -159,13 +148,14 @@ def _descriptor(thing: socket.socket | Segment) -> int:
 
 
 def _anonymous_memory(size: int) -> int | None:
-    """Allocate memory outside every mounted file system, so no `/dev/shm` quota applies. Linux only."""
+    """Allocate memory outside every mounted file system, so no quota applies. Linux only."""
     if not hasattr(os, "memfd_create"):  # the C library is too old
         return None
     try:
         descriptor = os.memfd_create("headrace", os.MFD_CLOEXEC)
     except OSError as error:  # a sandbox forbids the call
-        _refuse_at_limit(error)
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # a file would fail too, but with another cause
+            raise
         return None
     try:
         os.truncate(descriptor, size)
@@ -186,52 +176,28 @@ def _no_room(error: OSError, size: int, why: str) -> OSError:
     )
 
 
-def _fast_folder_file(size: int) -> int | None:
-    try:
-        return _file_in(_FAST_FOLDER, size)
-    except OSError as error:  # the folder is missing, or has too little space
-        _refuse_at_limit(error)
-        return None
-
-
-def _refuse_at_limit(error: OSError) -> None:
-    """Reraise an error about the limit on open files. The next attempt would also fail, but report another cause."""
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        raise error
-
-
-def _file_in(folder: str, size: int) -> int:
+def _temporary_file(size: int) -> int:
     """Create an unnamed file with `size` bytes allocated in advance, so that a full disk can't cause a SIGBUS later."""
+    global _warned
+    folder = tempfile.gettempdir()
+    if not _warned:
+        _warned = True
+        log.warning("no shared memory (memfd): using files in %s, which may be slower", folder)
     try:
-        return _set_aside(folder, size)
+        with tempfile.TemporaryFile(prefix=f"headrace-{os.getpid()}-", dir=folder) as file:
+            os.truncate(file.fileno(), size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:  # macOS
+                for start in range(0, size, _CHUNK):
+                    file.write(bytes(min(_CHUNK, size - start)))
+                file.flush()
+            return os.dup(file.fileno())
     except OSError as error:
         why = (
             _LIMITED if error.errno == errno.EFBIG else f"The queue would be in {folder}: set TMPDIR to another folder"
         )
         raise _no_room(error, size, why) from error
-
-
-def _set_aside(folder: str, size: int) -> int:
-    with tempfile.TemporaryFile(prefix=f"headrace-{os.getpid()}-", dir=folder) as file:
-        os.truncate(file.fileno(), size)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)
-        else:  # macOS
-            for start in range(0, size, _CHUNK):
-                file.write(bytes(min(_CHUNK, size - start)))
-            file.flush()
-        return os.dup(file.fileno())
-
-
-def _warn_once() -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        log.warning(
-            "not enough shared memory (memfd, %s): using files in %s, which may be slower",
-            _FAST_FOLDER,
-            tempfile.gettempdir(),
-        )
 
 
 # Passing sockets and memory to a running process. On Windows only data is passed, because tickets work at any time.
@@ -283,14 +249,8 @@ def take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
 
     Raises:
         EOFError: if the stream has ended, or the sender died in the middle of a message.
+        ConnectionError: if the sender has died.
     """
-    try:
-        return _take_over(sock)
-    except ConnectionError as error:
-        raise EOFError("the sender has exited") from error
-
-
-def _take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
     head = sock.recv(_HEAD.size, socket.MSG_WAITALL)
     if len(head) < _HEAD.size:
         raise EOFError("no descriptors were passed")

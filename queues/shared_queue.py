@@ -100,7 +100,7 @@ class SharedSender(Generic[T]):
         self._ended = False
         self._starving: asyncio.TimerHandle | None = None
         self._warned = False
-        self._in = self._out = self._high_water = self._replaced = 0
+        self._in = self._out = self._high_water = 0
         self._past_wait_s = 0.0
 
     @classmethod
@@ -112,27 +112,6 @@ class SharedSender(Generic[T]):
         end.segment.close()
         sender._channel.send(greeting)
         return sender
-
-    async def __aenter__(self) -> SharedSender[T]:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-        await self.wait_closed()
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
-        return f"<{type(self).__name__} {self.name!r} {self.qsize()}/{self.maxlen} {state}>"
-
-    @property
-    def maxlen(self) -> int:
-        """Maximum number of items put but not yet taken."""
-        return self.spec.maxlen
-
-    @property
-    def closed(self) -> bool:
-        """True if the stream has ended or its receiver is gone."""
-        return self._closed
 
     def qsize(self) -> int:
         """Return the number of items put but not yet taken, as far as the receiver has reported."""
@@ -149,7 +128,7 @@ class SharedSender(Generic[T]):
             TooLargeError: if the item is too large for a slab and can't be split.
         """
         if not self._try(self._parcels(item)):
-            raise QueueFull(f"queue {self.name!r} is full ({self.qsize()} items of {self.maxlen})")
+            raise QueueFull(f"queue {self.name!r} is full ({self.qsize()} items of {self.spec.maxlen})")
 
     async def put(self, item: T) -> None:
         """Put an item, waiting for space and a free slab. A cancelled put delivers the entire item or nothing.
@@ -186,7 +165,7 @@ class SharedSender(Generic[T]):
             self._dismiss([job for job in self._jobs if not job.begun])
             self._pump()
 
-    def renew(self) -> None:
+    def reconnect(self) -> None:
         """Restart with a receiver that replaces a dead one.
 
         Items that were sent but not taken may be lost; waiting items go to the new receiver.
@@ -206,13 +185,10 @@ class SharedSender(Generic[T]):
             items_in=self._in,
             items_out=self._out,
             size=self.qsize(),
-            maxlen=self.maxlen,
+            maxlen=self.spec.maxlen,
             high_water=self._high_water,
-            waiting_putters=len(waiting),
-            waiting_getters=0,
             put_wait_s=self._past_wait_s + sum(job.done.get_loop().time() - job.since for job in waiting),
             get_wait_s=0.0,
-            replaced=self._replaced,
         )
 
     def _new_greeting(self) -> bytes:
@@ -232,14 +208,13 @@ class SharedSender(Generic[T]):
     def _try(self, parcels: list[_Parcel]) -> bool:
         if self.spec.overflow == "replace_oldest":
             # A policy is always one piece, because only batches are split.
-            self._replaced += self._newest is not None
             (self._newest,) = parcels
             self._pump()
             return True
         slabs = sum(parcel.size > 0 for parcel in parcels)
         if self._jobs or not self._welcomed:
             return False
-        if slabs > len(self._free) or len(parcels) > self.maxlen - self._untaken:
+        if slabs > len(self._free) or len(parcels) > self.spec.maxlen - self._untaken:
             return False
         for parcel in parcels:
             self._send(parcel)
@@ -265,7 +240,7 @@ class SharedSender(Generic[T]):
 
     def _may_send(self, parcel: _Parcel) -> bool:
         # A newer policy replaces the older one at the receiver, so the number of slabs is its only limit.
-        has_room = self._untaken < self.maxlen or self.spec.overflow == "replace_oldest"
+        has_room = self._untaken < self.spec.maxlen or self.spec.overflow == "replace_oldest"
         return self._welcomed and has_room and (bool(self._free) or parcel.size == 0)
 
     def _send(self, parcel: _Parcel) -> None:
@@ -312,7 +287,7 @@ class SharedSender(Generic[T]):
 
     def _watch_for_starvation(self) -> None:
         first = self._jobs[0].parcels[0] if self._jobs else self._newest
-        awake = self._welcomed and self._untaken < self.maxlen  # the consumer has sent WELCOME, and takes items
+        awake = self._welcomed and self._untaken < self.spec.maxlen  # the consumer has sent WELCOME, and takes items
         starved = first is not None and awake and not self._ended
         if starved and self._starving is None and not self._warned:
             self._starving = asyncio.get_running_loop().call_later(STARVING_AFTER_S, self._warn)
@@ -346,24 +321,17 @@ class SharedReceiver(BufferedReceiver[_Arrival, T]):
 
     The receiver has one link to each producer, and returns items in the order of arrival. Each producer is limited by
     its own link, so none can crowd out another. The stream ends when every link has ended, because its producer has
-    called `close` or has died (see `broken`). The link of a killed producer stays open as long as another process holds
+    called `close` or has died. The link of a killed producer stays open as long as another process holds
     that end, and a new producer can continue on it. A new receiver can also replace a killed one, once its producers
-    have called `SharedSender.renew`.
+    have called `SharedSender.reconnect`.
 
-    `get` and `get_nowait` raise `ShapeError` if the item's arrays do not fit together. A cancelled get removes nothing.
+    `get` raises `ShapeError` if the item's arrays do not fit together. A cancelled get removes nothing.
 
     Call all methods from the event loop's thread; views may be released in any thread.
-
-    Raises:
-        ValueError: if there is no link, or the links differ in `overflow`.
     """
 
     def __init__(self, name: str, ends: Sequence[LinkEnd], succeeds: bool = False) -> None:
-        if not ends:
-            raise ValueError(f"queue {name!r}: a receiver needs at least one link")
-        overflow = ends[0].spec.overflow
-        if any(end.spec.overflow != overflow for end in ends):
-            raise ValueError(f"queue {name!r}: all links must have the same overflow")
+        overflow = ends[0].spec.overflow  # the same for all links
         maxlen = 1 if overflow == "replace_oldest" else sum(end.spec.maxlen for end in ends)
         super().__init__(
             name, AgentManagerQueue(name, maxlen, overflow, on_replaced=lambda arrival: arrival.link.drop(arrival.slab))
@@ -377,31 +345,6 @@ class SharedReceiver(BufferedReceiver[_Arrival, T]):
         for link, end in zip(receiver._links, ends, strict=True):
             await link.open(end)
         return receiver
-
-    async def __aenter__(self) -> SharedReceiver[T]:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-        await self.wait_closed()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} {self.qsize()}/{self.maxlen} of {len(self._links)} links>"
-
-    @property
-    def maxlen(self) -> int:
-        """Maximum number of items put but not yet taken, summed over all links."""
-        return self._arrivals.maxlen
-
-    @property
-    def closed(self) -> bool:
-        """True if every producer has ended, although items may be left."""
-        return self._arrivals.closed
-
-    @property
-    def broken(self) -> tuple[int, ...]:
-        """Indices of the links whose producers died without closing their end."""
-        return tuple(link.index for link in self._links if link.broken)
 
     @property
     def slabs_in_use(self) -> int:
@@ -433,9 +376,7 @@ class _Link:
     def __init__(
         self, name: str, index: int, end: LinkEnd, arrivals: AgentManagerQueue[_Arrival], succeeds: bool
     ) -> None:
-        self.index = index
         self.used: set[int] = set()
-        self.broken = False
         self.channel: Channel
         self._label = f"queue {name!r}, link {index}"
         self._spec = end.spec
@@ -531,6 +472,5 @@ class _Link:
                 self.channel.close()
 
     def _lost(self) -> None:
-        if not self._ended:
-            self._ended = self.broken = True
-            self._arrivals.close()
+        self._ended = True
+        self._arrivals.close()

@@ -232,39 +232,28 @@ def unpack_payload(payload: bytes, with_arrays: bool = True) -> tuple[dict[str, 
         StreamError: if `pack_frame` did not make the payload, or the payload claims more than MAX_FRAME_BYTES.
     """
     body = _decompress(payload, MAX_FRAME_BYTES if with_arrays else codec.aligned(_META_LENGTH.size + MAX_META_BYTES))
-    if len(body) < _META_LENGTH.size:
-        raise StreamError(f"its content has {len(body)} bytes; expected at least {_META_LENGTH.size}")
-    (meta_bytes,) = _META_LENGTH.unpack_from(body)
-    data_start = codec.aligned(_META_LENGTH.size + meta_bytes)
-    if meta_bytes > MAX_META_BYTES:
-        raise StreamError(f"its metadata claims {meta_bytes:,} bytes; expected at most {MAX_META_BYTES:,}")
-    if data_start > len(body):
-        raise StreamError(f"its metadata claims {meta_bytes:,} bytes, but its content has {len(body):,}")
     try:
+        (meta_bytes,) = _META_LENGTH.unpack_from(body)
+        if meta_bytes > MAX_META_BYTES:
+            raise StreamError(f"its metadata claims {meta_bytes:,} bytes; expected at most {MAX_META_BYTES:,}")
         meta = unpack(body[_META_LENGTH.size : _META_LENGTH.size + meta_bytes])
-    except (ValueError, TypeError, RecursionError) as error:
+    except (struct.error, ValueError, TypeError, RecursionError) as error:
         raise StreamError(f"its metadata is not msgpack: {error}") from error
-    if not isinstance(meta, dict):
-        raise StreamError(f"its metadata is a {type(meta).__name__}; expected a map")
-    return meta, memoryview(body)[data_start:]
+    return meta, memoryview(body)[codec.aligned(_META_LENGTH.size + meta_bytes) :]
 
 
 def unpack_arrays(table: Mapping[str, Any], data: memoryview) -> list[Array]:
     """Return read-only views of the arrays that the table lists.
 
     Raises:
-        StreamError: if the table lists anything but arrays of plain numbers that fill the data exactly.
+        StreamError: if the table lists anything but arrays of plain numbers, or more than the data.
     """
     try:
         for name, dtype, shape in table["arrays"]:
             # NumPy accepts many more dtype strings, such as objects, records, and aliases that cause warnings.
-            if not isinstance(name, str) or not _PLAIN_DTYPE.fullmatch(dtype):
-                raise StreamError(f"array {name!r} has dtype {dtype!r}; expected plain numbers such as '<f4'")
-            if not all(type(extent) is int and extent >= 0 for extent in shape):
-                raise StreamError(f"array {name!r} has shape {shape!r}; expected non-negative whole numbers")
-        claimed = codec.offsets(table)[1]
-        if claimed != data.nbytes:
-            raise StreamError(f"its arrays claim {claimed:,} bytes, but {data.nbytes:,} are present")
+            numbers = isinstance(name, str) and _PLAIN_DTYPE.fullmatch(dtype)
+            if not numbers or not all(type(extent) is int for extent in shape):
+                raise StreamError(f"array {name!r} is {dtype!r} {shape!r}; expected plain numbers such as '<f4' [2, 3]")
         return codec.read_arrays(table, data)
     except (KeyError, TypeError, ValueError, OverflowError, ShapeError) as error:
         raise StreamError(f"its table of arrays is damaged: {error!r}") from error
@@ -331,12 +320,8 @@ class StreamWriter:
             StreamError: if writing fails, or the message is too large for one frame; in this case, the file still ends
                 with its last complete frame, and accepts more writes or `close`.
             ShapeError: if an array in the message does not contain plain numbers.
-            ValueError: if the header does not contain the edge, or the stream is closed.
+            ValueError: if the stream is closed.
         """
-        if self._closed:
-            raise ValueError(f"{self.path}: write after close()")
-        if edge not in self.header.edges:
-            raise ValueError(f"{self.path}: edge {edge!r} is not in its header, which has {list(self.header.edges)}")
         described, arrays = codec.describe(message)
         meta = {"edge": edge, "sequence": self.frames, "time_s": float(time_s), "message": described}
         start = self._end
@@ -395,9 +380,7 @@ class StreamWriter:
             "rows": np.array(self._rows, "<u8"),
         }
         table = {"arrays": [[name, column.dtype.str, list(column.shape)] for name, column in columns.items()]}
-        offset = self._end.to_bytes(8, "little")
-        trailer = TRAILER.pack(self._end, crc32(offset), TRAILER_MAGIC)
-        return pack_frame(INDEX, table, table, list(columns.values())) + trailer
+        return pack_frame(INDEX, table, table, list(columns.values())) + _trailer(self._end)
 
     def _append(self, data: bytes) -> None:
         view = memoryview(data)
@@ -415,9 +398,11 @@ class StreamWriter:
         self._end += len(data)
 
 
+def _trailer(index_offset: int) -> bytes:
+    return TRAILER.pack(index_offset, crc32(index_offset.to_bytes(8, "little")), TRAILER_MAGIC)
+
+
 def _create(path: Path) -> FileIO:
-    if path.exists():
-        raise StreamError(f"{path}: the file already exists, and streams are never overwritten; choose another name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, "xb", buffering=0)
@@ -481,6 +466,9 @@ class StreamReader:
         """The file's header, including the behaviours announced after the first message."""
         self.lost_bytes = 0
         """Number of unusable bytes after the last complete frame; known after a full iteration."""
+        self.closed_cleanly = False
+        """True if the file ends with an index: its writer was closed, and nothing was cut off later. Known after a full
+        iteration."""
         self.damage: str | None = None
         """A sentence that describes the damage and its location; None if the file is intact. Known after a full
         iteration."""
@@ -488,16 +476,10 @@ class StreamReader:
             size = _size(file)
             self.header = self._read_header(file, size)
             self._first = file.tell()
-            self._index_offset = self._find_index(file, size)
             self._find_later(file, size)
 
-    @property
-    def closed_cleanly(self) -> bool:
-        """True if the file ends with an index: its writer was closed, and nothing was cut off later."""
-        return self._index_offset is not None
-
     def __iter__(self) -> Generator[Frame, None, None]:
-        self.lost_bytes, self.damage = 0, None
+        self.lost_bytes, self.damage, self.closed_cleanly = 0, None, False
         with self._open() as file:
             size = _size(file)
             at = self._first
@@ -509,7 +491,8 @@ class StreamReader:
                     if kind == INDEX:
                         # Only the trailer may follow an index frame.
                         end = file.tell()
-                        if self._index_offset != at:
+                        self.closed_cleanly = file.read(TRAILER.size + 1) == _trailer(at)
+                        if not self.closed_cleanly:
                             self._lose(end, size, f"the trailer at byte {end:,} is damaged, or has bytes after it")
                         return
                     if kind == LATER:  # only new if the file has grown since it was opened
@@ -534,11 +517,6 @@ class StreamReader:
 
     def _read_header(self, file: BinaryIO, size: int) -> StreamHeader:
         start = file.read(PREAMBLE.size)
-        if not start:
-            raise StreamError(
-                f"{self.path}: the file is empty; the run that recorded it may have ended "
-                "before it began to write: leave this file out, or record again"
-            )
         if start[: len(MAGIC)] != MAGIC[: len(start)]:
             raise StreamError(
                 f"{self.path}: not a stream: it begins with {start[: len(MAGIC)]!r}; expected {MAGIC!r}; "
@@ -546,7 +524,8 @@ class StreamReader:
             )
         if len(start) < PREAMBLE.size:
             raise StreamError(
-                f"{self.path}: truncated after {len(start)} bytes, before its header; leave this file out"
+                f"{self.path}: ends after {len(start)} bytes, before its header; the run that recorded it may have "
+                "ended before it began to write: leave this file out, or record again"
             )
         version = PREAMBLE.unpack(start)[1]
         if version != VERSION:
@@ -586,21 +565,6 @@ class StreamReader:
             self.header = self.header.joined(StreamHeader.from_plain(unpack_payload(payload, with_arrays=False)[0]))
         except StreamError as error:
             raise self._not_ours(at, error) from error
-
-    def _find_index(self, file: BinaryIO, size: int) -> int | None:
-        if size < self._first + TRAILER.size:
-            return None
-        file.seek(size - TRAILER.size)
-        trailer = file.read(TRAILER.size)
-        offset, check, magic = TRAILER.unpack(trailer)
-        if magic != TRAILER_MAGIC or check != crc32(trailer[:8]):
-            return None
-        if not self._first <= offset <= size - TRAILER.size - FRAME.size:
-            return None
-        file.seek(offset)
-        length, kind, _ = FRAME.unpack(file.read(FRAME.size))
-        whole = kind == INDEX and offset + FRAME.size + length + TRAILER.size == size
-        return int(offset) if whole else None
 
     def _lose(self, at: int, size: int, what: str) -> None:
         self.lost_bytes = size - at

@@ -20,17 +20,10 @@ R = TypeVar("R")
 PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.4)
 """Seconds between successive attempts, five seconds in total."""
 ON_LOOP = 6
-"""Number of pauses in `PAUSES_S` that may block main's event loop. Together they take less than a second."""
-_brief_on_loops = True
+"""Number of pauses in `PAUSES_S` that may block an event loop. Together they take less than a second."""
 _HELD = {5, 32, 33, 145}
 """Windows error codes for a file that a program holds open: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION,
 ERROR_LOCK_VIOLATION, and ERROR_DIR_NOT_EMPTY for removed files that are still open."""
-
-
-def let_loops_wait() -> None:
-    """Allow this process's event loops to block for as long as other threads may, because they run no other tasks."""
-    global _brief_on_loops
-    _brief_on_loops = False
 
 
 def is_held(error: OSError) -> bool:
@@ -40,20 +33,17 @@ def is_held(error: OSError) -> bool:
     return is_refused or getattr(error, "winerror", None) in _HELD
 
 
-def once_released(
-    function: Callable[[], R], pause: Callable[[float], object] = time.sleep, loop_waits: bool = False
-) -> R:
+def once_released(function: Callable[[], R], pause: Callable[[float], object] = time.sleep) -> R:
     """Call a function that changes a file, retrying for a few seconds while another program has the file open.
 
     Args:
         function: the function to call.
         pause: waits for a number of seconds.
-        loop_waits: True if an event loop may block for as long as other threads.
 
     Raises:
         OSError: the error of the last attempt, with the remedy in `strerror`.
     """
-    pauses = list(PAUSES_S[:ON_LOOP] if _is_brief(loop_waits) else PAUSES_S)
+    pauses = list(PAUSES_S[:ON_LOOP] if _blocks_loop() else PAUSES_S)
     waited_s = sum(pauses)
     while True:
         try:
@@ -71,9 +61,7 @@ def once_released(
         pause(pauses.pop(0))
 
 
-def _is_brief(loop_waits: bool) -> bool:
-    if loop_waits or not _brief_on_loops:
-        return False
+def _blocks_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -191,7 +191,7 @@ class DelayedHost(InlineHost):
             self.network.killed.append(self.plan.name)
         super().kill()
 
-    def settle(self) -> None:
+    def rule_out_successor(self) -> None:
         for way in self.ways:
             self._spawn(way.close())
 

@@ -191,7 +191,7 @@ class Hosts:
             peer.handle.kill()
         for peer in self.started:
             await peer.handle.wait()
-            peer.handle.settle()
+            peer.handle.rule_out_successor()
             peer.handle.close()
         for peer in self.started:
             await peer.listening

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
-from headrace.queues.links import LinkSpec, make_link
+from headrace.queues.links import LinkEnd, LinkSpec, make_link
 from headrace.queues.messages import Barrier, Message
 from headrace.queues.shared_queue import SharedReceiver, SharedSender
 
 SLAB = 4096
 """Bytes of a slab in these tests: a page, so that pools of whole slabs have no gaps."""
+
+
+def duplicate(end: LinkEnd) -> LinkEnd:
+    """Another handle to the same end, as a process has that keeps it for a replacement."""
+    return LinkEnd(end.sock.dup(), end.segment.duplicate(), end.spec)
+
+
+End = TypeVar("End", bound=SharedSender[Message] | SharedReceiver[Message])
+
+
+@asynccontextmanager
+async def closing(end: End) -> AsyncIterator[End]:
+    """Close a queue end after the test."""
+    try:
+        yield end
+    finally:
+        end.close()
+        await end.wait_closed()
 
 
 @asynccontextmanager

@@ -73,8 +73,8 @@ def route(config: RunConfig, behavior: str) -> Route:
     """Return the route that a behaviour's trajectories take."""
 
     def names(after: str) -> tuple[str, ...]:
-        found = placements_after(config, after, in_main=True)
-        return tuple(p.name for p in found if p.behaviors is None or behavior in p.behaviors)
+        placements = placements_after(config, after, in_main=True)
+        return tuple(p.name for p in placements if p.behaviors is None or behavior in p.behaviors)
 
     settings = config.behavior_settings(behavior)
     self_play = settings.self_play is not None and not config.checkpoint_settings.inference
@@ -132,7 +132,7 @@ def league_seats(config: RunConfig) -> list[str]:
     if config.checkpoint_settings.inference:
         return []
     leagues = ((name, settings.league) for name, settings in config.behaviors.items())
-    return [name for name, found in leagues if found for _ in range(found.learners[found.learner].actors)]
+    return [name for name, league in leagues if league for _ in range(league.learners[league.learner].actors)]
 
 
 def learner_name(behavior: str) -> str:
@@ -192,10 +192,8 @@ def expected_parts(config: RunConfig, behaviors: Iterable[str], trainers_only: b
         for placement in placements_after(config, "agent_processor", in_main=False)
     }
     for behavior in behaviors:
-        found = route(config, behavior)
-        parts |= {
-            part_name(main_stage_name(stage, behavior), MAIN) for stage in (*found.before_ghost, *found.after_ghost)
-        }
-        if found.shared:
-            parts.add(part_name(found.shared, MAIN))
+        way = route(config, behavior)
+        parts |= {part_name(main_stage_name(stage, behavior), MAIN) for stage in (*way.before_ghost, *way.after_ghost)}
+        if way.shared:
+            parts.add(part_name(way.shared, MAIN))
     return parts

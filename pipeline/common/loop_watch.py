@@ -32,11 +32,6 @@ from these modules.
 """
 
 
-def stage_holds(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return True if the event loop is currently running a stage's code. Any thread may call this."""
-    return activity_in(asyncio.current_task(loop)) is not None
-
-
 def describe_holder(loop: asyncio.AbstractEventLoop | None, thread: int) -> str:
     """Describe what an event loop's thread is doing, with its stack.
 
@@ -62,8 +57,8 @@ def own_frames(lines: Sequence[str]) -> list[str]:
 def _caller(calls: Sequence[FrameType]) -> str:
     """Name the owner of code that runs outside a stage: a statistics writer, a callback, or Headrace."""
     below = next((i for i, call in enumerate(reversed(calls)) if call.f_code.co_filename.endswith(_BELOW)), len(calls))
-    own = traceback.StackSummary.extract((call, call.f_lineno) for call in calls[len(calls) - below :])
-    user = innermost_of_user(own)
+    code = traceback.StackSummary.extract((call, call.f_lineno) for call in calls[len(calls) - below :])
+    user = innermost_of_user(code)
     return "Headrace itself" if user is None else f"{user.name} of {user.filename}"
 
 
@@ -82,7 +77,7 @@ def _stack(frames: Iterable[FrameType]) -> str:
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 """Seconds between checks of the event loop."""
 YIELD_S = 10.0
 """Seconds to wait, after an interruption, for the code to release the event loop; a C call may take longer."""
@@ -103,10 +98,20 @@ class LoopWatch:
         limits: the settings in `pipeline.supervision.main`.
         give_up: called in the watching thread with a message if the code that blocks the event loop can't be
             interrupted. If None, the watch logs an error and tries again.
+        check_every_s: see `CHECK_EVERY_S`.
+        yield_s: see `YIELD_S`.
     """
 
-    def __init__(self, limits: MainSilence, give_up: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        limits: MainSilence,
+        give_up: Callable[[str], None] | None = None,
+        check_every_s: float = CHECK_EVERY_S,
+        yield_s: float = YIELD_S,
+    ) -> None:
         self._limits = limits
+        self._check_every_s = check_every_s
+        self._yield_s = yield_s
         self._give_up = give_up
         self._over = threading.Event()
         self._answered = threading.Event()
@@ -154,21 +159,22 @@ class LoopWatch:
             raise error
 
     def _watch(self) -> None:
-        since = looked = time.monotonic()
+        since = checked = time.monotonic()
         warned, interrupted_at = False, 0.0
         self._ask()
-        while not self._over.wait(LOOK_EVERY_S):
+        while not self._over.wait(self._check_every_s):
             now = time.monotonic()
-            if now - looked > PAUSE_S:
-                since += now - looked
-            looked = now
+            if now - checked > PAUSE_S:
+                since += now - checked
+            checked = now
             if self._answered.is_set():
                 since, warned, interrupted_at = now, False, 0.0
                 self._ask()
                 continue
-            held, factor = now - since, 1 if stage_holds(self._loop) else STARTING_FACTOR
+            in_stage = activity_in(asyncio.current_task(self._loop)) is not None
+            held, factor = now - since, 1 if in_stage else STARTING_FACTOR
             if interrupted_at:
-                if now - interrupted_at > YIELD_S:
+                if now - interrupted_at > self._yield_s:
                     self._insist(held)
                     interrupted_at = now
             elif self._limits.end_s is not None and held > self._limits.end_s * factor:

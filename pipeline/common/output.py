@@ -37,13 +37,13 @@ def own_stream(name: str) -> Any:
 
     While the live table is shown, return the table's stream instead, so that lines appear above the table.
     """
-    present, own = getattr(sys, name), _own.get(name)
-    if own is None or type(present).__module__.startswith("rich."):
+    present, stream = getattr(sys, name), _own.get(name)
+    if stream is None or type(present).__module__.startswith("rich."):
         return present
-    if own.closed:
+    if stream.closed:
         number = ("stdin", "stdout", "stderr").index(name)
-        own = _own[name] = open(number, "w", encoding="utf-8", errors=_ERRORS, closefd=False)  # noqa: SIM115
-    return own
+        stream = _own[name] = open(number, "w", encoding="utf-8", errors=_ERRORS, closefd=False)  # noqa: SIM115
+    return stream
 
 
 def prepare_output(platform: str = sys.platform) -> None:
@@ -58,7 +58,10 @@ def prepare_output(platform: str = sys.platform) -> None:
         if stream is None:
             setattr(sys, name, _nothing(number))
         elif number:
-            setattr(sys, name, _printing_all(stream, platform))
+            chosen = os.environ.get("PYTHONIOENCODING") or sys.flags.utf8_mode
+            encoding = "utf-8" if platform == "win32" and not chosen and _is(stat.S_ISREG, stream) else None
+            with suppress(AttributeError, OSError, ValueError, TypeError):  # closed, or an IDE's or a test's stream
+                stream.reconfigure(encoding=encoding, errors=_ERRORS)
 
 
 def speaking(main: Callable[P, int]) -> Callable[P, int]:
@@ -73,42 +76,31 @@ def speaking(main: Callable[P, int]) -> Callable[P, int]:
     def command(*args: P.args, **kwargs: P.kwargs) -> int:
         prepare_output()
         _own.update(stdout=sys.stdout, stderr=sys.stderr)
+        status, failure = 0, None
         try:
-            return _spoken(lambda: main(*args, **kwargs))
+            try:
+                with kept_startup_context():
+                    status = main(*args, **kwargs)
+            except OSError as error:
+                failure = error
+            if failure is not None and failure.errno in (errno.EMFILE, errno.ENFILE):
+                complain(f"[ERROR] {failure.strerror}: {describe_limit()}")
+                return 1
+            try:
+                _write("stdout", "" if failure is None else "\n")  # fails if it was standard output that failed
+            except OSError as error:
+                close_output()
+                if _has_no_reader(error):
+                    return status
+                complain(f"[ERROR] can't write to standard output: {error.strerror}")
+                return status or 1
+            if failure is not None:
+                raise failure
+            return status
         finally:
             _own.clear()
 
     return command
-
-
-def _spoken(main: Callable[[], int]) -> int:
-    status, failed = 0, None
-    try:
-        with kept_startup_context():
-            status = main()
-    except OSError as error:
-        failed = error
-    if failed is not None and failed.errno in (errno.EMFILE, errno.ENFILE):
-        complain(f"[ERROR] {failed.strerror}: {describe_limit()}")
-        return 1
-    trouble = _trouble_of_output("" if failed is None else "\n")
-    if failed is not None and trouble is None:
-        raise failed
-    if trouble is not None:
-        close_output()
-        if not _has_no_reader(trouble):
-            complain(f"[ERROR] can't write to standard output: {trouble.strerror}")
-            return status or 1
-    return status
-
-
-def _trouble_of_output(text: str) -> OSError | None:
-    """Write text to standard output and flush it; return the error, or None."""
-    try:
-        _write("stdout", text)
-    except OSError as error:
-        return error
-    return None
 
 
 def _write(name: str, text: str) -> None:
@@ -132,26 +124,12 @@ def complain(text: object) -> None:
         _write("stderr", f"{text}\n")
 
 
-def tell_user(text: str) -> None:
-    """Write a line to standard output only, for text that no log may contain.
-
-    Drop it if standard output has no reader.
-    """
-    with suppress(OSError):
-        say(text)
-
-
 class EveryRecord(logging.Formatter):
-    """Formats log records; if a record's arguments don't fit its format string, adds the formatting error."""
+    """Formats log records so that every stream can write them: a file's name may not be valid UTF-8."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
-        try:
-            text = super().format(record)
-        except Exception as error:
-            where = f"{record.pathname}:{record.lineno}"
-            text = f"{record.msg!r} can't be logged with {record.args!r} (at {where}): {type(error).__name__}: {error}"
-        return text.encode(errors="backslashreplace").decode()  # a file's name may not be valid UTF-8
+        return super().format(record).encode(errors="backslashreplace").decode()
 
 
 def close_output() -> None:
@@ -181,19 +159,6 @@ def _nothing(number: int) -> TextIO:
     return open(descriptor, "r" if number == 0 else "w", encoding="utf-8", errors=_ERRORS, closefd=False)
 
 
-def _printing_all(stream: Any, platform: str) -> Any:
-    encoding = "utf-8" if platform == "win32" and not _encoding_is_chosen() and _is(stat.S_ISREG, stream) else None
-    try:
-        stream.reconfigure(encoding=encoding, errors=_ERRORS)
-    except (AttributeError, OSError, ValueError, TypeError):  # closed, or an IDE's or a test's stream
-        return stream if isinstance(stream, _PrintsAll) else _PrintsAll(stream)
-    return stream
-
-
-def _encoding_is_chosen() -> bool:
-    return bool(os.environ.get("PYTHONIOENCODING")) or bool(sys.flags.utf8_mode)
-
-
 def _is(kind: Callable[[int], bool], stream: Any) -> bool:
     try:
         return kind(os.fstat(stream.fileno()).st_mode)
@@ -206,30 +171,3 @@ def _alike(error: UnicodeError) -> tuple[str, int]:
         raise error
     lacking = error.object[error.start : error.end]
     return "".join(_ALIKE.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in lacking), error.end
-
-
-class _PrintsAll:
-    """Wraps a stream whose error handler can't be set, and replaces characters that the stream can't encode."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        try:
-            self._stream.write(text)
-        except UnicodeEncodeError:
-            self._stream.write(text.encode("ascii", _ERRORS).decode())
-        return len(text)
-
-    def flush(self) -> None:
-        getattr(self._stream, "flush", lambda: None)()
-
-    def isatty(self) -> bool:
-        return bool(getattr(self._stream, "isatty", lambda: False)())
-
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

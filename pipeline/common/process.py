@@ -59,7 +59,6 @@ def start_python(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     make: type[ProcessTree] = ProcessTree,
-    shows: bool = True,
     **options: Any,
 ) -> ProcessTree:
     """Start a child process with this Python; the result's `pid` is that of the interpreter itself.
@@ -68,14 +67,13 @@ def start_python(
         arguments: the arguments after the interpreter's name.
         environment: the child's environment variables.
         make: the class to create for the process.
-        shows: as for `ProcessTree`.
         options: as for `ProcessTree`.
 
     Raises:
         OSError: if the process can't be started.
     """
     interpreter, more = interpreter_to_start()
-    return make([interpreter, *arguments], shows=shows, env={**environment, **more}, **options)
+    return make([interpreter, *arguments], shows=True, env={**environment, **more}, **options)
 
 
 def interpreter_to_start(platform: str = sys.platform) -> tuple[str, dict[str, str]]:

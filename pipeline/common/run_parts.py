@@ -124,8 +124,8 @@ def host_role(name: str) -> HostRole:
 
 def wanted_sides(config: RunConfig, side: Literal["main", "actor", "page"]) -> dict[str, Any]:
     """Return the class or function that each of the run's parts has for one side, keyed by part name."""
-    found = {name: getattr(kind, side) for name, kind in RUN_PARTS.items() if kind.wanted(config)}
-    return {name: load_attribute(path, None, "part of a run") for name, path in found.items() if path}
+    paths = {name: getattr(kind, side) for name, kind in RUN_PARTS.items() if kind.wanted(config)}
+    return {name: load_attribute(path, None, "part of a run") for name, path in paths.items() if path}
 
 
 def learner_side(name: str) -> Any:

@@ -35,12 +35,13 @@ and its group.
 
 
 @contextmanager
-def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[None]:
+def requests_received(answer: Callable[[], object], name: str = "", same_s: float = SAME_S) -> Iterator[None]:
     """Call `answer` for the first stop request and for each later Ctrl-C. Enter the context in the main thread.
 
     Args:
         answer: called in a new thread each time, so it may block.
         name: on Windows, the name that other processes use to notify this one that the console is closing.
+        same_s: see `SAME_S`.
     """
     numbers = taken_requests()
     default_in_forks(numbers)
@@ -48,7 +49,7 @@ def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[
     theirs.setblocking(False)
     previous = {number: signal.signal(number, lambda *_: None) for number in numbers}
     woken = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=_receive, args=(ours, numbers, answer), name="signals", daemon=True)
+    thread = threading.Thread(target=_receive, args=(ours, numbers, answer, same_s), name="signals", daemon=True)
     thread.start()
     try:
         with _console_heard(theirs, name):
@@ -63,13 +64,13 @@ def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[
         ours.close()
 
 
-def _receive(sock: socket.socket, numbers: Sequence[int], answer: Callable[[], object]) -> None:
+def _receive(sock: socket.socket, numbers: Sequence[int], answer: Callable[[], object], same_s: float) -> None:
     """Receive signal numbers from a socket until its other end is closed."""
     counted_s = -math.inf
     while received := sock.recv(64):
         for number in received:
             passed_s = time.monotonic() - counted_s
-            again = number in _OF_PERSONS and passed_s >= SAME_S
+            again = number in _OF_PERSONS and passed_s >= same_s
             if number in numbers and (again or passed_s == math.inf):
                 counted_s = time.monotonic()
                 threading.Thread(target=answer, name="request to end", daemon=True).start()

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 
 from headrace.pipeline.common.output import prepare_output
-from headrace.pipeline.hosts.parent_death import hold_lifeline
+from headrace.pipeline.hosts.parent_death import open_lifeline
 from headrace.stop_requests import taken_requests
 
 if sys.platform == "win32":
@@ -33,7 +33,7 @@ def leave_signals_to_main() -> None:
 
 def main(line: str, crash_file: str, *modules: str) -> int:
     """Import the hosts' modules and run the hosts; return the exit status."""
-    lifeline = hold_lifeline(line)
+    lifeline = open_lifeline(line)
     prepare_output()  # for the output of the user's code
     leave_signals_to_main()
     import traceback
@@ -45,10 +45,8 @@ def main(line: str, crash_file: str, *modules: str) -> int:
     try:
         with uncollected():
             from headrace.pipeline.hosts.run_host import run_host_process
-            from headrace.queues.windows_files import let_loops_wait
 
             import_early(modules)
-        let_loops_wait()
         return run_host_process(lifeline)
     except BaseException:  # even SystemExit is an error, because no host may request an exit
         write_crash_file(descriptor, traceback.format_exc())

@@ -46,11 +46,6 @@ class CrashFile:
             self.options = {"pass_fds": [handle]}
         self.argument = str(handle)
 
-    @property
-    def written(self) -> bool:
-        """True if the file contains unread text."""
-        return self._file is not None and os.fstat(self._file.fileno()).st_size > 0
-
     def read_and_close(self) -> str:
         """Return what the child has written and close the file."""
         file, self._file = self._file, None
@@ -78,7 +73,7 @@ def open_crash_file(argument: str) -> int:
 
 def write_crash_file(descriptor: int, words: str) -> None:
     """In a child, write text to the file, or to standard error if that fails."""
-    for each in (descriptor, _STDERR):
+    for output in (descriptor, _STDERR):
         with suppress(OSError):
-            os.write(each, words.encode(errors="replace"))
+            os.write(output, words.encode(errors="replace"))
             return

@@ -6,8 +6,7 @@ message that assigns its host. If the need for a host could not be foreseen, its
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from headrace.config import RunConfig
@@ -15,10 +14,7 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.graph import actor_names, acts, learner_name
 from headrace.pipeline.common.process import usable_cores
-from headrace.pipeline.hosts.protocol import how_it_ended
 from headrace.pipeline.hosts.spawn import ChildProcess
-
-log = logging.getLogger(__name__)
 
 _early: dict[str, ChildProcess] = {}
 """Unassigned children, keyed by the name of the intended host. A run takes children by name. If two runs in one process
@@ -27,24 +23,21 @@ need the same name, either may take the child, because unassigned children are i
 
 
 def take_child(name: str) -> ChildProcess:
-    """Return the child started early for a host; start a new one if none exists or it died without giving a reason."""
-    child = _early.pop(name, None)
-    if child is not None and not child.alive and not child.wrote_traceback:
-        how = how_it_ended(child.dismiss())
-        log.warning("The process of %s %s before it started working. Restarting it.", name, how)
-        child = None
-    return child or ChildProcess(name)
+    """Return the child started early for a host; start a new one if there is none."""
+    return _early.pop(name, None) or ChildProcess(name)
 
 
 # Imports take most of a start, so children import while main does (docs/decisions/009).
 @contextmanager
-def started_early(config: RunConfig) -> Iterator[None]:
+def started_early(
+    config: RunConfig, start: Callable[[str, Sequence[str]], ChildProcess] = ChildProcess
+) -> Iterator[None]:
     """Start the children that a run is certain to need; at the end of the context, end those that were never used."""
     try:
         with suppress(OSError):  # at a system limit, which the host's own start will report
             for name, modules in _expected(config):
                 if name not in _early:
-                    _early[name] = ChildProcess(name, modules)
+                    _early[name] = start(name, modules)
         yield
     finally:
         dismiss_early()
@@ -87,7 +80,7 @@ def most_learner_processes(config: RunConfig) -> int:
 def imported_in_main(config: RunConfig) -> list[str]:
     """Return the modules that main imports for the learner hosts in its own process."""
     in_main = HOST_KINDS[config.pipeline.hosts.learners.kind].in_main
-    return [module for each in learners_of(config) for module in modules_of_learner(config, each)] if in_main else []
+    return [module for name in learners_of(config) for module in modules_of_learner(config, name)] if in_main else []
 
 
 def learners_of(config: RunConfig) -> list[str]:
@@ -100,5 +93,5 @@ def learners_of(config: RunConfig) -> list[str]:
 def modules_of_learner(config: RunConfig, behavior: str) -> list[str]:
     """Return the modules that a behaviour's learner imports: torch and Headrace's own."""
     trainer = TRAINERS.get(config.behaviors[behavior].trainer_type)
-    own = [] if trainer is None else [trainer.implementation.partition(":")[0]]
-    return ["torch", "headrace.pipeline.roles.learner", *own]
+    trainers = [] if trainer is None else [trainer.implementation.partition(":")[0]]
+    return ["torch", "headrace.pipeline.roles.learner", *trainers]

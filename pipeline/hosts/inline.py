@@ -32,7 +32,7 @@ class LocalEdges:
         receiver: Receiver[Any] = self.ends.pop(name)
         return receiver
 
-    def renew(self, name: str) -> None:
+    def reconnect(self, name: str) -> None:
         """Do nothing: consumers in main are not replaced."""
 
 
@@ -60,11 +60,17 @@ class InlineHost:
 
     async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
         """Create a queue from this host to main."""
-        return self._newest(name) if newest else self.hand(name, AgentManagerQueue(name, self._maxlen))
+        return self._open(name, newest)
 
     async def sender(self, name: str, newest: bool = False) -> Sender[Any]:
         """Create a queue from main to this host."""
-        return self._newest(name) if newest else self.hand(name, AgentManagerQueue(name, self._maxlen))
+        return self._open(name, newest)
+
+    def _open(self, name: str, newest: bool) -> AgentManagerQueue[Any]:
+        maxlen = 1 if newest else self._maxlen
+        queue: AgentManagerQueue[Any] = AgentManagerQueue(name, maxlen, "replace_oldest" if newest else "wait")
+        self.hand(name, queue)
+        return queue
 
     def hand(self, name: str, end: Any) -> Any:
         """Let the host open a queue end, and return that end."""
@@ -72,7 +78,7 @@ class InlineHost:
         self.control.send(OpenEdge(name, {}))
         return end
 
-    def settle(self) -> None:
+    def rule_out_successor(self) -> None:
         """Do nothing: the host is never replaced."""
 
     async def wait(self) -> int:
@@ -91,10 +97,6 @@ class InlineHost:
     def close(self) -> None:
         """Close the control channel."""
         self.control.close()
-
-    def _newest(self, name: str) -> AgentManagerQueue[Any]:
-        queue: AgentManagerQueue[Any] = self.hand(name, AgentManagerQueue(name, 1, "replace_oldest"))
-        return queue
 
 
 @dataclass(frozen=True)

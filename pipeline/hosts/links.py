@@ -57,15 +57,14 @@ class ProcessEdges:
 
     def __init__(self, tickets: Mapping[str, dict[str, Any]]) -> None:
         self._ends = {name: LinkEnd.from_ticket(ticket) for name, ticket in tickets.items()}
-        self._senders: list[SharedSender[Any]] = []
+        self._senders: dict[str, SharedSender[Any]] = {}
         self._receivers: list[SharedReceiver[Any]] = []
 
     async def open_sender(self, name: str, address: Mapping[str, Any]) -> Sender[Any]:
         """Open the producing end of a queue, over one link."""
         (link,) = address["links"]
-        sender: SharedSender[Any] = await SharedSender.open(name, self._ends.pop(link))
-        self._senders.append(sender)
-        return sender
+        self._senders[name] = await SharedSender.open(name, self._ends.pop(link))
+        return self._senders[name]
 
     async def open_receiver(self, name: str, address: Mapping[str, Any]) -> Receiver[Any]:
         """Open the consuming end of a queue, over one link per producer."""
@@ -74,28 +73,27 @@ class ProcessEdges:
         self._receivers.append(receiver)
         return receiver
 
-    def renew(self, name: str) -> None:
+    def reconnect(self, name: str) -> None:
         """Restart the queue with this name for the consumer that replaces a dead one."""
-        for sender in self._senders:
-            if sender.name == name:
-                sender.renew()
+        if name in self._senders:
+            self._senders[name].reconnect()
 
     async def close(self) -> None:
         """Wait until all items have arrived or their receivers are gone."""
-        for sender in self._senders:
+        for sender in self._senders.values():
             sender.close()
-        for sender in self._senders:
+        for sender in self._senders.values():
             await sender.wait_closed()
 
     async def abandon(self) -> None:
         """Close all ends immediately without notice, as if the process had ended."""
         for end in self._ends.values():
             end.close()
-        opened: list[SharedSender[Any] | SharedReceiver[Any]] = [*self._senders, *self._receivers]
-        for each in opened:
+        opened: list[SharedSender[Any] | SharedReceiver[Any]] = [*self._senders.values(), *self._receivers]
+        for queue_end in opened:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0):  # which closes the queue end immediately
-                    await each.wait_closed()
+                    await queue_end.wait_closed()
 
 
 @dataclass
@@ -112,19 +110,15 @@ class HostLinks:
     """True once main has closed its ends, because the host is gone."""
 
     @classmethod
-    def make(cls, outgoing: LinkSpec, outgoing_count: int, incoming: LinkSpec, incoming_count: int) -> HostLinks:
-        """Create the links for the host's outgoing queues and for its incoming queues."""
-        links = cls()
-        for i in range(outgoing_count):
-            links.given_at_start[f"out-{i}"], links.peers[f"out-{i}"] = make_link(outgoing)
-        for i in range(incoming_count):
-            links.peers[f"in-{i}"], links.given_at_start[f"in-{i}"] = make_link(incoming)
-        return links
-
-    def add_lines(self, outgoing: LinkSpec, count: int) -> None:
-        """Add links for the host's outgoing FIFO queues."""
-        for i in range(count):
-            self.given_at_start[f"line-{i}"], self.peers[f"line-{i}"] = make_link(outgoing)
+    def make(cls, **links: tuple[LinkSpec, int]) -> HostLinks:
+        """Create links: a specification and a number for `out` and `line` (from the host) and `into` (to it)."""
+        made = cls()
+        for direction, (spec, count) in links.items():
+            for i in range(count):
+                sender, receiver = make_link(spec)
+                theirs, ours = (receiver, sender) if direction == "into" else (sender, receiver)
+                made.given_at_start[f"{direction}-{i}"], made.peers[f"{direction}-{i}"] = theirs, ours
+        return made
 
     def take(self, direction: str) -> tuple[str, LinkEnd]:
         """Return an unused link: its ticket name in the host, and main's end.
@@ -141,7 +135,7 @@ class HostLinks:
         end = self.peers.pop(name)
         if self.closed:
             sender, receiver = make_link(end.spec)
-            end, other = (sender, receiver) if direction == "in" else (receiver, sender)
+            end, other = (sender, receiver) if direction == "into" else (receiver, sender)
             other.close()
         return name, end
 
@@ -152,7 +146,7 @@ class HostLinks:
                 taken[name] = left.pop(name)
                 self.taken_over.add(name)
 
-    def settle(self) -> None:
+    def rule_out_successor(self) -> None:
         """Close main's copies of the ends of a host that won't be replaced, so that peers notice when the host ends."""
         for end in self.given_at_start.values():
             end.close()

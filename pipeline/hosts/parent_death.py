@@ -50,7 +50,7 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def hold_lifeline(argument: str) -> HostLifeline:
+def open_lifeline(argument: str) -> HostLifeline:
     """Open this process's end of the lifeline.
 
     Args:
@@ -86,7 +86,7 @@ class HostLifeline:
         self._describe: Callable[[asyncio.AbstractEventLoop | None, int], str] = _describe_imports
         if DUMP is not None:
             faulthandler.register(DUMP, sock.fileno(), all_threads=False)
-        threading.Thread(target=self._hold, name="lifeline", daemon=True).start()
+        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
 
     def let_users_code_run(self) -> None:
         """From now on, describe what the process does by stages and the user's code instead of imports.
@@ -97,7 +97,7 @@ class HostLifeline:
 
         self._describe = describe_holder
 
-    def _hold(self) -> None:
+    def _watch(self) -> None:
         with suppress(OSError):
             while self._sock.recv(64):
                 self._sock.sendall(self._describe(self.loop, self._watched).encode() + END)

@@ -14,7 +14,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,29 +48,18 @@ class SharedProcess:
     """
 
     def __init__(self, child: ChildProcess, tasks: asyncio.TaskGroup) -> None:
-        self._child = child
+        self.child = child
         self._tasks = tasks
         self._numbers = itertools.count()
         self._ends: dict[int, asyncio.Future[int]] = {}
         """Futures for the hosts' exit statuses, keyed by host number."""
         self._taking_in = asyncio.Lock()
-        self._begun = False
         self._over = False
-
-    @property
-    def pid(self) -> int:
-        """Id of the shared process."""
-        return self._child.pid
-
-    @property
-    def failure(self) -> HostFailed | None:
-        """Error that the process raised outside its hosts; None if it raised no error or has not ended."""
-        return self._child.failure
 
     @property
     def open(self) -> bool:
         """True while the process accepts hosts."""
-        return not self._over and self._child.alive
+        return not self._over and self.child.alive
 
     async def take_in(
         self, start_message: dict[str, Any], resources: Sequence[socket.socket | Segment]
@@ -80,9 +69,8 @@ class SharedProcess:
         self._ends[number] = asyncio.get_running_loop().create_future()
         try:
             async with self._taking_in:
-                await self._child.assign({**start_message, "number": number}, resources, more=True)
-                if not self._begun:
-                    self._begun = True
+                await self.child.assign({**start_message, "number": number}, resources, more=True)
+                if number == 0:
                     self._tasks.create_task(self._await_ends())
         except BaseException:
             del self._ends[number]
@@ -94,7 +82,7 @@ class SharedProcess:
         """Receive notices of ended hosts until the process has ended, which also ends all hosts still in it."""
         notices = self._tasks.create_task(self._take_notices())
         try:
-            status = await self._child.wait()
+            status = await self.child.wait()
             await asyncio.wait([notices], timeout=SOCKETS_CLOSE_S)
             for end in self._ends.values():
                 if not end.done():
@@ -102,29 +90,27 @@ class SharedProcess:
         finally:
             self._over = True
             notices.cancel()
-            self._child.close()
-            self._child.close_socket()
+            self.child.close()
+            self.child.start_socket.close()
 
     async def _take_notices(self) -> None:
-        received = bytearray()
-        while some := await self._child.recv():
-            received += some
-            while len(received) >= NOTICE.size:
-                number, status = NOTICE.unpack_from(received)
-                del received[: NOTICE.size]
-                self._ends[number].set_result(status)
-            if not self._over and all(end.done() for end in self._ends.values()):
-                self._over = True
-                self._child.shutdown_write()
-
-    async def ask(self) -> str:
-        """Ask the process what it is doing, and return its answer."""
-        return await self._child.ask()
+        received, loop, sock = bytearray(), asyncio.get_running_loop(), self.child.start_socket
+        with suppress(ConnectionError):  # the child has died
+            while data := await loop.sock_recv(sock, 1 << 10):
+                received += data
+                while len(received) >= NOTICE.size:
+                    number, status = NOTICE.unpack_from(received)
+                    del received[: NOTICE.size]
+                    self._ends[number].set_result(status)
+                if not self._over and all(end.done() for end in self._ends.values()):
+                    self._over = True
+                    with suppress(OSError):  # the child has already closed it
+                        sock.shutdown(socket.SHUT_WR)  # no more start messages follow
 
     def kill(self) -> None:
         """Kill the process and all its hosts."""
         self._over = True
-        self._child.kill()
+        self.child.kill()
 
 
 class SharedProcessHost:
@@ -132,18 +118,14 @@ class SharedProcessHost:
 
     def __init__(self, process: SharedProcess, end: asyncio.Future[int]) -> None:
         self._process = process
+        self.pid = process.child.pid
         self.ended = end
         """Future that resolves to the exit status when the host or the process has ended."""
 
     @property
-    def pid(self) -> int:
-        """Id of the shared process."""
-        return self._process.pid
-
-    @property
     def failure(self) -> HostFailed | None:
         """Error that the process raised outside its hosts; None if it raised no error or has not ended."""
-        return self._process.failure
+        return self._process.child.failure
 
     async def wait(self) -> int:
         """Wait for the host or the process to end; return the exit status, which is negative if a signal killed it."""
@@ -156,7 +138,7 @@ class SharedProcessHost:
 
     async def ask(self) -> str:
         """Ask the process what it is doing, and return its answer."""
-        return await self._process.ask()
+        return await self._process.child.ask()
 
     def close(self) -> None:
         """Do nothing: the process and its lifeline are released when the process ends."""
@@ -171,8 +153,13 @@ TEAMS = 4
 class ProcessControl(SocketControl):
     """Main's end of the control channel. It also yields an error that the host's process could not send itself."""
 
-    def follow(self, process: ChildProcess | SharedProcessHost) -> None:
-        """Close the channel when a process ends, even if a fork or the system still holds the other end."""
+    def follow(self, process: ChildProcess | SharedProcessHost, close_s: float = SOCKETS_CLOSE_S) -> None:
+        """Close the channel when a process ends, even if a fork or the system still holds the other end.
+
+        Args:
+            process: the process that has the other end.
+            close_s: see `SOCKETS_CLOSE_S`.
+        """
         self._process = process
         loop, transport = asyncio.get_running_loop(), self._inward[1].transport
 
@@ -180,9 +167,9 @@ class ProcessControl(SocketControl):
             if self.idle:  # all messages that arrived have been read
                 transport.abort()
             elif not transport.is_closing():
-                loop.call_later(SOCKETS_CLOSE_S, leave)
+                loop.call_later(close_s, leave)
 
-        process.ended.add_done_callback(lambda _: loop.call_later(SOCKETS_CLOSE_S, leave))
+        process.ended.add_done_callback(lambda _: loop.call_later(close_s, leave))
 
     async def receive(self) -> AsyncIterator[ControlMessage]:
         """Iterate over messages until the host ends.
@@ -219,11 +206,7 @@ class ProcessHost:
         self.senders: dict[str, SharedSender[Any]] = {}
         """Main's ends of the queues to the host, keyed by queue name."""
         self._process = process
-
-    @property
-    def pid(self) -> int:
-        """Id of the host's process."""
-        return self._process.pid
+        self.pid = process.pid
 
     async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
         """Open main's end of a queue from the host, on one of the host's links."""
@@ -234,7 +217,7 @@ class ProcessHost:
 
         The host's role, not `newest`, determines whether the queue keeps only its newest item.
         """
-        self.senders[name] = await SharedSender.open(name, self.take("in", name))
+        self.senders[name] = await SharedSender.open(name, self.take("into", name))
         return self.senders[name]
 
     def take(self, direction: str, name: str) -> LinkEnd:
@@ -255,11 +238,11 @@ class ProcessHost:
                 self.open_edge(name, {**address, "succeeds": True})
                 if name in dead.senders:
                     self.senders[name] = dead.senders[name]
-                    self.senders[name].renew()
+                    self.senders[name].reconnect()
 
-    def settle(self) -> None:
+    def rule_out_successor(self) -> None:
         """Close main's copies of the host's ends."""
-        self.links.settle()
+        self.links.rule_out_successor()
 
     async def wait(self) -> int:
         """Wait for the process to end; return its exit status, which is negative if a signal killed it."""
@@ -319,23 +302,20 @@ class ProcessHosts:
         Raises:
             RunError: if the limit on open files is reached.
         """
+        assert feed is None or isinstance(feed, LinkFeed), "what comes from another kind of host passes through main"
+        assert replaces is None or isinstance(replaces, ProcessHost), "a replacement is of the same kind"
         try:
-            return await self._start(plan, feed, replaces)
+            links = self._make_links(plan.role, replaces)
+            tickets = {f"feed-{i}": end for i, end in enumerate(feed.ends)} if feed is not None else {}
+            links.given_at_start |= tickets
+            try:
+                host = await start_process(plan, links, self._shared_by(plan))
+            except BaseException:
+                links.close()  # including the dead host's links, or their peers would wait forever
+                raise
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise RunError(f"{plan.name} can't be started: {describe_limit()}") from error
-            raise
-
-    async def _start(self, plan: HostPlan, feed: Feed | None, replaces: HostHandle | None) -> ProcessHost:
-        assert feed is None or isinstance(feed, LinkFeed), "what comes from another kind of host passes through main"
-        assert replaces is None or isinstance(replaces, ProcessHost), "a replacement is of the same kind"
-        links = self._make_links(plan.role, replaces)
-        tickets = {f"feed-{i}": end for i, end in enumerate(feed.ends)} if feed is not None else {}
-        links.given_at_start |= tickets
-        try:
-            host = await start_process(plan, links, self._shared_by(plan))
-        except BaseException:
-            links.close()  # including the dead host's links, or their peers would wait forever
             raise
         if feed is not None:
             host.open_edge(feed.name, {"links": [*tickets]})
@@ -360,7 +340,7 @@ class ProcessHosts:
         if behavior not in self._process_of:
             learners = Counter(self._process_of.values())
             few = len(learners) < self._most_processes
-            name = learner_name(behavior) if few else min(learners, key=lambda each: learners[each])
+            name = learner_name(behavior) if few else min(learners, key=learners.__getitem__)
             self._process_of[behavior] = name
         return self._process_of[behavior]
 
@@ -373,31 +353,30 @@ class ProcessHosts:
 
     def _make_links(self, role: str, replaces: ProcessHost | None) -> HostLinks:
         """Create as many links as a host with this role may need, minus those taken over from a dead host."""
+        trajectories, policies, shards = self._trajectories, self._policies, self._shards
         match role:
             case "learner" if replaces is not None:  # incoming links too, because their producers are still alive
                 links = HostLinks()
                 links.take_over(replaces.links)
                 return links
             case "learner":  # policies out; trajectories in, if main sends them; replay shards
-                links = HostLinks.make(self._policies, 1, self._trajectories, 1 + self._shards)
-                links.add_lines(self._trajectories, self._shards)
-                return links
+                into = (trajectories, 1 + shards)
+                return HostLinks.make(out=(policies, 1), into=into, line=(trajectories, shards))
             case "replay_shard":
-                links = HostLinks.make(self._policies, 0, self._trajectories, 1)
-                links.add_lines(self._trajectories, 1)
-                return links
+                return HostLinks.make(into=(trajectories, 1), line=(trajectories, 1))
             case "follower":  # the learner's inputs, including those from replay shards
-                return HostLinks.make(self._policies, 0, self._trajectories, 1 + self._shards)
+                return HostLinks.make(into=(trajectories, 1 + shards))
             case "evaluation" | "exhibition":
-                return HostLinks.make(self._policies, 0, self._policies, self._names * TEAMS)
+                return HostLinks.make(into=(policies, self._names * TEAMS))
             case "inference":  # policies in, and one request at a time from each actor; answers out
-                links = HostLinks.make(self._policies, 0, self._policies, self._names * TEAMS + self._asking)
-                links.add_lines(self._trajectories, self._asking)
-                return links
+                into = (policies, self._names * TEAMS + self._asking)
+                return HostLinks.make(into=into, line=(trajectories, self._asking))
         asks = bool(self._asking)
-        incoming = self._names * TEAMS + asks
-        links = HostLinks.make(self._trajectories, 0 if replaces else self._names, self._policies, incoming)
-        links.add_lines(self._trajectories, asks)
+        links = HostLinks.make(
+            out=(trajectories, 0 if replaces else self._names),
+            into=(policies, self._names * TEAMS + asks),
+            line=(trajectories, asks),
+        )
         if replaces is not None:
             links.take_over(replaces.links, "out")
         return links
@@ -410,26 +389,23 @@ async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess 
     with ExitStack() as ours, their_orders, their_reports:
         ours.enter_context(orders)
         ours.enter_context(reports)
-        process = shared or take_child(plan.name)
+        child = take_child(plan.name) if shared is None else shared.child
         start_message: dict[str, Any] = {
             "plan": plan.to_plain(),
             "path": sys.path,
-            "orders": write_ticket(their_orders, process.pid),
-            "reports": write_ticket(their_reports, process.pid),
-            "links": {name: end.ticket(process.pid) for name, end in links.given_at_start.items()},
+            "orders": write_ticket(their_orders, child.pid),
+            "reports": write_ticket(their_reports, child.pid),
+            "links": {name: end.ticket(child.pid) for name, end in links.given_at_start.items()},
         }
-        ends = [each for end in links.given_at_start.values() for each in (end.sock, end.segment)]
-        host = await _start_in(process, start_message, [their_orders, their_reports, *ends])
+        ends = [part for end in links.given_at_start.values() for part in (end.sock, end.segment)]
+        resources = [their_orders, their_reports, *ends]
+        process: ChildProcess | SharedProcessHost
+        if shared is None:
+            await child.assign(start_message, resources)
+            process = child
+        else:
+            process = await shared.take_in(start_message, resources)
         ours.pop_all()
     control = await ProcessControl.open(reports, orders)
-    control.follow(host)
-    return ProcessHost(plan, control, host, links)
-
-
-async def _start_in(
-    process: ChildProcess | SharedProcess, start_message: dict[str, Any], resources: Sequence[socket.socket | Segment]
-) -> ChildProcess | SharedProcessHost:
-    if isinstance(process, SharedProcess):
-        return await process.take_in(start_message, resources)
-    await process.assign(start_message, resources)
-    return process
+    control.follow(process)
+    return ProcessHost(plan, control, process, links)

@@ -43,8 +43,8 @@ def mark_of(pid: int) -> str:
 
     It begins with the mark that this process has inherited, so a sweep after an ancestor finds its children too.
     """
-    own = f"{pid}-{os.urandom(8).hex()}"  # a fork of this process runs its own hosts
-    return f"{_inherited_mark}/{own}" if _inherited_mark else own
+    mark = f"{pid}-{os.urandom(8).hex()}"  # a fork of this process runs its own hosts
+    return f"{_inherited_mark}/{mark}" if _inherited_mark else mark
 
 
 def new_mark() -> str:

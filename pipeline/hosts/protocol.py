@@ -71,7 +71,7 @@ class HostHandle(Protocol):
             LookupError: if the host can open no more queues.
         """
 
-    def settle(self) -> None:
+    def rule_out_successor(self) -> None:
         """Stop keeping queues open for a replacement, so that peers notice when this host ends."""
 
     async def wait(self) -> int:
@@ -133,7 +133,7 @@ class HostEdges(Protocol):
     async def open_receiver(self, name: str, address: Mapping[str, Any]) -> Receiver[Any]:
         """Open the consuming end of a queue."""
 
-    def renew(self, name: str) -> None:
+    def reconnect(self, name: str) -> None:
         """Restart one of this host's outgoing queues for the consumer that replaces a dead one."""
 
 

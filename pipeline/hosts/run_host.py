@@ -67,14 +67,15 @@ class StartChannel:
 
         Raises:
             EOFError: if no more messages will come, or main died before it had sent an entire message.
+        ConnectionError: if main has died.
         """
-        data, own = take_over(self._sock)
+        data, handles = take_over(self._sock)
         start_message: dict[str, Any] = unpack(data)
         for tickets, names in (
             (start_message, ("orders", "reports")),
             *((t, LINK) for t in start_message["links"].values()),
         ):
-            tickets.update((name, own.get(tickets[name], tickets[name])) for name in names)
+            tickets.update((name, handles.get(tickets[name], tickets[name])) for name in names)
         return start_message
 
     def tell(self, number: int, status: int) -> None:
@@ -88,16 +89,12 @@ def run_host_process(lifeline: HostLifeline) -> int:
     try:
         channel = StartChannel()
         start_message = channel.receive()
-    except EOFError:  # main has died, or no longer needs the host
+    except (EOFError, ConnectionError):  # main has died, or no longer needs the host
         return 1
     lifeline.let_users_code_run()
     follow_path_of_main(start_message["path"])
     keep_startup_context()
-    if start_message["plan"]["role"] in ("learner", "follower"):
-        import torch
-
-        torch.set_num_threads(1)
-        keep_freed_memory()
+    prepare_for_training(start_message["plan"]["role"])
     # On Windows the default loop would bind each socket to this process forever, so no replacement could use it.
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         return runner.run(_live(start_message, channel, lifeline))
@@ -128,14 +125,14 @@ async def run_host(start_message: dict[str, Any]) -> int:
 
 async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
     """Run several hosts in this process until main sends no more start messages and all hosts have ended."""
-    loop, known = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
+    loop, starts = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
 
     def receive() -> None:
-        with suppress(EOFError, RuntimeError):  # the loop has ended
+        with suppress(EOFError, ConnectionError, RuntimeError):  # the loop has ended
             while True:
-                loop.call_soon_threadsafe(known.put_nowait, channel.receive())
+                loop.call_soon_threadsafe(starts.put_nowait, channel.receive())
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(known.put_nowait, None)
+            loop.call_soon_threadsafe(starts.put_nowait, None)
 
     async def live(start_message: dict[str, Any]) -> None:
         channel.tell(start_message["number"], await run_host(start_message))
@@ -145,7 +142,7 @@ async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
         start_message: dict[str, Any] | None = first
         while start_message is not None:
             hosts.create_task(live(start_message))
-            start_message = await known.get()
+            start_message = await starts.get()
 
 
 # Logging in a host outside main: records go to main over the host's control channel. If several hosts share a process,
@@ -185,7 +182,14 @@ def log_to_main(plan: HostPlan, control: ControlEnd) -> None:
     root.setLevel(logging.DEBUG if plan.config.get("debug") else logging.INFO)
 
 
-# A learner's process keeps freed memory for its next tensors.
+def prepare_for_training(role: str) -> None:
+    """In a process that trains, limit torch to one thread, and keep freed memory for the next tensors."""
+    if role in ("learner", "follower"):
+        import torch
+
+        torch.set_num_threads(1)
+        keep_freed_memory()
+
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # constants from glibc's malloc.h
 _ALWAYS, _OF_OLDER = 1 << 30, 1 << 25  # older versions of glibc accept no more than this

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -55,28 +56,28 @@ class ChildProcess:
     Args:
         name: name of the host that the child will run.
         modules: modules that the child imports while it waits.
+
+    Attributes:
+        start_socket: carries start messages to the child and, if hosts share the child, notices of ended hosts back.
+        pid: the child's process id.
     """
 
     def __init__(self, name: str, modules: Sequence[str] = ()) -> None:
         self._name, self._crash_file, self._crash_text = name, CrashFile(), ""
         self.failure: HostFailed | None = None
         """Error that the child raised outside its hosts; None if it raised no error or has not ended."""
-        self._mark, (self._start_socket, theirs) = new_mark(), socket_pair()
+        self._mark, (self.start_socket, theirs) = new_mark(), socket_pair()
         with theirs:
             stdin = subprocess.PIPE if sys.platform == "win32" else theirs.fileno()
-            module, environment = "headrace.pipeline.hosts.child", child_environment()
-            started = start_child(module, name, self._crash_file, modules, environment, self._mark, stdin=stdin)
-            self._process, lifeline, ticket = started
+            self._process, lifeline, ticket = start_child(
+                "headrace.pipeline.hosts.child", name, self._crash_file, modules, self._mark, stdin=stdin
+            )
+            self.pid = self._process.pid
             if sys.platform == "win32" and self._process.stdin is not None:
                 with suppress(OSError), self._process.stdin:  # the child has died, as its exit status will show
                     self._process.stdin.write(ticket + theirs.share(self.pid))
         self._lifeline = MainLifeline(lifeline, self.pid)
         self._ended: asyncio.Future[int] | None = None
-
-    @property
-    def pid(self) -> int:
-        """The child's process id."""
-        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -88,11 +89,6 @@ class ChildProcess:
         """Future that resolves to the child's exit status when the child has ended."""
         assert self._ended is not None, "it has been assigned"
         return self._ended
-
-    @property
-    def wrote_traceback(self) -> bool:
-        """True if the child has written why it is ending."""
-        return self._crash_file.written
 
     async def assign(
         self, start_message: dict[str, Any], resources: Sequence[socket.socket | Segment], *, more: bool = False
@@ -108,7 +104,7 @@ class ChildProcess:
         first, self._ended = self._ended is None, self._ended or loop.create_future()
         try:
             with suppress(ConnectionError):
-                await hand_over(self._start_socket, resources, pack(start_message))
+                await hand_over(self.start_socket, resources, pack(start_message))
         except BaseException:
             if first:
                 self.dismiss()
@@ -116,24 +112,9 @@ class ChildProcess:
                 self.kill()  # the listener notices that the child has ended
             raise
         if not more:
-            self._start_socket.close()
+            self.start_socket.close()
         if first:
             threading.Thread(target=self._await_end, args=(loop,), name=f"end of {self.pid}", daemon=True).start()
-
-    async def recv(self) -> bytes:
-        """Return bytes that the child sends over the socket for start messages; empty once the socket is closed."""
-        with suppress(ConnectionError):
-            return await asyncio.get_running_loop().sock_recv(self._start_socket, 1 << 10)
-        return b""
-
-    def shutdown_write(self) -> None:
-        """Announce that no more start messages will follow."""
-        with suppress(OSError):  # the child has already closed it
-            self._start_socket.shutdown(socket.SHUT_WR)
-
-    def close_socket(self) -> None:
-        """Close the socket for start messages."""
-        self._start_socket.close()
 
     async def ask(self) -> str:
         """Ask the child what it is doing, and return its answer, which includes its stack."""
@@ -166,13 +147,13 @@ class ChildProcess:
         """Close the lifeline, which ends the child if it is still running."""
         self._lifeline.close()
 
-    def dismiss(self) -> int:
-        """End an unneeded child; return its exit status, which is negative if a signal killed it."""
-        self._start_socket.close()
+    def dismiss(self) -> None:
+        """End an unneeded child."""
+        self.start_socket.close()
         self._lifeline.close()
         self._crash_file.read_and_close()
         self.kill()
-        return self._process.wait()
+        self._process.wait()
 
 
 class MainLifeline:
@@ -181,37 +162,43 @@ class MainLifeline:
     Args:
         sock: main's end of the socket pair.
         pid: the host's process id.
+        dump: signal that makes the host write its stack; None if there is none.
+        answer_s: see `ANSWER_S`.
     """
 
-    def __init__(self, sock: socket.socket, pid: int) -> None:
+    def __init__(
+        self, sock: socket.socket, pid: int, dump: signal.Signals | None = DUMP, answer_s: float = ANSWER_S
+    ) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._pid = pid
+        self._dump = dump
+        self._answer_s = answer_s
         self._asking = asyncio.Lock()
         """Serialises requests to hosts that share a process."""
 
     async def ask(self) -> str:
         """Ask the host what it is doing. Return the host's answer, which includes its stack."""
         async with self._asking:
-            return await self._ask()
+            return await self._answer()
 
-    async def _ask(self) -> str:
+    async def _answer(self) -> str:
         with suppress(OSError):
             while self._sock.recv(1 << 16):  # late answers to earlier requests
                 pass
         try:
             with suppress(TimeoutError):
                 await asyncio.get_running_loop().sock_sendall(self._sock, ASK)
-                answer = await self._read(ANSWER_S)
+                answer = await self._read(self._answer_s)
                 return answer.removesuffix(END).decode(errors="replace") or _ENDED
-            if DUMP is not None:
+            if self._dump is not None:
                 with suppress(TimeoutError):
-                    os.kill(self._pid, DUMP)
+                    os.kill(self._pid, self._dump)
                     dumped = await self._read(DUMP_S)
                     return f"in a call that holds the GIL\n{_turned(dumped.decode(errors='replace'))}"
         except (OSError, ValueError):  # one of the two ends was closed
             return _ENDED
-        return _SILENT if DUMP is not None else _SILENT_ON_WINDOWS
+        return _SILENT if self._dump is not None else _SILENT_ON_WINDOWS
 
     async def _read(self, seconds: float) -> bytes:
         """Read an answer up to its end mark, or whatever arrives within the time limit.
@@ -245,7 +232,6 @@ def start_child(
     name: str,
     crash_file: CrashFile,
     arguments: Sequence[str],
-    environment: Mapping[str, str],
     mark: str,
     **options: Any,
 ) -> tuple[ProcessTree, socket.socket, bytes]:
@@ -257,7 +243,6 @@ def start_child(
         name: the child's name in a process list.
         crash_file: main's handle on the child's crash file.
         arguments: additional arguments.
-        environment: the child's environment variables.
         mark: environment mark by which the child's own children are recognised (`process_cleanup`).
         options: as for `start_python`.
 
@@ -273,7 +258,7 @@ def start_child(
                 options["pass_fds"] = [*options.get("pass_fds", ()), theirs.fileno()]
             # The working directory must not come first on the path: the user may have a `random.py` there.
             line = ["-P", "-m", module, name, f"{os.getpid()}:{theirs.fileno()}", crash_file.argument, *arguments]
-            child = start_python(line, {**environment, VARIABLE: mark}, **options)
+            child = start_python(line, child_environment() | {VARIABLE: mark}, **options)
             ticket = b""
             if sys.platform == "win32":
                 ticket = theirs.share(child.pid)

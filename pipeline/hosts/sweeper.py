@@ -65,7 +65,7 @@ class Sweep:
         self._left: dict[int, int] = {}
         """Times of start, keyed by process id."""
 
-    def look(self, processes: Mapping[int, Process]) -> bool:
+    def poll(self, processes: Mapping[int, Process]) -> bool:
         """Signal the processes that remain; return True when there is nothing more to do."""
         if self._session in processes:
             self._session = -1  # its session was empty, or the system would not have given out its id again
@@ -96,8 +96,8 @@ class Sweep:
 
 def processes_here() -> dict[int, Process]:
     """Return the processes on this machine except this one, keyed by process id."""
-    found = {pid: _process(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid != os.getpid()}
-    return {pid: process for pid, process in found.items() if process is not None}
+    processes = {pid: _process(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid != os.getpid()}
+    return {pid: process for pid, process in processes.items() if process is not None}
 
 
 def _process(pid: int) -> Process | None:
@@ -159,7 +159,7 @@ def main(watched: int, mark: str) -> None:
             sources = []  # main's forks may hold the other end of the pipe
         if sweeps:
             processes = processes_here()
-            sweeps = [sweep for sweep in sweeps if not sweep.look(processes)]
+            sweeps = [sweep for sweep in sweeps if not sweep.poll(processes)]
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -112,7 +112,7 @@ class HostWatch:
         with self._run.tasks.failing():
             async for message in host.control.receive():
                 if not self.may_replace(host):
-                    host.settle()
+                    host.rule_out_successor()
                 if isinstance(message, HostFinished | HostFailed):
                     said_goodbye = True
                     self._run.reporter.host_ended(host.plan.name)
@@ -125,7 +125,7 @@ class HostWatch:
                 self._fewer_hosts()
             return
         if self._run.running.current(host):  # even if its replacement could not be started
-            host.settle()
+            host.rule_out_successor()
             self._run.running.mark_ended(host.plan.name)
             self._run.shutdown.host_ended(host.plan.name, "was not replaced", in_order=False)
 
@@ -176,7 +176,7 @@ class HostWatch:
                     asyncio.get_running_loop().call_later(CAUSE_S, self._blame, name)
             elif await self._replace(host, how):
                 return False
-        host.settle()  # otherwise consumers would wait forever on queue ends kept open for a replacement
+        host.rule_out_successor()  # otherwise consumers would wait forever on queue ends kept open for a replacement
         self._run.running.mark_ended(name)
         if self._run.shutdown.begun:
             in_order = said_goodbye or (status == 0 and self._run.running.was_dismissed(name))

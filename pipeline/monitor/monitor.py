@@ -39,7 +39,7 @@ from headrace.pipeline.common.graph import (
     route,
     shard_name,
 )
-from headrace.pipeline.common.output import tell_user
+from headrace.pipeline.common.output import say
 from headrace.pipeline.common.process import usage_lacks
 from headrace.pipeline.common.run_parts import host_role, wanted_sides
 from headrace.pipeline.hosts.protocol import HostHandle
@@ -255,7 +255,8 @@ class LivePage:
         """Log the page's address; a token, if any, appears only in the terminal and is never logged."""
         words, details = "The live page of this run: %s", {}
         if self._token:
-            tell_user(f"[INFO] {words}" % self._site.addresses(self._token))
+            with suppress(OSError):  # standard output has no reader
+                say(f"[INFO] {words}" % self._site.addresses(self._token))
             words, details = f"{words} (only the terminal shows the token)", {DETAIL: True}
         log.info(words, self._site.addresses(), extra=details)
 

@@ -166,7 +166,7 @@ class ActorHost(Host):
 
     def _of_parts(self, name: str) -> Any:
         """Look this attribute up in each part, in order; return the first value that is not None, or None."""
-        return next((found for part in self._parts if (found := getattr(part, name)) is not None), None)
+        return next((value for part in self._parts if (value := getattr(part, name)) is not None), None)
 
     def _maker(self, request: EnvironmentRequest) -> Callable[[], EnvironmentGroup]:
         """Return the function that creates the environments."""
@@ -219,7 +219,7 @@ class ActorHost(Host):
                     self._parameters_set.set()
                 case LearnerReplaced():
                     self._actor.renew(message.source)
-                    self._edges.renew(f"trajectories/{message.behavior}")
+                    self._edges.reconnect(f"trajectories/{message.behavior}")
                 case BeginCheckpoint():
                     self._actor.request_checkpoint(message.number)
                 case Hold():
@@ -239,7 +239,7 @@ class ActorHost(Host):
             case "policies":
                 await self._followed.put(partial(self._follow_policies, await self.open_receiver(message)))
             case _:
-                part = next(each for each in self._parts if kind in each.senders + each.receivers)
+                part = next(part for part in self._parts if kind in part.senders + part.receivers)
                 if kind in part.senders:
                     part.open_sender(await self.open_sender(message))
                 else:

@@ -21,10 +21,10 @@ KEY = "torch_settings.device"
 
 def device_of(config: RunConfig, behavior: str) -> tuple[str, str]:
     """Return the torch device for a behaviour's trainer, and the reason; see `choose_device`."""
-    own = placement_of(config, behavior).device
-    if own is None:
+    placed = placement_of(config, behavior).device
+    if placed is None:
         return choose_device(config.torch_settings.device)
-    return choose_device(own, dotted((*placement_key(config, behavior), "device")))
+    return choose_device(placed, dotted((*placement_key(config, behavior), "device")))
 
 
 def choose_device(configured: str | None, key: str = KEY) -> tuple[str, str]:
@@ -108,9 +108,9 @@ def choose_provider(config: RunConfig, device: str) -> str:
 def _available() -> list[str]:
     import torch
 
-    found = ["cpu"]
+    devices = ["cpu"]
     if torch.cuda.is_available():
-        found += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        devices += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
-        found.append("mps")
-    return found
+        devices.append("mps")
+    return devices

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
@@ -104,7 +104,32 @@ class TrainerHost(Host):
         async with AsyncExitStack() as opened:
             if self._goal_rewards is not None:
                 opened.callback(self._goal_rewards.close)
-            stage = self._new_stage(replicas, device, statistics, port)
+            behavior, settings = self.plan.behavior, self._settings
+            extrinsic = settings.reward_signals.extrinsic
+            in_turns = settings.league is not None and settings.league.learning == "turns"
+            trainer = self._make_trainer(replicas, device, statistics)
+            stage_class = TrainerStage
+            if self._shards is not None:  # other learners need not import the class
+                from headrace.stages.trainer.sac.sharded_stage import ShardedTrainerStage
+
+                stage_class = ShardedTrainerStage
+            stage = stage_class(
+                trainer,
+                behavior,
+                settings.max_steps,
+                extrinsic.strength if extrinsic is not None else 0.0,
+                port,
+                reports_each=self.config.pipeline.deterministic or in_turns,
+                kept_returns=kept_returns(self.config.environment_parameters, behavior),
+                clock=asyncio.get_running_loop().time,
+                columns=self._design().asked_columns,
+                actions=self._spec.actions,
+                # Recordings of several runs may be replayed together, and each has a source 0.
+                deliveries=Deliveries.asked_for() if self.config.replay is None else None,
+                stop_when=settings.stop_when,
+                make_trainer=partial(self._make_trainer, replicas, device, statistics),
+                threads=thread_choice(self.config, behavior, device, self.stages.context(TRAINER).log, trainer),
+            )
             replay: ShardedReplay | None = getattr(stage.trainer, "replay", None)
             if replay is not None:
                 await opened.enter_async_context(self._shards.joined(replay, share))
@@ -112,35 +137,10 @@ class TrainerHost(Host):
             self._restore(stage)
             yield stage
 
-    def _new_stage(
-        self, replicas: Replicas, device: str, statistics: Statistics, port: TrainerPort | None
-    ) -> TrainerStage:
-        """Create the stage and its trainer, not yet restored."""
-        behavior, settings = self.plan.behavior, self._settings
-        extrinsic = settings.reward_signals.extrinsic
-        in_turns = settings.league is not None and settings.league.learning == "turns"
-        trainer = self._make_trainer(replicas, device, statistics)
-        return _stage_class(bool(shard_names(self.config, behavior)))(
-            trainer,
-            behavior,
-            settings.max_steps,
-            extrinsic.strength if extrinsic is not None else 0.0,
-            port,
-            reports_each=self.config.pipeline.deterministic or in_turns,
-            kept_returns=kept_returns(self.config.environment_parameters, behavior),
-            clock=asyncio.get_running_loop().time,
-            columns=self._design().asked_columns,
-            actions=self._spec.actions,
-            # Recordings of several runs may be replayed together, and each has a source 0.
-            deliveries=Deliveries.asked_for() if self.config.replay is None else None,
-            stop_when=settings.stop_when,
-            make_trainer=partial(self._make_trainer, replicas, device, statistics),
-            threads=thread_choice(self.config, behavior, device, self.stages.context(TRAINER).log, trainer),
-        )
-
     def _make_trainer(self, replicas: Replicas, device: str, statistics: Statistics) -> Trainer:
         plan = self.plan
         teacher = teacher_of(self.config, plan.behavior)
+        recorded = recorded_agents(self.config.replay.streams) if self.config.replay is not None else None
         context = TrainerContext(
             behavior=plan.behavior,
             settings=self._settings,
@@ -151,7 +151,7 @@ class TrainerHost(Host):
             autograd=self.config.torch_settings.gradients == "autograd",
             cuda_graphs=self.config.torch_settings.cuda_graphs,
             products=products_of(self.config, self._settings, device),
-            agents=_agents(self.config),
+            agents=recorded or agents_of(self.config),
             folder=self.config.source_folder,
             statistics=statistics,
             replicas=replicas,
@@ -205,28 +205,13 @@ class TrainerHost(Host):
 def _goal_rewards(config: RunConfig, settings: BehaviorSettings) -> GoalRewards | None:
     """Return the environment's goal rewards if the trainer needs them and the environment has them; otherwise None."""
     h, make = settings.hyperparameters, config.environment_kind.goal_rewards
-    asked = h.get("hindsight") if isinstance(h, Mapping) else getattr(h, "hindsight", None)
-    if asked is None or make is None or config.environment is None:
+    hindsight = h.get("hindsight") if isinstance(h, Mapping) else getattr(h, "hindsight", None)
+    if hindsight is None or make is None or config.environment is None:
         return None
     from headrace.stages.environments.factory import EnvironmentRequest  # other learners need not import it
 
     rewards: GoalRewards = load_entry(make)(EnvironmentRequest(config))
     return rewards
-
-
-def _agents(config: RunConfig) -> int:
-    """Return the number of agents that act simultaneously; for a recording, the number in the recorded run."""
-    recorded = recorded_agents(config.replay.streams) if config.replay is not None else None
-    return recorded or agents_of(config)
-
-
-def _stage_class(sharded: bool) -> type[TrainerStage]:
-    """Return the class for the trainer stage; the sharded class is imported only if needed."""
-    if not sharded:
-        return TrainerStage
-    from headrace.stages.trainer.sac.sharded_stage import ShardedTrainerStage
-
-    return ShardedTrainerStage
 
 
 # A learner's number of threads, chosen from the YAML and the machine.
@@ -516,12 +501,11 @@ _MEASURES = {
 _RETURNS = "Environment/Cumulative Reward"
 
 
-@dataclass(slots=True)
-class _ValueRange:
-    lowest: float = np.inf
-    total: float = 0.0
-    count: int = 0
-    highest: float = -np.inf
+_KINDS: Mapping[str, Callable[[list[float]], float]] = {
+    "Min": min,
+    "Mean": lambda values: sum(values) / len(values),
+    "Max": max,
+}
 
 
 class EpochStatistics:
@@ -538,23 +522,23 @@ class EpochStatistics:
         self._every = every
         self._ended = ended
         self._epoch: int | None = None
-        self._spreads: dict[str, _ValueRange] = {}
+        self._values: dict[str, dict[str, list[float]]] = {}
+        """Values of this epoch, keyed by short name and then by kind."""
 
     def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
         """Forward a value, and include it in the epoch."""
         self._statistics.add(category, name, value, how)
         measure, _, kind = name.rpartition(" ")
         if measure in _MEASURES:
-            self._keep(_MEASURES[measure], kind, value)
+            self._values.setdefault(_MEASURES[measure], {}).setdefault(kind, []).append(value)
 
     def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
         """Forward many values of one statistic, and include them in the epoch."""
-        found = list(values)
-        self._statistics.extend(category, name, found, how)
+        listed = list(values)
+        self._statistics.extend(category, name, listed, how)
         if name == _RETURNS:
-            for value in found:
-                for kind in ("Min", "Mean", "Max"):
-                    self._keep("EpRet", kind, value)
+            for kind in _KINDS:
+                self._values.setdefault("EpRet", {}).setdefault(kind, []).extend(listed)
 
     def advance(self, step: int) -> None:
         """Update the trainer's step, and report an ended epoch.
@@ -563,26 +547,13 @@ class EpochStatistics:
         """
         epoch = step // self._every
         if self._epoch is not None and epoch > self._epoch:
-            if self._spreads:
-                self._ended(epoch * self._every, self._values())
-            self._spreads = {}
+            values = {
+                f"Epoch/{name} {kind}": combine(kinds[kind])
+                for name, kinds in self._values.items()
+                for kind, combine in _KINDS.items()
+                if kinds.get(kind)
+            }
+            if values:
+                self._ended(epoch * self._every, values)
+            self._values = {}
         self._epoch = epoch
-
-    def _keep(self, name: str, kind: str, value: float) -> None:
-        spread = self._spreads.setdefault(name, _ValueRange())
-        if kind == "Min":
-            spread.lowest = min(spread.lowest, value)
-        elif kind == "Max":
-            spread.highest = max(spread.highest, value)
-        else:
-            spread.total += value
-            spread.count += 1
-
-    def _values(self) -> dict[str, float]:
-        values = {}
-        for name, spread in self._spreads.items():
-            if spread.count:
-                mean = spread.total / spread.count
-                kinds = {"Min": spread.lowest, "Mean": mean, "Max": spread.highest}
-                values.update({f"Epoch/{name} {kind}": value for kind, value in kinds.items()})
-        return values

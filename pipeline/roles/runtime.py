@@ -129,8 +129,8 @@ class Host(ABC):
         )
 
     def _describe(self, failure: BaseException) -> HostFailed:
-        found = describe_failure(self.plan.name, failure)
-        return replace(found, message=f"{self.plan.name}: {found.message}") if self.named_in_failures else found
+        report = describe_failure(self.plan.name, failure)
+        return replace(report, message=f"{self.plan.name}: {report.message}") if self.named_in_failures else report
 
     async def _report_periodically(self) -> None:
         while True:
@@ -142,7 +142,7 @@ class Host(ABC):
 async def _beside(host: str, work: Coroutine[Any, Any, None], *background: Coroutine[Any, Any, None]) -> None:
     """Run `work`; when it or any background coroutine ends, cancel the others and return."""
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(contained(host, each)) for each in (work, *background)]
+        running = [tasks.create_task(contained(host, coroutine)) for coroutine in (work, *background)]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in running:
             task.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from headrace.config import RunConfig
@@ -50,8 +50,7 @@ class SenderTap:
         """Add a behaviour spec to the file's header, or to the file itself if the header is already written."""
         self._specs.append(spec)
         if self._recorder is not None:
-            later = _header(self._plan, AGENT_PROCESSOR, [spec], self._config, self._squashed([spec]), {})
-            self._recorder.announce(later)
+            self._recorder.announce(_header(self._plan, AGENT_PROCESSOR, [spec], self._config, {}))
 
     def before(self, sink: ItemSink[Any]) -> SenderTap:
         """Record the items that go to `sink`, and return self."""
@@ -77,12 +76,8 @@ class SenderTap:
             self._recorder.finish()
 
     def _make_recorder(self) -> Recorder:
-        squashed = self._squashed(self._specs)
-        return _recorder(self._plan, self._plan.name, AGENT_PROCESSOR, self._specs, self._config, squashed)
-
-    def _squashed(self, specs: Iterable[BehaviorSpec]) -> list[str]:
-        names = dict.fromkeys(spec.name for spec in specs)
-        return [name for name in names if squashes_actions(self._config, name)]
+        header = _header(self._plan, AGENT_PROCESSOR, self._specs, self._config, self._plan.config)
+        return _recorder(self._plan, self._plan.name, header)
 
 
 class ReceiverTap:
@@ -93,13 +88,11 @@ class ReceiverTap:
     ) -> None:
         self._receiver = receiver
         self._timings = timings
-        actor = teacher_of(config, plan.behavior) or plan.behavior
-        squashed = [spec.name] if squashes_actions(config, actor) else []
         # A replay takes the actual seed from here, because the configuration may leave it random.
         env_settings = {**plan.config["env_settings"], "seed": plan.seed}
         plain = {**plan.config, "env_settings": env_settings}
         self._recorder = GuardedRecorder(
-            lambda: _recorder(plan, plan.behavior, TRAINER, [spec], config, squashed, plain)
+            lambda: _recorder(plan, plan.behavior, _header(plan, TRAINER, [spec], config, plain))
         )
 
     async def __aiter__(self) -> AsyncIterator[Any]:
@@ -118,30 +111,24 @@ class ReceiverTap:
         self._recorder.finish()
 
 
-def _recorder(
-    plan: HostPlan,
-    name: str,
-    edge: str,
-    specs: Iterable[BehaviorSpec],
-    config: RunConfig,
-    squashed: Iterable[str],
-    plain: Any = None,
-) -> Recorder:
-    path = next_stream_path(plan.folder / "streams", name, edge)
-    header = _header(plan, edge, list(specs), config, squashed, plan.config if plain is None else plain)
-    return Recorder(StreamWriter(path, header), edge)
+def _recorder(plan: HostPlan, name: str, header: StreamHeader) -> Recorder:
+    (edge,) = header.edges
+    return Recorder(StreamWriter(next_stream_path(plan.folder / "streams", name, edge), header), edge)
 
 
 def _header(
-    plan: HostPlan, edge: str, specs: list[BehaviorSpec], config: RunConfig, squashed: Iterable[str], plain: Any
+    plan: HostPlan, edge: str, specs: Sequence[BehaviorSpec], config: RunConfig, plain: Mapping[str, Any]
 ) -> StreamHeader:
-    extra = {spec.name: _added_columns(plan, config, spec) for spec in specs}
-    return StreamHeader.of(plan.run_id, time.time(), (edge,), specs, plain, extra, list(squashed))
+    """Return the header of a recording whose configuration is `plain`."""
+    # An imitator learns from steps that its teacher's policy has chosen.
+    actors = {spec.name: teacher_of(config, spec.name) or spec.name for spec in specs}
+    columns = {spec.name: _added_columns(plan, config, spec, actors[spec.name]) for spec in specs}
+    squashed = [name for name, actor in actors.items() if squashes_actions(config, actor)]
+    return StreamHeader.of(plan.run_id, time.time(), (edge,), specs, plain, columns, squashed)
 
 
-def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Return the columns that policies add to a behaviour's decisions; for an imitator, its teacher's columns."""
-    actor = teacher_of(config, spec.name) or spec.name
+def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec, actor: str) -> tuple[Column, ...]:
+    """Return the columns that the policies of the behaviour `actor` add to decisions."""
     if config.behavior_settings(actor).demonstrations is not None:  # no Headrace policy acted
         return ()
     # An .onnx model that is played adds no columns.
@@ -179,8 +166,8 @@ class Router:
         """
         names = [item.behavior] if isinstance(item, TrajectoryBatch) else sorted(self._expected)
         if isinstance(item, TrajectoryBatch) and item.behavior not in self._expected:
-            known = ", ".join(sorted(self._expected)) or "none"
-            raise StageError(f"no trainer accepts trajectories of {item.behavior_id!r} (behaviours: {known})")
+            expected = ", ".join(sorted(self._expected)) or "none"
+            raise StageError(f"no trainer accepts trajectories of {item.behavior_id!r} (behaviours: {expected})")
         for name in names:
             while name not in self._senders:
                 self._opened.clear()

@@ -206,8 +206,12 @@ def build_stages(placements: Sequence[StagePlacement], config: RunConfig) -> lis
         LoadError: see `build_stage`.
     """
     return [
-        PlacedStage(each.name, build_stage(each, config), None if each.behaviors is None else frozenset(each.behaviors))
-        for each in placements
+        PlacedStage(
+            placement.name,
+            build_stage(placement, config),
+            None if placement.behaviors is None else frozenset(placement.behaviors),
+        )
+        for placement in placements
     ]
 
 
@@ -228,7 +232,7 @@ def _where(placement: StagePlacement) -> str:
 
 def _key(placement: StagePlacement, config: RunConfig) -> KeyPath:
     """Return the path of the stage's YAML key, found by the stage's unique name."""
-    return ("pipeline", "stages", [each.name for each in config.pipeline.stages].index(placement.name))
+    return ("pipeline", "stages", [other.name for other in config.pipeline.stages].index(placement.name))
 
 
 def _find(placement: StagePlacement, config: RunConfig) -> tuple[type[Stage[Any, Any]], dict[str, Any]]:

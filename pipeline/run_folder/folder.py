@@ -61,7 +61,7 @@ def archive(path: Path, files: FileOperations) -> None:
         number = 1
         while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
             number += 1
-        once_released(lambda: files.perform("replace", os.replace, path, aside), files.pause, loop_waits=True)
+        once_released(lambda: files.perform("replace", os.replace, path, aside), files.pause)
     except OSError as error:
         if not is_held(error):
             raise

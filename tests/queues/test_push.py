@@ -67,7 +67,7 @@ async def test_a_new_consumer_takes_the_place_of_a_dead_one_and_what_was_on_its_
         await asyncio.sleep(0)
         raise PeerLost("killed")
 
-    sender: PushSender[Message] = PushSender("learn", 1, dead, renewable=True)
+    sender: PushSender[Message] = PushSender("learn", 1, dead, replaceable=True)
     for number in range(3):
         await sender.put(Barrier(number))
     await until_blocked()
@@ -76,11 +76,11 @@ async def test_a_new_consumer_takes_the_place_of_a_dead_one_and_what_was_on_its_
     async def deliver(name: str, number: int, item: Any) -> bool:
         return await receiver.deliver(number, item)
 
-    sender.renew(deliver)
+    sender.reconnect(deliver)
     await sender.put(Barrier(3))
     assert await receiver.get() == Barrier(3)
-    sender.renew(dead)
-    sender.settle()
+    sender.reconnect(dead)
+    sender.rule_out_successor()
     await sender.put(Barrier(4))
     await until_blocked()
     with pytest.raises(QueueClosed):

@@ -4,22 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_ends import SLAB
 
 from headrace.queues import codec
-from headrace.queues.links import LinkSpec, TooLargeError, pieces
+from headrace.queues.links import TooLargeError, pieces
 from headrace.queues.messages import TrajectoryBatch
-
-
-def test_links_that_could_deadlock_are_refused_with_the_reason():
-    with pytest.raises(ValueError, match="maxlen must be at least 1, got 0"):
-        LinkSpec(0, SLAB)
-    with pytest.raises(ValueError, match="without a spare slab the link could never be full"):
-        LinkSpec(2, SLAB, spare=0)
-    with pytest.raises(ValueError, match="slab_bytes is 4096, but one message needs 5000 bytes"):
-        LinkSpec(2, SLAB, min_bytes=5000)
-    with pytest.raises(ValueError, match="maxlen must be 1 with replace_oldest"):
-        LinkSpec(2, SLAB, overflow="replace_oldest")
 
 
 def batch_of(lengths: list[int], episodes: int) -> TrajectoryBatch:

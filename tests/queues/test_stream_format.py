@@ -113,11 +113,9 @@ def test_arrays_from_a_frame_can_not_be_written_to():
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "expected at least 4"),
-        (b"\x05\0\0", "expected at least 4"),
+        (b"\x05\0\0", "not msgpack"),
         (b"\xff\xff\xff\xff" + bytes(60), "claims 4,294,967,295 bytes"),
         (b"\x01\0\0\0\xc1" + bytes(59), "not msgpack"),
-        (b"\x01\0\0\0\x07" + bytes(59), "a int; expected a map"),
         (b"\x50\0\0\0" + b"\x91" * 80 + bytes(44), "not msgpack"),
     ],
 )

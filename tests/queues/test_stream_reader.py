@@ -247,11 +247,11 @@ def test_a_damaged_header_is_a_stream_error_that_says_where(recording):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "the file is empty"),
+        (b"", "ends after 0 bytes"),
         (b"behaviors:\n  Ball: {}\n" * 50, "not a stream: it begins with b'behavior'"),
         (b"{", "not a stream"),
         (MAGIC.replace(b"\r\n", b"\n") + bytes(100), "not a stream"),
-        (MAGIC[:5], "truncated after 5 bytes"),
+        (MAGIC[:5], "ends after 5 bytes"),
         (PREAMBLE.pack(MAGIC, 2) + bytes(100), "format version 2; expected 1"),
         (PREAMBLE.pack(MAGIC, 1) + bytes(100), "header frame at byte 12"),
     ],
@@ -324,7 +324,7 @@ def test_a_frame_of_ten_gigabytes_is_refused_without_allocating(tmp_path, size_o
         (BOMB, "states 10,000,000,000 bytes"),
         (
             body(_meta(message={"type": "PolicyUpdate", "fields": {}, "arrays": [["weights", "<f4", [TEN_GB // 4]]]})),
-            "arrays claim 10,000,000,000 bytes",
+            "claims 10000000000 bytes of arrays",
         ),
     ],
     ids=["in the compressed content", "in an array's shape"],

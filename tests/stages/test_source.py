@@ -87,7 +87,7 @@ def test_streams_that_are_not_there_are_a_mistake(streams):
 def test_a_file_that_is_no_stream_is_a_mistake_before_the_first_message(tmp_path):
     good, bad = stream(tmp_path, "a", 1), tmp_path / "b.stream"
     bad.write_bytes(b"")
-    with pytest.raises(StreamError, match=r"b\.stream: the file is empty"):
+    with pytest.raises(StreamError, match=r"b\.stream: ends after 0 bytes"):
         ReplaySource([good, bad]).start(CONTEXT)
 
 

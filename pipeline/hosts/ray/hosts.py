@@ -16,19 +16,19 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import ray
 from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import ActorUnavailableError, RayError
 
 from headrace.config import RunConfig
-from headrace.config.errors import dotted
 from headrace.config.host_kinds import HOST_KINDS, HostResources
-from headrace.config.league_placement import placement_key, placement_of, resources_of
+from headrace.config.league_placement import resources_of
 from headrace.paths import FOLDERS, ROOT
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import decides_centrally, league_seats
@@ -52,6 +52,8 @@ _LONGEST_FOLDER = 107 - 65 - 30
 """Maximum length of a temporary folder's path: a socket's path has at most 107 characters, of which Ray's names take 65
 and Headrace's folder takes 30.
 """
+_RESOURCES = "the resources of pipeline.hosts and of the learners' placements"
+"""What the YAML requests of Ray, as messages name it."""
 _OWN_RAY = {
     "prestart_worker_first_driver": False,  # only hosts run there
     "worker_niceness": 0,  # hosts do the run's main work, but Ray would give them low priority
@@ -67,15 +69,16 @@ class RaySession:
     """A Ray instance, started or joined in main's thread, because Ray ends with the thread that started it."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.own = config.pipeline.ray.address is None
+        self.is_own = config.pipeline.ray.address is None
         """True if the run starts the Ray instance, on this machine."""
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a late call must not start another Ray
         self.lost = False
+        """True once the cluster's head is gone."""
         self._folder = ""
-        self.found = ray.is_initialized()
-        if self.found:
-            self.own = False
-        elif self.own:
+        self.was_running = ray.is_initialized()
+        if self.was_running:
+            self.is_own = False
+        elif self.is_own:
             self._start(config)
         else:
             self._join(config)
@@ -109,12 +112,10 @@ class RaySession:
                 f"Ray {ray.__version__} listens on {address} although it was started for {LOOPBACK}; use a different "
                 "version of Ray"
             )
-        for name, amount, key in (("GPU", gpus, "gpus"), ("memory", memory, "memory")):
-            if amount > (there := ray.cluster_resources().get(name, 0)):
+        for name, amount in (("GPU", gpus), ("memory", memory)):
+            if amount > (available := ray.cluster_resources().get(name, 0)):
                 self.close()
-                raise RunError(
-                    f"{_askers(config, key)}: {amount:,.12g} {name} requested, but this machine has {there:,.12g}"
-                )
+                raise RunError(f"{_RESOURCES}: {amount:,.12g} {name} requested, but this machine has {available:,.12g}")
 
     def _join(self, config: RunConfig) -> None:
         address, shipped = config.pipeline.ray.address, runtime_environment(config)
@@ -129,18 +130,11 @@ class RaySession:
             ) from error
         if (gpus := _amounts(config).get("GPU", 0.0)) and not ray.cluster_resources().get("GPU"):
             self.close()
-            raise RunError(
-                f"{_askers(config, 'gpus')}: {gpus:g} GPU requested, but no node of the cluster at {address!r} has one"
-            )
-
-    async def wait_until_lost(self) -> None:
-        """Return when the cluster's head is gone; don't call Ray after that, because calls may never return."""
-        await wait_until_gone(ray.get_runtime_context().gcs_address)
-        self.lost = True
+            raise RunError(f"{_RESOURCES}: {gpus:g} GPU requested, but no node of the cluster at {address!r} has one")
 
     def close(self) -> None:
         """End the run's own Ray, or leave the cluster."""
-        if self.found or (self.lost and not self.own):
+        if self.was_running or (self.lost and not self.is_own):
             return
         if self.lost:
             _end_processes()
@@ -180,7 +174,7 @@ def runtime_environment(config: RunConfig) -> dict[str, Any]:
 def _modules_in(config: RunConfig) -> list[str]:
     """Return the paths of imported modules and packages next to the YAML and in the working directory."""
     folders = [str(folder) for folder in {config.source_folder, startup_context().folder} if folder is not None]
-    found = []
+    paths = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if "." in name or name == "headrace" or not file or name == "__main__":
@@ -189,16 +183,16 @@ def _modules_in(config: RunConfig) -> list[str]:
         if os.path.basename(path) == "__init__.py":
             path = os.path.dirname(path)
         if os.path.dirname(path) in map(os.path.abspath, folders):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def _amounts(config: RunConfig) -> dict[str, float]:
     """Return the total resources that a run's hosts on Ray request, keyed by Ray's resource names."""
     total: Counter[str] = Counter()
     for resources in _requests(config):
-        each = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory, **resources.custom}
-        total.update({name: amount for name, amount in each.items() if amount})
+        amounts = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory, **resources.custom}
+        total.update({name: amount for name, amount in amounts.items() if amount})
     return dict(total)
 
 
@@ -211,22 +205,14 @@ def _requests(config: RunConfig) -> Iterator[HostResources]:
         (hosts.evaluation, [hosts.evaluation.resources] * (config.evaluation is not None)),
         (hosts.replay, [hosts.replay.resources] * hosts.replay.replicas * len(behaviors)),
         (hosts.inference, [hosts.inference.resources] * decides_centrally(config)),
-        (hosts.learners, [resources_of(config, "learners", each) for each in behaviors] * hosts.learners.replicas),
+        (
+            hosts.learners,
+            [resources_of(config, "learners", behavior) for behavior in behaviors] * hosts.learners.replicas,
+        ),
     )
     for settings, requests in parts:
         if settings.kind is not None and HOST_KINDS[settings.kind].on_ray:
             yield from requests
-
-
-def _askers(config: RunConfig, what: str) -> str:
-    """Return the YAML keys that request `gpus` or `memory` for hosts, as text."""
-    placed = {name: placement_of(config, name) for name in config.behaviors}
-    asking = [
-        name for name, each in placed.items() if any(getattr(part, what, None) for part in (each.actors, each.learners))
-    ]
-    shared = [getattr(config.pipeline.hosts, part).resources for part in type(config.pipeline.hosts).model_fields]
-    found = ["pipeline.hosts"] if any(getattr(each, what) for each in shared) else []
-    return " and ".join([*found, *(dotted(placement_key(config, name)) for name in asking)])
 
 
 @functools.cache
@@ -276,10 +262,10 @@ def _as_it_listens(address: str | None) -> Iterator[None]:
     Raises:
         ConnectionError: if nothing answers at the address; Ray itself would retry for many minutes.
     """
-    found = canonicalize_bootstrap_address(address)  # for any address of this machine, its main address
-    host, _, port = (found or "").rpartition(":")
+    main_address = canonicalize_bootstrap_address(address)  # for any address of this machine, its main address
+    host, _, port = (main_address or "").rpartition(":")
     hosts = [host, LOOPBACK] if host == ray.util.get_node_ip_address() else [host]
-    if found is None or first_to_answer([each.strip("[]") for each in hosts], int(port)) != LOOPBACK:
+    if main_address is None or first_to_answer([name.strip("[]") for name in hosts], int(port)) != LOOPBACK:
         yield
         return
     with _loopback_allowed():
@@ -303,7 +289,7 @@ def _signals_kept() -> Iterator[None]:
 # The head of a Ray cluster: its address, and a watch over it. A minute after the head is gone, Ray ends every process
 # that uses the cluster, including main.
 
-LOOK_EVERY_S = 2.0
+PROBE_EVERY_S = 2.0
 MISSES = 3
 """Number of consecutive failed probes after which the head counts as gone."""
 PATIENCE_S = 10.0
@@ -320,11 +306,11 @@ def first_to_answer(hosts: list[str], port: int) -> str:
     while True:
         for host in hosts:
             with suppress(OSError):
-                socket.create_connection((host, port), LOOK_EVERY_S).close()
+                socket.create_connection((host, port), PROBE_EVERY_S).close()
                 return host
         if time.monotonic() > until:
             raise ConnectionError("nothing answers at this address")
-        time.sleep(LOOK_EVERY_S / 4)
+        time.sleep(PROBE_EVERY_S / 4)
 
 
 async def wait_until_gone(address: str) -> None:
@@ -332,9 +318,9 @@ async def wait_until_gone(address: str) -> None:
     host, _, port = address.rpartition(":")
     misses = 0
     while misses < MISSES:
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(PROBE_EVERY_S)
         try:
-            async with asyncio.timeout(LOOK_EVERY_S):
+            async with asyncio.timeout(PROBE_EVERY_S):
                 _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         except (OSError, TimeoutError):
             misses += 1
@@ -354,11 +340,13 @@ VERDICT_S = 60.0
 """Seconds within which a cluster notices that a node has died."""
 
 
-class Consumer(Protocol):
-    """A reader of a host's queue; it is notified when the host is replaced."""
+Consumer = Callable[[str, Any], object]
+"""Function that lets the reader of a host's queue switch to the actor that now runs the host with this name; the actor
+is None if the host has no successor."""
 
-    def replace(self, key: str, actor: Any) -> None:
-        """Switch to the actor that now runs the host named `key`; None if the host has no successor."""
+
+def _read_by_main(receiver: PullReceiver[Any]) -> Consumer:
+    return lambda name, actor: receiver.replace(name, None if actor is None else RaySource(actor))
 
 
 class RayHost:
@@ -400,17 +388,19 @@ class RayHost:
         self._deliveries = RayDeliveries(actor, stored)
         self._maxlen = maxlen
         self._resources = resources
-        self._settled = self._closed = False
+        self._irreplaceable = self._closed = False
         self._up: PullReceiver[Any] = PullReceiver(UP, CONTROL_BOUND, {plan.name: self.source})
-        self._up.settle(plan.name)
+        self._up.replace(plan.name, None)
         self.control = LocalControl(PushSender(DOWN, CONTROL_BOUND, self._deliveries.deliver), self._up)
         self._end = asyncio.ensure_future(self._run())
 
     async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
         """Open main's end of a queue from this host."""
-        if newest:
-            return self.fetched_by_main(name, 1, "replace_oldest")
-        return self.fetched_by_main(name, self._maxlen, "wait")
+        maxlen, overflow = (1, "replace_oldest") if newest else (self._maxlen, "wait")
+        self.serve(name, maxlen, overflow)  # type: ignore[arg-type]
+        receiver: PullReceiver[Any] = PullReceiver(name, maxlen, {self.plan.name: self.source}, overflow)  # type: ignore[arg-type]
+        self.add_consumer(name, _read_by_main(receiver))
+        return receiver
 
     async def sender(self, name: str, newest: bool = False) -> Sender[Any]:
         """Open main's end of a queue to this host."""
@@ -419,16 +409,9 @@ class RayHost:
         deliver = self._deliveries.deliver if newest else self._deliveries.deliver_alone
         if self.plan.role != "learner":
             return PushSender(name, maxlen, deliver, overflow)  # type: ignore[arg-type]
-        sender: PushSender[Any] = PushSender(name, maxlen, deliver, renewable=not self._settled)
+        sender: PushSender[Any] = PushSender(name, maxlen, deliver, replaceable=not self._irreplaceable)
         self.senders[name] = sender
         return sender
-
-    def fetched_by_main(self, name: str, maxlen: int, overflow: Overflow) -> PullReceiver[Any]:
-        """Open both ends of a queue from this host to main; return main's end."""
-        self.serve(name, maxlen, overflow)
-        receiver: PullReceiver[Any] = PullReceiver(name, maxlen, {self.plan.name: self.source}, overflow)
-        self.add_consumer(name, MainConsumer(receiver))
-        return receiver
 
     def serve(self, name: str, maxlen: int, overflow: Overflow) -> None:
         """Let the host open its end of an outgoing queue."""
@@ -438,33 +421,33 @@ class RayHost:
     def add_consumer(self, name: str, consumer: Consumer) -> None:
         """Register the reader of one of this host's outgoing queues."""
         self.consumers[name] = consumer
-        if self._settled:
-            consumer.replace(self.plan.name, None)
+        if self._irreplaceable:
+            consumer(self.plan.name, None)
 
     def succeed(self, dead: RayHost) -> None:
         """Take over a dead host's outgoing queues and, for a learner, its incoming queues too."""
         self.consumers, dead.consumers = dead.consumers, {}
         for name, consumer in self.consumers.items():
             self.serve(name, **dead.served[name])
-            consumer.replace(self.plan.name, self.actor)
+            consumer(self.plan.name, self.actor)
         self.senders, dead.senders = dead.senders, {}
         for name, sender in self.senders.items():
             self.control.send(OpenEdge(name, {"maxlen": self._maxlen, "overflow": "wait", "sources": {}}))
-            sender.renew(self._deliveries.deliver_alone)
+            sender.reconnect(self._deliveries.deliver_alone)
 
     def admit(self, plan: HostPlan) -> None:
         """Make this host refuse all older incarnations of a host that is about to start."""
         if not self._closed:
             self.actor.admit.remote(plan.name, plan.incarnation)
 
-    def settle(self) -> None:
+    def rule_out_successor(self) -> None:
         """Let readers notice when this host ends, because no replacement will come."""
-        if not self._settled:
-            self._settled = True
+        if not self._irreplaceable:
+            self._irreplaceable = True
             for consumer in self.consumers.values():
-                consumer.replace(self.plan.name, None)
+                consumer(self.plan.name, None)
             for sender in self.senders.values():
-                sender.settle()
+                sender.rule_out_successor()
 
     async def wait(self) -> int:
         """Wait for the host to end; return its exit status, or -9 if it was lost."""
@@ -474,8 +457,8 @@ class RayHost:
     @property
     def began(self) -> bool:
         """True if the host has sent any message."""
-        said = self._up.statistics()
-        return said.items_out > 0 or said.size > 0
+        received = self._up.statistics()
+        return received.items_out > 0 or received.size > 0
 
     def lose(self) -> None:
         """Treat the host as ended, because the Ray head node is lost."""
@@ -507,7 +490,7 @@ class RayHost:
             return
         self._closed = True
         self.control.close()
-        self.settle()
+        self.rule_out_successor()
         for host in self.feeders:
             if not host._closed:
                 host.source.finish(self.feed_name)
@@ -539,32 +522,6 @@ class RayHost:
 
 
 @dataclass(frozen=True)
-class MainConsumer:
-    """Represents main as the reader of a host's queue."""
-
-    receiver: PullReceiver[Any]
-
-    def replace(self, key: str, actor: Any) -> None:
-        """Handle a replacement; see `Consumer.replace`."""
-        if actor is None:
-            self.receiver.settle(key)
-        else:
-            self.receiver.replace(key, RaySource(actor))
-
-
-@dataclass(frozen=True)
-class HostConsumer:
-    """Represents another host on Ray as the reader of a host's queue."""
-
-    actor: Any
-    name: str
-
-    def replace(self, key: str, actor: Any) -> None:
-        """Handle a replacement; see `Consumer.replace`."""
-        self.actor.replace.remote(self.name, key, actor)
-
-
-@dataclass(frozen=True)
 class RayFeed:
     """A queue that several hosts on Ray fill."""
 
@@ -577,16 +534,16 @@ class RayFeed:
         sources = {host.plan.name: host.source for host in self.hosts}
         receiver: PullReceiver[Any] = PullReceiver(self.name, self.maxlen, sources)
         for host in self.hosts:
-            host.add_consumer(self.name, MainConsumer(receiver))
+            host.add_consumer(self.name, _read_by_main(receiver))
         return receiver
 
     def hand_to(self, host: RayHost) -> None:
         """Let another host on Ray open the queue's consuming end."""
-        actors = {each.plan.name: each.actor for each in self.hosts}
+        actors = {producer.plan.name: producer.actor for producer in self.hosts}
         host.control.send(OpenEdge(self.name, {"maxlen": self.maxlen, "overflow": "wait", "sources": actors}))
         host.feeders, host.feed_name = list(self.hosts), self.name
-        for each in self.hosts:
-            each.add_consumer(self.name, HostConsumer(host.actor, self.name))
+        for producer in self.hosts:
+            producer.add_consumer(self.name, partial(host.actor.replace.remote, self.name))
 
 
 class RayHosts:
@@ -613,20 +570,20 @@ class RayHosts:
             await asyncio.sleep(0)  # starting blocks this thread for seconds: let pending tasks run first
             self._session = RaySession(self._config)
             refuse_writes(plan.folder)
-            if not self._session.found:
+            if not self._session.was_running:
                 self._watch = asyncio.create_task(self._watch_head(self._session), name="watching Ray's head")
         session = self._session
         if session.lost:
             raise RunError(_HEADLESS)
         # If a follower's learner is in another kind of host, Ray may not be running yet.
-        own = session.own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
+        own = session.is_own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
         options = _options(self._resources_of(plan), own)
         # The clock makes the number unique among the runs that resume in one folder.
         old = self._hosts.get(plan.name)
         plan = replace(plan, incarnation=max(time.time_ns(), old.plan.incarnation + 1 if old is not None else 0))
         if old is not None:
-            for each in self._hosts.values():
-                each.admit(plan)
+            for other in self._hosts.values():
+                other.admit(plan)
         worker_class = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
         actor = worker_class.remote(plan.to_plain(), sys.path if own else [])
         host = RayHost(plan, actor, session, self._stored, self._maxlen, _in_words(options))
@@ -637,7 +594,7 @@ class RayHosts:
             host.succeed(replaces)
             feeders, replaces.feeders = replaces.feeders, []
             if feeders:
-                present = [self._hosts[each.plan.name] for each in feeders]
+                present = [self._hosts[feeder.plan.name] for feeder in feeders]
                 RayFeed(replaces.feed_name, self._maxlen, present).hand_to(host)
         return host
 
@@ -668,7 +625,8 @@ class RayHosts:
 
         Learners may still save their state, except those that have not begun to run; these are treated as ended too.
         """
-        await session.wait_until_lost()
+        await wait_until_gone(ray.get_runtime_context().gcs_address)
+        session.lost = True  # from now on, calls may never return
         log.warning(_HEADLESS)
         for host in self._hosts.values():
             if host.plan.role == "actor" or not host.began:

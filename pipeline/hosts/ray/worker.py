@@ -28,7 +28,7 @@ from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.control import CONTROL_BOUND, LocalControl
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.hosts.protocol import HostPlan
-from headrace.pipeline.hosts.run_host import keep_freed_memory, log_to_main, serve
+from headrace.pipeline.hosts.run_host import log_to_main, prepare_for_training, serve
 from headrace.queues.call_queue import PullReceiver, PullSender, PushReceiver
 from headrace.queues.ends import Receiver, Sender, call_in_loop
 from headrace.queues.errors import PeerLost
@@ -222,7 +222,7 @@ class RayEdges:
         self._loop = loop
         self._source = source
         self._ends: dict[str, asyncio.Future[Any]] = {}
-        self._served: list[PullSender[Any]] = []
+        self._served: dict[str, PullSender[Any]] = {}
         self._readers: dict[ReaderId, Reader] = {}
         self._newest: dict[str, int] = {}
         """The newest known incarnation of each host that calls, keyed by host name."""
@@ -230,7 +230,7 @@ class RayEdges:
     async def open_sender(self, name: str, address: Mapping[str, Any]) -> Sender[Any]:
         """Create the producing end of a queue, from which other processes fetch items."""
         sender: PullSender[Any] = PullSender(name, address["maxlen"], address["overflow"])
-        self._served.append(sender)
+        self._served[name] = sender
         call_in_loop(self._loop, self._open, name, sender)
         return sender
 
@@ -242,11 +242,10 @@ class RayEdges:
         call_in_loop(self._loop, self._open, name, receiver)
         return receiver  # type: ignore[no-any-return]
 
-    def renew(self, name: str) -> None:
+    def reconnect(self, name: str) -> None:
         """Restart the queue with this name for the consumer that replaces a dead one."""
-        for sender in self._served:
-            if sender.name == name:
-                sender.renew()
+        if name in self._served:
+            self._served[name].reconnect()
 
     async def end(self, name: str) -> Any:
         """Return a queue end, after waiting until the host has opened it."""
@@ -257,7 +256,7 @@ class RayEdges:
         newest = self._newest.setdefault(caller.host, caller.incarnation)
         if caller.incarnation > newest:
             self._newest[caller.host] = caller.incarnation
-            for reader in [each for each in self._readers if each[0].host == caller.host]:
+            for reader in [key for key in self._readers if key[0].host == caller.host]:
                 self._readers.pop(reader).cancel()
         return caller.incarnation >= newest
 
@@ -285,9 +284,9 @@ class RayEdges:
 
     async def close(self) -> None:
         """Wait until the readers have fetched all items or are gone."""
-        for sender in self._served:
+        for sender in self._served.values():
             sender.close()
-        for sender in self._served:
+        for sender in self._served.values():
             await sender.wait_closed()
 
     async def _deliver(self, name: str, number: int, item: Any) -> bool:
@@ -379,11 +378,7 @@ class RayWorker:
 
     async def _run(self, edges: RayEdges) -> int:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        if self._plan.role in ("learner", "follower"):
-            import torch
-
-            torch.set_num_threads(1)
-            keep_freed_memory()
+        prepare_for_training(self._plan.role)
         bounds = {"maxlen": CONTROL_BOUND, "overflow": "wait", "sources": {}}
         up = await edges.open_sender(UP, bounds)
         control = LocalControl(up, await edges.open_receiver(DOWN, bounds))
@@ -435,13 +430,10 @@ class RayWorker:
         await self._edges.finish(reader, name)
 
     async def replace(self, name: str, key: str, actor: Any) -> None:
-        """Replace a queue's source (see `PullReceiver.replace`), or settle the queue if there is no new actor."""
+        """Replace a queue's source; see `PullReceiver.replace`."""
         receiver = await self._edges.end(name)
         assert self._loop is not None, "the host has opened this end"
-        if actor is None:
-            call_in_loop(self._loop, receiver.settle, key)
-        else:
-            call_in_loop(self._loop, receiver.replace, key, self._source(actor))
+        call_in_loop(self._loop, receiver.replace, key, None if actor is None else self._source(actor))
 
     @ray.method(concurrency_group="watch")  # type: ignore[untyped-decorator]
     async def describe(self) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import logging.config
 import signal
 import sys
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -38,7 +36,6 @@ def disable_loggers():
 def as_before():
     """Nothing of what a test changes stays."""
     handlers = [(logger, logger.level, [*logger.handlers], logger.propagate) for logger in (OURS, logging.root)]
-    clock = time.monotonic
     try:
         yield
     finally:
@@ -48,7 +45,6 @@ def as_before():
         for logger, level, theirs, propagate in handlers:
             logger.handlers[:], logger.propagate = theirs, propagate
             logger.setLevel(level)
-        time.monotonic = clock
 
 
 @pytest.fixture
@@ -94,14 +90,6 @@ def test_settings_made_by_the_caller_before_the_run_are_kept(console, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_the_clock_is_as_it_was(console):
-    clock = time.monotonic
-    with global_state_guard():
-        time.monotonic = lambda: 0.0
-        put_back()
-        assert time.monotonic is clock
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="these signals are POSIX's")
 @pytest.mark.parametrize("foreign", [signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler])
 def test_requests_to_end_are_received_again(foreign, console):
@@ -125,12 +113,3 @@ def test_signals_that_a_caller_handles_are_the_callers(console, capsys):
             assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-async def test_timers_of_an_event_loop_go_on_where_a_clock_stands(console):
-    loop = asyncio.get_running_loop()
-    with global_state_guard():
-        time.monotonic = lambda: 0.0
-        began = loop.time()
-        await asyncio.sleep(0.001)
-        assert loop.time() > began

@@ -42,11 +42,6 @@ def ignores_exceptions():
             time.sleep(0.01)
 
 
-@pytest.fixture(autouse=True)
-def looks_often(monkeypatch):
-    monkeypatch.setattr("headrace.pipeline.common.loop_watch.LOOK_EVERY_S", 0.1)
-
-
 def limits(warn_s=0.3, end_s=None):
     return MainSilence(warn_s=warn_s, end_s=end_s)
 
@@ -55,7 +50,7 @@ def limits(warn_s=0.3, end_s=None):
 @pytest.mark.parametrize("hold", [computes, sleeps, ignores_exceptions])
 def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own(caplog, hold):
     async def run():
-        with LoopWatch(limits(end_s=0.8)):
+        with LoopWatch(limits(end_s=0.8), check_every_s=0.1):
             await run_source(Holds(hold), NoSender(), StageContext("greedy"))
 
     with pytest.raises(
@@ -70,8 +65,7 @@ def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own
 
 
 @pytest.mark.lengthy
-def test_a_call_that_can_not_be_interrupted_is_given_up(monkeypatch):
-    monkeypatch.setattr("headrace.pipeline.common.loop_watch.YIELD_S", 0.3)
+def test_a_call_that_can_not_be_interrupted_is_given_up():
     given_up = []
     semaphore = ctypes.create_string_buffer(64)
     libc = ctypes.CDLL(None)
@@ -85,7 +79,7 @@ def test_a_call_that_can_not_be_interrupted_is_given_up(monkeypatch):
         libc.pthread_mutex_lock(semaphore)
 
     async def run():
-        with LoopWatch(limits(0.2, 0.2), give_up):
+        with LoopWatch(limits(0.2, 0.2), give_up, check_every_s=0.1, yield_s=0.3):
             waits_in_c()
 
     with pytest.raises(Interrupted):  # as soon as the call has returned

@@ -10,8 +10,7 @@ import threading
 
 import pytest
 
-from headrace.pipeline.common import signals
-from headrace.pipeline.common.signals import requests_received
+from headrace.pipeline.common.signals import SAME_S, requests_received
 from headrace.stop_requests import REQUESTS
 
 CONSOLE = """
@@ -31,10 +30,10 @@ print("in order")
 """
 
 
-def answers_to(*numbers: signal.Signals) -> int:
+def answers_to(*numbers: signal.Signals, same_s: float = SAME_S) -> int:
     """How many requests count of signals that come at once, one after the other."""
     told: queue.Queue[str] = queue.Queue()
-    with requests_received(lambda: told.put("told")):
+    with requests_received(lambda: told.put("told"), same_s=same_s):
         for number in numbers:
             signal.raise_signal(number)
     for thread in threading.enumerate():
@@ -54,10 +53,9 @@ def test_signals_within_a_second_count_as_one_request():
     assert answers_to(*REQUESTS, *REQUESTS, signal.SIGINT) == 1
 
 
-def test_a_later_ctrl_c_is_another_request_and_what_schedulers_repeat_is_none(monkeypatch):
-    monkeypatch.setattr(signals, "SAME_S", 0.0)
-    assert answers_to(signal.SIGTERM, signal.SIGINT, signal.SIGINT) == 3
-    assert answers_to(signal.SIGINT, signal.SIGTERM, signal.SIGTERM) == 1
+def test_a_later_ctrl_c_is_another_request_and_what_schedulers_repeat_is_none():
+    assert answers_to(signal.SIGTERM, signal.SIGINT, signal.SIGINT, same_s=0.0) == 3
+    assert answers_to(signal.SIGINT, signal.SIGTERM, signal.SIGTERM, same_s=0.0) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")

@@ -145,7 +145,7 @@ async def what_a_killed_host_had_put_arrives_once(peer: Peer, sender: Any, recei
     await sender.put(numbered(7))
     peer.handle.kill()
     assert await peer.end() != 0
-    peer.handle.settle()
+    peer.handle.rule_out_successor()
     assert [number_of(item) async for item in receiver] in ([7], [])
 
 
@@ -178,7 +178,7 @@ async def test_queues_to_a_learner_are_queues_and_their_producer_learns_of_its_d
             assert await receiver.get() == Barrier(0)
             peer.handle.kill()
             await peer.end()
-            peer.handle.settle()
+            peer.handle.rule_out_successor()
             with pytest.raises(QueueClosed):
                 for number in range(10):
                     await sender.put(Barrier(number))
@@ -300,7 +300,7 @@ async def test_an_item_put_before_a_hang_arrives_and_the_hanging_host_can_be_des
                 pass
             peer.handle.kill()
             assert await peer.end() < 0
-            peer.handle.settle()
+            peer.handle.rule_out_successor()
 
 
 async def test_a_host_that_is_stopped_or_prepares_itself_can_be_killed(opened: OpenHosts, beside_main: None):
@@ -348,5 +348,5 @@ async def test_hosts_that_have_come_and_gone_leave_no_descriptor_and_no_task(ope
     await come_and_go()  # what is opened once for all
     descriptors, tasks = psutil.Process().num_fds(), len(asyncio.all_tasks())
     await come_and_go()
-    assert len(asyncio.all_tasks()) == tasks
+    assert len(asyncio.all_tasks()) <= tasks
     assert psutil.Process().num_fds() <= descriptors

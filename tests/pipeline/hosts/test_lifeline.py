@@ -12,7 +12,6 @@ import sys
 
 import pytest
 
-import headrace.pipeline.hosts.spawn
 from headrace.pipeline.hosts.spawn import MainLifeline
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the hosts of this test are started with pass_fds")
@@ -42,7 +41,7 @@ def start():
     """Starts a host that does something for ever; returns it and main's lifeline once it has a child of its own."""
     begun = []
 
-    def start(what):
+    def start(what, **how):
         ours, theirs = socket.socketpair()
         with theirs:
             host = subprocess.Popen(
@@ -55,7 +54,7 @@ def start():
             )
         begun.append((host, ours))
         assert host.stdout.readline()
-        return host, MainLifeline(ours, host.pid)
+        return host, MainLifeline(ours, host.pid, **how)
 
     yield start
     for host, ours in begun:
@@ -92,16 +91,16 @@ def test_a_host_that_computes_says_in_which_line_and_otherwise_that_it_was_stopp
 
 
 @pytest.mark.lengthy
-def test_a_host_in_a_call_that_holds_the_lock_says_so_or_where_it_can_not_that_what_it_does_is_unknown(
-    start, monkeypatch
-):
+def test_a_host_in_a_call_that_holds_the_lock_says_so(start):
     _, lifeline = start("holds_the_lock")
     answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())
     answer = next(answer for answer in answers if answer.startswith("in a call that holds the GIL\n"))
     assert "in holds_the_lock" in answer
 
-    monkeypatch.setattr(headrace.pipeline.hosts.spawn, "DUMP", None)
-    monkeypatch.setattr(headrace.pipeline.hosts.spawn, "ANSWER_S", 0.1)
-    assert "a call that holds the GIL (which can't be inspected on Windows)" in next(
-        answer for answer in answers if "in holds_the_lock" not in answer
-    )
+
+@pytest.mark.lengthy
+def test_where_a_host_can_not_be_made_to_show_its_stack_a_call_that_holds_the_lock_is_named_as_a_cause(start):
+    _, lifeline = start("holds_the_lock", dump=None, answer_s=0.1)
+    answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())
+    answer = next(answer for answer in answers if "in holds_the_lock" not in answer)
+    assert "a call that holds the GIL (which can't be inspected on Windows)" in answer

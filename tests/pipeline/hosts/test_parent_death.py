@@ -14,7 +14,7 @@ import pytest
 
 from headrace.pipeline.hosts.crash_file import CrashFile
 from headrace.pipeline.hosts.process_cleanup import mark_of, sweep_after_this_process
-from headrace.pipeline.hosts.spawn import child_environment, start_child
+from headrace.pipeline.hosts.spawn import start_child
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a job ends children there")
 
@@ -25,17 +25,17 @@ ctypes.{library}(None).sleep(1000)  # PyDLL: no thread of Python runs meanwhile
 """
 HOST = """
 import subprocess, sys, time
-from headrace.pipeline.hosts.parent_death import hold_lifeline
-hold_lifeline(sys.argv[2]).let_users_code_run()
+from headrace.pipeline.hosts.parent_death import open_lifeline
+open_lifeline(sys.argv[2]).let_users_code_run()
 print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)
 time.sleep(600)
 """
 MAIN = """
 import os, signal, subprocess
-from headrace.pipeline.hosts.spawn import child_environment, start_child
+from headrace.pipeline.hosts.spawn import start_child
 from headrace.pipeline.hosts.crash_file import CrashFile
 from headrace.pipeline.hosts.process_cleanup import new_mark
-host, *_ = start_child("a_host", "host", CrashFile(), [], child_environment(), new_mark(), stdout=subprocess.PIPE)
+host, *_ = start_child("a_host", "host", CrashFile(), [], new_mark(), stdout=subprocess.PIPE)
 print(host.pid, host.stdout.readline().decode(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -58,7 +58,7 @@ def child(*modules):
     """A child that waits for its start message, and main's end of its lifeline."""
     (start_socket, theirs), crash_file = socket.socketpair(), CrashFile()
     with theirs:
-        line = ("headrace.pipeline.hosts.child", "nobody", crash_file, modules, child_environment(), "mark")
+        line = ("headrace.pipeline.hosts.child", "nobody", crash_file, modules, "mark")
         process, lifeline, _ = start_child(*line, stdin=theirs.fileno())
     with start_socket, lifeline:
         yield process, lifeline

@@ -8,7 +8,6 @@ import socket
 import pytest
 
 from headrace.pipeline.control import HostFailed, HostFinished, LogLine, SocketControl
-from headrace.pipeline.hosts import process
 from headrace.pipeline.hosts.process import ProcessControl
 
 pytestmark = pytest.mark.windows_too
@@ -29,9 +28,8 @@ class Process:
 
 
 @pytest.fixture
-async def channel(monkeypatch):
+async def channel():
     """Main's end, and the host's, which nobody closes: what the host has forked holds it."""
-    monkeypatch.setattr(process, "SOCKETS_CLOSE_S", 0.0)
     pairs = socket.socketpair(), socket.socketpair()
     (inward, says), (outward, hears) = pairs
     ours, theirs = await ProcessControl.open(inward, outward), await SocketControl.open(hears, says)
@@ -43,7 +41,7 @@ async def channel(monkeypatch):
 @pytest.mark.parametrize("failure", [None, FAILURE])
 async def test_the_channel_ends_with_the_process_and_its_error_comes_last(channel, failure):
     ours, theirs = channel
-    ours.follow(dead := Process(failure))
+    ours.follow(dead := Process(failure), close_s=0.0)
     theirs.send(LINE)
     await theirs.drain()
     dead.ended.set_result(1)
@@ -53,7 +51,7 @@ async def test_the_channel_ends_with_the_process_and_its_error_comes_last(channe
 
 async def test_a_host_that_has_said_goodbye_is_believed(channel):
     ours, theirs = channel
-    ours.follow(dead := Process(FAILURE))
+    ours.follow(dead := Process(FAILURE), close_s=0.0)
     theirs.send(HostFinished())
     dead.ended.set_result(0)
     assert [message async for message in ours.receive()] == [HostFinished()]

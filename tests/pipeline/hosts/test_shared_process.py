@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import socket
 from collections import Counter
 
 import psutil
@@ -15,7 +17,6 @@ from run_configs import cartpole
 from headrace.config import ConfigError, RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.control import HostFailed, HostFinished, LogLine
-from headrace.pipeline.hosts import early_children, spawn
 from headrace.pipeline.hosts.early_children import learner_processes
 from headrace.pipeline.hosts.process import ProcessHosts
 from headrace.queues.errors import QueueClosed
@@ -49,7 +50,7 @@ async def test_each_has_its_own_channel_and_queues_and_ends_alone_and_the_proces
         assert "the motor is on fire" in (await first.until(HostFailed)).message
         first.handle.kill()  # it has ended already: nobody else is
         async with opened.closing(queue):
-            first.handle.settle()
+            first.handle.rule_out_successor()
             with pytest.raises(QueueClosed):  # as of a dead process
                 for number in itertools.count():
                     await queue.put(numbered(number))
@@ -106,10 +107,10 @@ async def test_a_killed_process_ends_all_its_learners_and_their_replacements_sha
         again = [await opened.start(each.handle.plan.name, "learner", replaces=each.handle) for each in (first, second)]
         assert len({await each.order("pid") for each in again} - {killed}) == 1
 
-        async def limited(*given):
+        def limited(*given):
             raise OSError(24, "too many open files")
 
-        monkeypatch.setattr(spawn, "hand_over", limited)
+        monkeypatch.setattr(socket, "send_fds", limited)
         with pytest.raises(RunError, match="learner-C can't be started"):
             await opened.start("learner-C", "learner")
         assert [await each.end() for each in again] == [-9, -9]
@@ -128,7 +129,7 @@ def listed(count, **changes):
 def test_by_default_there_are_as_many_processes_as_cores_and_as_many_learners_in_each(
     monkeypatch, behaviors, changes, processes
 ):
-    monkeypatch.setattr(early_children, "usable_cores", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4), raising=False)
     config = listed(behaviors, **{f"pipeline__hosts__learners__{key}": value for key, value in changes.items()})
     shares = Counter(learner_processes(config).values())
     assert (len(shares), max(shares.values())) == (processes, behaviors // processes)

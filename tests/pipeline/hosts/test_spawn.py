@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 from run_configs import INLINE, cartpole
 
 from headrace.config import RunConfig
-from headrace.pipeline.hosts import early_children
-from headrace.pipeline.hosts.early_children import started_early, take_child
+from headrace.pipeline.hosts.early_children import started_early
 from headrace.pipeline.hosts.spawn import ChildProcess
 
 
@@ -22,31 +22,35 @@ class Idle:
 
     def __init__(self, name, modules=()):
         self.name, self.modules = name, modules
-        self.alive, self.wrote_traceback, self.dismissed = True, False, False
 
     def dismiss(self):
-        self.dismissed = True
-        return -9
+        pass
 
 
 @pytest.fixture
-def made(monkeypatch):
-    children = []
+def early():
+    """Starts early what a configuration needs; yields the children."""
 
-    def make(name, modules=()):
-        children.append(Idle(name, modules))
-        return children[-1]
+    @contextmanager
+    def early(config):
+        children = []
 
-    monkeypatch.setattr(early_children, "ChildProcess", make)
-    return children
+        def start(name, modules):
+            children.append(Idle(name, modules))
+            return children[-1]
+
+        with started_early(config, start):
+            yield children
+
+    return early
 
 
 def config(**changes):
     return RunConfig.from_plain(cartpole(**changes))
 
 
-def test_learners_come_first_and_import_torch_and_actors_do_not(made):
-    with started_early(config(pipeline__hosts__actors__replicas=2)):
+def test_learners_come_first_and_import_torch_and_actors_do_not(early):
+    with early(config(pipeline__hosts__actors__replicas=2)) as made:
         assert [child.name for child in made] == ["learner-CartPole", "actor-0", "actor-1"]
         learner, actor, _ = made
         assert learner.modules == ["torch", "headrace.pipeline.roles.learner", "headrace.stages.trainer.ppo"]
@@ -63,20 +67,9 @@ def test_learners_come_first_and_import_torch_and_actors_do_not(made):
         ({"checkpoint_settings__inference": True}, ["actor-0"]),
     ],
 )
-def test_only_what_runs_in_a_process_is_started(made, changes, names):
-    with started_early(config(**changes)):
+def test_only_what_runs_in_a_process_is_started(early, changes, names):
+    with early(config(**changes)) as made:
         assert [child.name for child in made] == names
-
-
-def test_a_spare_process_that_was_killed_is_replaced_with_a_message(made, caplog):
-    with started_early(config()):
-        made[0].alive = False
-        assert take_child("learner-CartPole") is made[-1]
-    assert (
-        "The process of learner-CartPole was killed by signal 9 before it started working. Restarting it."
-        in caplog.text
-    )
-    assert [child.dismissed for child in made] == [True, True, False]
 
 
 def test_a_dismissed_child_is_no_more():
@@ -88,7 +81,7 @@ def test_a_dismissed_child_is_no_more():
 @pytest.mark.lengthy
 def test_a_child_whose_parent_ends_before_its_start_message_ends_too():
     child = ChildProcess("nobody")
-    child.close_socket()
+    child.start_socket.close()
     assert os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT).si_status == 1
     child.dismiss()
 

@@ -33,9 +33,9 @@ def begin():
         process.wait()
 
 
-def look(sweep):
+def poll(sweep):
     """One scan; returns True if nothing remains."""
-    return sweep.look(processes_here())
+    return sweep.poll(processes_here())
 
 
 def ended_host():
@@ -49,21 +49,21 @@ def ended_host():
 
 def test_a_program_with_the_mark_or_one_behind_it_is_ended(begin):
     mine, behind = begin("run"), begin("run/actor-0/1")
-    assert not look(Sweep(-1, "run"))
+    assert not poll(Sweep(-1, "run"))
     assert [mine.wait(), behind.wait()] == [-signal.SIGTERM] * 2
-    assert look(Sweep(-1, "run"))
+    assert poll(Sweep(-1, "run"))
 
 
 def test_a_mark_that_begins_with_the_same_letters_is_another(begin):
     others = [begin("run/actor-0/10"), begin("run/actor-0"), begin("run"), begin()]
-    assert look(Sweep(-1, "run/actor-0/1"))
+    assert poll(Sweep(-1, "run/actor-0/1"))
     assert [process.poll() for process in others] == [None] * 4
 
 
 def test_a_program_without_a_mark_is_found_in_the_session_of_its_host(begin):
     host, left = ended_host()
     sweep = Sweep(host, "run/actor-0/1")
-    while not look(sweep):
+    while not poll(sweep):
         pass
     assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
 
@@ -82,7 +82,7 @@ def test_unmarked_children_of_a_marked_program_are_ended(begin):
     with marked:
         started, other = psutil.Process(int(marked.stdout.readline())), begin(session=True)
         sweep = Sweep(-1, "run")
-        while not look(sweep):
+        while not poll(sweep):
             pass
         assert marked.wait() == -signal.SIGTERM
     assert not started.is_running() or started.status() == psutil.STATUS_ZOMBIE
@@ -92,7 +92,7 @@ def test_unmarked_children_of_a_marked_program_are_ended(begin):
 def test_a_session_whose_leader_is_alive_is_not_that_of_the_dead_host(begin):
     """Its number was given out again."""
     other = begin(session=True)
-    assert look(Sweep(other.pid, "run/actor-0/1"))
+    assert poll(Sweep(other.pid, "run/actor-0/1"))
     assert other.poll() is None
 
 
@@ -102,9 +102,9 @@ def test_a_fork_of_main_is_known_by_the_pipe_to_the_sweeper(begin):
     try:
         fork, other = begin(session=True, pass_fds=[writing]), begin()
         sweep = Sweep(-1, "run", os.readlink(f"/proc/self/fd/{reading}"))
-        assert not look(sweep)
+        assert not poll(sweep)
         assert fork.wait() == -signal.SIGTERM
-        assert look(sweep)
+        assert poll(sweep)
         assert other.poll() is None
     finally:
         os.close(reading)

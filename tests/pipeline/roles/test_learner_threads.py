@@ -1,6 +1,7 @@
 """Learners compute with the threads that the YAML names, or that cores are left over for."""
 
 import logging
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +9,6 @@ import pytest
 import torch
 
 from headrace.config import RunConfig
-from headrace.pipeline.hosts import early_children
-from headrace.pipeline.roles import learner
 from headrace.pipeline.roles.learner import cores_left_for, thread_choice
 
 LOG = logging.getLogger("test")
@@ -30,8 +29,7 @@ def a_learner(threads_sleep=False, use_threads=torch.set_num_threads) -> Any:
 @pytest.fixture
 def cores(monkeypatch):
     def there_are(count):
-        for module in (learner, early_children):
-            monkeypatch.setattr(module, "usable_cores", lambda: count)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(count), raising=False)
 
     return there_are
 

@@ -132,13 +132,13 @@ async def test_the_newest_incarnation_of_a_reader_gets_every_item_and_an_older_o
         await asyncio.sleep(1)
         if announced:
             actor.edges.admit(NEW)
-            actor.edges.renew("Ball")
+            actor.edges.reconnect("Ball")
             await sender.put(numbered(1))
             await asyncio.sleep(1)
             assert refused == [OLD]
         async with reading(actor, NEW, refused) as new:
             if not announced:
-                actor.edges.renew("Ball")
+                actor.edges.reconnect("Ball")
                 await sender.put(numbered(1))
             for number in range(1, 20):
                 assert number_of(await new.get()) == number
