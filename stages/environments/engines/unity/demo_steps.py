@@ -27,7 +27,6 @@ from headrace.stages.environments.engines.unity.columns import BehaviorReader
 from headrace.stages.environments.engines.unity.messages import (
     GOAL_SIGNAL,
     PNG,
-    ActionSpecProto,
     AgentActionProto,
     AgentInfoActionPairProto,
     AgentInfoProto,
@@ -110,43 +109,22 @@ class DemoReader:
     def _read_head(self) -> tuple[DemoMeta, Any, int]:
         try:
             length, start = read_varint(self._data, 0)
-            end = start + length
-            meta, brain, first = self._overlong(start, end) if end > META_ROOM else self._plain(start, end)
+            if start + length > META_ROOM:
+                raise _NotWholeError("its header does not fit the space reserved for it; record it under a shorter name")
+            meta = _meta(_parse(DemonstrationMetaProto, self._data[start : start + length]))
+            if meta.api_version not in API_VERSIONS:
+                raise StageError(
+                    f"{self.path}: the demonstration has format version {meta.api_version}; expected "
+                    f"{' or '.join(map(str, API_VERSIONS))}; record it again with ML-Agents 1.0 to 4.0"
+                )
+            brain, first = _read(BrainParametersProto, self._data, META_ROOM)
+            if not (brain.brain_name or brain.vector_action_size_deprecated or brain.HasField("action_spec")):
+                raise _NotWholeError("it describes no behaviour")
         except (_NotWholeError, ValueError) as error:
             raise StageError(
                 f"{self.path}: not a demonstration ({error}); expected a .demo file of Unity's Demonstration Recorder"
             ) from error
-        if meta.api_version not in API_VERSIONS:
-            raise StageError(
-                f"{self.path}: the demonstration has format version {meta.api_version}; expected "
-                f"{' or '.join(str(version) for version in API_VERSIONS)}; record it again with ML-Agents 1.0 to 4.0"
-            )
         return meta, brain, first
-
-    def _plain(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
-        meta = _meta(_parse(DemonstrationMetaProto, self._data[start:end]))
-        if meta.api_version not in API_VERSIONS:
-            return meta, None, 0  # the rest may be anything
-        brain, first = _read(BrainParametersProto, self._data, META_ROOM)
-        if not _describes(brain):
-            raise _NotWholeError("it describes no behaviour")
-        return meta, brain, first
-
-    def _overlong(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
-        """Read the header of a recording whose name is so long that the header and the description overlap."""
-        try:
-            brain, first = _read(BrainParametersProto, self._data, META_ROOM)
-            if _describes(brain) and first < len(self._data):
-                _read(AgentInfoActionPairProto, self._data, first)
-                return DemoMeta(""), brain, first  # never closed, so the description is intact
-        except _NotWholeError:
-            pass
-        proto = _parse(DemonstrationMetaProto, self._data[start:end])
-        meta = _meta(proto)
-        found = damaged_description(self._data, end, meta.name) if proto.demonstration_name else None
-        if found is None:
-            raise _NotWholeError("its header does not fit the space reserved for it")
-        return meta, *found
 
 
 class DemoWriter:
@@ -258,10 +236,6 @@ def _parse(kind: Any, data: bytes) -> Any:
         raise _NotWholeError(f"is not a {kind.DESCRIPTOR.name}") from error
 
 
-def _describes(brain: Any) -> bool:
-    return bool(brain.brain_name or brain.vector_action_size_deprecated or brain.HasField("action_spec"))
-
-
 def _meta(proto: Any) -> DemoMeta:
     return DemoMeta(
         proto.demonstration_name,
@@ -293,58 +267,6 @@ def _meta_proto(meta: DemoMeta, name: str) -> Any:
 def _delimited(message: Any) -> bytes:
     data: bytes = message.SerializeToString(deterministic=True)
     return varint(len(data)) + data
-
-
-# Repairs demonstrations whose name was too long, so their header overwrote the start of the behaviour's description.
-# The end of the description is intact and contains the actions; the pairs after it are intact. A search finds their
-# start.
-
-_FURTHEST = 4096
-"""Maximum number of bytes to search for the end of a damaged description."""
-_ACTION_SPEC = b"\x4a"
-"""Tag of field 9, the last field in `BrainParametersProto`."""
-
-
-def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | None:
-    """Recover a description whose beginning the header has overwritten.
-
-    Args:
-        data: the file.
-        end: the first byte that may be part of the description.
-        name: the name for the behaviour, because the original name may be lost.
-
-    Returns:
-        `BrainParametersProto` with the actions, and the offset of the first pair; None if no description is found.
-    """
-    for first in range(end, min(end + _FURTHEST, len(data))):
-        left = data[end:first]
-        if (spec := _ending_spec(left)) is not None and _is_pair(data, first):
-            return BrainParametersProto(brain_name=name, action_spec=spec), first
-    return None
-
-
-def _ending_spec(left: bytes) -> Any | None:
-    """Return the action spec at the end of the bytes; None if there is none."""
-    at = left.find(_ACTION_SPEC)
-    while at >= 0:
-        try:
-            length, start = read_varint(left, at + 1)
-            if length and start + length == len(left):
-                spec = ActionSpecProto.FromString(left[start:])
-                if spec.num_continuous_actions > 0 or 0 < spec.num_discrete_actions == len(spec.discrete_branch_sizes):
-                    return spec
-        except (ValueError, DecodeError):
-            pass
-        at = left.find(_ACTION_SPEC, at + 1)
-    return None
-
-
-def _is_pair(data: bytes, at: int) -> bool:
-    try:
-        pair, _ = _read(AgentInfoActionPairProto, data, at)
-    except _NotWholeError:
-        return False
-    return bool(pair.agent_info.observations)
 
 
 # Varints: protobuf's encoding of message lengths, seven bits per byte, the lowest first.

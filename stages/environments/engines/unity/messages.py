@@ -49,7 +49,6 @@ ListAgentActionProto = _message("UnityRLInputProto.ListAgentActionProto")
 AgentInfoProto = _message("AgentInfoProto")
 AgentInfoActionPairProto = _message("AgentInfoActionPairProto")
 BrainParametersProto = _message("BrainParametersProto")
-ActionSpecProto = _message("ActionSpecProto")
 ObservationProto = _message("ObservationProto")
 DemonstrationMetaProto = _message("DemonstrationMetaProto")
 
