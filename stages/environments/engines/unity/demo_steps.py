@@ -110,7 +110,9 @@ class DemoReader:
         try:
             length, start = read_varint(self._data, 0)
             if start + length > META_ROOM:
-                raise _NotWholeError("its header does not fit the space reserved for it; record it under a shorter name")
+                raise _NotWholeError(
+                    "its header does not fit the space reserved for it; record it under a shorter name"
+                )
             meta = _meta(_parse(DemonstrationMetaProto, self._data[start : start + length]))
             if meta.api_version not in API_VERSIONS:
                 raise StageError(

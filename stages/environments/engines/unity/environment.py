@@ -114,7 +114,6 @@ class UnityEnvironment:
         listen: str = LOCALHOST,
         max_message_mib: int = EnvSettings().max_message_mib,
     ) -> None:
-        self._given = {name: value for name, value in locals().items() if name != "self"}
         if file_name is None and worker_id != 0:
             raise UnityEnvironmentException(
                 f"worker_id is {worker_id}, but there is only one Unity Editor; pass file_name, or leave worker_id at 0"
@@ -127,6 +126,7 @@ class UnityEnvironment:
                 Path(log_folder) / f"Player-{worker_id}.log" if log_folder is not None else None,
                 no_graphics=no_graphics or (no_graphics_monitor and worker_id > 0),
             )
+        self._patience_s = _EDITOR_FAREWELL_S if build is None else None
         self._name = f"Unity worker {worker_id}"
         self._brains: dict[str, Any] = {}
         self._behaviors: dict[str, _AnnouncedBehavior] = {}
@@ -143,17 +143,6 @@ class UnityEnvironment:
         except BaseException:
             self._loop_thread.close()
             raise
-
-    def another(self) -> UnityEnvironment:
-        """Start another program of the same build, with the same arguments, on a free port and without side channels.
-
-        Raises:
-            UnityEnvironmentException: in the same cases as the constructor, and for the Editor, because there is only
-                one.
-        """
-        if self._given["file_name"] is None:
-            raise UnityEnvironmentException("there is only one Unity Editor; pass file_name to start several programs")
-        return UnityEnvironment(**{**self._given, "base_port": 0, "side_channels": None})
 
     @property
     def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
@@ -238,9 +227,7 @@ class UnityEnvironment:
         if not self._closed:
             self._closed = True
             try:
-                self._loop_thread.call(
-                    self._game.close(_EDITOR_FAREWELL_S if self._given["file_name"] is None else None)
-                )
+                self._loop_thread.call(self._game.close(self._patience_s))
             finally:
                 self._loop_thread.close()
 

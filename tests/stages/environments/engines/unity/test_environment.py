@@ -237,15 +237,3 @@ def test_actions_may_have_either_part():
     assert (both.is_discrete(), both.is_continuous(), both.discrete_size) == (False, False, 2)
     assert ActionSpec.create_discrete((2,)).is_discrete()
     assert ActionSpec.create_continuous(2).random_action(3).discrete.shape == (3, 0)
-
-
-def test_another_program_of_the_same_build_has_its_own_port(unity, tmp_path):
-    env = unity("--agents", 3, seed=5)
-    other = env.another()
-    other.reset()
-    env.reset()
-    assert [len(each.get_steps(SIMPLE)[0]) for each in (env, other)] == [3, 3]
-    other.close()
-    env.step()
-    env.close()
-    assert len({report["port"] for report in reports(tmp_path)}) == 2
