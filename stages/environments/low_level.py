@@ -396,7 +396,7 @@ def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
     envs: list[Any] = []
     try:
         for index, bridge in enumerate(bridges, first):
-            offered = {"worker_id": index, "seed": request.seed + index, "side_channels": [*bridge.all]}
+            offered = {"worker_id": index, "seed": request.seed + index, "side_channels": bridge.all}
             arguments = {key: value for key, value in offered.items() if key in taken}
             envs.append(_make(make, {**arguments, **settings.options}, name))
     except BaseException:

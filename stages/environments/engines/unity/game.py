@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from google.protobuf.message import DecodeError
 
@@ -35,11 +35,11 @@ from headrace.stages.environments.engines.transport import Transport
 from headrace.stages.environments.engines.unity import messages
 from headrace.stages.environments.engines.unity.columns import BehaviorReader, action_protos
 from headrace.stages.environments.engines.unity.messages import UnityMessageProto
-from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
+from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge, SideChannels
 from headrace.stages.environments.engines.unity.versions import COMMUNICATION_VERSION, PACKAGE_VERSION
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.errors import LoadError, blaming, describe_error, type_of
+from headrace.stages.errors import LoadError, StageError, blaming, describe_error
 from headrace.stages.loading import load_callable
 
 if TYPE_CHECKING:
@@ -108,16 +108,6 @@ class UnityBuild(Build):
         return None
 
 
-class Channels(Protocol):
-    """Side channels as bytes to and from Unity."""
-
-    def outgoing(self) -> bytes:
-        """Return and clear the queued messages. Called once per exchange."""
-
-    def incoming(self, data: bytes) -> None:
-        """Handle messages from Unity."""
-
-
 class UnityGame(Game):
     """One Unity program: an executable, or the Editor, in which the user presses Play.
 
@@ -141,7 +131,7 @@ class UnityGame(Game):
         settings: GameSettings,
         build: UnityBuild | None,
         num_areas: int,
-        make_channels: Callable[[], Channels],
+        make_channels: Callable[[], SideChannels],
         listen: str = LOCALHOST,
         warns_of_black_images: bool = False,
     ) -> None:
@@ -151,7 +141,7 @@ class UnityGame(Game):
         self._make_channels = make_channels
         self._listen = listen
         self._warns_of_black_images = warns_of_black_images
-        self._channels: Channels
+        self._channels: SideChannels
         self._grpc: GrpcTransport
         self._has_acted = False
         """True once an agent has requested a decision."""
@@ -372,9 +362,6 @@ def _farewell() -> bytes:
 
 # The group that the YAML describes.
 
-_OF_CHANNELS = ("channel_id", "message_queue", "on_message_received")
-"""Attributes that every side channel has, whatever its class."""
-
 
 def make_unity_group(request: EnvironmentRequest) -> GameGroup:
     """Make the group that `env_settings` describes; its first reset starts the games.
@@ -386,10 +373,10 @@ def make_unity_group(request: EnvironmentRequest) -> GameGroup:
     """
     config = request.config
     settings = config.env_settings
-    channels = [channel_maker(config, index) for index in range(len(settings.side_channels))]
+    channels = [find() for find in named_channels(config)]
 
     def make(index: int, parameters: EpisodeParameters | None) -> UnityGame:
-        return _make_game(request, request.replica * settings.num_envs + index, channels, parameters)
+        return _make_game(request, request.first_instance + index, channels, parameters)
 
     return make_game_group(config, settings.num_envs, UnityGame, make)
 
@@ -403,7 +390,15 @@ def _make_game(
     config, env, seed = request.config, request.config.env_settings, request.seed
 
     def make_channels() -> SideChannelBridge:
-        return SideChannelBridge(config.engine_settings, parameters, worker_id, seed, [make() for make in channels])
+        try:
+            return SideChannelBridge(config.engine_settings, parameters, worker_id, seed, [make() for make in channels])
+        except StageError:
+            raise
+        except Exception as error:
+            raise LoadError(
+                f"env_settings.side_channels: making them failed: {describe_error(error)}; derive each class from "
+                "headrace.unity.SideChannel, with a constructor without arguments"
+            ) from error
 
     settings = game_settings(config, worker_id, seed)
     settings = replace(
@@ -455,31 +450,6 @@ def named_channels(config: RunConfig) -> Iterator[Callable[[], Any]]:
     """Yield functions that import the side channels; each raises a LoadError if the import fails."""
     for index in range(len(config.env_settings.side_channels)):
         yield partial(_find_channel, config, index)
-
-
-def channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:
-    """Return a function that makes a side channel of the user's class.
-
-    Raises:
-        LoadError: if the named object can't be found or is not a class.
-    """
-    what = f"side channel {config.env_settings.side_channels[index]!r}"
-    found = _find_channel(config, index)
-
-    def make() -> Any:
-        try:
-            channel = found()
-        except Exception as error:
-            raise LoadError(f"{what}: creating it failed: {describe_error(error)}") from error
-        missing = [name for name in _OF_CHANNELS if not hasattr(channel, name)]
-        if missing:
-            raise LoadError(
-                f"{what}: {type_of(channel)} is not a side channel: it has no {', '.join(missing)}; derive it from "
-                "headrace.unity.SideChannel"
-            )
-        return channel
-
-    return make
 
 
 def _find_channel(config: RunConfig, index: int) -> Callable[[], Any]:

@@ -9,17 +9,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from unity_runs import BUILD, NoChannels, PlayedScene, play, reports
+from unity_runs import BUILD, PlayedScene, play, reports
 
 from headrace.stages.environments.engines.errors import GameBroken, GameEnded, GameRefused
 from headrace.stages.environments.engines.game import GameSettings
 from headrace.stages.environments.engines.unity.game import UnityGame
+from headrace.stages.environments.engines.unity.side_channels import SideChannels
 
 pytestmark = pytest.mark.lengthy
 
 
 def editor(port: int, timeout_s: float = 60.0) -> UnityGame:
-    return UnityGame(GameSettings(0, port, 1, timeout_s), None, 1, NoChannels)
+    return UnityGame(GameSettings(0, port, 1, timeout_s), None, 1, SideChannels)
 
 
 @asynccontextmanager

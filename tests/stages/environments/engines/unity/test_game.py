@@ -14,17 +14,18 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from unity_runs import BUILD, Actor, NoChannels, alive, build, play, playing, reports
+from unity_runs import BUILD, Actor, alive, build, play, playing, reports
 
 from headrace.stages.environments.engines.errors import GameBroken, GameEnded, GameRefused
 from headrace.stages.environments.engines.game import GameSettings
-from headrace.stages.environments.engines.unity.game import Channels, UnityBuild, UnityGame
+from headrace.stages.environments.engines.unity.game import UnityBuild, UnityGame
 from headrace.stages.environments.engines.unity.messages import (
     CLOSE,
     EXCHANGE,
     OK,
     UnityMessageProto,
 )
+from headrace.stages.environments.engines.unity.side_channels import SideChannels
 from headrace.stages.errors import StageError
 
 PATIENCE_S = 60.0
@@ -44,7 +45,7 @@ async def make(tmp_path: Path) -> AsyncIterator[MakeGame]:
         *arguments: str,
         executable: UnityBuild | None = None,
         port: int = 0,
-        channels: Channels | None = None,
+        channels: SideChannels | None = None,
         seed: int = 1,
         num_areas: int = 1,
         listen: str = "localhost",
@@ -54,7 +55,7 @@ async def make(tmp_path: Path) -> AsyncIterator[MakeGame]:
             GameSettings(len(made), port, seed, PATIENCE_S, max_message_mib),
             executable or build(tmp_path, *arguments),
             num_areas,
-            lambda: channels or NoChannels(),
+            lambda: channels or SideChannels(),
             listen,
         )
         made.append(game)
@@ -232,7 +233,7 @@ async def test_a_message_above_the_limit_is_named_with_its_setting(tmp_path):
 
 @pytest.mark.lengthy
 async def test_the_limit_also_holds_for_requests(tmp_path):
-    class Talker(NoChannels):
+    class Talker(SideChannels):
         def outgoing(self) -> bytes:
             return bytes(2**20)
 
