@@ -68,16 +68,9 @@ def action_protos(spec: BehaviorSpec, continuous: NDArray[np.float32], discrete:
         discrete: [d, branches] the choice in each branch.
 
     Raises:
-        ValueError: if the arrays have the wrong shapes, or a choice does not exist in its branch.
+        ValueError: if a choice does not exist in its branch.
     """
     actions = spec.actions
-    d = len(continuous)
-    expected = (d, actions.continuous_size), (d, len(actions.discrete_branches))
-    if (continuous.shape, discrete.shape) != expected:
-        raise ValueError(
-            f"{spec.behavior_id}: actions of shapes {continuous.shape} and {discrete.shape}; expected {expected[0]} "
-            f"and {expected[1]}"
-        )
     if actions.discrete_branches:
         _check_choices(spec, discrete)
     if max(actions.discrete_branches, default=0) > _SHORT_CHOICES:
@@ -181,6 +174,7 @@ class BehaviorReader:
 
     Attributes:
         spec: the behaviour's spec.
+        dimension_properties: the properties of each observation's dimensions, as numbers.
 
     Args:
         brain: the behaviour's `BrainParametersProto`.
@@ -201,6 +195,7 @@ class BehaviorReader:
             action_spec(brain, self._owner),
             grouped=True,
         )
+        self.dimension_properties = [_properties(proto) for proto in first.observations]
         pairs = zip(self.spec.observations, first.observations, strict=True)
         self._readers = [observation_reader(spec, proto) for spec, proto in pairs]
         self._mask_reader = MaskReader.of_branches(self.spec.actions, "at least one choice that it does not forbid")
@@ -323,7 +318,7 @@ def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
     shape = tuple(proto.shape)
     name = proto.name or f"observation_{index}"
     what = f"{owner}: observation {name!r} of shape {shape}"
-    properties = tuple(proto.dimension_properties) or (_UNSPECIFIED,) * len(shape)
+    properties = _properties(proto)
     if len(properties) != len(shape) or properties not in _KINDS or min(shape) < 0:
         words = " | ".join(_word(flags) for flags in properties)
         raise GameRefused(
@@ -344,6 +339,10 @@ def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
     except PngError as error:
         raise GameBroken(f"{what} {error}") from error
     return ObservationSpec(name, shape, "uint8", channels_last=last, goal=goal)
+
+
+def _properties(proto: Any) -> tuple[int, ...]:
+    return tuple(proto.dimension_properties) or (_UNSPECIFIED,) * len(proto.shape)
 
 
 def _word(flags: int) -> str:

@@ -30,7 +30,7 @@ from headrace.stages.environments.engines.game import (
 )
 from headrace.stages.environments.engines.group import RUN_LOGS, GameGroup, make_game_group
 from headrace.stages.environments.engines.process import Build, find_executable
-from headrace.stages.environments.engines.rows import TrackedRows
+from headrace.stages.environments.engines.rows import GameRows
 from headrace.stages.environments.engines.transport import Transport
 from headrace.stages.environments.engines.unity import messages
 from headrace.stages.environments.engines.unity.columns import BehaviorReader, action_protos
@@ -121,6 +121,8 @@ class UnityGame(Game):
 
     Attributes:
         greeting: Unity's greeting; None until Unity is connected.
+        brains: the `BrainParametersProto` of the behaviours so far, keyed by behaviour id, in Unity's order.
+        readers: the readers of the behaviours that have had agents, keyed by behaviour id.
     """
 
     waits_for_restart: ClassVar[bool] = False
@@ -145,13 +147,13 @@ class UnityGame(Game):
         self._grpc: GrpcTransport
         self._has_acted = False
         """True once an agent has requested a decision."""
-        self._brains: dict[str, Any] = {}
-        self._readers: dict[str, BehaviorReader] = {}
+        self.brains: dict[str, Any] = {}
+        self.readers: dict[str, BehaviorReader] = {}
 
     async def start(self) -> None:
         """See `Game`."""
         self.greeting, self._has_acted = None, False
-        self._brains, self._readers = {}, {}
+        self.brains, self.readers = {}, {}
         await super().start()
 
     def _make_transport(self) -> Transport:
@@ -302,34 +304,42 @@ class UnityGame(Game):
         assert isinstance(self._channels, SideChannelBridge), "`make_channels` makes one for a group"
         statistics = []
         while True:
-            rows = self._rows(output, self._channels.generation)
+            rows = {
+                behavior_id: self._episodes.of(behavior_id, columns, self._channels.generation)
+                for behavior_id, columns in self.read_rows(output).items()
+            }
             statistics.append(self._channels.statistics())
             if rows:
                 return GameAnswer(rows, statistics[0] if len(statistics) == 1 else merged_statistics(statistics))
             output = await self.request_step({})
 
-    def _rows(self, output: Any, generation: int) -> dict[str, TrackedRows]:
+    def read_rows(self, output: Any) -> dict[str, GameRows]:
+        """Read the agents in Unity's answer, keyed by behaviour id, without the behaviours that have no agents.
+
+        Raises:
+            GameBroken: if a behaviour is not announced, or its agents can't be read.
+            GameRefused: if a behaviour is not supported.
+        """
         for brain in output.rl_initialization_output.brain_parameters:
-            self._brains[brain.brain_name] = brain
+            self.brains[brain.brain_name] = brain
         by_behavior = output.rl_output.agentInfos
         rows = {}
         for behavior_id in sorted(by_behavior):  # the map in a message is unordered
-            infos = by_behavior[behavior_id].value
-            if infos:
-                reader = self._readers.get(behavior_id) or self._new_reader(behavior_id, infos[0])
-                rows[behavior_id] = self._episodes.of(behavior_id, reader.read(infos), generation)
+            if infos := by_behavior[behavior_id].value:
+                reader = self.readers.get(behavior_id) or self._new_reader(behavior_id, infos[0])
+                rows[behavior_id] = reader.read(infos)
         return rows
 
     def _new_reader(self, behavior_id: str, first: Any) -> BehaviorReader:
-        brain = self._brains.get(behavior_id)
+        brain = self.brains.get(behavior_id)
         if brain is None:
-            known = ", ".join(sorted(self._brains)) or "none"
+            known = ", ".join(sorted(self.brains)) or "none"
             raise GameBroken(
                 f"{self.label} sends agents of a behaviour {behavior_id!r} that it has not announced (announced: "
                 f"{known}); check that its package com.unity.ml-agents is complete, with all files from the same "
                 "version"
             )
-        reader = self._readers[behavior_id] = BehaviorReader(brain, first, self.label)
+        reader = self.readers[behavior_id] = BehaviorReader(brain, first, self.label)
         if self._warns_of_black_images and behavior_id not in self.specs:
             self._warn_of_black_images(reader.spec)
         self.specs[behavior_id] = reader.spec

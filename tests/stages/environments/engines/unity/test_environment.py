@@ -176,7 +176,7 @@ def test_wrong_actions_say_what_was_expected(play):
         ("wrong-observation", UnityObservationException, "numbers; expected"),
         ("garbage", UnityCommunicationException, "violates the protocol"),
         ("nan-reward", UnityCommunicationException, "its reward is nan"),
-        ("unknown-behavior", UnityEnvironmentException, "not announced"),
+        ("unknown-behavior", UnityCommunicationException, "not announced"),
         ("stop", UnityCommunicatorStoppedException, "closed the connection"),
     ],
 )
