@@ -40,8 +40,6 @@ _PATIENCE_S = 3.0
 """Seconds to wait for a broken game to exit before it is killed and restarted."""
 _KILL_S = 10.0
 """Seconds to wait for the system to end a killed process."""
-_BEYOND_ALL = 2**30
-"""A number above this can't be the length of a message, so it must mean something else."""
 _MORE_TIME = "If it only needs more time, raise --timeout-wait (env_settings.timeout_wait)"
 
 
@@ -56,15 +54,11 @@ class Wording:
     taken_port: str
     """Sentence with the remedy if the port of the `unstarted` game is in use."""
     invitation: str
-    """Sentence about what the user must do to start the game."""
-    next_start: str
-    """The event that continues the run after the game has ended, such as `the next Play`."""
+    """Sentence about what the user must do to start the `unstarted` game, and to make it connect."""
     needs: str
     """Question about what the game needs in order to connect, such as `does its main scene have …`."""
     argument: str
     """The argument that passes the port or address to the game."""
-    late: str
-    """Sentence about why a game that the user starts may not connect, with the remedy."""
     stranger: str
     """Question about a message that no game sends, such as `Is it really the addon … that calls this port?`."""
     paused: str
@@ -317,11 +311,7 @@ class Game(ABC):
                 if not (self.waits_for_restart and self.connected and self._build is None):
                     break
                 if not done:
-                    log.info(
-                        "%s is still waiting for %s; Ctrl-C ends the run, with a checkpoint.",
-                        self.name,
-                        self._wording.next_start,
-                    )
+                    log.info("Still waiting for %s to start; Ctrl-C ends the run, with a checkpoint.", self.name)
         finally:
             connected.cancel()
             died.cancel()
@@ -329,15 +319,14 @@ class Game(ABC):
             return
         if died in done:
             raise self._death()
-        why = self._wording.late
+        why = self._wording.invitation
         if self._build is not None:
             why = (
                 f"The program is running: {self._wording.needs}, and does it read the port from its arguments "
                 f"({self._wording.argument})?"
             )
-        gap = "" if why.endswith("?") else "."
         raise self._broken(
-            f"hasn't connected within {self.timeout_s:g} s. {why}{gap} {_MORE_TIME}{self._suspicion()}", GameLate
+            f"hasn't connected within {self.timeout_s:g} s. {why} {_MORE_TIME}{self._suspicion()}", GameLate
         )
 
     async def _ask(self, content: bytes, kind: str, late: str, why: str = "") -> Any:
@@ -387,28 +376,12 @@ class Game(ABC):
         return f"{self._settings.max_message_mib} MiB, set by env_settings.max_message_mib"
 
     def _too_large(self, error: TooLarge) -> str:
-        if looks := self._looks_of(error):
-            return (
-                f"sent the bytes {error.header.hex(' ')} ({looks}) instead of the length of a message (four bytes, "
-                f"little-endian). {self._wording.stranger}"
-            )
         size = "" if error.size is None else f" of {error.size:,} bytes"
+        sent = f" (by the length {error.header.hex(' ')}, little-endian)" if error.header else ""
         return (
-            f"sent a message{size} above the limit of {self._limit()}: raise the limit, or send fewer or smaller "
+            f"sent a message{size}{sent} above the limit of {self._limit()}: raise the limit, or send fewer or smaller "
             f"observations. {self._wording.stranger}"
         )
-
-    def _looks_of(self, error: TooLarge) -> str:
-        """Describe the data received in place of a length, if it is recognisable; otherwise return an empty string."""
-        header, turned = error.header, int.from_bytes(error.header, "big")
-        if not header:
-            return ""
-        if header.isascii() and header.decode().isprintable():
-            return f"the text {header.decode()!r}"
-        beyond = header[:2] == b"\0\0" or (error.size or 0) > _BEYOND_ALL
-        if beyond and turned <= self._settings.max_message_mib * 2**20:
-            return f"{turned:,} as a big-endian number"
-        return ""
 
     async def _gone(self, lost: ConnectionClosed) -> GameBroken | GameEnded:
         """Return the error for a closed connection. If the process then exits, the error describes its exit."""

@@ -61,12 +61,10 @@ _SYNC_NODE = "a Sync node with Control Mode 'Training'"
 _WORDING = Wording(
     game="Godot worker",
     unstarted="Godot's editor",
-    invitation=f"Start training by pressing Play in Godot's editor, in a scene with {_SYNC_NODE}.",
-    next_start="the next Play",
+    invitation=f"Start training by pressing Play in Godot's editor, in a scene with {_SYNC_NODE}; restart a game that "
+    "is already running, since it tries to connect only once, a second after its start.",
     needs=f"does its main scene have {_SYNC_NODE}",
     argument="--port",
-    late=f"Press Play, in a scene with {_SYNC_NODE}; restart a game that is already running, since it tries to connect "
-    "only once, a second after its start",
     stranger="Is the program on this port really a game with the Godot RL Agents addon?",
     paused="its scene is paused, or an error in its scripts prevents an answer",
     taken_port="The editor always uses this port, so end the program that listens there, most likely another training "

@@ -59,11 +59,9 @@ _SEED = 0x7FFFFFFF
 _WORDING = Wording(
     game="Game",
     unstarted="the game",
-    invitation="Start the game, which must connect to this port.",
-    next_start="its next start",
+    invitation="Start the game, which must connect to this port; docs/protocol.md describes its messages.",
     needs="does it connect and send a hello",
     argument="--trainer=tcp://… or ws://…",
-    late="Start it and let it connect to that port; docs/protocol.md describes the messages that it must send",
     stranger="Is the program on this port really a game?",
     paused="or an error in its code prevents an answer",
     taken_port="End that program, most likely another training run, or choose another port with --base-port",

@@ -55,12 +55,11 @@ _WORDING = Wording(
     unstarted="the Unity Editor",
     taken_port="The Editor uses no other port, so end the program that listens there, most likely another training "
     "run that waits for the Editor; or build the scene and train with --env, on a port chosen by --base-port",
-    invitation="Start training by pressing the Play button in the Unity Editor.",
-    next_start="the next Play",
+    invitation="Start training by pressing the Play button in the Unity Editor, with a scene that has an agent; "
+    "restart a scene that is already playing.",
     needs="does its scene have an agent (without one it does not connect), is its package com.unity.ml-agents 1.0 or "
     "newer",
     argument="--mlagents-port",
-    late="Press Play in the Editor, with a scene that has an agent; restart a scene that is already playing",
     stranger="Is the program on this port really Unity with the package com.unity.ml-agents?",
     paused="or its agents no longer request decisions; the cause may be a paused Editor, an infinite loop or an open "
     "dialog",
