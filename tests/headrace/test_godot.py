@@ -151,7 +151,7 @@ def test_a_game_that_does_not_connect_is_ended(opened, monkeypatch):
 
 
 def test_a_missing_game_and_a_taken_port_are_named(tmp_path):
-    with pytest.raises(GodotEnvError, match="no Godot executable at"):
+    with pytest.raises(GodotEnvError, match="no executable at"):
         GodotEnv(str(tmp_path / "nothing"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -303,7 +303,7 @@ def test_the_connection_is_there_until_the_end(opened):
 def test_a_game_for_this_system_is_looked_for(opened, tmp_path):
     env = opened()
     env.check_platform(build_in(tmp_path))
-    with pytest.raises(GodotEnvError, match="no Godot executable at"):
+    with pytest.raises(GodotEnvError, match="no executable at"):
         env.check_platform(tmp_path / "nothing")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.config import RunConfig
 from headrace.process_tree import ProcessTree, describe_status
 from headrace.stages.environments.engines.errors import GameRefused
 from headrace.startup_context import absolute, startup_context
@@ -168,16 +170,16 @@ def _cure(error: OSError) -> str:
     return ""
 
 
-def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Path:
+def find_executable(path: Path, platform: str = sys.platform) -> Path:
     """Find the file to start.
 
     An existing file is used unchanged. Otherwise any platform's extension is replaced by this platform's: on Linux by
     `.x86_64`, `.x86` or no extension; on macOS by the program in `<path>.app/Contents/MacOS`; on Windows by `.exe`,
     or by the program in the folder `<path>` (if the folder contains several programs, the one with the folder's name).
+    Last, a system command of this name is used, such as `node`.
 
     Args:
         path: as the user wrote it, with or without the extension of any platform.
-        engine: the engine's name, used in messages.
         platform: as `sys.platform`.
 
     Raises:
@@ -188,12 +190,20 @@ def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Pa
         if (found := absolute(candidate)).is_file():
             return found
         looked_at.append(str(candidate))
+    if (command := shutil.which(path, path=startup_context().variables.get("PATH"))) is not None:
+        return Path(command)
     looked = ", ".join(dict.fromkeys(looked_at))
     why = _built_for_another(path, platform) or _is_a_folder(path, platform) or _has_backslashes(path, platform)
     raise GameRefused(
-        f"no {engine} executable at {path}: none of {looked} is a file.{why} The path is relative to "
+        f"no executable at {path}: none of {looked} is a file.{why} The path is relative to "
         f"{startup_context().folder}; set it with --env or env_settings.env_path"
     )
+
+
+def check_executable(config: RunConfig) -> None:
+    """If `env_settings` names an executable, check that it exists. Raises the same errors as `find_executable`."""
+    if config.env_settings.env_path is not None:
+        find_executable(Path(config.env_settings.env_path))
 
 
 def _bare(path: Path) -> Path:

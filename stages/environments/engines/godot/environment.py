@@ -32,7 +32,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from headrace.process_tree import ProcessTree
-from headrace.stages.environments.engines.godot.game import ENGINE, GodotBuild
+from headrace.stages.environments.engines.godot.game import GodotBuild
 from headrace.stages.environments.engines.godot.messages import (
     CHANNELS,
     CLOSE,
@@ -640,7 +640,7 @@ class GodotEnv:
             GodotEnvError: if no build exists.
         """
         try:
-            find_executable(Path(filename), ENGINE)
+            find_executable(Path(filename))
         except StageError as error:
             raise GodotEnvError(str(error)) from None
 

@@ -70,7 +70,6 @@ _WORDING = Wording(
     taken_port="The editor always uses this port, so end the program that listens there, most likely another training "
     "run; or export the game and train with --env, on a port chosen by --base-port",
 )
-ENGINE = "Godot"
 _WITHOUT_WINDOW = ("--disable-render-loop", "--headless")
 _FIXED_FPS = "--fixed-fps"
 _SEED = 0x7FFFFFFF
@@ -95,7 +94,7 @@ class GodotBuild(Build):
 
     def command(self, port: int, seed: int) -> list[str]:
         """Return the executable and the engine's, addon's and user's arguments. Raises the same errors as `Build`."""
-        command = [str(find_executable(Path(self.path), ENGINE)), f"--port={port}", f"--env_seed={seed & _SEED}"]
+        command = [str(find_executable(Path(self.path))), f"--port={port}", f"--env_seed={seed & _SEED}"]
         if self.headless:
             command += _WITHOUT_WINDOW
         if self.fixed_fps is not None:
@@ -490,13 +489,3 @@ def _settings(config: RunConfig) -> GodotSettings:
     settings = config.environment
     assert isinstance(settings, GodotSettings), "the table of environment kinds names this model"
     return settings
-
-
-def check_build(config: RunConfig) -> None:
-    """If a build is given, check that it exists.
-
-    Raises:
-        GameRefused: if the build does not exist.
-    """
-    if config.env_settings.env_path is not None:
-        find_executable(Path(config.env_settings.env_path), ENGINE)

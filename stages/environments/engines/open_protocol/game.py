@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.config import RunConfig
 from headrace.config.environment import OpenProtocolSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.engines.errors import GameBroken, GameEnded, GameRefused, MessageError
@@ -44,7 +42,6 @@ from headrace.stages.environments.engines.transport import TcpTransport, Transpo
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import StatisticValues
-from headrace.startup_context import startup_context
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +74,7 @@ class OpenBuild(Build):
 
     def command(self, port: int, seed: int) -> list[str]:
         """Return the program, the user's arguments, the address and the seed. Raises the same errors as `Build`."""
-        try:
-            executable = str(find_executable(Path(self.path), "game"))
-        except GameRefused:
-            of_system = shutil.which(self.path, path=startup_context().variables.get("PATH"))
-            if of_system is None:
-                raise
-            executable = of_system
+        executable = str(find_executable(Path(self.path)))
         return [executable, *self.arguments, f"--trainer={self.scheme}://127.0.0.1:{port}", f"--seed={seed & _SEED}"]
 
 
@@ -294,13 +285,3 @@ def make_open_group(request: EnvironmentRequest) -> GameGroup:
         return OpenGame(game_settings(config, worker_id, request.seed), transport, build, index, parameters)
 
     return make_game_group(config, settings.num_envs, OpenGame, make)
-
-
-def check_game(config: RunConfig) -> None:
-    """If a build is given, check before a run starts that it exists.
-
-    Raises:
-        GameRefused: if the build does not exist.
-    """
-    if config.env_settings.env_path is not None:
-        OpenBuild(config.env_settings.env_path).command(0, 0)

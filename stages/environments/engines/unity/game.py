@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ENGINE = "Unity"
 EDITOR_PORT = 5004
 """The fixed port of the Editor."""
 _WORDING = Wording(
@@ -83,7 +82,7 @@ class UnityBuild(Build):
 
         The seed is not an argument, because it is sent in the handshake.
         """
-        command = [str(find_executable(Path(self.path), ENGINE))]
+        command = [str(find_executable(Path(self.path)))]
         if self.no_graphics:
             command += ["-nographics", "-batchmode"]
         command += ["--mlagents-port", str(port)]
@@ -443,16 +442,6 @@ def _build(config: RunConfig, worker_id: int, run_folder: Path | None) -> UnityB
         config.debug,
         no_graphics=engine.no_graphics or (engine.no_graphics_monitor and worker_id > 0),
     )
-
-
-def check_executable(config: RunConfig) -> None:
-    """If an executable is given, check that it exists.
-
-    Raises:
-        GameRefused: if the executable does not exist.
-    """
-    if config.env_settings.env_path is not None:
-        find_executable(Path(config.env_settings.env_path), ENGINE)
 
 
 def named_channels(config: RunConfig) -> Iterator[Callable[[], Any]]:

@@ -356,7 +356,7 @@ async def test_a_port_in_use_is_refused_before_a_process_starts(make, tmp_path):
 
 async def test_a_missing_executable_is_refused_and_its_port_released(make, tmp_path):
     game = make(executable=UnityBuild(tmp_path / "Nothing"))
-    with pytest.raises(GameRefused, match="no Unity executable at .*Nothing"):
+    with pytest.raises(GameRefused, match="no executable at .*Nothing"):
         await game.start()
     with closing(socket.create_server(("", game.port))):
         pass
