@@ -205,7 +205,7 @@ def test_death_and_timeout_raise_the_exceptions_of_ml_agents(unity, trouble, exp
 def test_a_failed_start_gives_the_reason(unity, tmp_path):
     with pytest.raises(UnityEnvironmentException, match="worker_id is 1, but there is only one Unity Editor"):
         UnityEnvironment(worker_id=1)
-    with pytest.raises(UnityEnvironmentException, match="no Unity executable"):
+    with pytest.raises(UnityEnvironmentException, match="no executable"):
         UnityEnvironment(str(tmp_path / "none"))
     with pytest.raises(UnitySideChannelException, match="have the same id"):
         unity(side_channels=[EngineConfigurationChannel(), EngineConfigurationChannel()])
