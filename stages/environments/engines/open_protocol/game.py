@@ -46,8 +46,6 @@ from headrace.stages.environments.protocol import StatisticValues
 log = logging.getLogger(__name__)
 
 TRAINER = "headrace"
-_MANY_EMPTY = 2_000
-"""Number of consecutive states without a row after which a warning is logged."""
 _MOST_EMPTY = 100_000
 """Number of consecutive states without a row after which a game counts as broken."""
 _TO_READ_S = 1.0
@@ -221,14 +219,7 @@ class OpenGame(Game):
     async def _answer_of(self, message: Mapping[str, Any]) -> GameAnswer:
         """Read states until one has rows; return the rows, with the statistics of all these states."""
         statistics = []
-        for empty in range(_MOST_EMPTY):
-            if empty == _MANY_EMPTY:
-                log.warning(
-                    "%s sent %s states in a row in which no agent requested a decision or ended; an agent whose "
-                    "episode has ended must request a decision to begin the next one",
-                    self.label,
-                    f"{_MANY_EMPTY:,}",
-                )
+        for _ in range(_MOST_EMPTY):
             try:
                 state = read_state(message, self.specs)
             except MessageError as error:
@@ -245,8 +236,8 @@ class OpenGame(Game):
                 return GameAnswer(tracked, merged_statistics(statistics))
             message = await self.request_step({}, self._changed_parameters())
         raise await self.refuse(
-            f"sent {_MOST_EMPTY:,} states in a row without agents; a state must have agents that request a decision or "
-            "have ended"
+            f"sent {_MOST_EMPTY:,} states in a row in which no agent requested a decision or ended; an agent whose "
+            "episode has ended must request a decision to begin the next one"
         )
 
     def _changed_parameters(self) -> Mapping[str, float] | None:

@@ -173,13 +173,7 @@ def decode(content: bytes) -> dict[str, Any]:
 
 
 def _no_json(content: bytes, error: orjson.JSONDecodeError) -> str:
-    if not content:
-        return "an empty message"
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as broken:
-        at, excerpt = broken.start, content[max(0, broken.start - _SHOWN // 2) :][:_SHOWN]
-        return f"data that is neither JSON (in UTF-8) nor msgpack: byte {at} is not a character, in {excerpt!r}"
+    text = content.decode(errors="replace")
     begin = max(0, error.pos - _SHOWN // 2)
     what = f"invalid JSON: {error.msg} at character {error.pos}, in {text[begin : begin + _SHOWN]!r}"
     if text[error.pos :].lstrip("-").startswith(("NaN", "Infinity", "nan", "inf")):
