@@ -156,7 +156,7 @@ def test_a_missing_game_and_a_taken_port_are_named(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(GodotEnvError, match="is in use by another program"):
+        with pytest.raises(GodotEnvError, match="can't listen on port .*in use.*pass another port="):
             GodotEnv(port=taken.getsockname()[1])
 
 
@@ -308,8 +308,6 @@ def test_a_game_for_this_system_is_looked_for(opened, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["_send_as_json", "_get_json_dict", "_process_obs", "_close"])
-def test_internal_members_of_the_official_class_are_refused_by_name(opened, name):
-    with pytest.raises(AttributeError, match=f"GodotEnv.{name} does not exist: .*use reset, step"):
-        getattr(opened(), name)
+def test_internal_members_of_the_official_class_can_not_be_overridden(name):
     with pytest.raises(TypeError, match=f"Mine.{name} would never be called"):
         type("Mine", (GodotEnv,), {name: lambda self: None})
