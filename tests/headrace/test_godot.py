@@ -217,7 +217,7 @@ OBS = {"obs": {"space": "box", "size": [2]}}
         ({"observation_space": [OBS, {"obs": {"space": "disk", "size": [2]}}]}, "agent 1: .*'obs' .*'disk'"),
         ({"observation_space": {"obs": {"space": "repeated", "size": 3}}}, "agent 0: .*'obs' .*fixed number"),
         ({"observation_space": {"cam_2d": {"space": "box", "size": [36, 36]}}}, r"agent 0: .*\[channels, height, w"),
-        ({"agent_policy_names": ["a", None]}, "announces None as the policy name of agent 1"),
+        ({"agent_policy_names": ["a", None]}, "announces None as the agent_policy_names of agent 1"),
     ],
 )
 def test_spaces_that_are_not_known_are_refused_by_agent_and_key(opened, announced, message):

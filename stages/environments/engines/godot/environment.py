@@ -31,6 +31,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from headrace.process_tree import ProcessTree
+from headrace.stages.environments.engines.errors import MessageError
 from headrace.stages.environments.engines.godot.game import GodotBuild
 from headrace.stages.environments.engines.godot.messages import (
     CHANNELS,
@@ -41,8 +42,6 @@ from headrace.stages.environments.engines.godot.messages import (
     TRUNCATED,
     AgentColumns,
     AgentSpaces,
-    BadAnnouncement,
-    WireError,
     WrongColumn,
     behavior_spec,
     call_of,
@@ -640,7 +639,7 @@ class GodotEnv:
                 )
                 for place, agent in enumerate(announcement.agents)
             ]
-        except BadAnnouncement as error:
+        except MessageError as error:
             raise GodotEnvError(f"the game {error}") from None
         except StageError as error:
             raise GodotEnvError(str(error)) from None
@@ -687,7 +686,7 @@ class GodotEnv:
         """Read a message that may be invalid, or may contain words instead of numbers."""
         try:
             message = read_message(content)
-        except WireError as error:
+        except MessageError as error:
             self._link.close()
             raise GodotEnvError(f"the game {error}") from None
         self._check(message)

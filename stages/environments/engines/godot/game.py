@@ -33,7 +33,6 @@ from headrace.stages.environments.engines.godot.messages import (
     TRUNCATED,
     AgentColumns,
     Announcement,
-    BadAnnouncement,
     WrongColumn,
     action_message,
     assign_agents,
@@ -194,7 +193,7 @@ class GodotGame(Game):
         message = await self._ask(ENV_INFO, "env_info", "has connected, but has not announced its agents")
         try:
             self.announcement = announcement = read_announcement(message)
-        except BadAnnouncement as error:
+        except MessageError as error:
             raise self._broken(str(error)) from None
         headless = self._godot_build is not None and self._godot_build.headless
         self._blind = headless and any(

@@ -63,37 +63,30 @@ class Announcement:
     """True if the keys are known to be in the game's order. False for older addons, which sort the keys."""
 
 
-class BadAnnouncement(Exception):
-    """An announcement can't be read. The error text is the end of a sentence that begins with the game's name."""
-
-
 def read_announcement(message: Mapping[str, Any]) -> Announcement:
     """Read an `env_info` message.
 
     Raises:
-        BadAnnouncement: if a field is missing or malformed.
+        MessageError: if a field is missing or malformed.
     """
+    observed = message.get("observation_space")
+    if observed is None and "obs_size" in message:  # addons up to November 2021
+        observed = {"obs": {"size": [message["obs_size"]], "space": "box"}}
     count = _whole(message.get("n_agents", 1))
     if count is None or count < 1:
-        raise BadAnnouncement(
+        raise MessageError(
             f"announces n_agents {message.get('n_agents')!r}: expected at least one agent, a node that extends the "
             "addon's AIController2D or AIController3D, in the group AGENT and with the Control Mode 'Inherit from "
             "Sync' or 'Training'"
         )
-    observed = message.get("observation_space")
-    if observed is None and "obs_size" in message:  # addons up to November 2021
-        observed = {"obs": {"size": [message["obs_size"]], "space": "box"}}
-    observations = _for_each(observed, count, "observation_space")
-    actions = _for_each(message.get("action_space"), count, "action_space")
-    names = message.get("agent_policy_names")
-    if names is None:
-        names = [SHARED_POLICY] * count
-    if not isinstance(names, list) or len(names) != count:
-        raise BadAnnouncement(f"announces the agent_policy_names {names!r}: expected a name for each of {count} agents")
-    for place, name in enumerate(names):
-        if not isinstance(name, str):
-            raise BadAnnouncement(f"announces {name!r} as the policy name of agent {place}: expected text")
-    agents = tuple(map(AgentSpaces, names, observations, actions))
+    agents = tuple(
+        map(
+            AgentSpaces,
+            _for_each(message.get("agent_policy_names") or SHARED_POLICY, count, "agent_policy_names", str),
+            _for_each(observed, count, "observation_space", dict),
+            _for_each(message.get("action_space"), count, "action_space", dict),
+        )
+    )
     unsorted = any([*keys] != sorted(keys) for agent in agents for keys in (agent.observations, agent.actions))
     return Announcement(agents, unsorted or "agent_policy_names" in message)
 
@@ -186,21 +179,16 @@ def _picture(key: str, shape: tuple[int, ...], pictures: str) -> ObservationSpec
     return ObservationSpec(key, shape, "uint8")
 
 
-def _for_each(spaces: Any, count: int, what: str) -> list[Mapping[str, Any]]:
-    if isinstance(spaces, Mapping):
-        return [spaces] * count
-    if not isinstance(spaces, list):
-        raise BadAnnouncement(
-            f"announces {spaces!r} as {what}: expected a map of keys, or a list with a map for each agent"
-        )
-    if len(spaces) != count:
-        raise BadAnnouncement(
-            f"announces {len(spaces)} entries in {what} for {count} agents: expected a map for each agent"
-        )
-    for place, space in enumerate(spaces):
-        if not isinstance(space, Mapping):
-            raise BadAnnouncement(f"announces {space!r} as the {what} of agent {place}: expected a map of keys")
-    return spaces
+def _for_each(announced: Any, count: int, what: str, kind: type) -> list[Any]:
+    """Return a value for each agent, given a list of them or one value for all agents."""
+    values = [announced] * count if isinstance(announced, kind) else announced
+    if not isinstance(values, list) or len(values) != count:
+        found = f"{len(values)} entries" if isinstance(values, list) else repr(values)
+        raise MessageError(f"announces {found} as {what}: expected one {kind.__name__} for each of {count} agents")
+    for place, value in enumerate(values):
+        if not isinstance(value, kind):
+            raise MessageError(f"announces {value!r} as the {what} of agent {place}: expected a {kind.__name__}")
+    return values
 
 
 def _whole(value: Any) -> int | None:
@@ -622,10 +610,6 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
 # reads numbers can name the value and its location.
 
 
-class WireError(MessageError):
-    """The bytes from the game are not a message."""
-
-
 def call_of(method: str) -> bytes:
     """Return the message that calls a method on all agents."""
     return orjson.dumps({"type": "call", "method": method})
@@ -635,14 +619,14 @@ def read_message(content: bytes) -> dict[str, Any]:
     """Read a message from the game.
 
     Raises:
-        WireError: if the bytes are not a message.
+        MessageError: if the bytes are not a message.
     """
     try:
         message = read_json(content)
-    except WireError as error:
-        raise WireError(f"sent {error}") from None
+    except MessageError as error:
+        raise MessageError(f"sent {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise WireError(f"sent JSON that is not a message (a map with a 'type'): {_excerpt(content)}")
+        raise MessageError(f"sent JSON that is not a message (a map with a 'type'): {_excerpt(content)}")
     return message
 
 
@@ -650,7 +634,7 @@ def read_json(content: bytes) -> Any:
     """Parse JSON in Godot's form; non-finite numbers become strings.
 
     Raises:
-        WireError: if the bytes are not JSON.
+        MessageError: if the bytes are not JSON.
     """
     try:
         return orjson.loads(content)
@@ -664,7 +648,7 @@ def read_json(content: bytes) -> Any:
         return orjson.loads(_NOT_FINITE.sub(rb'"\1"', content))
     except orjson.JSONDecodeError as error:
         at = min(error.pos, len(content))
-        raise WireError(f"invalid JSON: {error.msg} at byte {at}, near {_excerpt(content, at)}") from None
+        raise MessageError(f"invalid JSON: {error.msg} at byte {at}, near {_excerpt(content, at)}") from None
 
 
 def _excerpt(content: bytes, at: int = 0) -> str:
