@@ -53,7 +53,7 @@ from headrace.queues.stream_file import FRAME, MAGIC, PREAMBLE, VERSION, StreamR
 from headrace.stages.environments.engines.errors import GameRefused, MessageError
 from headrace.stages.environments.engines.godot.messages import WrongColumn
 from headrace.stages.environments.engines.unity import messages
-from headrace.stages.environments.engines.unity.messages import check, read_greeting
+from headrace.stages.environments.engines.unity.messages import check
 from headrace.stages.environments.engines.unity.png import PngError, decode_into, encode_png
 from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 from headrace.stages.errors import StageError
@@ -362,7 +362,7 @@ class Recital(ScriptedGame):
     """A Unity whose first message is its greeting."""
 
     async def _announce(self) -> None:
-        check(read_greeting((await self._answer("request", "says nothing")).rl_initialization_output), "Unity")
+        check((await self._answer("request", "says nothing")).rl_initialization_output, "Unity")
 
 
 def read_messages(folder: Path, conversation: bytes) -> None:

@@ -34,7 +34,6 @@ from headrace.stages.environments.engines.unity.errors import (
     as_low_level,
 )
 from headrace.stages.environments.engines.unity.game import EDITOR_PORT, UnityBuild, UnityGame
-from headrace.stages.environments.engines.unity.messages import UnityRLCapabilitiesProto
 from headrace.stages.environments.engines.unity.side_channels import SideChannel, SideChannels
 from headrace.stages.environments.engines.unity.specs import (
     ActionSpec,
@@ -150,8 +149,7 @@ class UnityEnvironment:
     @property
     def academy_capabilities(self) -> Any:
         """The capabilities of the connected Unity, as flags of a `UnityRLCapabilitiesProto`."""
-        assert self._game.greeting is not None, "the constructor connects"
-        return UnityRLCapabilitiesProto(**dict.fromkeys(self._game.greeting.capabilities, True))
+        return self._game.greeting.capabilities
 
     def reset(self) -> None:
         """Reset all agents. Raises the same errors as `step`."""

@@ -118,7 +118,7 @@ class UnityGame(Game):
         warns_of_black_images: True to log a warning about image observations, because there are no graphics.
 
     Attributes:
-        greeting: Unity's greeting; None until Unity is connected.
+        greeting: Unity's greeting, a `UnityRLInitializationOutputProto`; None until Unity is connected.
         brains: the `BrainParametersProto` of the behaviours so far, keyed by behaviour id, in Unity's order.
         readers: the readers of the behaviours that have had agents, keyed by behaviour id.
     """
@@ -136,7 +136,7 @@ class UnityGame(Game):
         warns_of_black_images: bool = False,
     ) -> None:
         super().__init__(settings, build, _WORDING)
-        self.greeting: messages.UnityGreeting | None = None
+        self.greeting: Any = None
         self._num_areas = num_areas
         self._make_channels = make_channels
         self._listen = listen
@@ -190,7 +190,7 @@ class UnityGame(Game):
             greeting.communication_version,
         )
 
-    def _read_greeting(self) -> messages.UnityGreeting:
+    def _read_greeting(self) -> Any:
         """Return the greeting, once it is checked.
 
         Raises:
@@ -384,7 +384,7 @@ def make_unity_group(request: EnvironmentRequest) -> GameGroup:
     channels = [find() for find in named_channels(config)]
 
     def make(index: int, parameters: EpisodeParameters | None) -> UnityGame:
-        return _make_game(request, request.first_instance + index, channels, parameters)
+        return _make_game(request, request.replica * settings.num_envs + index, channels, parameters)
 
     return make_game_group(config, settings.num_envs, UnityGame, make)
 
@@ -395,11 +395,12 @@ def _make_game(
     channels: list[Callable[[], Any]],
     parameters: EpisodeParameters | None,
 ) -> UnityGame:
-    config, env, seed = request.config, request.config.env_settings, request.seed
+    config, seed = request.config, request.seed
+    env, engine = config.env_settings, config.engine_settings
 
     def make_channels() -> SideChannelBridge:
         try:
-            return SideChannelBridge(config.engine_settings, parameters, worker_id, seed, [make() for make in channels])
+            return SideChannelBridge(engine, parameters, worker_id, seed, [make() for make in channels])
         except StageError:
             raise
         except Exception as error:
@@ -414,34 +415,15 @@ def _make_game(
         port=EDITOR_PORT if env.env_path is None else settings.port,
         seed=settings.seed & 0x7FFFFFFF,  # Unity's seeds are int32
     )
-    return UnityGame(
-        settings,
-        _build(config, worker_id, request.run_folder),
-        env.num_areas,
-        make_channels,
-        env.listen,
-        warns_of_black_images=worker_id == first_without_graphics(config),
-    )
-
-
-def first_without_graphics(config: RunConfig) -> int | None:
-    """Return the number of the first game without graphics, which alone logs a warning. None if all have graphics."""
-    if config.env_settings.env_path is None:
-        return None
-    return 0 if config.engine_settings.no_graphics else 1 if config.engine_settings.no_graphics_monitor else None
-
-
-def _build(config: RunConfig, worker_id: int, run_folder: Path | None) -> UnityBuild | None:
-    settings, engine = config.env_settings, config.engine_settings
-    if settings.env_path is None:
-        return None
-    return UnityBuild(
-        settings.env_path,
-        settings.env_args or (),
-        run_folder / RUN_LOGS / f"Player-{worker_id}.log" if run_folder is not None else None,
-        config.debug,
-        no_graphics=engine.no_graphics or (engine.no_graphics_monitor and worker_id > 0),
-    )
+    build = None
+    if env.env_path is not None:
+        folder = request.run_folder
+        log_file = None if folder is None else folder / RUN_LOGS / f"Player-{worker_id}.log"
+        no_graphics = engine.no_graphics or (engine.no_graphics_monitor and worker_id > 0)
+        build = UnityBuild(env.env_path, env.env_args or (), log_file, config.debug, no_graphics=no_graphics)
+    first_without_graphics = 0 if engine.no_graphics else 1
+    warns = build is not None and build.no_graphics and worker_id == first_without_graphics
+    return UnityGame(settings, build, env.num_areas, make_channels, env.listen, warns)
 
 
 def named_channels(config: RunConfig) -> Iterator[Callable[[], Any]]:

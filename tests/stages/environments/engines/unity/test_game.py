@@ -80,7 +80,7 @@ async def test_the_handshake_exchanges_versions_seed_and_areas(make, tmp_path):
     async with started(make("--package-version", "2.3.0-exp.3", seed=4711, num_areas=6)) as game:
         assert game.greeting is not None
         assert (game.greeting.package_version, game.greeting.communication_version) == ("2.3.0-exp.3", "1.5.0")
-        assert len(game.greeting.capabilities) == 7
+        assert len(game.greeting.capabilities.ListFields()) == 7
         assert game.greeting.log_path == str(tmp_path / "Player-0.log")
         await game.request_reset()
     (report,) = reports(tmp_path)
