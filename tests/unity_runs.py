@@ -13,11 +13,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from unity_client.main import main
 
 from headrace.stages.environments.engines.game import GameSettings
-from headrace.stages.environments.engines.unity import environment
 from headrace.stages.environments.engines.unity.environment import UnityEnvironment
 from headrace.stages.environments.engines.unity.game import UnityBuild, UnityGame
 from headrace.stages.environments.engines.unity.messages import AgentActionProto, ListAgentActionProto
@@ -106,23 +104,22 @@ async def playing(
 class PlayedEnvironments:
     """Makes low-level environments on played scenes, and ends them."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._patch = patch
+    def __init__(self) -> None:
         self._made: list[UnityEnvironment] = []
 
     def __call__(self, *arguments: object, **options: Any) -> UnityEnvironment:
         port = free_port()
-        self._patch.setattr(environment, "EDITOR_PORT", port)
         scene = PlayedScene(port, *map(str, arguments))
-        env = UnityEnvironment(**options)
-        self._made.append(env)
 
-        def close(ends: Callable[[], None] = env.close) -> None:
-            ends()
-            scene.join()  # its report is written then
+        class Played(UnityEnvironment):
+            DEFAULT_EDITOR_PORT = port
 
-        self._patch.setattr(env, "close", close)
-        return env
+            def close(self) -> None:
+                super().close()
+                scene.join()  # its report is written then
+
+        self._made.append(Played(**options))
+        return self._made[-1]
 
     def close(self) -> None:
         """End all; closing twice is allowed."""

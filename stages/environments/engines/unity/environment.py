@@ -131,7 +131,7 @@ class UnityEnvironment:
         self._loop_thread = _LoopThread()
         try:
             with as_low_level():
-                port = EDITOR_PORT if build is None else _port(base_port, worker_id)
+                port = self.DEFAULT_EDITOR_PORT if build is None else _port(base_port, worker_id)
                 channels = SideChannels(side_channels or (), self._name)
                 self.side_channels = channels.by_class
                 settings = GameSettings(worker_id, port, seed, timeout_wait, max_message_mib)

@@ -35,9 +35,9 @@ SIMPLE = "Simple?team=0"
 
 
 @pytest.fixture
-def play(monkeypatch, tmp_path):
+def play(tmp_path):
     """Plays the stand-in's scenes in this process."""
-    played = PlayedEnvironments(monkeypatch)
+    played = PlayedEnvironments()
     yield functools.partial(played, "--report", tmp_path)
     played.close()
 

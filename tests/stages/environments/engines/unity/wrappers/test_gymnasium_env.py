@@ -214,9 +214,9 @@ def test_the_info_contains_the_group_reward():
 
 
 @pytest.fixture
-def unity(monkeypatch):
+def unity():
     """Plays scenes with one agent."""
-    played = PlayedEnvironments(monkeypatch)
+    played = PlayedEnvironments()
     yield functools.partial(played, "--agents", 1, "--max-steps", 20)
     played.close()
 
