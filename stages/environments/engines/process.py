@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import shutil
 import signal
@@ -157,16 +158,10 @@ def describe_exit(returncode: int) -> str:
 
 
 def _cure(error: OSError) -> str:
-    match error:
-        case OSError(errno=8):  # ENOEXEC, which has no separate class
-            return " It isn't a program for this machine: build for this system, or start a script with `#!`"
-        case OSError() if getattr(error, "winerror", 0) == 740:  # ERROR_ELEVATION_REQUIRED
-            return (
-                " It requires administrator rights: build it without that requirement, or run this command in an "
-                "administrator's console"
-            )
-        case PermissionError() if sys.platform != "win32":
-            return " It isn't executable: `chmod +x` it"
+    if error.errno == errno.ENOEXEC:
+        return " It isn't a program for this machine: build for this system, or start a script with `#!`"
+    if isinstance(error, PermissionError) and sys.platform != "win32":
+        return " It isn't executable: `chmod +x` it"
     return ""
 
 
@@ -193,7 +188,7 @@ def find_executable(path: Path, platform: str = sys.platform) -> Path:
     if (command := shutil.which(path, path=startup_context().variables.get("PATH"))) is not None:
         return Path(command)
     looked = ", ".join(dict.fromkeys(looked_at))
-    why = _built_for_another(path, platform) or _is_a_folder(path, platform) or _has_backslashes(path, platform)
+    why = _built_for_another(path, platform) or _is_a_folder(path, platform)
     raise GameRefused(
         f"no executable at {path}: none of {looked} is a file.{why} The path is relative to "
         f"{startup_context().folder}; set it with --env or env_settings.env_path"
@@ -255,11 +250,6 @@ def _is_a_folder(path: Path, platform: str) -> str:
     programs = [str(program) for program in _programs_in(folder, platform)]
     meant = "one of the programs" if len(programs) > 1 else "the program"
     return f" It is a folder; give {meant} in it{': ' if programs else ''}{', '.join(programs)}."
-
-
-def _has_backslashes(path: Path, platform: str) -> str:
-    """Return a hint if the path has Windows separators on a different system; otherwise an empty string."""
-    return " Only Windows uses \\ between folders; write /." if platform != "win32" and "\\" in str(path) else ""
 
 
 def tail(path: Path | None, lines: int = 15) -> str:

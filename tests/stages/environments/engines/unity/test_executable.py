@@ -73,11 +73,6 @@ def test_windows_chooses_the_program_with_the_folder_s_name_or_the_only_one(tmp_
         find_executable(tmp_path / "Two", "win32")
 
 
-def test_only_windows_accepts_backslashes():
-    with pytest.raises(GameRefused, match=r"Only Windows uses \\ between folders; write /"):
-        find_executable(Path(r"builds\Game"), "linux")
-
-
 def test_a_missing_executable_is_refused_with_the_paths_tried(tmp_path):
     with pytest.raises(GameRefused, match=r"no executable at .*Game: none of .*Game\.x86_64.*--env"):
         find_executable(tmp_path / "Game", "linux")
