@@ -291,7 +291,10 @@ class LowLevelGroup:
                     parts.setdefault(behavior_id, []).append((index, rows))
         self._asked = decision_rows(parts)
         return StepResult(
-            {behavior_id: agent_steps(found, self._specs[behavior_id]) for behavior_id, found in parts.items()},
+            {
+                behavior_id: agent_steps(of_behavior, self._specs[behavior_id])
+                for behavior_id, of_behavior in parts.items()
+            },
             statistics=merged_statistics(bridge.statistics() for bridge in self._bridges),
             closed=np.array(left, np.int32) if left else None,
         )
@@ -306,12 +309,12 @@ class LowLevelGroup:
         return self._episodes[index].of(behavior_id, columns, generation)
 
     def _announce(self, index: int, behavior_id: str, spec: Any) -> None:
-        found = behavior_spec(behavior_id, spec, self._label(index))
-        known = self._specs.setdefault(behavior_id, found)
-        if known != found:
+        new = behavior_spec(behavior_id, spec, self._label(index))
+        earlier = self._specs.setdefault(behavior_id, new)
+        if earlier != new:
             raise StageError(
-                f"{self._label(index)}: behaviour {behavior_id!r} has {found.seen} and {found.actions}, but in an "
-                f"earlier instance {known.seen} and {known.actions}; all instances must have the same observations "
+                f"{self._label(index)}: behaviour {behavior_id!r} has {new.seen} and {new.actions}, but in an "
+                f"earlier instance {earlier.seen} and {earlier.actions}; all instances must have the same observations "
                 "and actions"
             )
 

@@ -126,8 +126,8 @@ class GameGroup:
             StageError: if a game broke too often.
             EnvironmentEnded: if the last game has closed normally.
         """
-        asked, self._asked = self._asked, {}
-        for index, places in asked.items():
+        waiting, self._asked = self._asked, {}
+        for index, places in waiting.items():
             self._send(index, self._games[index].step(_those_at(actions, places)))
         return self._result(await self._gather(everyone=self._in_step))
 
@@ -261,9 +261,11 @@ class GameGroup:
         self._announce(answers)
         parts: dict[str, list[IndexedRows]] = {}
         for behavior_id in self.behavior_specs:
-            found = [(index, a.rows[behavior_id]) for index, a in answers.items() if behavior_id in a.rows]
-            if found:
-                parts[behavior_id] = found
+            rows = [
+                (index, answer.rows[behavior_id]) for index, answer in answers.items() if behavior_id in answer.rows
+            ]
+            if rows:
+                parts[behavior_id] = rows
         places = decision_rows(parts)
         for index, answer in answers.items():
             if answer.asks_for_decisions:
@@ -271,7 +273,7 @@ class GameGroup:
             else:  # no agent needs a decision
                 self._send(index, self._games[index].step({}))
         return StepResult(
-            {behavior_id: agent_steps(found, self.behavior_specs[behavior_id]) for behavior_id, found in parts.items()},
+            {behavior_id: agent_steps(rows, self.behavior_specs[behavior_id]) for behavior_id, rows in parts.items()},
             statistics=merged_statistics(answer.statistics for answer in answers.values()),
             behavior_statistics={
                 name: merged_statistics(answer.behavior_statistics.get(name, {}) for answer in answers.values())
@@ -290,14 +292,14 @@ class GameGroup:
         for index in indices:
             game = self._games[index]
             for behavior_id, spec in game.specs.items():
-                known = self._specs.get(behavior_id)
-                if known is None:
+                first = self._specs.get(behavior_id)
+                if first is None:
                     self._specs[behavior_id] = spec
                     self._announced_by[behavior_id] = game.label
-                elif known is not spec and known != spec:
+                elif first is not spec and first != spec:
                     raise StageError(
                         f"{game.label}: behaviour {behavior_id!r} has {spec.seen} and {spec.actions}, but "
-                        f"{self._announced_by[behavior_id]} has {known.seen} and {known.actions}; all games in a "
+                        f"{self._announced_by[behavior_id]} has {first.seen} and {first.actions}; all games in a "
                         "run must be builds of the same scene"
                     )
 

@@ -182,8 +182,8 @@ def find_executable(path: Path, platform: str = sys.platform) -> Path:
     """
     looked_at = []
     for candidate in _candidates(path, platform):
-        if (found := absolute(candidate)).is_file():
-            return found
+        if (file := absolute(candidate)).is_file():
+            return file
         looked_at.append(str(candidate))
     if (command := shutil.which(path, path=startup_context().variables.get("PATH"))) is not None:
         return Path(command)
@@ -228,18 +228,18 @@ def _built_for_another(path: Path, platform: str) -> str:
     """Return a hint if there is a build for a different platform; otherwise an empty string."""
     bare = _bare(path)
     for extension, system in ((".app", "darwin"), (".exe", "win32"), (".x86_64", "linux")):
-        found = bare.with_name(f"{bare.name}{extension}")
-        if system != platform and found.exists():
-            return f" {found} is a build for a different system; build the game for this one ({platform})."
+        build = bare.with_name(f"{bare.name}{extension}")
+        if system != platform and build.exists():
+            return f" {build} is a build for a different system; build the game for this one ({platform})."
     return ""
 
 
 def _programs_in(folder: Path, platform: str) -> list[Path]:
     """Return the programs in a folder that may be the game. If one has the folder's name, return only that program."""
     kinds = (".exe",) if platform == "win32" else (".x86_64", ".x86")
-    found = [each for each in sorted(folder.glob("*")) if each.suffix.lower() in kinds]
-    games = [each for each in found if not _NOT_THE_GAME.match(each.stem)]
-    return [each for each in games if each.stem.lower() == folder.name.lower()] or games
+    programs = [program for program in sorted(folder.glob("*")) if program.suffix.lower() in kinds]
+    games = [program for program in programs if not _NOT_THE_GAME.match(program.stem)]
+    return [program for program in games if program.stem.lower() == folder.name.lower()] or games
 
 
 def _is_a_folder(path: Path, platform: str) -> str:
@@ -259,7 +259,7 @@ def tail(path: Path | None, lines: int = 15) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 16_384))
-            found = file.read().decode(errors="replace").rstrip().splitlines()[-lines:]
+            last = file.read().decode(errors="replace").rstrip().splitlines()[-lines:]
     except OSError:
         return ""
-    return "\n".join([f"\nThe end of {path}:", *(f"    {line}" for line in found)]) if found else ""
+    return "\n".join([f"\nThe end of {path}:", *(f"    {line}" for line in last)]) if last else ""

@@ -324,17 +324,17 @@ def of_equal_actions(agents: Sequence[AgentSpaces]) -> list[ActingAgents]:
     places: dict[str, list[int]] = {}
     for place, agent in enumerate(agents):
         places.setdefault(json.dumps(agent.actions), []).append(place)
-    return [ActingAgents(own, agents[own[0]].actions) for own in places.values()]
+    return [ActingAgents(group, agents[group[0]].actions) for group in places.values()]
 
 
 def action_space(announced: Mapping[str, Any]) -> spaces.Dict:
     """Return the space of one agent's actions by key, in the game's order."""
     return _in_order(
         {
-            key: spaces.Discrete(int(each["size"]))
-            if each["action_type"] == "discrete"
-            else spaces.Box(-1.0, 1.0, (int(each["size"]),))
-            for key, each in announced.items()
+            key: spaces.Discrete(int(space["size"]))
+            if space["action_type"] == "discrete"
+            else spaces.Box(-1.0, 1.0, (int(space["size"]),))
+            for key, space in announced.items()
         }
     )
 
@@ -678,8 +678,8 @@ class GodotEnv:
             message = self._doubtful(bytes(content))
         if message.get("type") != kind:
             self._link.close()
-            found = message.get("type")
-            raise GodotEnvError(f"the game answered with a message of type {found!r}; expected {kind!r}")
+            answered = message.get("type")
+            raise GodotEnvError(f"the game answered with a message of type {answered!r}; expected {kind!r}")
         return cast("dict[str, Any]", message)
 
     def _doubtful(self, content: bytes) -> dict[str, Any]:
@@ -703,8 +703,8 @@ class GodotEnv:
     def _per_agent(self, message: Mapping[str, Any], key: str) -> list[Any]:
         values = message.get(key)
         if not isinstance(values, list) or len(values) != self.num_envs:
-            found = f"{len(values)} entries" if isinstance(values, list) else repr(values)
-            raise GodotEnvError(f"the game sent {found} as {key!r}; expected one for each of {self.num_envs} agents")
+            received = f"{len(values)} entries" if isinstance(values, list) else repr(values)
+            raise GodotEnvError(f"the game sent {received} as {key!r}; expected one for each of {self.num_envs} agents")
         return values
 
     def _observations(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -337,10 +337,10 @@ class GodotGame(Game):
             for place in with_last:
                 by_agent[int(behavior.columns.agents[ended[place]])] = infos[place][LAST]
             try:
-                found = agents.observations(by_agent)
+                final = agents.observations(by_agent)
             except WrongColumn as error:
                 raise WrongColumn(f"{error}, in the {LAST!r} of its info") from None
-            for column, values in zip(last, found, strict=True):
+            for column, values in zip(last, final, strict=True):
                 column[with_last] = values
         return last
 
@@ -364,14 +364,14 @@ class GodotGame(Game):
 
     def _list(self, message: Mapping[str, Any], key: str) -> list[Any]:
         """Return a list from the message, after checking that it has one entry for each agent."""
-        found = message.get(key)
-        if not isinstance(found, list) or len(found) != self._agents:
-            what = f"{len(found)} entries" if isinstance(found, list) else repr(found)[:60]
+        values = message.get(key)
+        if not isinstance(values, list) or len(values) != self._agents:
+            what = f"{len(values)} entries" if isinstance(values, list) else repr(values)[:60]
             raise GameBroken(
                 f"{self.label}: its message has {what} as {key!r}; expected one for each of the {self._agents} agents "
                 "that it has announced; agents can't join or leave a running game"
             )
-        return found
+        return values
 
     @contextmanager
     def _named(self, behavior_id: str) -> Iterator[None]:

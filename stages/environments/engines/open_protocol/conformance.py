@@ -75,7 +75,7 @@ class _BehaviorStatistics:
                 self._running[agent] = (total + reward if length >= 0 else 0.0, length + 1)
         self.decisions += len(rows) - rows.ended
         if len(rows) and not self.changed:
-            whole = np.concatenate([each[-1].reshape(-1).astype(np.float64) for each in rows.observations])
+            whole = np.concatenate([column[-1].reshape(-1).astype(np.float64) for column in rows.observations])
             self.changed = self._first is not None and not np.array_equal(whole, self._first)
             self._first = whole if self._first is None else self._first
 
@@ -130,8 +130,8 @@ class RandomTrainer:
 
     async def reset(self, parameters: Mapping[str, float], seed: int | None = None) -> dict[str, Any]:
         """Reset all agents; return the state."""
-        for each in self.seen.values():
-            each.forget()
+        for behavior in self.seen.values():
+            behavior.forget()
         return await self._take(await self.game.request_reset(parameters, seed))
 
     async def step(self, parameters: Mapping[str, float] | None = None) -> dict[str, Any]:

@@ -210,16 +210,16 @@ def read_rows(spec: BehaviorSpec, part: Any) -> GameRows:
     deciding = _Columns(spec, part.get("deciding"), _OF_DECIDING, f"{where}.deciding")
     both = (ended, deciding)
     return GameRows(
-        ids=np.concatenate([each.ids for each in both]),
-        rewards=np.concatenate([each.numbers("rewards") for each in both]),
+        ids=np.concatenate([columns.ids for columns in both]),
+        rewards=np.concatenate([columns.numbers("rewards") for columns in both]),
         ended=len(ended.ids),
         interrupted=ended.flags("truncated"),
         observations=tuple(
-            np.concatenate([each.observation(index) for each in both]) for index in range(len(spec.observations))
+            np.concatenate([columns.observation(index) for columns in both]) for index in range(len(spec.observations))
         ),
         action_masks=deciding.masks() if spec.actions.discrete_branches else None,
-        group_ids=np.concatenate([each.groups() for each in both]),
-        group_rewards=np.concatenate([each.numbers("group_rewards") for each in both]),
+        group_ids=np.concatenate([columns.groups() for columns in both]),
+        group_rewards=np.concatenate([columns.numbers("group_rewards") for columns in both]),
     )
 
 
@@ -257,9 +257,9 @@ class _Columns:
         if count and "observations" not in self._part:
             raise MessageError(f"sent {self._where} without 'observations'")
         if count and (not isinstance(sent, list) or len(sent) != len(self._spec.observations)):
-            found = _counted(len(sent), "column") if isinstance(sent, list) else shown(sent)
+            received = _counted(len(sent), "column") if isinstance(sent, list) else shown(sent)
             expected = f"{len(self._spec.observations)}, one for each observation that was announced"
-            raise MessageError(f"sent {found} as {self._where}.observations: expected {expected}")
+            raise MessageError(f"sent {received} as {self._where}.observations: expected {expected}")
         what = f"observations[{index}] ({spec.name!r})"
         values = self._array(sent[index] if count else [], count * spec.size, spec.dtype, what)
         return values.reshape(count, *spec.shape)
@@ -329,7 +329,7 @@ class _Columns:
         per_agent = size // max(1, count)
         if isinstance(sent, bytes | str):
             values = self._from_bytes(sent, dtype, what)
-            found = f"{len(values)} numbers ({_OF_BYTES.get(dtype, dtype)})"
+            received = f"{len(values)} numbers ({_OF_BYTES.get(dtype, dtype)})"
         elif isinstance(sent, list):
             values = _numbers(sent)
             if values.dtype.kind not in "iufb" and values.size:
@@ -339,12 +339,12 @@ class _Columns:
                     f"sent {_counted(len(sent), 'entry', 'entries')} as {self._where}.{what}: expected one for each of "
                     f"{_counted(count, 'agent')}"
                 )
-            found = _counted(values.size, "number")
+            received = _counted(values.size, "number")
         else:
             raise MessageError(f"sent {shown(sent)} as {self._where}.{what}: expected a list of numbers, or bytes")
         if values.size != size:
-            each = f", {per_agent} for each of {_counted(count, 'agent')}" if count else ""
-            raise MessageError(f"sent {found} as {self._where}.{what}: expected {size} in total{each}")
+            share = f", {per_agent} for each of {_counted(count, 'agent')}" if count else ""
+            raise MessageError(f"sent {received} as {self._where}.{what}: expected {size} in total{share}")
         flat = values.reshape(-1)
         if flat.dtype == np.uint8 and dtype == "uint8":
             return flat  # all bytes of an image are valid
@@ -363,9 +363,9 @@ class _Columns:
             flat = [*_flat(row)]
             for index, value in enumerate(flat):
                 if not isinstance(value, int | float):
-                    found = "null" if value is None else repr(value)
+                    received = "null" if value is None else repr(value)
                     return MessageError(
-                        f"sent {found} at index {index} of {what} {self._of(agent)}; expected {_WANTED[dtype]}"
+                        f"sent {received} at index {index} of {what} {self._of(agent)}; expected {_WANTED[dtype]}"
                     )
             if len(flat) != per_agent:
                 return MessageError(
@@ -445,8 +445,8 @@ def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) ->
     for behavior_id, part in agents.items():
         spec = specs.get(behavior_id)
         if spec is None:
-            known = ", ".join(specs)
-            raise MessageError(f"sent agents of {behavior_id!r}, which its hello did not announce ({known})")
+            announced = ", ".join(specs)
+            raise MessageError(f"sent agents of {behavior_id!r}, which its hello did not announce ({announced})")
         columns = read_rows(spec, part)
         if len(columns):
             rows[behavior_id] = columns
@@ -456,14 +456,14 @@ def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) ->
 def _statistics(sent: Any) -> dict[str, tuple[float, ...]]:
     if not isinstance(sent, Mapping):
         raise MessageError(f"sent {repr(sent)[:60]} as statistics: expected a map of numbers, or lists of numbers")
-    found = {}
+    statistics = {}
     for name, value in sent.items():
         values = value if isinstance(value, list) else [value]
-        if not all(_is_number(each) for each in values):
+        if not all(_is_number(number) for number in values):
             raise MessageError(f"sent {repr(value)[:60]} as the statistic {name!r}: expected finite numbers")
         if values:
-            found[str(name)] = tuple(map(float, values))
-    return found
+            statistics[str(name)] = tuple(map(float, values))
+    return statistics
 
 
 def _is_number(value: Any) -> bool:

@@ -149,12 +149,12 @@ def _delimited(message: Any) -> bytes:
 
 def varint(value: int) -> bytes:
     """Encode a non-negative number."""
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:

@@ -233,8 +233,8 @@ class UnityEnvironment:
 
     def _behavior(self, name: str) -> _BehaviorSteps:
         if name not in self._behaviors:
-            known = ", ".join(self._behaviors) or "none before the first reset"
-            raise UnityActionException(f"unknown behaviour {name!r}; the behaviours are: {known}")
+            names = ", ".join(self._behaviors) or "none before the first reset"
+            raise UnityActionException(f"unknown behaviour {name!r}; the behaviours are: {names}")
         return self._behaviors[name]
 
     def _receive(self, exchange: Coroutine[Any, Any, Any]) -> None:

@@ -331,10 +331,10 @@ class UnityGame(Game):
     def _new_reader(self, behavior_id: str, first: Any) -> BehaviorReader:
         brain = self.brains.get(behavior_id)
         if brain is None:
-            known = ", ".join(sorted(self.brains)) or "none"
+            announced = ", ".join(sorted(self.brains)) or "none"
             raise GameBroken(
                 f"{self.label} sends agents of a behaviour {behavior_id!r} that it has not announced (announced: "
-                f"{known}); check that its package com.unity.ml-agents is complete, with all files from the same "
+                f"{announced}); check that its package com.unity.ml-agents is complete, with all files from the same "
                 "version"
             )
         reader = self.readers[behavior_id] = BehaviorReader(brain, first, self.label)

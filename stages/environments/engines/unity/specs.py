@@ -144,15 +144,15 @@ class ActionSpec(NamedTuple):
         Raises:
             UnityActionException: if the actions have the wrong shape.
         """
-        found = ActionTuple(np.asarray(actions.continuous), np.asarray(actions.discrete))
+        checked = ActionTuple(np.asarray(actions.continuous), np.asarray(actions.discrete))
         expected = (n_agents, self.continuous_size), (n_agents, self.discrete_size)
-        if (found.continuous.shape, found.discrete.shape) != expected:
+        if (checked.continuous.shape, checked.discrete.shape) != expected:
             raise UnityActionException(
-                f"{behavior_name}: got continuous actions of shape {found.continuous.shape} and discrete actions of "
-                f"{found.discrete.shape}; expected {expected[0]} and {expected[1]}, a row for each of the {n_agents} "
+                f"{behavior_name}: got continuous actions of shape {checked.continuous.shape} and discrete actions of "
+                f"{checked.discrete.shape}; expected {expected[0]} and {expected[1]}, a row for each of the {n_agents} "
                 "agents in its DecisionSteps"
             )
-        return found
+        return checked
 
 
 class BehaviorSpec(NamedTuple):

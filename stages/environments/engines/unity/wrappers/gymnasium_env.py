@@ -123,7 +123,7 @@ class ActionMap:
             return None
         if forbidden is None:
             forbidden = [np.zeros(count, np.bool_) for count in self._branches]
-        branches = [np.logical_not(each).astype(np.int8) for each in forbidden]
+        branches = [np.logical_not(branch).astype(np.int8) for branch in forbidden]
         allowed: Mask = tuple(branches) if len(branches) > 1 else branches[0]
         if self._flat:
             return reduce(np.multiply.outer, branches).reshape(-1)
@@ -202,7 +202,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         self._actions = ActionMap(actions, self.name, flatten_branched, action_space_seed)
         self.action_space = self._actions.space
         self._mask = self._actions.mask(None)
-        self._shapes = [tuple(each.shape) for each in self.group_spec.observation_specs]
+        self._shapes = [tuple(observed.shape) for observed in self.group_spec.observation_specs]
         self._pictures, self._sets, self._vectors = (
             [index for index, shape in enumerate(self._shapes) if len(shape) == rank] for rank in (3, 2, 1)
         )
@@ -211,9 +211,9 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         self.observation_space = self._observation_space()
         # Unity keeps its seed, so Gymnasium's checker must not compare episodes.
         self.spec = EnvSpec("UnityToGymWrapper", nondeterministic=True)
-        shown = bool(self._pictures) and self._shapes[self._pictures[0]][0] in _COLOURS
-        self.metadata = {"render_modes": ["rgb_array"] if shown else []}
-        self.render_mode = "rgb_array" if shown else None
+        has_picture = bool(self._pictures) and self._shapes[self._pictures[0]][0] in _COLOURS
+        self.metadata = {"render_modes": ["rgb_array"] if has_picture else []}
+        self.render_mode = "rgb_array" if has_picture else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the program. `seed` has no effect: the program's random numbers follow the seed given at its start."""
@@ -318,13 +318,13 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
 
     def _seen(self, steps: Any) -> tuple[Any, dict[str, Any]]:
         """Return the agent's observation and info."""
-        own = [column[0] for column in steps.obs]
-        pictures = [_as_bytes(own[index]) if self._bytes else own[index] for index in self._pictures]
+        values = [column[0] for column in steps.obs]
+        pictures = [_as_bytes(values[index]) if self._bytes else values[index] for index in self._pictures]
         if pictures:
             self.visual_obs = pictures[0]
-        parts = pictures + [own[index] for index in self._sets]
+        parts = pictures + [values[index] for index in self._sets]
         if self._vectors:
-            parts.append(np.concatenate([own[index] for index in self._vectors]))
+            parts.append(np.concatenate([values[index] for index in self._vectors]))
         info: dict[str, Any] = {"step": steps}
         if hasattr(steps, "action_mask"):
             forbidden = None if steps.action_mask is None else [branch[0] for branch in steps.action_mask]

@@ -38,11 +38,11 @@ class _AgentKind:
 
     def __init__(self, name: str, spec: Any, seed: int | None) -> None:
         self.actions = ActionMap(spec.action_spec, name, seed=seed)
-        seen: list[Space[Any]] = [unlimited(each.shape) for each in spec.observation_specs]
-        if not seen:
+        observed: list[Space[Any]] = [unlimited(sensor.shape) for sensor in spec.observation_specs]
+        if not observed:
             raise UnityException(f"{name}: it has no observations: give it a sensor")
-        self._single = len(seen) == 1
-        self.observation_space: Space[Any] = seen[0] if self._single else spaces.Tuple(seen)
+        self._single = len(observed) == 1
+        self.observation_space: Space[Any] = observed[0] if self._single else spaces.Tuple(observed)
         self._masks = self.actions.mask_space
         if self._masks is not None:
             self.observation_space = spaces.Dict({OBSERVATION: self.observation_space, MASK: self._masks})
@@ -50,8 +50,8 @@ class _AgentKind:
 
     def seen(self, columns: list[Any], row: int, mask: Any) -> Any:
         """Return one agent's observation."""
-        own = columns[0][row] if self._single else _Sensors(column[row] for column in columns)
-        return own if self._masks is None else {OBSERVATION: own, MASK: mask}
+        values = columns[0][row] if self._single else _Sensors(column[row] for column in columns)
+        return values if self._masks is None else {OBSERVATION: values, MASK: mask}
 
 
 class Said(NamedTuple):
@@ -153,8 +153,8 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
     def _behavior_of(self, agent: str) -> _AgentKind:
         name = agent.partition(_AGENT)[0]
         if name not in self._behaviors:
-            known = ", ".join(self._behaviors) or "none yet"
-            raise UnityException(f"unknown agent {agent!r}; the behaviours are: {known}")
+            names = ", ".join(self._behaviors) or "none yet"
+            raise UnityException(f"unknown agent {agent!r}; the behaviours are: {names}")
         return self._behaviors[name]
 
     def _refuse(self, acting: set[str]) -> None:
