@@ -203,11 +203,11 @@ class LowLevelGroup:
         self._bridges = bridges or ()
         self._episodes = [GameEpisodes() for _ in envs]
         self._announced: list[set[str]] = [set() for _ in envs]
-        self._asked: dict[int, dict[str, slice]] = {}
+        self._decisions: dict[int, dict[str, slice]] = {}
         self._closed = False
-        self._left: set[int] = set()
+        self._ended: set[int] = set()
         """Indices of the objects whose environments have ended; the other objects continue."""
-        self._just_left: list[int] = []
+        self._just_closed: list[int] = []
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
         """Send parameters over the environments' side channels."""
@@ -234,7 +234,7 @@ class LowLevelGroup:
                 self._call(index, "reset()", env.reset)
             except EnvironmentEnded as end:
                 self._leave_out(index, end)
-        self._just_left = [*self._left]
+        self._just_closed = [*self._ended]
         return self._read()
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
@@ -242,7 +242,7 @@ class LowLevelGroup:
         self._send_parameters()
         for index, env in self._playing():
             try:
-                for behavior_id, place in self._asked.get(index, {}).items():
+                for behavior_id, place in self._decisions.get(index, {}).items():
                     batch = actions[behavior_id]
                     chosen = ActionTuple(batch.continuous[place], batch.discrete[place])
                     self._call(index, "set_actions()", env.set_actions, behavior_id, chosen)
@@ -263,7 +263,7 @@ class LowLevelGroup:
                 log.debug("%s: its close() failed: %s", self._label(index), error)
 
     def _playing(self) -> list[tuple[int, Any]]:
-        return [(index, env) for index, env in enumerate(self._envs) if index not in self._left]
+        return [(index, env) for index, env in enumerate(self._envs) if index not in self._ended]
 
     def _leave_out(self, index: int, end: EnvironmentEnded) -> None:
         """Continue with the other objects after one object's environment has ended.
@@ -271,25 +271,25 @@ class LowLevelGroup:
         Raises:
             EnvironmentEnded: if no object is left.
         """
-        self._left.add(index)
-        if len(self._left) == self.num_envs:
+        self._ended.add(index)
+        if len(self._ended) == self.num_envs:
             raise end
         log.info("%s. The others continue.", end)
-        self._just_left.append(index)
+        self._just_closed.append(index)
 
     def _send_parameters(self) -> None:
         for bridge in self._bridges:
             bridge.update()
 
     def _read(self) -> StepResult:
-        left, self._just_left = self._just_left, []
+        left, self._just_closed = self._just_closed, []
         parts: dict[str, list[IndexedRows]] = {}
         for index, env in self._playing():
             for behavior_id, spec in self._call(index, "behavior_specs", _specs_of, env).items():
                 rows = self._rows(index, env, behavior_id, spec)
                 if len(rows.columns):
                     parts.setdefault(behavior_id, []).append((index, rows))
-        self._asked = decision_rows(parts)
+        self._decisions = decision_rows(parts)
         return StepResult(
             {
                 behavior_id: agent_steps(of_behavior, self._specs[behavior_id])

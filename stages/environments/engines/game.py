@@ -147,9 +147,9 @@ class Game(ABC):
         self._died = asyncio.Event()
         self._announced = False
         """True once the game has connected and announced itself."""
-        self._over = True
+        self._is_over = True
         """True if no message may be exchanged: before the start, and after a failure or the game's end."""
-        self._owes = False
+        self._is_unanswered = False
         """True while a request is unanswered: the game may then treat any other message as an error."""
         self._exited_in_wait = False
         """True if the process exited while the game waited for a request."""
@@ -230,7 +230,7 @@ class Game(ABC):
         """
         self.port = self._settings.port
         self._process, self._died = None, asyncio.Event()
-        self._announced = self._over = self._owes = self._exited_in_wait = False
+        self._announced = self._is_over = self._is_unanswered = self._exited_in_wait = False
         with preparing():  # may import libraries and the user's modules
             self._transport = self._make_transport()
         try:
@@ -264,7 +264,7 @@ class Game(ABC):
         if self._transport is None:
             return
         if self._announced:
-            listens = not self._owes or await self._answered(self._transport, patience_s)
+            listens = not self._is_unanswered or await self._answered(self._transport, patience_s)
             if listens:
                 self._say_goodbye()
             if self._process is not None and not await self._process.exited(patience_s if listens else 0):
@@ -293,7 +293,7 @@ class Game(ABC):
         died = self._died
 
         def on_exit(returncode: int) -> None:
-            self._exited_in_wait = not self._owes
+            self._exited_in_wait = not self._is_unanswered
             died.set()
             transport.interrupt(ConnectionClosed())
 
@@ -331,11 +331,11 @@ class Game(ABC):
 
     async def _ask(self, content: bytes, kind: str, late: str, why: str = "") -> Any:
         """Send a request and return the answer, which must be of this kind; `late` and `why` as in `_answer`."""
-        if self._over or self._transport is None:
+        if self._is_over or self._transport is None:
             raise GameBroken(f"{self.name} isn't connected: it has been closed, has failed, or was never started")
         if self._transport.unasked:
             raise await self._failed("sent a message that was not requested")
-        self._owes = True
+        self._is_unanswered = True
         self._transport.send(content)
         return await self._answer(kind, late, why)
 
@@ -351,7 +351,7 @@ class Game(ABC):
         try:
             async with AnswerTime(self.timeout_s):
                 content = await self._transport.receive()
-            self._owes = False
+            self._is_unanswered = False
             return self._read(content, kind)
         except TimeoutError:
             part = self._transport.arrived
@@ -368,7 +368,7 @@ class Game(ABC):
         except ConnectionClosed as error:
             raise await self._gone(error) from None
         except GameEnded:
-            self._over = True
+            self._is_over = True
             await self._transport.close()  # the next start may use the port, even if this game is slow to exit
             raise
 
@@ -436,7 +436,7 @@ class Game(ABC):
 
     async def _release(self) -> None:
         """Release all resources immediately: kill the process, and stop listening."""
-        self._over, self._announced = True, False
+        self._is_over, self._announced = True, False
         transport, self._transport = self._transport, None
         if self._process is not None:
             self._process.kill()
@@ -457,10 +457,10 @@ def merged_statistics(statistics: Iterable[Mapping[str, StatisticValues]]) -> di
 
 # A time limit for a game's answer: an answer that arrived in time counts, even if this process reads it late.
 
-_HELD_S = 1.0
+_EXTENSION_S = 1.0
 """If a wake-up is this many seconds late, the event loop was blocked, for example by an import, a policy or a busy
 machine. The limit is then extended by this time, to receive the answers that arrived meanwhile."""
-_TURNS = 10
+_EXTENSIONS = 10
 """Maximum number of extensions. Several may be needed, because the loop may block again before the data has passed from
 the socket to its reader."""
 
@@ -482,7 +482,7 @@ class AnswerTime:
         self._loop = asyncio.get_running_loop()
         self._limit = asyncio.timeout(None)
         self._planned = 0.0
-        self._turns = _TURNS
+        self._extensions = _EXTENSIONS
 
     async def __aenter__(self) -> None:
         await self._limit.__aenter__()
@@ -496,11 +496,11 @@ class AnswerTime:
 
     def _plan(self, seconds: float) -> None:
         self._planned = self._loop.time() + seconds
-        self._timer = self._loop.call_at(self._planned, self._look)
+        self._timer = self._loop.call_at(self._planned, self._expire)
 
-    def _look(self) -> None:
-        if self._turns and self._loop.time() - self._planned > _HELD_S:
-            self._turns -= 1
-            self._plan(_HELD_S)
+    def _expire(self) -> None:
+        if self._extensions and self._loop.time() - self._planned > _EXTENSION_S:
+            self._extensions -= 1
+            self._plan(_EXTENSION_S)
         else:
             self._limit.reschedule(self._loop.time())

@@ -63,7 +63,7 @@ _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
 """Seconds to wait for the game's process to exit after its connection has closed."""
 _CLOSED = "the environment is closed, or its game has failed; create a new one"
-_OWES = "the game has not answered the last request yet: call step_recv before you send anything else"
+_UNANSWERED = "the game has not answered the last request yet: call step_recv before you send anything else"
 _UNASKED = "the game sent a message that was not requested"
 
 
@@ -91,7 +91,7 @@ class BlockingLink:
         self._have = 0
         """Number of bytes of an incomplete answer received so far. Between calls, it is above 0 only after an
         interrupt."""
-        self._owes = False
+        self._is_unanswered = False
         """True while a request is unanswered."""
         self._socket: socket.socket | None = None
         try:
@@ -141,20 +141,20 @@ class BlockingLink:
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
-        if self._owes:
-            raise GodotEnvError(_OWES)
+        if self._is_unanswered:
+            raise GodotEnvError(_UNANSWERED)
         if self._unasked():
             self.close()
             raise GodotEnvError(_UNASKED)
         try:
-            self._owes = is_answered
+            self._is_unanswered = is_answered
             self._socket.sendall(HEADER.pack(len(content)) + content)
         except OSError:
             raise self._gone() from None
 
     def say_goodbye(self, content: bytes, patience_s: float) -> None:
         """Wait for a pending answer, then send a last message. Raises the same errors as `send` and `receive`."""
-        if self._owes and self._socket is not None:
+        if self._is_unanswered and self._socket is not None:
             _limit_waiting(self._socket, patience_s)
             self.receive()
         self.send(content, is_answered=False)
@@ -167,11 +167,11 @@ class BlockingLink:
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
-        if not self._owes:
+        if not self._is_unanswered:
             raise GodotEnvError("the game has no request to answer: call step_send before step_recv")
         while self._have < (wanted := self._wanted()):
             self._have += self._read(self._have)
-        have, self._have, self._owes = self._have, 0, False
+        have, self._have, self._is_unanswered = self._have, 0, False
         if have > wanted:
             self.close()
             raise GodotEnvError(_UNASKED)

@@ -106,7 +106,7 @@ class GodotBuild(Build):
         return [*command, *self.arguments]
 
 
-class _LastHeard:
+class _AgentData:
     """The latest data [n] of a behaviour's agents, and the final data [ended] of the agents whose episodes ended."""
 
     def __init__(self, observations: tuple[Array, ...], count: int) -> None:
@@ -129,9 +129,9 @@ class _Behavior:
         self.columns = columns
         self.group = group
         self.ids = columns.agents.astype(np.int32)
-        self.undone = np.zeros(len(self.ids), np.int64)
+        self.decisions = np.zeros(len(self.ids), np.int64)
         """[n] number of decisions since each agent was last done."""
-        self.heard = _LastHeard((), 0)
+        self.data = _AgentData((), 0)
 
 
 class GodotGame(Game):
@@ -268,8 +268,8 @@ class GodotGame(Game):
         observed = self._list(message, "obs")
         for behavior_id, behavior in self._behaviors.items():
             with self._named(behavior_id):
-                behavior.heard = _LastHeard(behavior.columns.observations(observed), len(behavior.ids))
-            behavior.undone[:] = 0
+                behavior.data = _AgentData(behavior.columns.observations(observed), len(behavior.ids))
+            behavior.decisions[:] = 0
         return self._as_rows({})
 
     def _stepped(self, message: Mapping[str, Any]) -> GameAnswer:
@@ -280,14 +280,14 @@ class GodotGame(Game):
         of_episodes: dict[str, list[Mapping[str, Any]]] = {}
         for behavior_id, behavior in self._behaviors.items():
             with self._named(behavior_id):
-                columns, before = behavior.columns, behavior.heard
-                heard = behavior.heard = _LastHeard(columns.observations(observed), len(behavior.ids))
-                heard.rewards = columns.rewards(rewarded)
-                heard.ended = columns.done(done).nonzero()[0]
-                if len(heard.ended):
-                    of_ended = columns.infos(infos, heard.ended)
-                    heard.truncated = np.array([bool(info.get(TRUNCATED)) for info in of_ended])
-                    heard.last = self._last(behavior, before.observations, of_ended)
+                columns, before = behavior.columns, behavior.data
+                data = behavior.data = _AgentData(columns.observations(observed), len(behavior.ids))
+                data.rewards = columns.rewards(rewarded)
+                data.ended = columns.done(done).nonzero()[0]
+                if len(data.ended):
+                    of_ended = columns.infos(infos, data.ended)
+                    data.truncated = np.array([bool(info.get(TRUNCATED)) for info in of_ended])
+                    data.last = self._last(behavior, before.observations, of_ended)
                     of_episodes.setdefault(columns.spec.name, []).extend(of_ended)
             self._warn_of_no_end(behavior_id, behavior)
         return self._as_rows({name: self._infos.of_episodes(ended) for name, ended in of_episodes.items()})
@@ -297,7 +297,7 @@ class GodotGame(Game):
         totals: dict[int, float] = {}
         for behavior in self._behaviors.values():
             if behavior.group:
-                totals[behavior.group] = totals.get(behavior.group, 0.0) + float(behavior.heard.rewards.sum())
+                totals[behavior.group] = totals.get(behavior.group, 0.0) + float(behavior.data.rewards.sum())
         rows = {
             behavior_id: self._rows(behavior_id, behavior, totals.get(behavior.group, 0.0))
             for behavior_id, behavior in self._behaviors.items()
@@ -306,17 +306,17 @@ class GodotGame(Game):
 
     def _rows(self, behavior_id: str, behavior: _Behavior, total: float) -> TrackedRows:
         """Return all agents' rows, endings first; `total` is the reward of the behaviour's group, if it has one."""
-        ids, heard = behavior.ids, behavior.heard
-        ended, rewards, observations = heard.ended, heard.rewards, heard.observations
+        ids, data = behavior.ids, behavior.data
+        ended, rewards, observations = data.ended, data.rewards, data.observations
         if len(ended):
             ids, rewards = np.concatenate((ids[ended], ids)), np.concatenate((rewards[ended], rewards))
-            observations = tuple(np.concatenate(pair) for pair in zip(heard.last, observations, strict=True))
+            observations = tuple(np.concatenate(pair) for pair in zip(data.last, observations, strict=True))
         shared = total - rewards if behavior.group else np.zeros(len(ids))
         columns = GameRows(
             ids=ids,
             rewards=rewards,
             ended=len(ended),
-            interrupted=heard.truncated,
+            interrupted=data.truncated,
             observations=observations,
             action_masks=None,
             group_ids=np.full(len(ids), behavior.group, np.int32),
@@ -328,7 +328,7 @@ class GodotGame(Game):
         self, behavior: _Behavior, before: tuple[Array, ...], infos: Sequence[Mapping[str, Any]]
     ) -> tuple[Array, ...]:
         """Return ended episodes' final observations. If the game sent none, use those of the last decision."""
-        ended = behavior.heard.ended
+        ended = behavior.data.ended
         last = tuple(observation[ended] for observation in before)
         with_last = [place for place, info in enumerate(infos) if info.get(LAST) is not None]
         if with_last:
@@ -346,12 +346,12 @@ class GodotGame(Game):
 
     def _warn_of_no_end(self, behavior_id: str, behavior: _Behavior) -> None:
         """Count each agent's decisions since its last episode ended, and warn once if there are too many."""
-        behavior.undone += 1
-        behavior.undone[behavior.heard.ended] = 0
-        if self._warned or not (behavior.undone >= _LONG).any():
+        behavior.decisions += 1
+        behavior.decisions[behavior.data.ended] = 0
+        if self._warned or not (behavior.decisions >= _LONG).any():
             return
         self._warned = True
-        agent = int(behavior.ids[int(behavior.undone.argmax())])
+        agent = int(behavior.ids[int(behavior.decisions.argmax())])
         log.warning(
             "%s, behaviour %r: agent %d has not been done for %d decisions. An agent that only resets itself does not "
             "end its episode, so its returns are unknown and its trajectories continue across resets. Set done = true "

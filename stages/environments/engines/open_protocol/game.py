@@ -105,7 +105,7 @@ class OpenGame(Game):
         super().__init__(settings, build, _WORDING)
         self._transport_kind = transport
         self._form: Format = "json"
-        self._asked = 0
+        self._number = 0
         """Number of the last `reset` or `act` message."""
         self._index = index
         self._parameters = parameters
@@ -114,7 +114,7 @@ class OpenGame(Game):
         """Ids of the agents that need decisions, keyed by behaviour id."""
 
     def _make_transport(self) -> Transport:
-        self._form, self._asked = "json", 0
+        self._form, self._number = "json", 0
         max_bytes = self._settings.max_message_mib * 2**20
         if self._transport_kind == "tcp":
             return TcpTransport(self.port, max_bytes)
@@ -148,10 +148,10 @@ class OpenGame(Game):
         if message["type"] != kind:
             raise MessageError(f"answered with a message of type {message['type']!r}; expected {kind!r}")
         number = message.get("number")
-        if kind == "state" and (isinstance(number, bool) or number != self._asked):
+        if kind == "state" and (isinstance(number, bool) or number != self._number):
             what = "without a number" if number is None else f"with the number {repr(number)[:60]}"
             raise MessageError(
-                f"sent a state {what}; expected {self._asked}, the number of the last reset or act: answer each "
+                f"sent a state {what}; expected {self._number}, the number of the last reset or act: answer each "
                 "request once, and in order"
             )
         return message
@@ -192,15 +192,15 @@ class OpenGame(Game):
         return await self._request(request, "hasn't sent its next state")
 
     async def _request(self, request: dict[str, Any], late: str) -> Any:
-        self._asked += 1
-        return await self._ask(encode({**request, "number": self._asked}, self._form), "state", late)
+        self._number += 1
+        return await self._ask(encode({**request, "number": self._number}, self._form), "state", late)
 
     async def refuse(self, what: str) -> GameBroken:
         """Report an invalid message to the game, and end the game; return the error, which names the game."""
         return await self._failed(what)
 
     async def _failed(self, what: str, kind: type[GameBroken] = GameBroken) -> GameBroken:
-        if not self._owes:  # a late game is busy, and has sent nothing invalid
+        if not self._is_unanswered:  # a late game is busy, and has sent nothing invalid
             self._send({"type": "error", "message": what})
             if self._process is not None:
                 await self._process.exited(_TO_READ_S)
