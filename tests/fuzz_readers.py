@@ -380,7 +380,7 @@ def make_bridge() -> SideChannelBridge:
 
 
 REFUSED = (StageError, SpecError)
-OF_GODOT = (MessageError, MessageError, GameRefused, WrongColumn)
+OF_GODOT = (MessageError, GameRefused, WrongColumn)
 READERS = (
     Reader("stream", streams, read_recording, (StreamError, StageError)),
     Reader("stream, sealed", stream_contents, read_sealed_recording, (StreamError, StageError), memory=200 * MEGABYTE),
