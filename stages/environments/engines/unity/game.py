@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -426,13 +426,11 @@ def _make_game(
     return UnityGame(settings, build, env.num_areas, make_channels, env.listen, warns)
 
 
-def named_channels(config: RunConfig) -> Iterator[Callable[[], Any]]:
-    """Yield functions that import the side channels; each raises a LoadError if the import fails."""
-    for index in range(len(config.env_settings.side_channels)):
-        yield partial(_find_channel, config, index)
+def named_channels(config: RunConfig) -> list[Callable[[], Any]]:
+    """Return functions that import the side channels' classes; each raises a LoadError if the import fails."""
 
+    def find(index: int, reference: str) -> Callable[[], Any]:
+        with blaming("env_settings", "side_channels", index):
+            return load_callable(reference, config.source_folder, "side channel", "a class")
 
-def _find_channel(config: RunConfig, index: int) -> Callable[[], Any]:
-    reference = config.env_settings.side_channels[index]
-    with blaming("env_settings", "side_channels", index):
-        return load_callable(reference, config.source_folder, "side channel", "a class")
+    return [partial(find, index, reference) for index, reference in enumerate(config.env_settings.side_channels)]

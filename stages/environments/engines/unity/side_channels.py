@@ -30,20 +30,6 @@ from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import StatisticValues
 from headrace.stages.errors import StageError, describe_error
 
-__all__ = [
-    "EngineConfigurationChannel",
-    "EnvironmentParametersChannel",
-    "FloatPropertiesChannel",
-    "IncomingMessage",
-    "OutgoingMessage",
-    "RawBytesChannel",
-    "SideChannel",
-    "SideChannels",
-    "StatsAggregationMethod",
-    "StatsSideChannel",
-]
-
-
 _BOOL = struct.Struct("<?")
 _INT = struct.Struct("<i")
 _FLOAT = struct.Struct("<f")
