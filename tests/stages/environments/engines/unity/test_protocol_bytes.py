@@ -14,6 +14,7 @@ from headrace.stages.environments.engines.unity.messages import (
     AgentActionProto,
     ListAgentActionProto,
 )
+from headrace.stages.environments.engines.unity.side_channels import SideChannels
 
 VARINT, LENGTH, FIXED32 = 0, 2, 5
 """Wire types."""
@@ -95,7 +96,7 @@ def test_a_demonstrations_header_and_pairs_are_read_from_their_bytes():
     assert (list(action.continuous_actions), list(action.discrete_actions)) == ([0.5], [3])
 
 
-class TwoWords:
+class TwoWords(SideChannels):
     """Side channels that send some bytes, and keep what they hear."""
 
     heard = b""
