@@ -96,15 +96,6 @@ async def test_the_connection_is_logged_in_the_words_of_ml_agents(tmp_path, capl
 
 
 @pytest.mark.lengthy
-async def test_agents_receive_actions_and_carry_them_out(tmp_path):
-    async with playing(tmp_path, "--agents", "3", "--echo") as game:
-        await play(game, steps=50)
-    (report,) = reports(tmp_path)
-    assert report["returncode"] == 0
-    assert report["episodes"]["Simple?team=0"] == pytest.approx([1.02] * 30)
-
-
-@pytest.mark.lengthy
 async def test_actions_reach_their_own_agents_among_many_that_end_at_different_times(tmp_path):
     async with playing(tmp_path, "--scene", "many", "--echo") as game:
         await play(game, steps=110)
