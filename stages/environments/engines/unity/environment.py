@@ -131,7 +131,9 @@ class UnityEnvironment:
         self._loop_thread = _LoopThread()
         try:
             with as_low_level():
-                port = self.DEFAULT_EDITOR_PORT if build is None else _port(base_port, worker_id)
+                port = self.DEFAULT_EDITOR_PORT
+                if build is not None:
+                    port = 0 if base_port == 0 else (BASE_PORT if base_port is None else base_port) + worker_id
                 channels = SideChannels(side_channels or (), self._name)
                 self.side_channels = channels.by_class
                 settings = GameSettings(worker_id, port, seed, timeout_wait, max_message_mib)
@@ -271,12 +273,6 @@ class _LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-def _port(base_port: int | None, worker_id: int) -> int:
-    if base_port == 0:
-        return 0
-    return (BASE_PORT if base_port is None else base_port) + worker_id
 
 
 def _spec(reader: BehaviorReader) -> BehaviorSpec:

@@ -150,7 +150,9 @@ class GrpcTransport(Transport):
         try:
             return await self._exchange(caller, context)
         except _Refused as refusal:
-            self._note(caller, refusal)
+            level = logging.DEBUG if self.refused else logging.WARNING  # only the first refusal is a warning
+            self.refused = f"The call from {caller} was refused: {refusal}."
+            log.log(level, "Port %d refused a call from %s: %s", self.port, caller, refusal)
             await context.abort(refusal.code, f"Port {self.port} refuses the call from {caller}: {refusal}")
             raise AssertionError("abort raises") from None
 
@@ -225,9 +227,3 @@ class GrpcTransport(Transport):
     def _lose(self, caller: str, reason: Exception) -> None:
         if self._is_owned and caller == self._owner:
             self.interrupt(reason)
-
-    def _note(self, caller: str, refusal: _Refused) -> None:
-        """Store a refusal, and log the first one."""
-        level = logging.DEBUG if self.refused else logging.WARNING
-        self.refused = f"The call from {caller} was refused: {refusal}."
-        log.log(level, "Port %d refused a call from %s: %s", self.port, caller, refusal)
