@@ -51,9 +51,9 @@ from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.queues.stream_file import FRAME, MAGIC, PREAMBLE, VERSION, StreamReader, checksum, column_table
 from headrace.stages.environments.engines.errors import GameRefused, MessageError
-from headrace.stages.environments.engines.godot.messages import BadAnnouncement, WrongColumn
+from headrace.stages.environments.engines.godot.messages import WrongColumn
 from headrace.stages.environments.engines.unity import messages
-from headrace.stages.environments.engines.unity.messages import check, read_greeting
+from headrace.stages.environments.engines.unity.messages import check
 from headrace.stages.environments.engines.unity.png import PngError, decode_into, encode_png
 from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 from headrace.stages.errors import StageError
@@ -362,7 +362,7 @@ class Recital(ScriptedGame):
     """A Unity whose first message is its greeting."""
 
     async def _announce(self) -> None:
-        check(read_greeting((await self._answer("request", "says nothing")).rl_initialization_output), "Unity")
+        check((await self._answer("request", "says nothing")).rl_initialization_output, "Unity")
 
 
 def read_messages(folder: Path, conversation: bytes) -> None:
@@ -380,7 +380,7 @@ def make_bridge() -> SideChannelBridge:
 
 
 REFUSED = (StageError, SpecError)
-OF_GODOT = (MessageError, BadAnnouncement, GameRefused, WrongColumn)
+OF_GODOT = (MessageError, GameRefused, WrongColumn)
 READERS = (
     Reader("stream", streams, read_recording, (StreamError, StageError)),
     Reader("stream, sealed", stream_contents, read_sealed_recording, (StreamError, StageError), memory=200 * MEGABYTE),

@@ -13,29 +13,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from unity_client.main import main
 
 from headrace.stages.environments.engines.game import GameSettings
-from headrace.stages.environments.engines.unity import environment
 from headrace.stages.environments.engines.unity.environment import UnityEnvironment
-from headrace.stages.environments.engines.unity.game import Channels, UnityBuild, UnityGame
+from headrace.stages.environments.engines.unity.game import UnityBuild, UnityGame
 from headrace.stages.environments.engines.unity.messages import AgentActionProto, ListAgentActionProto
+from headrace.stages.environments.engines.unity.side_channels import SideChannels
 
 BUILD = Path(__file__).with_name("unity_client") / "unity_build"
 """Without its extension, as users give it."""
 
 os.environ["UNITY_CLIENT_PYTHON"] = sys.executable
-
-
-class NoChannels:
-    """Side channels with nothing to say."""
-
-    def outgoing(self) -> bytes:
-        return b""
-
-    def incoming(self, data: bytes) -> None:
-        pass
 
 
 def build(folder: Path, *arguments: str) -> UnityBuild:
@@ -94,7 +83,7 @@ class PlayedScene:
 async def playing(
     folder: Path,
     *arguments: str,
-    channels: Channels | None = None,
+    channels: SideChannels | None = None,
     seed: int = 1,
     listen: str = "localhost",
     max_message_mib: int = 512,
@@ -102,7 +91,7 @@ async def playing(
     """A connected worker and a played scene, whose report goes to the folder, from the start to an orderly end."""
     port = free_port()
     settings = GameSettings(0, port, seed, 60.0, max_message_mib)
-    game = UnityGame(settings, None, 1, lambda: channels or NoChannels(), listen)
+    game = UnityGame(settings, None, 1, lambda: channels or SideChannels(), listen)
     scene = PlayedScene(port, "--report", str(folder), *arguments)
     try:
         await game.start()
@@ -115,23 +104,22 @@ async def playing(
 class PlayedEnvironments:
     """Makes low-level environments on played scenes, and ends them."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._patch = patch
+    def __init__(self) -> None:
         self._made: list[UnityEnvironment] = []
 
     def __call__(self, *arguments: object, **options: Any) -> UnityEnvironment:
         port = free_port()
-        self._patch.setattr(environment, "EDITOR_PORT", port)
         scene = PlayedScene(port, *map(str, arguments))
-        env = UnityEnvironment(**options)
-        self._made.append(env)
 
-        def close(ends: Callable[[], None] = env.close) -> None:
-            ends()
-            scene.join()  # its report is written then
+        class Played(UnityEnvironment):
+            DEFAULT_EDITOR_PORT = port
 
-        self._patch.setattr(env, "close", close)
-        return env
+            def close(self) -> None:
+                super().close()
+                scene.join()  # its report is written then
+
+        self._made.append(Played(**options))
+        return self._made[-1]
 
     def close(self) -> None:
         """End all; closing twice is allowed."""

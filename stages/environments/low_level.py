@@ -91,18 +91,20 @@ def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> 
     Raises:
         BrokenEnvironmentError: if a value is missing, duplicated, not finite or of the wrong shape.
     """
-    reader = _StepsReader(spec, label)
-    over, asking = reader.part(endings, "TerminalSteps"), reader.part(decisions, "DecisionSteps")
-    ended = len(over.ids)
+    who = f"{label}, behaviour {spec.behavior_id!r}"
+    ending = _columns(spec, endings, f"{who}: TerminalSteps")
+    deciding = _columns(spec, decisions, f"{who}: DecisionSteps")
+    ended = len(ending.ids)
+    interrupted = endings.interrupted if hasattr(endings, "interrupted") else endings.max_step  # before version 0.22
     return GameRows(
-        ids=np.concatenate((over.ids, asking.ids)),
-        rewards=np.concatenate((over.rewards, asking.rewards)),
+        ids=np.concatenate((ending.ids, deciding.ids)),
+        rewards=np.concatenate((ending.rewards, deciding.rewards)),
         ended=ended,
-        interrupted=reader.interrupted(endings, ended),
-        observations=tuple(np.concatenate(pair) for pair in zip(over.observations, asking.observations, strict=True)),
-        action_masks=reader.masks(decisions, len(asking.ids)),
-        group_ids=np.concatenate((over.group_ids, asking.group_ids)),
-        group_rewards=np.concatenate((over.group_rewards, asking.group_rewards)),
+        interrupted=np.asarray(interrupted, np.bool_).reshape(ended),
+        observations=tuple(map(np.concatenate, zip(ending.observations, deciding.observations, strict=True))),
+        action_masks=_masks(spec.actions, decisions, len(deciding.ids), f"{who}: DecisionSteps"),
+        group_ids=np.concatenate((ending.group_ids, deciding.group_ids)),
+        group_rewards=np.concatenate((ending.group_rewards, deciding.group_rewards)),
     )
 
 
@@ -121,7 +123,7 @@ def _number(value: Any) -> int:
 
 
 class _StepColumns(NamedTuple):
-    """Reads columns [n] from one kind of steps: `DecisionSteps` or `TerminalSteps`."""
+    """The columns [n] of one kind of steps: `DecisionSteps` or `TerminalSteps`."""
 
     ids: NDArray[np.int32]
     rewards: NDArray[np.float32]
@@ -130,98 +132,50 @@ class _StepColumns(NamedTuple):
     group_rewards: NDArray[np.float32]
 
 
-class _StepsReader:
-    def __init__(self, spec: BehaviorSpec, label: str) -> None:
-        self._spec = spec
-        self._label = f"{label}, behaviour {spec.behavior_id!r}"
+def _columns(spec: BehaviorSpec, steps: Any, what: str) -> _StepColumns:
+    ids = np.asarray(steps.agent_id, np.int32).reshape(-1)
+    n = len(ids)
+    if len(np.unique(ids)) != n:
+        raise BrokenEnvironmentError(f"{what}.agent_id contains an agent twice: {ids.tolist()}")
+    if len(steps.obs) != len(spec.observations):
+        raise BrokenEnvironmentError(f"{what}.obs has {len(steps.obs)} arrays; expected {len(spec.observations)}")
 
-    def part(self, steps: Any, kind: str) -> _StepColumns:
-        ids = self._column(steps, "agent_id", np.int32, None, kind)
-        count = len(ids)
-        if len(np.unique(ids)) != count:
-            raise self._broken(f"{kind}.agent_id contains an agent twice: {ids.tolist()}")
-        return _StepColumns(
-            ids,
-            self._finite(self._column(steps, "reward", np.float32, count, kind), f"{kind}.reward", ids),
-            [self._seen(steps, index, count, ids, kind) for index in range(len(self._spec.observations))],
-            self._column(steps, "group_id", np.int32, count, kind, optional=True),
-            self._finite(
-                self._column(steps, "group_reward", np.float32, count, kind, optional=True), f"{kind}.group_reward", ids
-            ),
-        )
-
-    def interrupted(self, endings: Any, count: int) -> NDArray[np.bool_]:
-        """Return flags [count], true for interrupted episodes.
-
-        Before version 0.22, the attribute is called `max_step`.
-        """
-        name = "max_step" if not hasattr(endings, "interrupted") and hasattr(endings, "max_step") else "interrupted"
-        column: NDArray[np.bool_] = self._column(endings, name, np.bool_, count, "TerminalSteps")
-        return column
-
-    def masks(self, decisions: Any, count: int) -> NDArray[np.bool_] | None:
-        """Return masks [count, choices], true = allowed, from one or more mask arrays in which true = forbidden."""
-        if not self._spec.actions.masked:
-            return None
-        width = self._spec.actions.mask_size
-        mask = getattr(decisions, "action_mask", None)
-        if mask is None or not count:
-            return np.ones((count, width), np.bool_)
-        try:
-            branches = [mask] if isinstance(mask, np.ndarray) else mask
-            allowed = [~np.asarray(branch, np.bool_).reshape(count, -1) for branch in branches]
-            reader = MaskReader.of_branches(
-                self._spec.actions, "at least one false value, because true forbids a choice"
-            )
-            return reader.read(allowed[0] if len(allowed) == 1 else tuple(allowed), count)
-        except MaskError as error:
-            row = "" if error.row is None else f" of row {error.row}"
-            raise self._broken(f"DecisionSteps.action_mask{row} {error.problem}") from error
-        except (TypeError, ValueError) as error:
-            raise self._broken(f"DecisionSteps.action_mask is not a mask for {count} agents: {error}") from error
-
-    def _column(
-        self, steps: Any, name: str, dtype: Any, count: int | None, kind: str, *, optional: bool = False
-    ) -> Any:
-        values = getattr(steps, name, None)
-        if values is None and optional:
-            return np.zeros(count or 0, dtype)
-        if values is None:
-            raise self._broken(f"get_steps returned {kind} ({type(steps).__name__}) without {name}")
-        try:
-            with np.errstate(over="ignore"):  # `_finite` reports an overflow
-                column = np.asarray(values).astype(dtype).reshape(-1)
-        except (OverflowError, TypeError, ValueError) as error:
-            raise self._broken(f"{kind}.{name} is not a column of numbers: {error}") from error
-        if count is not None and len(column) != count:
-            raise self._broken(f"{kind}.{name} has {len(column)} rows, but agent_id has {count}")
-        return column
-
-    def _seen(self, steps: Any, index: int, count: int, ids: NDArray[np.int32], kind: str) -> Array:
-        spec = self._spec.observations[index]
-        observations = getattr(steps, "obs", None)
-        if observations is None or len(observations) != len(self._spec.observations):
-            found = "no obs" if observations is None else f"{len(observations)} obs"
-            raise self._broken(f"{kind} has {found}; expected {len(self._spec.observations)}, from its spec")
-        if not count:
-            return np.zeros((0, *spec.shape), np.float32)
-        try:
-            with np.errstate(over="ignore"):  # reported below
-                column = np.asarray(observations[index], np.float32)
-        except (OverflowError, TypeError, ValueError) as error:
-            raise self._broken(f"{kind}.obs[{index}] is not an array of numbers: {error}") from error
-        if column.shape != (count, *spec.shape):
-            raise self._broken(f"{kind}.obs[{index}] has shape {column.shape}; expected {(count, *spec.shape)}")
-        return self._finite(column, f"{kind}.obs[{index}]", ids)
-
-    def _finite(self, column: NDArray[np.float32], what: str, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    def numbers(name: str, values: Any, shape: tuple[int, ...] = ()) -> NDArray[np.float32]:
+        with np.errstate(over="ignore"):  # reported below
+            column = np.asarray(values, np.float32)
+        if n == 0:
+            return np.zeros((0, *shape), np.float32)
+        if column.shape != (n, *shape):
+            raise BrokenEnvironmentError(f"{what}.{name} has shape {column.shape}; expected {(n, *shape)}")
         if not np.isfinite(column).all():
             row = int(np.argwhere(~np.isfinite(column))[0][0])
-            raise self._broken(f"{what} of agent {ids[row]} is not finite: {column[row]}")
+            raise BrokenEnvironmentError(f"{what}.{name} of agent {ids[row]} is not finite: {column[row]}")
         return column
 
-    def _broken(self, problem: str) -> BrokenEnvironmentError:
-        return BrokenEnvironmentError(f"{self._label}: {problem}")
+    return _StepColumns(
+        ids,
+        numbers("reward", steps.reward),
+        [numbers(f"obs[{at}]", steps.obs[at], observed.shape) for at, observed in enumerate(spec.observations)],
+        np.asarray(getattr(steps, "group_id", np.zeros(n)), np.int32).reshape(n),
+        numbers("group_reward", getattr(steps, "group_reward", np.zeros(n))),
+    )
+
+
+def _masks(spec: ActionSpec, decisions: Any, count: int, what: str) -> NDArray[np.bool_] | None:
+    """Return masks [count, choices], true = allowed, from one or more mask arrays in which true = forbidden."""
+    if not spec.masked:
+        return None
+    mask = getattr(decisions, "action_mask", None)
+    if mask is None or not count:
+        return np.ones((count, spec.mask_size), np.bool_)
+    branches = [mask] if isinstance(mask, np.ndarray) else mask
+    allowed = [~np.asarray(branch, np.bool_).reshape(count, -1) for branch in branches]
+    reader = MaskReader.of_branches(spec, "at least one false value, because true forbids a choice")
+    try:
+        return reader.read(allowed[0] if len(allowed) == 1 else tuple(allowed), count)
+    except MaskError as error:
+        row = "" if error.row is None else f" of row {error.row}"
+        raise BrokenEnvironmentError(f"{what}.action_mask{row} {error.problem}") from error
 
 
 _STOPPED = "UnityCommunicatorStoppedException"
@@ -251,11 +205,11 @@ class LowLevelGroup:
         self._bridges = bridges or ()
         self._episodes = [GameEpisodes() for _ in envs]
         self._announced: list[set[str]] = [set() for _ in envs]
-        self._asked: dict[int, dict[str, slice]] = {}
+        self._decisions: dict[int, dict[str, slice]] = {}
         self._closed = False
-        self._left: set[int] = set()
+        self._ended: set[int] = set()
         """Indices of the objects whose environments have ended; the other objects continue."""
-        self._just_left: list[int] = []
+        self._just_closed: list[int] = []
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
         """Send parameters over the environments' side channels."""
@@ -282,7 +236,7 @@ class LowLevelGroup:
                 self._call(index, "reset()", env.reset)
             except EnvironmentEnded as end:
                 self._leave_out(index, end)
-        self._just_left = [*self._left]
+        self._just_closed = [*self._ended]
         return self._read()
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
@@ -290,7 +244,7 @@ class LowLevelGroup:
         self._send_parameters()
         for index, env in self._playing():
             try:
-                for behavior_id, place in self._asked.get(index, {}).items():
+                for behavior_id, place in self._decisions.get(index, {}).items():
                     batch = actions[behavior_id]
                     chosen = ActionTuple(batch.continuous[place], batch.discrete[place])
                     self._call(index, "set_actions()", env.set_actions, behavior_id, chosen)
@@ -311,7 +265,7 @@ class LowLevelGroup:
                 log.debug("%s: its close() failed: %s", self._label(index), error)
 
     def _playing(self) -> list[tuple[int, Any]]:
-        return [(index, env) for index, env in enumerate(self._envs) if index not in self._left]
+        return [(index, env) for index, env in enumerate(self._envs) if index not in self._ended]
 
     def _leave_out(self, index: int, end: EnvironmentEnded) -> None:
         """Continue with the other objects after one object's environment has ended.
@@ -319,27 +273,30 @@ class LowLevelGroup:
         Raises:
             EnvironmentEnded: if no object is left.
         """
-        self._left.add(index)
-        if len(self._left) == self.num_envs:
+        self._ended.add(index)
+        if len(self._ended) == self.num_envs:
             raise end
         log.info("%s. The others continue.", end)
-        self._just_left.append(index)
+        self._just_closed.append(index)
 
     def _send_parameters(self) -> None:
         for bridge in self._bridges:
             bridge.update()
 
     def _read(self) -> StepResult:
-        left, self._just_left = self._just_left, []
+        left, self._just_closed = self._just_closed, []
         parts: dict[str, list[IndexedRows]] = {}
         for index, env in self._playing():
             for behavior_id, spec in self._call(index, "behavior_specs", _specs_of, env).items():
                 rows = self._rows(index, env, behavior_id, spec)
                 if len(rows.columns):
                     parts.setdefault(behavior_id, []).append((index, rows))
-        self._asked = decision_rows(parts)
+        self._decisions = decision_rows(parts)
         return StepResult(
-            {behavior_id: agent_steps(found, self._specs[behavior_id]) for behavior_id, found in parts.items()},
+            {
+                behavior_id: agent_steps(of_behavior, self._specs[behavior_id])
+                for behavior_id, of_behavior in parts.items()
+            },
             statistics=merged_statistics(bridge.statistics() for bridge in self._bridges),
             closed=np.array(left, np.int32) if left else None,
         )
@@ -354,12 +311,12 @@ class LowLevelGroup:
         return self._episodes[index].of(behavior_id, columns, generation)
 
     def _announce(self, index: int, behavior_id: str, spec: Any) -> None:
-        found = behavior_spec(behavior_id, spec, self._label(index))
-        known = self._specs.setdefault(behavior_id, found)
-        if known != found:
+        new = behavior_spec(behavior_id, spec, self._label(index))
+        earlier = self._specs.setdefault(behavior_id, new)
+        if earlier != new:
             raise StageError(
-                f"{self._label(index)}: behaviour {behavior_id!r} has {found.seen} and {found.actions}, but in an "
-                f"earlier instance {known.seen} and {known.actions}; all instances must have the same observations "
+                f"{self._label(index)}: behaviour {behavior_id!r} has {new.seen} and {new.actions}, but in an "
+                f"earlier instance {earlier.seen} and {earlier.actions}; all instances must have the same observations "
                 "and actions"
             )
 
@@ -398,7 +355,7 @@ def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
     envs: list[Any] = []
     try:
         for index, bridge in enumerate(bridges, first):
-            offered = {"worker_id": index, "seed": request.seed + index, "side_channels": [*bridge.all]}
+            offered = {"worker_id": index, "seed": request.seed + index, "side_channels": bridge.all}
             envs.append(_make(make, settings.options, offered, name))
     except BaseException:
         for env in envs:

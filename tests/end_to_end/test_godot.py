@@ -144,7 +144,7 @@ def test_a_game_that_quits_normally_ends_the_run_normally(tmp_path):
 
 def test_a_missing_build_is_reported_before_anything_starts(tmp_path):
     plain = few_steps(tmp_path, env={"env_path": str(tmp_path / "nothing")})
-    with pytest.raises(RunError, match="no Godot executable at .*nothing"):
+    with pytest.raises(RunError, match="no executable at .*nothing"):
         trained(tmp_path, plain)
 
 

@@ -222,7 +222,7 @@ def test_a_run_that_can_not_start_raises_and_leaves_no_folder(tmp_path):
     plain = changed(PLAIN, {})
     plain["environment"] = None
     plain["env_settings"]["env_path"] = str(tmp_path / "no_such_game")
-    with pytest.raises(RunError, match="no Unity executable at .*no_such_game"):
+    with pytest.raises(RunError, match="no executable at .*no_such_game"):
         run_here(plain, tmp_path, "run")
     assert not (tmp_path / "run").exists()
 

@@ -12,16 +12,20 @@ from godot_runs import build_in
 from headrace.godot import GodotEnv, GodotEnvError
 
 
+class Impatient(GodotEnv):
+    DEFAULT_TIMEOUT = 1
+
+
 @pytest.fixture
 def opened(tmp_path):
     """Makes environments, which are closed at the end."""
     made = []
 
-    def make(**options):
+    def make(kind=GodotEnv, **options):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        made.append(GodotEnv(str(build_in(tmp_path)), port, **{"agents": 3, **options}))
+        made.append(kind(str(build_in(tmp_path)), port, **{"agents": 3, **options}))
         return made[-1]
 
     yield make
@@ -117,9 +121,8 @@ def test_older_addons_serve_as_well(opened):
         ("info", "agent 2 has 'won' as its info; expected a map of keys"),
     ],
 )
-def test_a_fault_of_the_game_is_reported_and_ends_the_game(opened, monkeypatch, fault, message):
-    monkeypatch.setattr(GodotEnv, "DEFAULT_TIMEOUT", 1 if fault == "hang" else 30)
-    env = opened(fault=fault, fault_at=2)
+def test_a_fault_of_the_game_is_reported_and_ends_the_game(opened, fault, message):
+    env = opened(Impatient if fault == "hang" else GodotEnv, fault=fault, fault_at=2)
     env.reset()
     env.step([[0, 0, 0]])
     with pytest.raises(GodotEnvError, match=message):
@@ -144,19 +147,18 @@ def test_a_game_that_ends_before_it_connects_is_named(opened):
 
 
 @pytest.mark.lengthy
-def test_a_game_that_does_not_connect_is_ended(opened, monkeypatch):
-    monkeypatch.setattr(GodotEnv, "DEFAULT_TIMEOUT", 1)
+def test_a_game_that_does_not_connect_is_ended(opened):
     with pytest.raises(GodotEnvError, match="no game connected to port .* within 1 s.*Sync node"):
-        opened(fault="mute")
+        opened(Impatient, fault="mute")
 
 
 def test_a_missing_game_and_a_taken_port_are_named(tmp_path):
-    with pytest.raises(GodotEnvError, match="no Godot executable at"):
+    with pytest.raises(GodotEnvError, match="no executable at"):
         GodotEnv(str(tmp_path / "nothing"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(GodotEnvError, match="is in use by another program"):
+        with pytest.raises(GodotEnvError, match="can't listen on port .*in use.*pass another port="):
             GodotEnv(port=taken.getsockname()[1])
 
 
@@ -194,9 +196,11 @@ def test_an_episode_that_a_time_limit_cuts_is_truncated_and_not_terminated(opene
     assert not np.any([terminated for terminated, _ in ends])
 
 
-def test_ends_are_terminated_as_well_where_a_wrapper_reads_nothing_else(opened, monkeypatch):
-    monkeypatch.setattr(GodotEnv, "ENDS_ARE_TERMINATED", True)
-    env = opened(game="reach")
+def test_ends_are_terminated_as_well_where_a_wrapper_reads_nothing_else(opened):
+    class Terminating(GodotEnv):
+        ENDS_ARE_TERMINATED = True
+
+    env = opened(Terminating, game="reach")
     env.reset()
     ends = [env.step([np.zeros((3, 1))])[2:4] for _ in range(10)]
     assert [terminated for terminated, _ in ends] == [truncated for _, truncated in ends]
@@ -217,7 +221,7 @@ OBS = {"obs": {"space": "box", "size": [2]}}
         ({"observation_space": [OBS, {"obs": {"space": "disk", "size": [2]}}]}, "agent 1: .*'obs' .*'disk'"),
         ({"observation_space": {"obs": {"space": "repeated", "size": 3}}}, "agent 0: .*'obs' .*fixed number"),
         ({"observation_space": {"cam_2d": {"space": "box", "size": [36, 36]}}}, r"agent 0: .*\[channels, height, w"),
-        ({"agent_policy_names": ["a", None]}, "announces None as the policy name of agent 1"),
+        ({"agent_policy_names": ["a", None]}, "announces None as the agent_policy_names of agent 1"),
     ],
 )
 def test_spaces_that_are_not_known_are_refused_by_agent_and_key(opened, announced, message):
@@ -303,13 +307,11 @@ def test_the_connection_is_there_until_the_end(opened):
 def test_a_game_for_this_system_is_looked_for(opened, tmp_path):
     env = opened()
     env.check_platform(build_in(tmp_path))
-    with pytest.raises(GodotEnvError, match="no Godot executable at"):
+    with pytest.raises(GodotEnvError, match="no executable at"):
         env.check_platform(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("name", ["_send_as_json", "_get_json_dict", "_process_obs", "_close"])
-def test_internal_members_of_the_official_class_are_refused_by_name(opened, name):
-    with pytest.raises(AttributeError, match=f"GodotEnv.{name} does not exist: .*use reset, step"):
-        getattr(opened(), name)
+def test_internal_members_of_the_official_class_can_not_be_overridden(name):
     with pytest.raises(TypeError, match=f"Mine.{name} would never be called"):
         type("Mine", (GodotEnv,), {name: lambda self: None})

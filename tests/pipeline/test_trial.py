@@ -249,7 +249,7 @@ def test_an_environment_that_can_not_be_tried_is_said(plain, words, monkeypatch)
 @pytest.mark.parametrize(
     ("plain", "words"),
     [
-        ({"env_settings": {"env_path": "no/such"}}, "no Unity executable at no/such"),
+        ({"env_settings": {"env_path": "no/such"}}, "no executable at no/such"),
         (
             {"environment": {"kind": "gymnasium", "id": "CartPole-v1", "options": {"render_mode": "human"}}},
             "render_mode human opens a window, but this machine has no display",

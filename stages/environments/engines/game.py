@@ -40,8 +40,6 @@ _PATIENCE_S = 3.0
 """Seconds to wait for a broken game to exit before it is killed and restarted."""
 _KILL_S = 10.0
 """Seconds to wait for the system to end a killed process."""
-_BEYOND_ALL = 2**30
-"""A number above this can't be the length of a message, so it must mean something else."""
 _MORE_TIME = "If it only needs more time, raise --timeout-wait (env_settings.timeout_wait)"
 
 
@@ -56,15 +54,11 @@ class Wording:
     taken_port: str
     """Sentence with the remedy if the port of the `unstarted` game is in use."""
     invitation: str
-    """Sentence about what the user must do to start the game."""
-    next_start: str
-    """The event that continues the run after the game has ended, such as `the next Play`."""
+    """Sentence about what the user must do to start the `unstarted` game, and to make it connect."""
     needs: str
     """Question about what the game needs in order to connect, such as `does its main scene have …`."""
     argument: str
     """The argument that passes the port or address to the game."""
-    late: str
-    """Sentence about why a game that the user starts may not connect, with the remedy."""
     stranger: str
     """Question about a message that no game sends, such as `Is it really the addon … that calls this port?`."""
     paused: str
@@ -153,9 +147,9 @@ class Game(ABC):
         self._died = asyncio.Event()
         self._announced = False
         """True once the game has connected and announced itself."""
-        self._over = True
+        self._is_over = True
         """True if no message may be exchanged: before the start, and after a failure or the game's end."""
-        self._owes = False
+        self._is_unanswered = False
         """True while a request is unanswered: the game may then treat any other message as an error."""
         self._exited_in_wait = False
         """True if the process exited while the game waited for a request."""
@@ -236,7 +230,7 @@ class Game(ABC):
         """
         self.port = self._settings.port
         self._process, self._died = None, asyncio.Event()
-        self._announced = self._over = self._owes = self._exited_in_wait = False
+        self._announced = self._is_over = self._is_unanswered = self._exited_in_wait = False
         with preparing():  # may import libraries and the user's modules
             self._transport = self._make_transport()
         try:
@@ -270,7 +264,7 @@ class Game(ABC):
         if self._transport is None:
             return
         if self._announced:
-            listens = not self._owes or await self._answered(self._transport, patience_s)
+            listens = not self._is_unanswered or await self._answered(self._transport, patience_s)
             if listens:
                 self._say_goodbye()
             if self._process is not None and not await self._process.exited(patience_s if listens else 0):
@@ -299,7 +293,7 @@ class Game(ABC):
         died = self._died
 
         def on_exit(returncode: int) -> None:
-            self._exited_in_wait = not self._owes
+            self._exited_in_wait = not self._is_unanswered
             died.set()
             transport.interrupt(ConnectionClosed())
 
@@ -317,11 +311,7 @@ class Game(ABC):
                 if not (self.waits_for_restart and self.connected and self._build is None):
                     break
                 if not done:
-                    log.info(
-                        "%s is still waiting for %s; Ctrl-C ends the run, with a checkpoint.",
-                        self.name,
-                        self._wording.next_start,
-                    )
+                    log.info("Still waiting for %s to start; Ctrl-C ends the run, with a checkpoint.", self.name)
         finally:
             connected.cancel()
             died.cancel()
@@ -329,24 +319,23 @@ class Game(ABC):
             return
         if died in done:
             raise self._death()
-        why = self._wording.late
+        why = self._wording.invitation
         if self._build is not None:
             why = (
                 f"The program is running: {self._wording.needs}, and does it read the port from its arguments "
                 f"({self._wording.argument})?"
             )
-        gap = "" if why.endswith("?") else "."
         raise self._broken(
-            f"hasn't connected within {self.timeout_s:g} s. {why}{gap} {_MORE_TIME}{self._suspicion()}", GameLate
+            f"hasn't connected within {self.timeout_s:g} s. {why} {_MORE_TIME}{self._suspicion()}", GameLate
         )
 
     async def _ask(self, content: bytes, kind: str, late: str, why: str = "") -> Any:
         """Send a request and return the answer, which must be of this kind; `late` and `why` as in `_answer`."""
-        if self._over or self._transport is None:
+        if self._is_over or self._transport is None:
             raise GameBroken(f"{self.name} isn't connected: it has been closed, has failed, or was never started")
         if self._transport.unasked:
             raise await self._failed("sent a message that was not requested")
-        self._owes = True
+        self._is_unanswered = True
         self._transport.send(content)
         return await self._answer(kind, late, why)
 
@@ -362,7 +351,7 @@ class Game(ABC):
         try:
             async with AnswerTime(self.timeout_s):
                 content = await self._transport.receive()
-            self._owes = False
+            self._is_unanswered = False
             return self._read(content, kind)
         except TimeoutError:
             part = self._transport.arrived
@@ -379,7 +368,7 @@ class Game(ABC):
         except ConnectionClosed as error:
             raise await self._gone(error) from None
         except GameEnded:
-            self._over = True
+            self._is_over = True
             await self._transport.close()  # the next start may use the port, even if this game is slow to exit
             raise
 
@@ -387,28 +376,12 @@ class Game(ABC):
         return f"{self._settings.max_message_mib} MiB, set by env_settings.max_message_mib"
 
     def _too_large(self, error: TooLarge) -> str:
-        if looks := self._looks_of(error):
-            return (
-                f"sent the bytes {error.header.hex(' ')} ({looks}) instead of the length of a message (four bytes, "
-                f"little-endian). {self._wording.stranger}"
-            )
         size = "" if error.size is None else f" of {error.size:,} bytes"
+        sent = f" (by the length {error.header.hex(' ')}, little-endian)" if error.header else ""
         return (
-            f"sent a message{size} above the limit of {self._limit()}: raise the limit, or send fewer or smaller "
+            f"sent a message{size}{sent} above the limit of {self._limit()}: raise the limit, or send fewer or smaller "
             f"observations. {self._wording.stranger}"
         )
-
-    def _looks_of(self, error: TooLarge) -> str:
-        """Describe the data received in place of a length, if it is recognisable; otherwise return an empty string."""
-        header, turned = error.header, int.from_bytes(error.header, "big")
-        if not header:
-            return ""
-        if header.isascii() and header.decode().isprintable():
-            return f"the text {header.decode()!r}"
-        beyond = header[:2] == b"\0\0" or (error.size or 0) > _BEYOND_ALL
-        if beyond and turned <= self._settings.max_message_mib * 2**20:
-            return f"{turned:,} as a big-endian number"
-        return ""
 
     async def _gone(self, lost: ConnectionClosed) -> GameBroken | GameEnded:
         """Return the error for a closed connection. If the process then exits, the error describes its exit."""
@@ -463,7 +436,7 @@ class Game(ABC):
 
     async def _release(self) -> None:
         """Release all resources immediately: kill the process, and stop listening."""
-        self._over, self._announced = True, False
+        self._is_over, self._announced = True, False
         transport, self._transport = self._transport, None
         if self._process is not None:
             self._process.kill()
@@ -484,10 +457,10 @@ def merged_statistics(statistics: Iterable[Mapping[str, StatisticValues]]) -> di
 
 # A time limit for a game's answer: an answer that arrived in time counts, even if this process reads it late.
 
-_HELD_S = 1.0
+_EXTENSION_S = 1.0
 """If a wake-up is this many seconds late, the event loop was blocked, for example by an import, a policy or a busy
 machine. The limit is then extended by this time, to receive the answers that arrived meanwhile."""
-_TURNS = 10
+_EXTENSIONS = 10
 """Maximum number of extensions. Several may be needed, because the loop may block again before the data has passed from
 the socket to its reader."""
 
@@ -509,7 +482,7 @@ class AnswerTime:
         self._loop = asyncio.get_running_loop()
         self._limit = asyncio.timeout(None)
         self._planned = 0.0
-        self._turns = _TURNS
+        self._extensions = _EXTENSIONS
 
     async def __aenter__(self) -> None:
         await self._limit.__aenter__()
@@ -523,11 +496,11 @@ class AnswerTime:
 
     def _plan(self, seconds: float) -> None:
         self._planned = self._loop.time() + seconds
-        self._timer = self._loop.call_at(self._planned, self._look)
+        self._timer = self._loop.call_at(self._planned, self._expire)
 
-    def _look(self) -> None:
-        if self._turns and self._loop.time() - self._planned > _HELD_S:
-            self._turns -= 1
-            self._plan(_HELD_S)
+    def _expire(self) -> None:
+        if self._extensions and self._loop.time() - self._planned > _EXTENSION_S:
+            self._extensions -= 1
+            self._plan(_EXTENSION_S)
         else:
             self._limit.reschedule(self._loop.time())

@@ -75,16 +75,16 @@ class GameGroup:
         self._on_close = on_close
         self._closed: dict[int, asyncio.Task[None]] = {}
         """Per game that has closed normally and will not restart: the task that waits for its exit."""
-        self._lost: list[int] = []
-        self._gone: list[int] = []
-        """The games that were restarted (`_lost`) and that closed for good (`_gone`) since the last tick."""
+        self._restarted: list[int] = []
+        self._just_closed: list[int] = []
+        """The games that restarted, and the games that closed for good, since the last tick."""
         self._in_step = in_step
         self._clock = clock
-        self._under_way: dict[asyncio.Task[GameAnswer], int] = {}
+        self._exchanges: dict[asyncio.Task[GameAnswer], int] = {}
         """Game of each pending exchange. A later `step` or `reset` awaits the exchange, or `close` cancels it."""
-        self._given_up: asyncio.Future[None] | None = None
+        self._stopped_waiting: asyncio.Future[None] | None = None
         """Done once the group stops waiting for steps in progress."""
-        self._asked: dict[int, dict[str, slice]] = {}
+        self._decisions: dict[int, dict[str, slice]] = {}
         """Per game that waits for actions: its slices of the last tick's decisions, keyed by behaviour id."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
@@ -101,20 +101,20 @@ class GameGroup:
             StageError: if a game can't be used, or broke too often.
             EnvironmentEnded: if the last game has closed normally.
         """
-        if self._given_up is None:
-            self._given_up = asyncio.get_running_loop().create_future()
+        if self._stopped_waiting is None:
+            self._stopped_waiting = asyncio.get_running_loop().create_future()
         if not self._games:
             self._games = [self._make(index, self._parameters) for index in range(self.num_envs)]
-        while self._under_way:  # games accept a reset only while they wait for actions
+        while self._exchanges:  # games accept a reset only while they wait for actions
             await self._gather(everyone=True)
-        self._asked = {}
+        self._decisions = {}
         for index, game in enumerate(self._games):
             if index not in self._closed:
                 self._send(index, game.reset() if game.connected else game.begin())
         answers: dict[int, GameAnswer] = {}
-        while self._under_way:
+        while self._exchanges:
             answers |= await self._gather(everyone=True)
-        self._lost, self._gone = [], [*self._closed]  # all others restart their episodes
+        self._restarted, self._just_closed = [], [*self._closed]  # all others restart their episodes
         return self._result(dict(sorted(answers.items())))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
@@ -126,20 +126,20 @@ class GameGroup:
             StageError: if a game broke too often.
             EnvironmentEnded: if the last game has closed normally.
         """
-        asked, self._asked = self._asked, {}
-        for index, places in asked.items():
+        waiting, self._decisions = self._decisions, {}
+        for index, places in waiting.items():
             self._send(index, self._games[index].step(_those_at(actions, places)))
         return self._result(await self._gather(everyone=self._in_step))
 
     def request_stop(self) -> None:
         """End the group normally if its current steps take too long, because the run is ending."""
-        if self._given_up is not None:
-            asyncio.get_running_loop().call_later(_LAST_STEP_S, self._give_up)
+        if self._stopped_waiting is not None:
+            asyncio.get_running_loop().call_later(_LAST_STEP_S, self._stop_waiting)
 
     async def close(self) -> None:
         """Close all connections immediately, in any state; closing twice is allowed."""
-        stepping = {self._under_way[task] for task in self._under_way if not task.done()}
-        tasks, self._under_way = [*self._under_way], {}
+        stepping = {self._exchanges[task] for task in self._exchanges if not task.done()}
+        tasks, self._exchanges = [*self._exchanges], {}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -153,12 +153,12 @@ class GameGroup:
             for index, game in enumerate(self._games):
                 closing.create_task(_end(game, _HUNG_S if index in stepping else _END_S))
 
-    def _give_up(self) -> None:
-        if self._given_up is not None and not self._given_up.done():
-            self._given_up.set_result(None)
+    def _stop_waiting(self) -> None:
+        if self._stopped_waiting is not None and not self._stopped_waiting.done():
+            self._stopped_waiting.set_result(None)
 
     def _send(self, index: int, exchange: Any) -> None:
-        self._under_way[asyncio.create_task(exchange)] = index
+        self._exchanges[asyncio.create_task(exchange)] = index
 
     async def _gather(self, everyone: bool) -> dict[int, GameAnswer]:
         """Wait for at least one answer, or for all if `everyone` is True; return the answers, keyed by game.
@@ -171,14 +171,14 @@ class GameGroup:
         answers: dict[int, GameAnswer] = {}
         # `done` is a set, whose order varies between runs, and the answers' order becomes the order of the rows: a
         # deterministic run needs the same rows each time.
-        for task in sorted(done, key=lambda task: self._under_way[task]):
-            index = self._under_way[task]
+        for task in sorted(done, key=lambda task: self._exchanges[task]):
+            index = self._exchanges[task]
             error = task.exception()
             if error is None:
-                del self._under_way[task]
+                del self._exchanges[task]
                 answers[index] = task.result()
             elif isinstance(error, BrokenEnvironmentError | GameEnded):
-                del self._under_way[task]
+                del self._exchanges[task]
                 if isinstance(error, GameEnded):
                     self._on_closed(index, error)
                 else:
@@ -194,13 +194,13 @@ class GameGroup:
         Raises:
             EnvironmentEnded: if the run is ending and a game hangs.
         """
-        assert self._given_up is not None, "reset comes first"
-        waiting: set[Any] = {*self._under_way, self._given_up}
+        assert self._stopped_waiting is not None, "reset comes first"
+        waiting: set[Any] = {*self._exchanges, self._stopped_waiting}
         done: set[Any] = set()
         while len(waiting) > 1 and (everyone or not done):
             finished, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if self._given_up in finished:
-                names = [self._games[self._under_way[task]].label for task in waiting]
+            if self._stopped_waiting in finished:
+                names = [self._games[self._exchanges[task]].label for task in waiting]
                 raise EnvironmentEnded(
                     f"{', '.join(names) or 'a game'} had not finished its step when the run had to end"
                 )
@@ -224,7 +224,7 @@ class GameGroup:
         budget.spend(self._clock())
         others = "; the others continue" if self._others_play(index) else ""
         log.warning("%s\nRestarting %s (restart %d)%s.", error, game.label, budget.count, others)
-        self._lost.append(index)
+        self._restarted.append(index)
         self._send(index, game.begin())
 
     # A game that quits normally has not failed, so its agents' steps are kept (docs/decisions/054).
@@ -242,7 +242,7 @@ class GameGroup:
                 budget.spend(self._clock())
                 again = "waiting for its next start" if self._editor else f"restarting it (restart {budget.count})"
                 log.info("%s: %s, because env_settings.on_close is restart.", end, again)
-                self._lost.append(index)
+                self._restarted.append(index)
                 self._send(index, game.begin())
                 return
         why = f"{end}" if refusal is None else f"{end}, and is not restarted again: {refusal}"
@@ -250,28 +250,30 @@ class GameGroup:
         if not self._others_play(index):
             raise EnvironmentEnded(why)
         log.info("%s. The others continue.", why)
-        self._gone.append(index)
+        self._just_closed.append(index)
 
     def _others_play(self, index: int) -> bool:
         return any(other not in self._closed for other in range(self.num_envs) if other != index)
 
     def _result(self, answers: Mapping[int, GameAnswer]) -> StepResult:
-        lost, self._lost = self._lost, []
-        gone, self._gone = self._gone, []
+        lost, self._restarted = self._restarted, []
+        gone, self._just_closed = self._just_closed, []
         self._announce(answers)
         parts: dict[str, list[IndexedRows]] = {}
         for behavior_id in self.behavior_specs:
-            found = [(index, a.rows[behavior_id]) for index, a in answers.items() if behavior_id in a.rows]
-            if found:
-                parts[behavior_id] = found
+            rows = [
+                (index, answer.rows[behavior_id]) for index, answer in answers.items() if behavior_id in answer.rows
+            ]
+            if rows:
+                parts[behavior_id] = rows
         places = decision_rows(parts)
         for index, answer in answers.items():
             if answer.asks_for_decisions:
-                self._asked[index] = places[index]
+                self._decisions[index] = places[index]
             else:  # no agent needs a decision
                 self._send(index, self._games[index].step({}))
         return StepResult(
-            {behavior_id: agent_steps(found, self.behavior_specs[behavior_id]) for behavior_id, found in parts.items()},
+            {behavior_id: agent_steps(rows, self.behavior_specs[behavior_id]) for behavior_id, rows in parts.items()},
             statistics=merged_statistics(answer.statistics for answer in answers.values()),
             behavior_statistics={
                 name: merged_statistics(answer.behavior_statistics.get(name, {}) for answer in answers.values())
@@ -290,14 +292,14 @@ class GameGroup:
         for index in indices:
             game = self._games[index]
             for behavior_id, spec in game.specs.items():
-                known = self._specs.get(behavior_id)
-                if known is None:
+                first = self._specs.get(behavior_id)
+                if first is None:
                     self._specs[behavior_id] = spec
                     self._announced_by[behavior_id] = game.label
-                elif known is not spec and known != spec:
+                elif first is not spec and first != spec:
                     raise StageError(
                         f"{game.label}: behaviour {behavior_id!r} has {spec.seen} and {spec.actions}, but "
-                        f"{self._announced_by[behavior_id]} has {known.seen} and {known.actions}; all games in a "
+                        f"{self._announced_by[behavior_id]} has {first.seen} and {first.actions}; all games in a "
                         "run must be builds of the same scene"
                     )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.config import RunConfig
 from headrace.process_tree import ProcessTree, describe_status
 from headrace.stages.environments.engines.errors import GameRefused
 from headrace.startup_context import absolute, startup_context
@@ -155,29 +158,23 @@ def describe_exit(returncode: int) -> str:
 
 
 def _cure(error: OSError) -> str:
-    match error:
-        case OSError(errno=8):  # ENOEXEC, which has no separate class
-            return " It isn't a program for this machine: build for this system, or start a script with `#!`"
-        case OSError() if getattr(error, "winerror", 0) == 740:  # ERROR_ELEVATION_REQUIRED
-            return (
-                " It requires administrator rights: build it without that requirement, or run this command in an "
-                "administrator's console"
-            )
-        case PermissionError() if sys.platform != "win32":
-            return " It isn't executable: `chmod +x` it"
+    if error.errno == errno.ENOEXEC:
+        return " It isn't a program for this machine: build for this system, or start a script with `#!`"
+    if isinstance(error, PermissionError) and sys.platform != "win32":
+        return " It isn't executable: `chmod +x` it"
     return ""
 
 
-def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Path:
+def find_executable(path: Path, platform: str = sys.platform) -> Path:
     """Find the file to start.
 
     An existing file is used unchanged. Otherwise any platform's extension is replaced by this platform's: on Linux by
     `.x86_64`, `.x86` or no extension; on macOS by the program in `<path>.app/Contents/MacOS`; on Windows by `.exe`,
     or by the program in the folder `<path>` (if the folder contains several programs, the one with the folder's name).
+    Last, a system command of this name is used, such as `node`.
 
     Args:
         path: as the user wrote it, with or without the extension of any platform.
-        engine: the engine's name, used in messages.
         platform: as `sys.platform`.
 
     Raises:
@@ -185,15 +182,23 @@ def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Pa
     """
     looked_at = []
     for candidate in _candidates(path, platform):
-        if (found := absolute(candidate)).is_file():
-            return found
+        if (file := absolute(candidate)).is_file():
+            return file
         looked_at.append(str(candidate))
+    if (command := shutil.which(path, path=startup_context().variables.get("PATH"))) is not None:
+        return Path(command)
     looked = ", ".join(dict.fromkeys(looked_at))
-    why = _built_for_another(path, platform) or _is_a_folder(path, platform) or _has_backslashes(path, platform)
+    why = _built_for_another(path, platform) or _is_a_folder(path, platform)
     raise GameRefused(
-        f"no {engine} executable at {path}: none of {looked} is a file.{why} The path is relative to "
+        f"no executable at {path}: none of {looked} is a file.{why} The path is relative to "
         f"{startup_context().folder}; set it with --env or env_settings.env_path"
     )
+
+
+def check_executable(config: RunConfig) -> None:
+    """If `env_settings` names an executable, check that it exists. Raises the same errors as `find_executable`."""
+    if config.env_settings.env_path is not None:
+        find_executable(Path(config.env_settings.env_path))
 
 
 def _bare(path: Path) -> Path:
@@ -223,18 +228,18 @@ def _built_for_another(path: Path, platform: str) -> str:
     """Return a hint if there is a build for a different platform; otherwise an empty string."""
     bare = _bare(path)
     for extension, system in ((".app", "darwin"), (".exe", "win32"), (".x86_64", "linux")):
-        found = bare.with_name(f"{bare.name}{extension}")
-        if system != platform and found.exists():
-            return f" {found} is a build for a different system; build the game for this one ({platform})."
+        build = bare.with_name(f"{bare.name}{extension}")
+        if system != platform and build.exists():
+            return f" {build} is a build for a different system; build the game for this one ({platform})."
     return ""
 
 
 def _programs_in(folder: Path, platform: str) -> list[Path]:
     """Return the programs in a folder that may be the game. If one has the folder's name, return only that program."""
     kinds = (".exe",) if platform == "win32" else (".x86_64", ".x86")
-    found = [each for each in sorted(folder.glob("*")) if each.suffix.lower() in kinds]
-    games = [each for each in found if not _NOT_THE_GAME.match(each.stem)]
-    return [each for each in games if each.stem.lower() == folder.name.lower()] or games
+    programs = [program for program in sorted(folder.glob("*")) if program.suffix.lower() in kinds]
+    games = [program for program in programs if not _NOT_THE_GAME.match(program.stem)]
+    return [program for program in games if program.stem.lower() == folder.name.lower()] or games
 
 
 def _is_a_folder(path: Path, platform: str) -> str:
@@ -247,11 +252,6 @@ def _is_a_folder(path: Path, platform: str) -> str:
     return f" It is a folder; give {meant} in it{': ' if programs else ''}{', '.join(programs)}."
 
 
-def _has_backslashes(path: Path, platform: str) -> str:
-    """Return a hint if the path has Windows separators on a different system; otherwise an empty string."""
-    return " Only Windows uses \\ between folders; write /." if platform != "win32" and "\\" in str(path) else ""
-
-
 def tail(path: Path | None, lines: int = 15) -> str:
     """Return the end of a log, indented under a line with its path; empty if there is no log."""
     if path is None:
@@ -259,7 +259,7 @@ def tail(path: Path | None, lines: int = 15) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 16_384))
-            found = file.read().decode(errors="replace").rstrip().splitlines()[-lines:]
+            last = file.read().decode(errors="replace").rstrip().splitlines()[-lines:]
     except OSError:
         return ""
-    return "\n".join([f"\nThe end of {path}:", *(f"    {line}" for line in found)]) if found else ""
+    return "\n".join([f"\nThe end of {path}:", *(f"    {line}" for line in last)]) if last else ""

@@ -80,8 +80,8 @@ def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
     interrupted = np.concatenate([rows.columns.interrupted for _, rows in parts])
     group_ids = group_rewards = None
     if spec.grouped:
-        own = joined(rows.columns.group_ids for _, rows in parts)
-        group_ids = np.where(own, _unique(own, env_ids), 0)
+        ids = joined(rows.columns.group_ids for _, rows in parts)
+        group_ids = np.where(ids, _unique(ids, env_ids), 0)
         group_rewards = _zero_where(first, joined(rows.columns.group_rewards for _, rows in parts))
     return AgentSteps(
         agent_ids=_unique(joined(rows.columns.ids for _, rows in parts), env_ids),
@@ -103,15 +103,15 @@ def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
 
 def decision_rows(parts: Mapping[str, Sequence[IndexedRows]]) -> dict[int, dict[str, slice]]:
     """Return the slices of each game's decisions within the tick's, keyed by the game's number and behaviour id."""
-    found: dict[int, dict[str, slice]] = {}
+    slices: dict[int, dict[str, slice]] = {}
     for behavior_id, of_behavior in parts.items():
         at = 0
         for env_id, rows in of_behavior:
             count = len(rows.columns) - rows.columns.ended
             if count:
-                found.setdefault(env_id, {})[behavior_id] = slice(at, at + count)
+                slices.setdefault(env_id, {})[behavior_id] = slice(at, at + count)
                 at += count
-    return found
+    return slices
 
 
 def _joined(columns: list[Array], ends: list[int]) -> Array:
@@ -193,14 +193,14 @@ class EpisodeTracker:
         episode_ids = np.empty(len(agent_ids), np.int64)
         first = np.zeros(len(agent_ids), np.bool_)
         ending = self._slots.find(agent_ids[:ended])
-        known = ending != NOBODY
+        has_episode = ending != NOBODY
         episode_ids[:ended] = self._numbers[ending]
         generations = self._generations[ending]
-        episode_ids[:ended][~known] = self._number(ended - int(np.count_nonzero(known)))
-        generations[~known] = generation
-        first[:ended] = ~known
-        if known.any():
-            self._slots.remove(ending[known])
+        episode_ids[:ended][~has_episode] = self._number(ended - int(np.count_nonzero(has_episode)))
+        generations[~has_episode] = generation
+        first[:ended] = ~has_episode
+        if has_episode.any():
+            self._slots.remove(ending[has_episode])
         deciding = self._slots.find(agent_ids[ended:])
         fresh = deciding == NOBODY
         if fresh.any():

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.specs import GODOT, BehaviorSpec
-from headrace.stages.environments.engines.godot.messages import WireError, read_json
+from headrace.stages.environments.engines.errors import MessageError
+from headrace.stages.environments.engines.godot.messages import read_json
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations, within_bounds
@@ -44,7 +45,7 @@ def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
         content = read_json(path.read_bytes())
     except OSError as error:
         raise StageError(f"{path}: can't be read: {error.strerror or error}") from error
-    except WireError as error:
+    except MessageError as error:
         raise StageError(f"{path}: is not a recording made by Godot's addon: {error}") from None
     if not isinstance(content, list):
         raise StageError(f"{path}: is not a recording made by Godot's addon: expected a list of episodes")

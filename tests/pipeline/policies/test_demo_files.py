@@ -41,7 +41,7 @@ def test_a_recording_becomes_a_demo_file_that_holds_the_same_steps(record, tmp_p
     np.testing.assert_array_equal(demo.continuous, stream.continuous)
     assert demo.lengths.tolist() == [3, 2]
     meta = DemoReader(target).meta
-    assert (meta.name, meta.steps, meta.episodes) == ("Test", 7, 2)
+    assert (meta.demonstration_name, meta.number_steps, meta.number_episodes) == ("Test", 7, 2)
 
 
 def test_a_folder_gets_a_file_for_each_recorded_behaviour(record, tmp_path):

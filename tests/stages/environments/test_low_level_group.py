@@ -156,10 +156,10 @@ def test_a_step_without_agents_is_an_empty_tick():
 MISTAKES = [
     ({"obs": [np.zeros((1, 3))]}, r"DecisionSteps.obs\[0\] has shape \(1, 3\); expected \(1, 2\)"),
     ({"obs": [[[0.0, float("nan")]]]}, r"DecisionSteps.obs\[0\] of agent 1 is not finite"),
-    ({"reward": [1.0, 2.0]}, "DecisionSteps.reward has 2 rows, but agent_id has 1"),
+    ({"reward": [1.0, 2.0]}, r"DecisionSteps.reward has shape \(2,\); expected \(1,\)"),
     ({"obs": [np.array([[0.0, 1e39]])]}, r"DecisionSteps.obs\[0\] of agent 1 is not finite"),
     ({"reward": [float("inf")]}, "DecisionSteps.reward of agent 1 is not finite: inf"),
-    ({"reward": None}, "without reward"),
+    ({"reward": None}, r"DecisionSteps.reward has shape \(\); expected \(1,\)"),
 ]
 
 

@@ -12,7 +12,6 @@ wait for several games at a time.
 from __future__ import annotations
 
 import atexit
-import errno
 import json
 import select
 import socket
@@ -32,25 +31,22 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from headrace.process_tree import ProcessTree
-from headrace.stages.environments.engines.godot.game import ENGINE, GodotBuild
+from headrace.stages.environments.engines.errors import MessageError
+from headrace.stages.environments.engines.godot.game import GodotBuild
 from headrace.stages.environments.engines.godot.messages import (
     CHANNELS,
     CLOSE,
     ENV_INFO,
     HANDSHAKE,
-    OF_OBSERVATIONS,
     RESET,
     TRUNCATED,
     AgentColumns,
     AgentSpaces,
-    BadAnnouncement,
-    WireError,
     WrongColumn,
     behavior_spec,
     call_of,
     info_of,
     is_picture,
-    not_a_number,
     read_announcement,
     read_message,
     read_picture,
@@ -67,7 +63,7 @@ _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
 """Seconds to wait for the game's process to exit after its connection has closed."""
 _CLOSED = "the environment is closed, or its game has failed; create a new one"
-_OWES = "the game has not answered the last request yet: call step_recv before you send anything else"
+_UNANSWERED = "the game has not answered the last request yet: call step_recv before you send anything else"
 _UNASKED = "the game sent a message that was not requested"
 
 
@@ -95,11 +91,16 @@ class BlockingLink:
         self._have = 0
         """Number of bytes of an incomplete answer received so far. Between calls, it is above 0 only after an
         interrupt."""
-        self._owes = False
+        self._is_unanswered = False
         """True while a request is unanswered."""
         self._socket: socket.socket | None = None
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
-            self._listen(server)
+        try:
+            server = socket.create_server((ADDRESS, port), backlog=1)
+        except OSError as error:
+            raise GodotEnvError(
+                f"can't listen on port {port}: {error.strerror}; end the program that uses it, or pass another port="
+            ) from error
+        with server:
             if command is not None:
                 try:
                     self.process = ProcessTree(command, shows=True, stdin=subprocess.DEVNULL)
@@ -140,20 +141,20 @@ class BlockingLink:
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
-        if self._owes:
-            raise GodotEnvError(_OWES)
+        if self._is_unanswered:
+            raise GodotEnvError(_UNANSWERED)
         if self._unasked():
             self.close()
             raise GodotEnvError(_UNASKED)
         try:
-            self._owes = is_answered
+            self._is_unanswered = is_answered
             self._socket.sendall(HEADER.pack(len(content)) + content)
         except OSError:
             raise self._gone() from None
 
     def say_goodbye(self, content: bytes, patience_s: float) -> None:
         """Wait for a pending answer, then send a last message. Raises the same errors as `send` and `receive`."""
-        if self._owes and self._socket is not None:
+        if self._is_unanswered and self._socket is not None:
             _limit_waiting(self._socket, patience_s)
             self.receive()
         self.send(content, is_answered=False)
@@ -166,11 +167,11 @@ class BlockingLink:
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
-        if not self._owes:
+        if not self._is_unanswered:
             raise GodotEnvError("the game has no request to answer: call step_send before step_recv")
         while self._have < (wanted := self._wanted()):
             self._have += self._read(self._have)
-        have, self._have, self._owes = self._have, 0, False
+        have, self._have, self._is_unanswered = self._have, 0, False
         if have > wanted:
             self.close()
             raise GodotEnvError(_UNASKED)
@@ -198,21 +199,6 @@ class BlockingLink:
             return readable and self._socket.recv(1, socket.MSG_PEEK) != b""
         except OSError:
             return False  # the game is gone; `receive` reports this
-
-    def _listen(self, server: socket.socket) -> None:
-        if sys.platform == "win32":  # on Windows, the option below would allow binding to a port in use
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-        else:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            server.bind((ADDRESS, self._port))
-            server.listen(1)
-        except OSError as error:
-            used = error.errno == errno.EADDRINUSE
-            what = (
-                "is in use by another program: end that program, or pass another port=" if used else f"fails: {error}"
-            )
-            raise GodotEnvError(f"port {self._port} {what}") from error
 
     def _accepted(self, server: socket.socket) -> socket.socket:
         server.settimeout(_POLL_S)
@@ -338,17 +324,17 @@ def of_equal_actions(agents: Sequence[AgentSpaces]) -> list[ActingAgents]:
     places: dict[str, list[int]] = {}
     for place, agent in enumerate(agents):
         places.setdefault(json.dumps(agent.actions), []).append(place)
-    return [ActingAgents(own, agents[own[0]].actions) for own in places.values()]
+    return [ActingAgents(group, agents[group[0]].actions) for group in places.values()]
 
 
 def action_space(announced: Mapping[str, Any]) -> spaces.Dict:
     """Return the space of one agent's actions by key, in the game's order."""
     return _in_order(
         {
-            key: spaces.Discrete(int(each["size"]))
-            if each["action_type"] == "discrete"
-            else spaces.Box(-1.0, 1.0, (int(each["size"]),))
-            for key, each in announced.items()
+            key: spaces.Discrete(int(space["size"]))
+            if space["action_type"] == "discrete"
+            else spaces.Box(-1.0, 1.0, (int(space["size"]),))
+            for key, space in announced.items()
         }
     )
 
@@ -443,11 +429,7 @@ _INTERNAL = {
     *("_start_server", "_launch_env", "_handshake", "_get_env_info", "_process_obs", "_decode_2d_obs_from_string"),
     *("_close", "_set_platform_suffix"),
 }
-"""Private names in Godot RL Agents' class that some scripts call or override."""
-_NOT_HERE = (
-    "it is internal to Godot RL Agents' class, and this class does not have it; use reset, step, step_send, "
-    "step_recv, call, close and connection, or that class itself"
-)
+"""Private names in Godot RL Agents' class that some scripts override."""
 
 
 class GodotEnv:
@@ -493,7 +475,10 @@ class GodotEnv:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for name in _INTERNAL & set(vars(cls)):
-            raise TypeError(f"{cls.__name__}.{name} would never be called: {_NOT_HERE}")
+            raise TypeError(
+                f"{cls.__name__}.{name} would never be called, because it is internal to Godot RL Agents' class: "
+                "override reset, step, step_send, step_recv, call or close, or derive from that class itself"
+            )
 
     def __init__(
         self,
@@ -526,6 +511,7 @@ class GodotEnv:
                 command = build.command(port, seed)
             except StageError as error:
                 raise GodotEnvError(str(error)) from None
+        self._readers: list[AgentColumns] = []
         self._link = BlockingLink(command, port, self.DEFAULT_TIMEOUT)
         self.proc = self._link.process
         atexit.register(_close_at_exit, weakref.ref(self))
@@ -546,13 +532,12 @@ class GodotEnv:
         Raises:
             GodotEnvError: if the answer is invalid, or agents observe something that they have not announced.
         """
-        message = self._ask(RESET, "reset")
-        try:  # only here: at each step, the check would take as long as the step
-            for reader in self._readers:
-                reader.observations(self._per_agent(message, "obs"))
+        try:
+            message = self._ask(RESET, "reset")
+            self._check(message)  # only here: at each step, the check would take as long as the step
+            return self._observations(message), self._infos(message)
         except WrongColumn as error:
             raise GodotEnvError(f"the game, {error}") from None
-        return self._observations(message), self._infos(message)
 
     def step(self, action: Any, order_ij: bool = False) -> Step:
         """Let all agents act.
@@ -581,9 +566,9 @@ class GodotEnv:
         return self._stepped(self._link.receive())
 
     def _stepped(self, content: bytes | bytearray) -> Step:
-        message = self._read(content, "step")
-        rewards, infos = self._per_agent(message, "reward"), self._infos(message)
         try:
+            message = self._read(content, "step")
+            rewards, infos = self._per_agent(message, "reward"), self._infos(message)
             terminated = [truth(agent, "done", done) for agent, done in enumerate(self._per_agent(message, "done"))]
             truncated = [False] * self.num_envs
             for agent, done in enumerate(terminated):
@@ -640,14 +625,9 @@ class GodotEnv:
             GodotEnvError: if no build exists.
         """
         try:
-            find_executable(Path(filename), ENGINE)
+            find_executable(Path(filename))
         except StageError as error:
             raise GodotEnvError(str(error)) from None
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _INTERNAL:
-            raise AttributeError(f"GodotEnv.{name} does not exist: {_NOT_HERE}")
-        raise AttributeError(f"GodotEnv has no attribute {name!r}")
 
     def _announce(self, message: Mapping[str, Any]) -> None:
         try:
@@ -659,7 +639,7 @@ class GodotEnv:
                 )
                 for place, agent in enumerate(announcement.agents)
             ]
-        except BadAnnouncement as error:
+        except MessageError as error:
             raise GodotEnvError(f"the game {error}") from None
         except StageError as error:
             raise GodotEnvError(str(error)) from None
@@ -698,39 +678,33 @@ class GodotEnv:
             message = self._doubtful(bytes(content))
         if message.get("type") != kind:
             self._link.close()
-            found = message.get("type")
-            raise GodotEnvError(f"the game answered with a message of type {found!r}; expected {kind!r}")
+            answered = message.get("type")
+            raise GodotEnvError(f"the game answered with a message of type {answered!r}; expected {kind!r}")
         return cast("dict[str, Any]", message)
 
     def _doubtful(self, content: bytes) -> dict[str, Any]:
         """Read a message that may be invalid, or may contain words instead of numbers."""
         try:
             message = read_message(content)
-        except WireError as error:
+        except MessageError as error:
             self._link.close()
             raise GodotEnvError(f"the game {error}") from None
-        self._refuse_words(message)
+        self._check(message)
         return message
 
-    def _refuse_words(self, message: Mapping[str, Any]) -> None:
-        """Raise an error if a reward or a value in an observation is not a number."""
-        for agent, reward in enumerate(message.get("reward") or ()):
-            if not isinstance(reward, int | float):
-                raise GodotEnvError(f"agent {agent} has reward {not_a_number(reward)}; expected a finite number")
-        for agent, observed in enumerate(message.get("obs") or ()):
-            for key, values in observed.items() if isinstance(observed, Mapping) else ():
-                for index, value in enumerate(values if isinstance(values, list) else [values]):
-                    if value is None or (isinstance(value, str) and not is_picture(key)):
-                        raise GodotEnvError(
-                            f"agent {agent} has {not_a_number(value)} at index {index} of the observation {key!r}; "
-                            f"expected finite numbers; {OF_OBSERVATIONS}"
-                        )
+    def _check(self, message: Mapping[str, Any]) -> None:
+        """Check that the observations and rewards in a message are what the game has announced."""
+        for reader in self._readers:
+            if "obs" in message:
+                reader.observations(self._per_agent(message, "obs"))
+            if "reward" in message:
+                reader.rewards(self._per_agent(message, "reward"))
 
     def _per_agent(self, message: Mapping[str, Any], key: str) -> list[Any]:
         values = message.get(key)
         if not isinstance(values, list) or len(values) != self.num_envs:
-            found = f"{len(values)} entries" if isinstance(values, list) else repr(values)
-            raise GodotEnvError(f"the game sent {found} as {key!r}; expected one for each of {self.num_envs} agents")
+            received = f"{len(values)} entries" if isinstance(values, list) else repr(values)
+            raise GodotEnvError(f"the game sent {received} as {key!r}; expected one for each of {self.num_envs} agents")
         return values
 
     def _observations(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -747,11 +721,7 @@ class GodotEnv:
     def _infos(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         if message.get("info") is None:
             return [{} for _ in range(self.num_envs)]
-        infos = self._per_agent(message, "info")
-        try:
-            return [info_of(agent, info) for agent, info in enumerate(infos)]
-        except WrongColumn as error:
-            raise GodotEnvError(f"the game, {error}") from None
+        return [info_of(agent, info) for agent, info in enumerate(self._per_agent(message, "info"))]
 
 
 def _picture(text: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:

@@ -33,7 +33,6 @@ from headrace.stages.environments.engines.godot.messages import (
     TRUNCATED,
     AgentColumns,
     Announcement,
-    BadAnnouncement,
     WrongColumn,
     action_message,
     assign_agents,
@@ -61,18 +60,15 @@ _SYNC_NODE = "a Sync node with Control Mode 'Training'"
 _WORDING = Wording(
     game="Godot worker",
     unstarted="Godot's editor",
-    invitation=f"Start training by pressing Play in Godot's editor, in a scene with {_SYNC_NODE}.",
-    next_start="the next Play",
+    invitation=f"Start training by pressing Play in Godot's editor, in a scene with {_SYNC_NODE}; restart a game that "
+    "is already running, since it tries to connect only once, a second after its start.",
     needs=f"does its main scene have {_SYNC_NODE}",
     argument="--port",
-    late=f"Press Play, in a scene with {_SYNC_NODE}; restart a game that is already running, since it tries to connect "
-    "only once, a second after its start",
     stranger="Is the program on this port really a game with the Godot RL Agents addon?",
     paused="its scene is paused, or an error in its scripts prevents an answer",
     taken_port="The editor always uses this port, so end the program that listens there, most likely another training "
     "run; or export the game and train with --env, on a port chosen by --base-port",
 )
-ENGINE = "Godot"
 _WITHOUT_WINDOW = ("--disable-render-loop", "--headless")
 _FIXED_FPS = "--fixed-fps"
 _SEED = 0x7FFFFFFF
@@ -97,7 +93,7 @@ class GodotBuild(Build):
 
     def command(self, port: int, seed: int) -> list[str]:
         """Return the executable and the engine's, addon's and user's arguments. Raises the same errors as `Build`."""
-        command = [str(find_executable(Path(self.path), ENGINE)), f"--port={port}", f"--env_seed={seed & _SEED}"]
+        command = [str(find_executable(Path(self.path))), f"--port={port}", f"--env_seed={seed & _SEED}"]
         if self.headless:
             command += _WITHOUT_WINDOW
         if self.fixed_fps is not None:
@@ -110,7 +106,7 @@ class GodotBuild(Build):
         return [*command, *self.arguments]
 
 
-class _LastHeard:
+class _AgentData:
     """The latest data [n] of a behaviour's agents, and the final data [ended] of the agents whose episodes ended."""
 
     def __init__(self, observations: tuple[Array, ...], count: int) -> None:
@@ -133,9 +129,9 @@ class _Behavior:
         self.columns = columns
         self.group = group
         self.ids = columns.agents.astype(np.int32)
-        self.undone = np.zeros(len(self.ids), np.int64)
+        self.decisions = np.zeros(len(self.ids), np.int64)
         """[n] number of decisions since each agent was last done."""
-        self.heard = _LastHeard((), 0)
+        self.data = _AgentData((), 0)
 
 
 class GodotGame(Game):
@@ -197,7 +193,7 @@ class GodotGame(Game):
         message = await self._ask(ENV_INFO, "env_info", "has connected, but has not announced its agents")
         try:
             self.announcement = announcement = read_announcement(message)
-        except BadAnnouncement as error:
+        except MessageError as error:
             raise self._broken(str(error)) from None
         headless = self._godot_build is not None and self._godot_build.headless
         self._blind = headless and any(
@@ -272,8 +268,8 @@ class GodotGame(Game):
         observed = self._list(message, "obs")
         for behavior_id, behavior in self._behaviors.items():
             with self._named(behavior_id):
-                behavior.heard = _LastHeard(behavior.columns.observations(observed), len(behavior.ids))
-            behavior.undone[:] = 0
+                behavior.data = _AgentData(behavior.columns.observations(observed), len(behavior.ids))
+            behavior.decisions[:] = 0
         return self._as_rows({})
 
     def _stepped(self, message: Mapping[str, Any]) -> GameAnswer:
@@ -284,14 +280,14 @@ class GodotGame(Game):
         of_episodes: dict[str, list[Mapping[str, Any]]] = {}
         for behavior_id, behavior in self._behaviors.items():
             with self._named(behavior_id):
-                columns, before = behavior.columns, behavior.heard
-                heard = behavior.heard = _LastHeard(columns.observations(observed), len(behavior.ids))
-                heard.rewards = columns.rewards(rewarded)
-                heard.ended = columns.done(done).nonzero()[0]
-                if len(heard.ended):
-                    of_ended = columns.infos(infos, heard.ended)
-                    heard.truncated = np.array([bool(info.get(TRUNCATED)) for info in of_ended])
-                    heard.last = self._last(behavior, before.observations, of_ended)
+                columns, before = behavior.columns, behavior.data
+                data = behavior.data = _AgentData(columns.observations(observed), len(behavior.ids))
+                data.rewards = columns.rewards(rewarded)
+                data.ended = columns.done(done).nonzero()[0]
+                if len(data.ended):
+                    of_ended = columns.infos(infos, data.ended)
+                    data.truncated = np.array([bool(info.get(TRUNCATED)) for info in of_ended])
+                    data.last = self._last(behavior, before.observations, of_ended)
                     of_episodes.setdefault(columns.spec.name, []).extend(of_ended)
             self._warn_of_no_end(behavior_id, behavior)
         return self._as_rows({name: self._infos.of_episodes(ended) for name, ended in of_episodes.items()})
@@ -301,7 +297,7 @@ class GodotGame(Game):
         totals: dict[int, float] = {}
         for behavior in self._behaviors.values():
             if behavior.group:
-                totals[behavior.group] = totals.get(behavior.group, 0.0) + float(behavior.heard.rewards.sum())
+                totals[behavior.group] = totals.get(behavior.group, 0.0) + float(behavior.data.rewards.sum())
         rows = {
             behavior_id: self._rows(behavior_id, behavior, totals.get(behavior.group, 0.0))
             for behavior_id, behavior in self._behaviors.items()
@@ -310,17 +306,17 @@ class GodotGame(Game):
 
     def _rows(self, behavior_id: str, behavior: _Behavior, total: float) -> TrackedRows:
         """Return all agents' rows, endings first; `total` is the reward of the behaviour's group, if it has one."""
-        ids, heard = behavior.ids, behavior.heard
-        ended, rewards, observations = heard.ended, heard.rewards, heard.observations
+        ids, data = behavior.ids, behavior.data
+        ended, rewards, observations = data.ended, data.rewards, data.observations
         if len(ended):
             ids, rewards = np.concatenate((ids[ended], ids)), np.concatenate((rewards[ended], rewards))
-            observations = tuple(np.concatenate(pair) for pair in zip(heard.last, observations, strict=True))
+            observations = tuple(np.concatenate(pair) for pair in zip(data.last, observations, strict=True))
         shared = total - rewards if behavior.group else np.zeros(len(ids))
         columns = GameRows(
             ids=ids,
             rewards=rewards,
             ended=len(ended),
-            interrupted=heard.truncated,
+            interrupted=data.truncated,
             observations=observations,
             action_masks=None,
             group_ids=np.full(len(ids), behavior.group, np.int32),
@@ -332,7 +328,7 @@ class GodotGame(Game):
         self, behavior: _Behavior, before: tuple[Array, ...], infos: Sequence[Mapping[str, Any]]
     ) -> tuple[Array, ...]:
         """Return ended episodes' final observations. If the game sent none, use those of the last decision."""
-        ended = behavior.heard.ended
+        ended = behavior.data.ended
         last = tuple(observation[ended] for observation in before)
         with_last = [place for place, info in enumerate(infos) if info.get(LAST) is not None]
         if with_last:
@@ -341,21 +337,21 @@ class GodotGame(Game):
             for place in with_last:
                 by_agent[int(behavior.columns.agents[ended[place]])] = infos[place][LAST]
             try:
-                found = agents.observations(by_agent)
+                final = agents.observations(by_agent)
             except WrongColumn as error:
                 raise WrongColumn(f"{error}, in the {LAST!r} of its info") from None
-            for column, values in zip(last, found, strict=True):
+            for column, values in zip(last, final, strict=True):
                 column[with_last] = values
         return last
 
     def _warn_of_no_end(self, behavior_id: str, behavior: _Behavior) -> None:
         """Count each agent's decisions since its last episode ended, and warn once if there are too many."""
-        behavior.undone += 1
-        behavior.undone[behavior.heard.ended] = 0
-        if self._warned or not (behavior.undone >= _LONG).any():
+        behavior.decisions += 1
+        behavior.decisions[behavior.data.ended] = 0
+        if self._warned or not (behavior.decisions >= _LONG).any():
             return
         self._warned = True
-        agent = int(behavior.ids[int(behavior.undone.argmax())])
+        agent = int(behavior.ids[int(behavior.decisions.argmax())])
         log.warning(
             "%s, behaviour %r: agent %d has not been done for %d decisions. An agent that only resets itself does not "
             "end its episode, so its returns are unknown and its trajectories continue across resets. Set done = true "
@@ -368,14 +364,14 @@ class GodotGame(Game):
 
     def _list(self, message: Mapping[str, Any], key: str) -> list[Any]:
         """Return a list from the message, after checking that it has one entry for each agent."""
-        found = message.get(key)
-        if not isinstance(found, list) or len(found) != self._agents:
-            what = f"{len(found)} entries" if isinstance(found, list) else repr(found)[:60]
+        values = message.get(key)
+        if not isinstance(values, list) or len(values) != self._agents:
+            what = f"{len(values)} entries" if isinstance(values, list) else repr(values)[:60]
             raise GameBroken(
                 f"{self.label}: its message has {what} as {key!r}; expected one for each of the {self._agents} agents "
                 "that it has announced; agents can't join or leave a running game"
             )
-        return found
+        return values
 
     @contextmanager
     def _named(self, behavior_id: str) -> Iterator[None]:
@@ -492,13 +488,3 @@ def _settings(config: RunConfig) -> GodotSettings:
     settings = config.environment
     assert isinstance(settings, GodotSettings), "the table of environment kinds names this model"
     return settings
-
-
-def check_build(config: RunConfig) -> None:
-    """If a build is given, check that it exists.
-
-    Raises:
-        GameRefused: if the build does not exist.
-    """
-    if config.env_settings.env_path is not None:
-        find_executable(Path(config.env_settings.env_path), ENGINE)

@@ -63,37 +63,30 @@ class Announcement:
     """True if the keys are known to be in the game's order. False for older addons, which sort the keys."""
 
 
-class BadAnnouncement(Exception):
-    """An announcement can't be read. The error text is the end of a sentence that begins with the game's name."""
-
-
 def read_announcement(message: Mapping[str, Any]) -> Announcement:
     """Read an `env_info` message.
 
     Raises:
-        BadAnnouncement: if a field is missing or malformed.
+        MessageError: if a field is missing or malformed.
     """
+    observed = message.get("observation_space")
+    if observed is None and "obs_size" in message:  # addons up to November 2021
+        observed = {"obs": {"size": [message["obs_size"]], "space": "box"}}
     count = _whole(message.get("n_agents", 1))
     if count is None or count < 1:
-        raise BadAnnouncement(
+        raise MessageError(
             f"announces n_agents {message.get('n_agents')!r}: expected at least one agent, a node that extends the "
             "addon's AIController2D or AIController3D, in the group AGENT and with the Control Mode 'Inherit from "
             "Sync' or 'Training'"
         )
-    observed = message.get("observation_space")
-    if observed is None and "obs_size" in message:  # addons up to November 2021
-        observed = {"obs": {"size": [message["obs_size"]], "space": "box"}}
-    observations = _for_each(observed, count, "observation_space")
-    actions = _for_each(message.get("action_space"), count, "action_space")
-    names = message.get("agent_policy_names")
-    if names is None:
-        names = [SHARED_POLICY] * count
-    if not isinstance(names, list) or len(names) != count:
-        raise BadAnnouncement(f"announces the agent_policy_names {names!r}: expected a name for each of {count} agents")
-    for place, name in enumerate(names):
-        if not isinstance(name, str):
-            raise BadAnnouncement(f"announces {name!r} as the policy name of agent {place}: expected text")
-    agents = tuple(map(AgentSpaces, names, observations, actions))
+    agents = tuple(
+        map(
+            AgentSpaces,
+            _for_each(message.get("agent_policy_names") or SHARED_POLICY, count, "agent_policy_names", str),
+            _for_each(observed, count, "observation_space", dict),
+            _for_each(message.get("action_space"), count, "action_space", dict),
+        )
+    )
     unsorted = any([*keys] != sorted(keys) for agent in agents for keys in (agent.observations, agent.actions))
     return Announcement(agents, unsorted or "agent_policy_names" in message)
 
@@ -186,21 +179,16 @@ def _picture(key: str, shape: tuple[int, ...], pictures: str) -> ObservationSpec
     return ObservationSpec(key, shape, "uint8")
 
 
-def _for_each(spaces: Any, count: int, what: str) -> list[Mapping[str, Any]]:
-    if isinstance(spaces, Mapping):
-        return [spaces] * count
-    if not isinstance(spaces, list):
-        raise BadAnnouncement(
-            f"announces {spaces!r} as {what}: expected a map of keys, or a list with a map for each agent"
-        )
-    if len(spaces) != count:
-        raise BadAnnouncement(
-            f"announces {len(spaces)} entries in {what} for {count} agents: expected a map for each agent"
-        )
-    for place, space in enumerate(spaces):
-        if not isinstance(space, Mapping):
-            raise BadAnnouncement(f"announces {space!r} as the {what} of agent {place}: expected a map of keys")
-    return spaces
+def _for_each(announced: Any, count: int, what: str, kind: type) -> list[Any]:
+    """Return a value for each agent, given a list of them or one value for all agents."""
+    values = [announced] * count if isinstance(announced, kind) else announced
+    if not isinstance(values, list) or len(values) != count:
+        received = f"{len(values)} entries" if isinstance(values, list) else repr(values)
+        raise MessageError(f"announces {received} as {what}: expected one {kind.__name__} for each of {count} agents")
+    for place, value in enumerate(values):
+        if not isinstance(value, kind):
+            raise MessageError(f"announces {value!r} as the {what} of agent {place}: expected a {kind.__name__}")
+    return values
 
 
 def _whole(value: Any) -> int | None:
@@ -235,13 +223,13 @@ def behaviors_of_agents(
     policies = [agent.policy for agent in announcement.agents]
     for pattern in roles:
         if not any(fnmatchcase(policy, pattern) for policy in policies):
-            there = ", ".join(dict.fromkeys(policies))
+            names = ", ".join(dict.fromkeys(policies))
             raise GameRefused(
-                f"{owner}: environment.behaviors.{pattern} matches no policy of the game; the policies are: {there}",
+                f"{owner}: environment.behaviors.{pattern} matches no policy of the game; the policies are: {names}",
                 key=("environment", "behaviors", pattern),
             )
     counts: dict[str, int] = {}
-    found = []
+    behaviors = []
     for policy in policies:
         name, sign, team = policy.partition(_TEAM)
         if name == SHARED_POLICY and unnamed is not None and name not in listed:
@@ -256,8 +244,8 @@ def behaviors_of_agents(
                 counts[pattern] = number + 1
                 sign, team = _TEAM, str(number)
             group = 1 + int(team or 0) if role.group else 0
-        found.append((f"{name}{sign}{team}", group))
-    return found
+        behaviors.append((f"{name}{sign}{team}", group))
+    return behaviors
 
 
 def assign_agents(
@@ -278,7 +266,7 @@ def assign_agents(
     for place, (behavior_id, _) in enumerate(behaviors):
         places.setdefault(behavior_id, []).append(place)
     by_name: dict[str, tuple[int, AgentSpaces]] = {}
-    found = {}
+    assigned = {}
     for behavior_id, agents in places.items():
         first_place, first = by_name.setdefault(behavior_name(behavior_id), (agents[0], announcement.agents[agents[0]]))
         for place in agents:
@@ -296,12 +284,12 @@ def assign_agents(
             raise GameRefused(f"{what}: announces the observation {MASK!r}: {NO_MASKS}")
         spec = behavior_spec(behavior_id, first, announcement.ordered, pictures, what)
         groups = {group for id_, group in behaviors if id_ == behavior_id}
-        found[behavior_id] = (
+        assigned[behavior_id] = (
             replace(spec, grouped=groups != {0}),
             np.array(agents, np.int64),
             max(groups),
         )
-    return found
+    return assigned
 
 
 def _difference(one: AgentSpaces, other: AgentSpaces) -> str:
@@ -312,8 +300,8 @@ def _difference(one: AgentSpaces, other: AgentSpaces) -> str:
     ):
         for key in {**first, **second}:
             if first.get(key) != second.get(key):
-                each = [repr(spaces[key]) if key in spaces else "nothing" for spaces in (first, second)]
-                return f"the {what} {key!r} as {each[0]} and {each[1]}"
+                announced = [repr(spaces[key]) if key in spaces else "nothing" for spaces in (first, second)]
+                return f"the {what} {key!r} as {announced[0]} and {announced[1]}"
     return ""
 
 
@@ -372,8 +360,8 @@ class AgentColumns:
         Raises:
             WrongColumn: if a key is missing, or its value does not fit the announcement.
         """
-        own = self._own(observed)
-        return tuple(self._observation(observation, own) for observation in self.spec.observations)
+        of_agents = self._own(observed)
+        return tuple(self._observation(observation, of_agents) for observation in self.spec.observations)
 
     def rewards(self, values: Sequence[Any]) -> NDArray[np.float32]:
         """Read the agents' rewards [n].
@@ -381,13 +369,13 @@ class AgentColumns:
         Raises:
             WrongColumn: if a reward is not a finite number.
         """
-        own = self._own(values)
+        of_agents = self._own(values)
         try:
-            rewards = _float32(own, len(own))
+            rewards = _float32(of_agents, len(of_agents))
         except (OverflowError, TypeError, ValueError):
-            rewards = np.full(len(own), np.nan, np.float32)
+            rewards = np.full(len(of_agents), np.nan, np.float32)
         if not np.isfinite(rewards).all():
-            for agent, value in zip(self._places, own, strict=True):
+            for agent, value in zip(self._places, of_agents, strict=True):
                 if not isinstance(value, _NUMBER_KINDS) or not np.isfinite(_float32([_float(value)], 1)[0]):
                     raise WrongColumn(
                         f"agent {agent} has reward {not_a_number(value)}; expected a finite number; look for a "
@@ -401,10 +389,10 @@ class AgentColumns:
         Raises:
             WrongColumn: if a value is not a boolean.
         """
-        own = self._own(values)
-        if {*map(type, own)} != {bool}:
-            own = [truth(*each) for each in zip(self._places, repeat("done"), own)]
-        return np.fromiter(own, np.bool_, len(own))
+        flags = self._own(values)
+        if {*map(type, flags)} != {bool}:
+            flags = [truth(*flag) for flag in zip(self._places, repeat("done"), flags)]
+        return np.fromiter(flags, np.bool_, len(flags))
 
     def infos(self, values: Sequence[Any] | None, places: NDArray[np.intp]) -> list[Mapping[str, Any]]:
         """Return the infos of the agents at `places`; empty infos if the addon sends none.
@@ -414,15 +402,15 @@ class AgentColumns:
         """
         if values is None:
             return [{} for _ in places]
-        found: list[Mapping[str, Any]] = []
+        of_agents: list[Mapping[str, Any]] = []
         for agent in (self._places[place] for place in places):
             info = info_of(agent, values[agent])
             truth(agent, TRUNCATED, info.get(TRUNCATED, False))
             last = info.get(LAST)
             if last is not None and not isinstance(last, Mapping):
                 raise WrongColumn(f"agent {agent} has {shown(last)} as {LAST!r} in its info; expected a map of keys")
-            found.append(info)
-        return found
+            of_agents.append(info)
+        return of_agents
 
     def actions(self, batch: ActionBatch) -> list[bytes]:
         """Return the agents' actions [n] as JSON, one map per agent."""
@@ -448,39 +436,39 @@ class AgentColumns:
         places = self._places
         return values if len(places) == len(values) else [values[place] for place in places]
 
-    def _observation(self, observation: ObservationSpec, own: Sequence[Any]) -> Array:
+    def _observation(self, observation: ObservationSpec, maps: Sequence[Any]) -> Array:
         key = observation.name
         try:
-            found = [values[key] for values in own]
+            column = [values[key] for values in maps]
         except (KeyError, TypeError):
             agent, values = next(
                 (agent, values)
-                for agent, values in zip(self._places, own, strict=True)
+                for agent, values in zip(self._places, maps, strict=True)
                 if not isinstance(values, Mapping) or key not in values
             )
             keys = ", ".join(values) if isinstance(values, Mapping) else shown(values)
             why = f"it has: {keys}" if keys else f"it has no observations: {OF_OBSERVATIONS}"
             raise WrongColumn(f"agent {agent} lacks the observation {key!r} ({why})") from None
         if key in self._choices:
-            return self._one_hot(observation, found)
+            return self._one_hot(observation, column)
         if is_picture(key):
-            return self._pictures(observation, found)
-        return self._numbers(observation, found)
+            return self._pictures(observation, column)
+        return self._numbers(observation, column)
 
-    def _numbers(self, observation: ObservationSpec, found: list[Any]) -> Array:
+    def _numbers(self, observation: ObservationSpec, column: list[Any]) -> Array:
         size = observation.size
         try:
-            if {*map(len, found)} != {size}:
+            if {*map(len, column)} != {size}:
                 raise ValueError
-            numbers = _float32(chain.from_iterable(found), size * len(found))
+            numbers = _float32(chain.from_iterable(column), size * len(column))
         except (OverflowError, TypeError, ValueError):
             numbers = np.concatenate(
-                [self._one_by_one(*each, observation) for each in zip(self._places, found, strict=True)]
+                [self._one_by_one(*entry, observation) for entry in zip(self._places, column, strict=True)]
             )
         if not np.isfinite(numbers).all():
             row, index = divmod(int((~np.isfinite(numbers)).argmax()), size)
-            raise WrongColumn(self._not_a_number(self._places[row], observation, index, [*_flat(found[row])][index]))
-        return numbers.reshape(len(found), size)
+            raise WrongColumn(self._not_a_number(self._places[row], observation, index, [*_flat(column[row])][index]))
+        return numbers.reshape(len(column), size)
 
     def _one_by_one(self, agent: int, value: Any, observation: ObservationSpec) -> Array:
         """Read one agent's numbers; the lists may be nested."""
@@ -505,10 +493,10 @@ class AgentColumns:
             f"expected finite numbers; {OF_OBSERVATIONS}"
         )
 
-    def _one_hot(self, observation: ObservationSpec, found: list[Any]) -> Array:
+    def _one_hot(self, observation: ObservationSpec, column: list[Any]) -> Array:
         choices = observation.size
-        rows = np.zeros((len(found), choices), np.float32)
-        for row, (agent, value) in enumerate(zip(self._places, found, strict=True)):
+        rows = np.zeros((len(column), choices), np.float32)
+        for row, (agent, value) in enumerate(zip(self._places, column, strict=True)):
             inner = value[0] if isinstance(value, list) and len(value) == 1 else value
             if not isinstance(inner, _NUMBER_KINDS) or inner != round(inner) or not 0 <= inner < choices:
                 raise WrongColumn(
@@ -518,9 +506,9 @@ class AgentColumns:
             rows[row, int(inner)] = 1
         return rows
 
-    def _pictures(self, observation: ObservationSpec, found: list[Any]) -> Array:
-        pictures = np.empty((len(found), *observation.shape), np.uint8)
-        for row, (agent, text) in enumerate(zip(self._places, found, strict=True)):
+    def _pictures(self, observation: ObservationSpec, column: list[Any]) -> Array:
+        pictures = np.empty((len(column), *observation.shape), np.uint8)
+        for row, (agent, text) in enumerate(zip(self._places, column, strict=True)):
             if not isinstance(text, str):
                 raise WrongColumn(
                     f"agent {agent} has {shown(text)} as the image {observation.name!r}; expected the image's bytes "
@@ -622,10 +610,6 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
 # reads numbers can name the value and its location.
 
 
-class WireError(MessageError):
-    """The bytes from the game are not a message."""
-
-
 def call_of(method: str) -> bytes:
     """Return the message that calls a method on all agents."""
     return orjson.dumps({"type": "call", "method": method})
@@ -635,14 +619,14 @@ def read_message(content: bytes) -> dict[str, Any]:
     """Read a message from the game.
 
     Raises:
-        WireError: if the bytes are not a message.
+        MessageError: if the bytes are not a message.
     """
     try:
         message = read_json(content)
-    except WireError as error:
-        raise WireError(f"sent {error}") from None
+    except MessageError as error:
+        raise MessageError(f"sent {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise WireError(f"sent JSON that is not a message (a map with a 'type'): {_excerpt(content)}")
+        raise MessageError(f"sent JSON that is not a message (a map with a 'type'): {_excerpt(content)}")
     return message
 
 
@@ -650,7 +634,7 @@ def read_json(content: bytes) -> Any:
     """Parse JSON in Godot's form; non-finite numbers become strings.
 
     Raises:
-        WireError: if the bytes are not JSON.
+        MessageError: if the bytes are not JSON.
     """
     try:
         return orjson.loads(content)
@@ -664,7 +648,7 @@ def read_json(content: bytes) -> Any:
         return orjson.loads(_NOT_FINITE.sub(rb'"\1"', content))
     except orjson.JSONDecodeError as error:
         at = min(error.pos, len(content))
-        raise WireError(f"invalid JSON: {error.msg} at byte {at}, near {_excerpt(content, at)}") from None
+        raise MessageError(f"invalid JSON: {error.msg} at byte {at}, near {_excerpt(content, at)}") from None
 
 
 def _excerpt(content: bytes, at: int = 0) -> str:

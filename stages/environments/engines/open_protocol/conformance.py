@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.config.network_settings import IMAGE_ENCODERS, NetworkSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.engines.errors import GameEnded, MessageError
@@ -22,8 +21,6 @@ from headrace.stages.errors import StageError
 _END_S = 10.0
 """Seconds to wait for a game to exit after `close`, as in a run."""
 _SEED = 7
-_USUAL = str(NetworkSettings.model_fields["vis_encode_type"].default)
-"""Name of the default image encoder."""
 _LONG_SILENT = 200
 """Number of states without a row for a running agent, after which the agent counts as lost."""
 
@@ -78,7 +75,7 @@ class _BehaviorStatistics:
                 self._running[agent] = (total + reward if length >= 0 else 0.0, length + 1)
         self.decisions += len(rows) - rows.ended
         if len(rows) and not self.changed:
-            whole = np.concatenate([each[-1].reshape(-1).astype(np.float64) for each in rows.observations])
+            whole = np.concatenate([column[-1].reshape(-1).astype(np.float64) for column in rows.observations])
             self.changed = self._first is not None and not np.array_equal(whole, self._first)
             self._first = whole if self._first is None else self._first
 
@@ -133,8 +130,8 @@ class RandomTrainer:
 
     async def reset(self, parameters: Mapping[str, float], seed: int | None = None) -> dict[str, Any]:
         """Reset all agents; return the state."""
-        for each in self.seen.values():
-            each.forget()
+        for behavior in self.seen.values():
+            behavior.forget()
         return await self._take(await self.game.request_reset(parameters, seed))
 
     async def step(self, parameters: Mapping[str, float] | None = None) -> dict[str, Any]:
@@ -179,8 +176,6 @@ async def check_game(game: OpenGame, steps: int) -> AsyncIterator[Line]:
         hello = await trainer.start()
         for spec in hello.specs.values():
             yield Line("ok", f"announces {spec.behavior_id}: {spec.seen}; {spec.actions}")
-            for picture in _too_small(spec):
-                yield Line("note", picture)
         first = await trainer.reset({}, _SEED)
         yield Line("ok", f"answers a reset: {_asking(trainer.asking)}")
         began = time.perf_counter()
@@ -228,20 +223,6 @@ def _summed_up(trainer: RandomTrainer, steps: int) -> Iterator[Line]:
 
 def _asking(count: int) -> str:
     return "1 agent requests a decision" if count == 1 else f"{count} agents request a decision"
-
-
-def _too_small(spec: BehaviorSpec) -> Iterator[str]:
-    """Yield notes about images that are too small for the default encoder."""
-    needed = IMAGE_ENCODERS[_USUAL].smallest_side
-    for seen in spec.observations:
-        sides = seen.shape[:2] if seen.channels_last else seen.shape[1:]
-        if len(seen.shape) == 3 and min(sides) < needed:
-            fitting = [name for name, encoder in IMAGE_ENCODERS.items() if min(sides) >= encoder.smallest_side]
-            cure = f"set network_settings.vis_encode_type to {fitting[0]}" if fitting else "announce it as a vector"
-            yield (
-                f"{spec.behavior_id}: the image {seen.name!r} is smaller than {needed} × {needed}, the minimum of the "
-                f"default networks: {cure}"
-            )
 
 
 def _notes(seen: _BehaviorStatistics) -> list[str]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.config import RunConfig
 from headrace.config.environment import OpenProtocolSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.engines.errors import GameBroken, GameEnded, GameRefused, MessageError
@@ -44,13 +42,10 @@ from headrace.stages.environments.engines.transport import TcpTransport, Transpo
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import StatisticValues
-from headrace.startup_context import startup_context
 
 log = logging.getLogger(__name__)
 
 TRAINER = "headrace"
-_MANY_EMPTY = 2_000
-"""Number of consecutive states without a row after which a warning is logged."""
 _MOST_EMPTY = 100_000
 """Number of consecutive states without a row after which a game counts as broken."""
 _TO_READ_S = 1.0
@@ -59,11 +54,9 @@ _SEED = 0x7FFFFFFF
 _WORDING = Wording(
     game="Game",
     unstarted="the game",
-    invitation="Start the game, which must connect to this port.",
-    next_start="its next start",
+    invitation="Start the game, which must connect to this port; docs/protocol.md describes its messages.",
     needs="does it connect and send a hello",
     argument="--trainer=tcp://… or ws://…",
-    late="Start it and let it connect to that port; docs/protocol.md describes the messages that it must send",
     stranger="Is the program on this port really a game?",
     paused="or an error in its code prevents an answer",
     taken_port="End that program, most likely another training run, or choose another port with --base-port",
@@ -79,13 +72,7 @@ class OpenBuild(Build):
 
     def command(self, port: int, seed: int) -> list[str]:
         """Return the program, the user's arguments, the address and the seed. Raises the same errors as `Build`."""
-        try:
-            executable = str(find_executable(Path(self.path), "game"))
-        except GameRefused:
-            of_system = shutil.which(self.path, path=startup_context().variables.get("PATH"))
-            if of_system is None:
-                raise
-            executable = of_system
+        executable = str(find_executable(Path(self.path)))
         return [executable, *self.arguments, f"--trainer={self.scheme}://127.0.0.1:{port}", f"--seed={seed & _SEED}"]
 
 
@@ -118,7 +105,7 @@ class OpenGame(Game):
         super().__init__(settings, build, _WORDING)
         self._transport_kind = transport
         self._form: Format = "json"
-        self._asked = 0
+        self._number = 0
         """Number of the last `reset` or `act` message."""
         self._index = index
         self._parameters = parameters
@@ -127,7 +114,7 @@ class OpenGame(Game):
         """Ids of the agents that need decisions, keyed by behaviour id."""
 
     def _make_transport(self) -> Transport:
-        self._form, self._asked = "json", 0
+        self._form, self._number = "json", 0
         max_bytes = self._settings.max_message_mib * 2**20
         if self._transport_kind == "tcp":
             return TcpTransport(self.port, max_bytes)
@@ -161,10 +148,10 @@ class OpenGame(Game):
         if message["type"] != kind:
             raise MessageError(f"answered with a message of type {message['type']!r}; expected {kind!r}")
         number = message.get("number")
-        if kind == "state" and (isinstance(number, bool) or number != self._asked):
+        if kind == "state" and (isinstance(number, bool) or number != self._number):
             what = "without a number" if number is None else f"with the number {repr(number)[:60]}"
             raise MessageError(
-                f"sent a state {what}; expected {self._asked}, the number of the last reset or act: answer each "
+                f"sent a state {what}; expected {self._number}, the number of the last reset or act: answer each "
                 "request once, and in order"
             )
         return message
@@ -205,15 +192,15 @@ class OpenGame(Game):
         return await self._request(request, "hasn't sent its next state")
 
     async def _request(self, request: dict[str, Any], late: str) -> Any:
-        self._asked += 1
-        return await self._ask(encode({**request, "number": self._asked}, self._form), "state", late)
+        self._number += 1
+        return await self._ask(encode({**request, "number": self._number}, self._form), "state", late)
 
     async def refuse(self, what: str) -> GameBroken:
         """Report an invalid message to the game, and end the game; return the error, which names the game."""
         return await self._failed(what)
 
     async def _failed(self, what: str, kind: type[GameBroken] = GameBroken) -> GameBroken:
-        if not self._owes:  # a late game is busy, and has sent nothing invalid
+        if not self._is_unanswered:  # a late game is busy, and has sent nothing invalid
             self._send({"type": "error", "message": what})
             if self._process is not None:
                 await self._process.exited(_TO_READ_S)
@@ -232,14 +219,7 @@ class OpenGame(Game):
     async def _answer_of(self, message: Mapping[str, Any]) -> GameAnswer:
         """Read states until one has rows; return the rows, with the statistics of all these states."""
         statistics = []
-        for empty in range(_MOST_EMPTY):
-            if empty == _MANY_EMPTY:
-                log.warning(
-                    "%s sent %s states in a row in which no agent requested a decision or ended; an agent whose "
-                    "episode has ended must request a decision to begin the next one",
-                    self.label,
-                    f"{_MANY_EMPTY:,}",
-                )
+        for _ in range(_MOST_EMPTY):
             try:
                 state = read_state(message, self.specs)
             except MessageError as error:
@@ -256,8 +236,8 @@ class OpenGame(Game):
                 return GameAnswer(tracked, merged_statistics(statistics))
             message = await self.request_step({}, self._changed_parameters())
         raise await self.refuse(
-            f"sent {_MOST_EMPTY:,} states in a row without agents; a state must have agents that request a decision or "
-            "have ended"
+            f"sent {_MOST_EMPTY:,} states in a row in which no agent requested a decision or ended; an agent whose "
+            "episode has ended must request a decision to begin the next one"
         )
 
     def _changed_parameters(self) -> Mapping[str, float] | None:
@@ -296,13 +276,3 @@ def make_open_group(request: EnvironmentRequest) -> GameGroup:
         return OpenGame(game_settings(config, worker_id, request.seed), transport, build, index, parameters)
 
     return make_game_group(config, settings.num_envs, OpenGame, make)
-
-
-def check_game(config: RunConfig) -> None:
-    """If a build is given, check before a run starts that it exists.
-
-    Raises:
-        GameRefused: if the build does not exist.
-    """
-    if config.env_settings.env_path is not None:
-        OpenBuild(config.env_settings.env_path).command(0, 0)

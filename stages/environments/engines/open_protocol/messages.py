@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import binascii
 import math
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import msgpack
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -24,9 +24,6 @@ from headrace.stages.environments.engines.errors import MessageError, shown
 from headrace.stages.environments.engines.rows import GameRows
 from headrace.stages.environments.spaces.masks import MaskError, MaskReader
 
-_TYPES = ("float32", "uint8")
-_MOST_NUMBERS = 2**26
-_TEAM = re.compile(r"[^?]+\?team=[0-9]+")
 VERSION = 1
 """Version of the open protocol."""
 Format = Literal["json", "msgpack"]
@@ -44,6 +41,78 @@ class Hello:
     """The specs, keyed by behaviour id."""
 
 
+class _Announced(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _AnnouncedObservation(_Announced):
+    """An observation: one length for a vector, two for a set of elements, three for an image."""
+
+    name: str = ""
+    shape: list[PositiveInt] = Field(min_length=1, max_length=3)
+    type: Literal["float32", "uint8"] = "float32"
+    channels: Literal["first", "last"] = "last"
+    goal: bool = False
+
+
+class _AnnouncedActions(_Announced):
+    """The number of continuous actions or their names, and the choices of each discrete action, in order or by name."""
+
+    continuous: NonNegativeInt | list[str] = 0
+    discrete: list[PositiveInt] | dict[str, PositiveInt] = []
+    masked: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.continuous and not self.discrete:
+            raise ValueError("expected at least one action")
+        if self.masked and not self.discrete:
+            raise ValueError("masked without discrete actions, and only those can be masked")
+        return self
+
+    def spec(self) -> ActionSpec:
+        """Return the action spec."""
+        names = tuple(self.continuous) if isinstance(self.continuous, list) else ()
+        branch_names = tuple(self.discrete) if isinstance(self.discrete, dict) else ()
+        return ActionSpec(
+            self.continuous if isinstance(self.continuous, int) else len(names),
+            tuple(self.discrete.values() if isinstance(self.discrete, dict) else self.discrete),
+            masked=self.masked,
+            continuous_names=names,
+            branch_names=branch_names,
+        )
+
+
+class _AnnouncedBehavior(_Announced):
+    observations: list[_AnnouncedObservation] = Field(min_length=1)
+    actions: _AnnouncedActions
+    grouped: bool = False
+
+    def spec(self, behavior_id: str) -> BehaviorSpec:
+        """Return the behaviour's spec."""
+        observations = tuple(
+            ObservationSpec(
+                seen.name or f"observation_{index}",
+                tuple(seen.shape),
+                seen.type,
+                channels_last=len(seen.shape) == 3 and seen.channels == "last",
+                goal=seen.goal,
+            )
+            for index, seen in enumerate(self.observations)
+        )
+        names = [observation.name for observation in observations]
+        if len({*names}) != len(names):
+            raise MessageError(f"announces the observations {names} in behaviors.{behavior_id}: expected unique names")
+        return BehaviorSpec(behavior_id, observations, self.actions.spec(), grouped=self.grouped)
+
+
+class _AnnouncedGame(_Announced):
+    type: Literal["hello"]
+    protocol: int
+    game: str = "game"
+    behaviors: dict[Annotated[str, Field(pattern=r"^[^?]+(\?team=[0-9]+)?$")], _AnnouncedBehavior] = Field(min_length=1)
+
+
 def read_hello(message: Mapping[str, Any]) -> Hello:
     """Read a `hello` message.
 
@@ -55,121 +124,22 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
             f"speaks version {message.get('protocol')!r} of the open protocol; expected {VERSION} as 'protocol' in its "
             "hello"
         )
-    _known(message, ("type", "protocol", "game", "behaviors"), "hello")
-    behaviors = message.get("behaviors")
-    if not isinstance(behaviors, Mapping) or not behaviors:
-        raise MessageError("announces no behaviors in its hello: expected a map with at least one")
-    specs = {str(behavior_id): _spec(str(behavior_id), each) for behavior_id, each in behaviors.items()}
-    _check_teams(specs)
-    return Hello(str(message.get("game", "game")), specs)
-
-
-def _spec(behavior_id: str, announced: Any) -> BehaviorSpec:
-    where = f"behaviors.{behavior_id}"
-    if not isinstance(announced, Mapping):
-        raise MessageError(f"announces {announced!r} as {where}: expected a map with observations and actions")
-    _known(announced, ("observations", "actions", "grouped"), where)
-    observations = announced.get("observations")
-    if not isinstance(observations, list) or not observations:
-        raise MessageError(f"announces no {where}.observations: expected a list with at least one")
-    spec = BehaviorSpec(
-        behavior_id,
-        tuple(_observation(each, index, where) for index, each in enumerate(observations)),
-        _actions(announced.get("actions"), where),
-        grouped=bool(announced.get("grouped", False)),
-    )
-    if "?" in behavior_id and _TEAM.fullmatch(behavior_id) is None:
-        raise MessageError(
-            f"announces the behaviour {behavior_id!r}: expected a name, or a name with a team, such as Name?team=1"
-        )
-    names = [observation.name for observation in spec.observations]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise MessageError(f"announces two observations {twice!r} in {where}: expected unique names")
-    return spec
-
-
-def _check_teams(specs: Mapping[str, BehaviorSpec]) -> None:
-    """Reject teams of one behaviour with different observations or actions, because they share a policy."""
-    first: dict[str, BehaviorSpec] = {}
+    try:
+        announced = _AnnouncedGame.model_validate(message)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise MessageError(f"sent a hello with {shown(first['input'])} as {where}: {first['msg']}") from None
+    specs = {behavior_id: behavior.spec(behavior_id) for behavior_id, behavior in announced.behaviors.items()}
+    teams: dict[str, BehaviorSpec] = {}
     for behavior_id, spec in specs.items():
-        other = first.setdefault(spec.name, spec)
-        for what in ("observations", "actions"):
-            if getattr(spec, what) != getattr(other, what):
-                raise MessageError(
-                    f"announces different {what} in behaviors.{behavior_id} and behaviors.{other.behavior_id}: teams "
-                    "share a policy, so their announcements must be the same"
-                )
-
-
-def _observation(announced: Any, index: int, behavior: str) -> ObservationSpec:
-    where = f"{behavior}.observations[{index}]"
-    if not isinstance(announced, Mapping):
-        raise MessageError(f"announces {announced!r} as {where}: expected a map with a shape")
-    _known(announced, ("name", "shape", "type", "channels", "goal"), where)
-    shape = announced.get("shape")
-    whole = isinstance(shape, list) and all(_is_whole(length) and length > 0 for length in shape)
-    if not whole or not 1 <= len(shape or ()) <= 3 or math.prod(shape or ()) > _MOST_NUMBERS:
-        raise MessageError(
-            f"announces {shape!r} as {where}.shape: expected one number for a vector, two for a set of elements, three "
-            "for an image"
-        )
-    number = announced.get("type", "float32")
-    if number not in _TYPES:
-        raise MessageError(f"announces {number!r} as {where}.type: expected {' or '.join(_TYPES)}")
-    channels = announced.get("channels", "last")
-    if channels not in ("first", "last"):
-        raise MessageError(f"announces {channels!r} as {where}.channels: expected first or last")
-    assert shape is not None
-    picture = len(shape) == 3
-    return ObservationSpec(
-        str(announced.get("name", f"observation_{index}")),
-        tuple(shape),
-        number,
-        channels_last=picture and channels == "last",
-        goal=bool(announced.get("goal", False)),
-    )
-
-
-def _actions(announced: Any, behavior: str) -> ActionSpec:
-    where = f"{behavior}.actions"
-    if not isinstance(announced, Mapping):
-        found = "nothing" if announced is None else repr(announced)
-        raise MessageError(f"announces {found} as {where}: expected a map with 'continuous', 'discrete' or both")
-    _known(announced, ("continuous", "discrete", "masked"), where)
-    continuous, discrete = announced.get("continuous", 0), announced.get("discrete", [])
-    names: tuple[str, ...] = ()
-    if isinstance(continuous, list):
-        names, continuous = tuple(map(str, continuous)), len(continuous)
-    if not _is_whole(continuous) or continuous < 0:
-        raise MessageError(
-            f"announces {continuous!r} as {where}.continuous: expected the number of continuous actions, or their names"
-        )
-    branch_names: tuple[str, ...] = ()
-    if isinstance(discrete, Mapping):
-        branch_names, discrete = tuple(map(str, discrete)), list(discrete.values())
-    if not isinstance(discrete, list) or not all(_is_whole(choices) and choices > 0 for choices in discrete):
-        raise MessageError(
-            f"announces {discrete!r} as {where}.discrete: expected the number of choices of each discrete action, as a "
-            "list or by name"
-        )
-    if not continuous and not discrete:
-        raise MessageError(f"announces no {where}: expected at least one action")
-    masked = bool(announced.get("masked", False))
-    if masked and not discrete:
-        raise MessageError(f"announces {where}.masked without discrete actions, and only those can be masked")
-    return ActionSpec(continuous, tuple(discrete), masked=masked, continuous_names=names, branch_names=branch_names)
-
-
-def _known(found: Mapping[Any, Any], expected: Collection[str], where: str) -> None:
-    unknown = [str(key) for key in found if key not in expected]
-    if unknown:
-        names = ", ".join(map(repr, unknown))
-        raise MessageError(f"announces unknown keys ({names}) in {where}: expected only {', '.join(expected)}")
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+        other = teams.setdefault(spec.name, spec)
+        if (spec.observations, spec.actions) != (other.observations, other.actions):
+            raise MessageError(
+                f"announces different observations or actions in behaviors.{behavior_id} and "
+                f"behaviors.{other.behavior_id}: teams share a policy, so their announcements must be the same"
+            )
+    return Hello(announced.game, specs)
 
 
 def format_of(content: bytes) -> Format:
@@ -203,13 +173,7 @@ def decode(content: bytes) -> dict[str, Any]:
 
 
 def _no_json(content: bytes, error: orjson.JSONDecodeError) -> str:
-    if not content:
-        return "an empty message"
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as broken:
-        at, excerpt = broken.start, content[max(0, broken.start - _SHOWN // 2) :][:_SHOWN]
-        return f"data that is neither JSON (in UTF-8) nor msgpack: byte {at} is not a character, in {excerpt!r}"
+    text = content.decode(errors="replace")
     begin = max(0, error.pos - _SHOWN // 2)
     what = f"invalid JSON: {error.msg} at character {error.pos}, in {text[begin : begin + _SHOWN]!r}"
     if text[error.pos :].lstrip("-").startswith(("NaN", "Infinity", "nan", "inf")):
@@ -246,16 +210,16 @@ def read_rows(spec: BehaviorSpec, part: Any) -> GameRows:
     deciding = _Columns(spec, part.get("deciding"), _OF_DECIDING, f"{where}.deciding")
     both = (ended, deciding)
     return GameRows(
-        ids=np.concatenate([each.ids for each in both]),
-        rewards=np.concatenate([each.numbers("rewards") for each in both]),
+        ids=np.concatenate([columns.ids for columns in both]),
+        rewards=np.concatenate([columns.numbers("rewards") for columns in both]),
         ended=len(ended.ids),
         interrupted=ended.flags("truncated"),
         observations=tuple(
-            np.concatenate([each.observation(index) for each in both]) for index in range(len(spec.observations))
+            np.concatenate([columns.observation(index) for columns in both]) for index in range(len(spec.observations))
         ),
         action_masks=deciding.masks() if spec.actions.discrete_branches else None,
-        group_ids=np.concatenate([each.groups() for each in both]),
-        group_rewards=np.concatenate([each.numbers("group_rewards") for each in both]),
+        group_ids=np.concatenate([columns.groups() for columns in both]),
+        group_rewards=np.concatenate([columns.numbers("group_rewards") for columns in both]),
     )
 
 
@@ -293,9 +257,9 @@ class _Columns:
         if count and "observations" not in self._part:
             raise MessageError(f"sent {self._where} without 'observations'")
         if count and (not isinstance(sent, list) or len(sent) != len(self._spec.observations)):
-            found = _counted(len(sent), "column") if isinstance(sent, list) else shown(sent)
+            received = _counted(len(sent), "column") if isinstance(sent, list) else shown(sent)
             expected = f"{len(self._spec.observations)}, one for each observation that was announced"
-            raise MessageError(f"sent {found} as {self._where}.observations: expected {expected}")
+            raise MessageError(f"sent {received} as {self._where}.observations: expected {expected}")
         what = f"observations[{index}] ({spec.name!r})"
         values = self._array(sent[index] if count else [], count * spec.size, spec.dtype, what)
         return values.reshape(count, *spec.shape)
@@ -365,7 +329,7 @@ class _Columns:
         per_agent = size // max(1, count)
         if isinstance(sent, bytes | str):
             values = self._from_bytes(sent, dtype, what)
-            found = f"{len(values)} numbers ({_OF_BYTES.get(dtype, dtype)})"
+            received = f"{len(values)} numbers ({_OF_BYTES.get(dtype, dtype)})"
         elif isinstance(sent, list):
             values = _numbers(sent)
             if values.dtype.kind not in "iufb" and values.size:
@@ -375,12 +339,12 @@ class _Columns:
                     f"sent {_counted(len(sent), 'entry', 'entries')} as {self._where}.{what}: expected one for each of "
                     f"{_counted(count, 'agent')}"
                 )
-            found = _counted(values.size, "number")
+            received = _counted(values.size, "number")
         else:
             raise MessageError(f"sent {shown(sent)} as {self._where}.{what}: expected a list of numbers, or bytes")
         if values.size != size:
-            each = f", {per_agent} for each of {_counted(count, 'agent')}" if count else ""
-            raise MessageError(f"sent {found} as {self._where}.{what}: expected {size} in total{each}")
+            share = f", {per_agent} for each of {_counted(count, 'agent')}" if count else ""
+            raise MessageError(f"sent {received} as {self._where}.{what}: expected {size} in total{share}")
         flat = values.reshape(-1)
         if flat.dtype == np.uint8 and dtype == "uint8":
             return flat  # all bytes of an image are valid
@@ -399,9 +363,9 @@ class _Columns:
             flat = [*_flat(row)]
             for index, value in enumerate(flat):
                 if not isinstance(value, int | float):
-                    found = "null" if value is None else repr(value)
+                    received = "null" if value is None else repr(value)
                     return MessageError(
-                        f"sent {found} at index {index} of {what} {self._of(agent)}; expected {_WANTED[dtype]}"
+                        f"sent {received} at index {index} of {what} {self._of(agent)}; expected {_WANTED[dtype]}"
                     )
             if len(flat) != per_agent:
                 return MessageError(
@@ -481,8 +445,8 @@ def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) ->
     for behavior_id, part in agents.items():
         spec = specs.get(behavior_id)
         if spec is None:
-            known = ", ".join(specs)
-            raise MessageError(f"sent agents of {behavior_id!r}, which its hello did not announce ({known})")
+            announced = ", ".join(specs)
+            raise MessageError(f"sent agents of {behavior_id!r}, which its hello did not announce ({announced})")
         columns = read_rows(spec, part)
         if len(columns):
             rows[behavior_id] = columns
@@ -492,14 +456,14 @@ def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) ->
 def _statistics(sent: Any) -> dict[str, tuple[float, ...]]:
     if not isinstance(sent, Mapping):
         raise MessageError(f"sent {repr(sent)[:60]} as statistics: expected a map of numbers, or lists of numbers")
-    found = {}
+    statistics = {}
     for name, value in sent.items():
         values = value if isinstance(value, list) else [value]
-        if not all(_is_number(each) for each in values):
+        if not all(_is_number(number) for number in values):
             raise MessageError(f"sent {repr(value)[:60]} as the statistic {name!r}: expected finite numbers")
         if values:
-            found[str(name)] = tuple(map(float, values))
-    return found
+            statistics[str(name)] = tuple(map(float, values))
+    return statistics
 
 
 def _is_number(value: Any) -> bool:

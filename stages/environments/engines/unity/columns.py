@@ -9,7 +9,6 @@ This module also converts a behaviour's action spec from Unity's announcement, a
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -68,16 +67,9 @@ def action_protos(spec: BehaviorSpec, continuous: NDArray[np.float32], discrete:
         discrete: [d, branches] the choice in each branch.
 
     Raises:
-        ValueError: if the arrays have the wrong shapes, or a choice does not exist in its branch.
+        ValueError: if a choice does not exist in its branch.
     """
     actions = spec.actions
-    d = len(continuous)
-    expected = (d, actions.continuous_size), (d, len(actions.discrete_branches))
-    if (continuous.shape, discrete.shape) != expected:
-        raise ValueError(
-            f"{spec.behavior_id}: actions of shapes {continuous.shape} and {discrete.shape}; expected {expected[0]} "
-            f"and {expected[1]}"
-        )
     if actions.discrete_branches:
         _check_choices(spec, discrete)
     if max(actions.discrete_branches, default=0) > _SHORT_CHOICES:
@@ -149,8 +141,6 @@ def _serialised(protos: Any) -> NDArray[np.uint8]:
     return np.frombuffer(protos.SerializeToString(), np.uint8)
 
 
-log = logging.getLogger(__name__)
-
 _LARGE = 64 * 64 * 3
 """Number of values in an image above which threads help, because decoding takes longer than the work under the
 interpreter's lock."""
@@ -181,6 +171,7 @@ class BehaviorReader:
 
     Attributes:
         spec: the behaviour's spec.
+        dimension_properties: the properties of each observation's dimensions, as numbers.
 
     Args:
         brain: the behaviour's `BrainParametersProto`.
@@ -201,10 +192,10 @@ class BehaviorReader:
             action_spec(brain, self._owner),
             grouped=True,
         )
+        self.dimension_properties = [_properties(proto) for proto in first.observations]
         pairs = zip(self.spec.observations, first.observations, strict=True)
         self._readers = [observation_reader(spec, proto) for spec, proto in pairs]
         self._mask_reader = MaskReader.of_branches(self.spec.actions, "at least one choice that it does not forbid")
-        self._warned_of_mask = False
 
     def read(self, infos: Sequence[Any]) -> GameRows:
         """Convert the behaviour's agents (`AgentInfoProto`) of one message to columns.
@@ -273,7 +264,11 @@ class BehaviorReader:
         reader, width = self._mask_reader, self._mask_reader.width
         forbidden = [info.action_mask[:] for info in rows]
         if {*map(len, forbidden)} - {0, width}:
-            forbidden = self._without_wrong(rows, forbidden)
+            row = next(row for row, mask in enumerate(forbidden) if len(mask) not in (0, width))
+            raise GameBroken(
+                f"{self._owner}, agent {rows[row].id}: its action mask has {len(forbidden[row])} entries; expected "
+                f"{width}: one for each choice of branches {list(reader.branches)}"
+            )
         if not width:
             return None
         if not any(forbidden):  # agents that forbid nothing send no mask
@@ -284,19 +279,6 @@ class BehaviorReader:
         except MaskError as error:
             agent = rows[error.row or 0].id
             raise GameBroken(f"{self._owner}, agent {agent}: its action mask {error.problem}") from error
-
-    def _without_wrong(self, rows: list[Any], forbidden: list[list[bool]]) -> list[list[bool]]:
-        """Drop masks of the wrong length, as ML-Agents does, and warn once."""
-        width = self._mask_reader.width
-        if not self._warned_of_mask:
-            self._warned_of_mask = True
-            row = next(row for row, mask in enumerate(forbidden) if len(mask) not in (0, width))
-            log.warning(
-                "%s, agent %d: its action mask has %d entries; expected %d: one for each choice of branches %s. "
-                "Masks of any other length are ignored, so every action is allowed, as in ML-Agents",
-                *(self._owner, rows[row].id, len(forbidden[row]), width, list(self._mask_reader.branches)),
-            )
-        return [mask if len(mask) == width else [] for mask in forbidden]
 
 
 class WrongObservation(Exception):
@@ -323,7 +305,7 @@ def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
     shape = tuple(proto.shape)
     name = proto.name or f"observation_{index}"
     what = f"{owner}: observation {name!r} of shape {shape}"
-    properties = tuple(proto.dimension_properties) or (_UNSPECIFIED,) * len(shape)
+    properties = _properties(proto)
     if len(properties) != len(shape) or properties not in _KINDS or min(shape) < 0:
         words = " | ".join(_word(flags) for flags in properties)
         raise GameRefused(
@@ -344,6 +326,10 @@ def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
     except PngError as error:
         raise GameBroken(f"{what} {error}") from error
     return ObservationSpec(name, shape, "uint8", channels_last=last, goal=goal)
+
+
+def _properties(proto: Any) -> tuple[int, ...]:
+    return tuple(proto.dimension_properties) or (_UNSPECIFIED,) * len(proto.shape)
 
 
 def _word(flags: int) -> str:
@@ -414,12 +400,11 @@ class FloatReader:
         return np.ascontiguousarray(rows[:, self._begin : self._end]).view("<f4").astype(np.float32, copy=False)
 
     def _one(self, row: int, proto: Any) -> NDArray[np.float32]:
-        _check_shape(self.spec, row, proto)
-        if proto.compression_type != PNG:
-            return _floats(self.spec, row, proto)
-        picture = np.empty(self.spec.shape, np.uint8)
-        _decode(self.spec, row, proto, picture)
-        return picture.ravel().astype(np.float32) / np.float32(255)
+        _check_form(self.spec, row, proto)
+        data = proto.float_data.data
+        if len(data) != self.spec.size:
+            raise WrongObservation(row, f"has {len(data)} numbers; expected {self.spec.size} (shape {self.spec.shape})")
+        return np.fromiter(data, np.float32, self.spec.size)
 
 
 class ImageReader:
@@ -437,11 +422,13 @@ class ImageReader:
         pictures = np.empty((len(protos), *self.spec.shape), np.uint8)
 
         def read_one(row: int) -> None:
-            _check_shape(self.spec, row, protos[row])
-            if protos[row].compression_type == PNG:
-                _decode(self.spec, row, protos[row], pictures[row])
-            else:
-                pictures[row] = self._of_floats(row, protos[row])
+            proto, out = protos[row], pictures[row]
+            _check_form(self.spec, row, proto)
+            channels_first = out.transpose(2, 0, 1) if self.spec.channels_last else out
+            try:
+                decode_into(channels_first, proto.compressed_data, tuple(proto.compressed_channel_mapping))
+            except PngError as error:
+                raise WrongObservation(row, str(error)) from error
 
         if self.spec.size >= _LARGE:
             decode_each(read_one, len(protos))
@@ -449,18 +436,6 @@ class ImageReader:
             for row in range(len(protos)):
                 read_one(row)
         return pictures
-
-    def _of_floats(self, row: int, proto: Any) -> NDArray[np.float32]:
-        # An agent may send its image uncompressed while others of its behaviour compress theirs.
-        floats = _floats(self.spec, row, proto)
-        if not ((floats >= 0) & (floats <= 1)).all():
-            raise WrongObservation(
-                row,
-                "contains uncompressed values outside the range 0 to 1, while other agents of the behaviour send "
-                "PNG; use the same compression for all",
-            )
-        whole: NDArray[np.float32] = np.rint(floats * 255).reshape(self.spec.shape)
-        return whole
 
 
 ObservationReader = FloatReader | ImageReader
@@ -471,23 +446,13 @@ def observation_reader(spec: ObservationSpec, first: Any) -> ObservationReader:
     return ImageReader(spec) if spec.dtype == "uint8" else FloatReader(spec, first)
 
 
-def _check_shape(spec: ObservationSpec, row: int, proto: Any) -> None:
+def _check_form(spec: ObservationSpec, row: int, proto: Any) -> None:
+    """Check that an observation has the shape of the spec, and is a PNG file if the spec's images are."""
     if tuple(proto.shape) != spec.shape:
         raise WrongObservation(
             row, f"has shape {tuple(proto.shape)}; expected {spec.shape}, like the first agent of the behaviour"
         )
-
-
-def _floats(spec: ObservationSpec, row: int, proto: Any) -> NDArray[np.float32]:
-    data = proto.float_data.data
-    if len(data) != spec.size:
-        raise WrongObservation(row, f"has {len(data)} numbers; expected {spec.size} (shape {spec.shape})")
-    return np.fromiter(data, np.float32, spec.size)
-
-
-def _decode(spec: ObservationSpec, row: int, proto: Any, out: NDArray[np.uint8]) -> None:
-    channels_first = out.transpose(2, 0, 1) if spec.channels_last else out
-    try:
-        decode_into(channels_first, proto.compressed_data, tuple(proto.compressed_channel_mapping))
-    except PngError as error:
-        raise WrongObservation(row, str(error)) from error
+    if (proto.compression_type == PNG) != (spec.dtype == "uint8"):
+        raise WrongObservation(
+            row, "is not compressed like that of the first agent of the behaviour; use the same compression for all"
+        )

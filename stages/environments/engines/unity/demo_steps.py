@@ -13,7 +13,6 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import chain, islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from headrace.stages.environments.engines.unity.columns import BehaviorReader
 from headrace.stages.environments.engines.unity.messages import (
     GOAL_SIGNAL,
     PNG,
-    ActionSpecProto,
     AgentActionProto,
     AgentInfoActionPairProto,
     AgentInfoProto,
@@ -46,19 +44,6 @@ API_VERSIONS = (0, 1)
 """Supported versions of the format; files are written in the newest."""
 
 
-@dataclass(frozen=True, slots=True)
-class DemoMeta:
-    """The header of a recording."""
-
-    name: str
-    steps: int = 0
-    """Number of recorded pairs, including those that end an episode; 0 for a recording that has not been completed."""
-    episodes: int = 0
-    mean_reward: float = 0.0
-    """Mean reward of an episode."""
-    api_version: int = API_VERSIONS[-1]
-
-
 class DemoReader:
     """A demonstration file; iterating yields its pairs in the order of recording, any number of times.
 
@@ -66,7 +51,8 @@ class DemoReader:
         path: the file.
 
     Attributes:
-        meta: the file's header.
+        meta: the file's header, a `DemonstrationMetaProto`. Its `number_steps` counts all recorded pairs; 0 for a
+            recording that has not been completed.
         brain: the behaviour's `BrainParametersProto`.
         damage: a description of the file's damage, or None if there is none. Known after iterating.
 
@@ -88,7 +74,8 @@ class DemoReader:
     def __iter__(self) -> Generator[Any, None, None]:
         self.damage = None
         at, count = self._first, 0
-        while at < len(self._data) and (not self.meta.steps or count < self.meta.steps):
+        steps = self.meta.number_steps
+        while at < len(self._data) and (steps <= 0 or count < steps):
             try:
                 pair, at = _read(AgentInfoActionPairProto, self._data, at)
             except _NotWholeError as error:
@@ -99,141 +86,35 @@ class DemoReader:
                 return
             count += 1
             yield pair
-        if count < self.meta.steps:
+        if count < steps:
             self._lose(at, count, "has disappeared")
 
     def _lose(self, at: int, count: int, why: str) -> None:
-        total = f" of {self.meta.steps}" if self.meta.steps else ""
+        total = f" of {self.meta.number_steps}" if self.meta.number_steps > 0 else ""
         hint = "" if count else "; recordings from before ML-Agents 1.0 have a different format: record it again"
         self.damage = f"{self.path}: truncated or damaged: pair {count + 1}{total}, near byte {at:,}, {why}{hint}"
 
-    def _read_head(self) -> tuple[DemoMeta, Any, int]:
+    def _read_head(self) -> tuple[Any, Any, int]:
         try:
             length, start = read_varint(self._data, 0)
-            end = start + length
-            meta, brain, first = self._overlong(start, end) if end > META_ROOM else self._plain(start, end)
+            if start + length > META_ROOM:
+                raise _NotWholeError(
+                    "its header does not fit the space reserved for it; record it under a shorter name"
+                )
+            meta = _parse(DemonstrationMetaProto, self._data[start : start + length])
+            if meta.api_version not in API_VERSIONS:
+                raise StageError(
+                    f"{self.path}: the demonstration has format version {meta.api_version}; expected "
+                    f"{' or '.join(map(str, API_VERSIONS))}; record it again with ML-Agents 1.0 to 4.0"
+                )
+            brain, first = _read(BrainParametersProto, self._data, META_ROOM)
+            if not (brain.brain_name or brain.vector_action_size_deprecated or brain.HasField("action_spec")):
+                raise _NotWholeError("it describes no behaviour")
         except (_NotWholeError, ValueError) as error:
             raise StageError(
                 f"{self.path}: not a demonstration ({error}); expected a .demo file of Unity's Demonstration Recorder"
             ) from error
-        if meta.api_version not in API_VERSIONS:
-            raise StageError(
-                f"{self.path}: the demonstration has format version {meta.api_version}; expected "
-                f"{' or '.join(str(version) for version in API_VERSIONS)}; record it again with ML-Agents 1.0 to 4.0"
-            )
         return meta, brain, first
-
-    def _plain(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
-        meta = _meta(_parse(DemonstrationMetaProto, self._data[start:end]))
-        if meta.api_version not in API_VERSIONS:
-            return meta, None, 0  # the rest may be anything
-        brain, first = _read(BrainParametersProto, self._data, META_ROOM)
-        if not _describes(brain):
-            raise _NotWholeError("it describes no behaviour")
-        return meta, brain, first
-
-    def _overlong(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
-        """Read the header of a recording whose name is so long that the header and the description overlap."""
-        try:
-            brain, first = _read(BrainParametersProto, self._data, META_ROOM)
-            if _describes(brain) and first < len(self._data):
-                _read(AgentInfoActionPairProto, self._data, first)
-                return DemoMeta(""), brain, first  # never closed, so the description is intact
-        except _NotWholeError:
-            pass
-        proto = _parse(DemonstrationMetaProto, self._data[start:end])
-        meta = _meta(proto)
-        found = damaged_description(self._data, end, meta.name) if proto.demonstration_name else None
-        if found is None:
-            raise _NotWholeError("its header does not fit the space reserved for it")
-        return meta, *found
-
-
-class DemoWriter:
-    """Writes a demonstration file, as a context manager, in one thread.
-
-    A recording that is never closed is readable too.
-
-    Args:
-        path: the file, which must not exist yet. Its folder is created.
-        brain: the behaviour's `BrainParametersProto`.
-        name: the recording's name, cut to fit into the header.
-
-    Raises:
-        StageError: if the file exists or can't be made.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], brain: Any, name: str) -> None:
-        self.path = Path(path)
-        self._name = name
-        self._steps = self._episodes = 0
-        self._rewards = 0.0
-        self._open: set[int] = set()
-        """Agents whose episodes have not ended."""
-        self._closed = False
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("xb")
-        except FileExistsError as error:
-            raise StageError(f"{self.path}: the file already exists; remove it, or choose another name") from error
-        except OSError as error:
-            raise StageError(f"{self.path}: can't create the demonstration: {error.strerror}") from error
-        self._write(_head(DemoMeta(name)) + _delimited(brain))
-
-    @property
-    def meta(self) -> DemoMeta:
-        """The header for the pairs written so far, including those of unfinished episodes."""
-        episodes = self._episodes + len(self._open)
-        return DemoMeta(self._name, self._steps, episodes, self._rewards / episodes if episodes else 0.0)
-
-    def write(self, agent_info: Any, action: Any) -> None:
-        """Append a pair.
-
-        Args:
-            agent_info: an `AgentInfoProto` with the observation, and the reward since the agent's last pair.
-            action: an `AgentActionProto` with the agent's action, which is meaningless if the episode ended.
-
-        Raises:
-            StageError: if the pair can't be written.
-            ValueError: if the file is closed.
-        """
-        if self._closed:
-            raise ValueError(f"{self.path}: written to after close()")
-        self._write(_delimited(AgentInfoActionPairProto(agent_info=agent_info, action_info=action)))
-        self._steps += 1
-        self._rewards += agent_info.reward
-        if agent_info.done:
-            self._open.discard(agent_info.id)
-            self._episodes += 1
-        else:
-            self._open.add(agent_info.id)
-
-    def close(self) -> None:
-        """Rewrite the header with its numbers, and close the file; closing twice is allowed.
-
-        Raises:
-            StageError: if the header can't be written; the pairs remain readable.
-        """
-        if self._closed:
-            return
-        self._closed = True
-        with self._file:
-            self._file.seek(0)
-            self._write(_head(self.meta))
-
-    def __enter__(self) -> DemoWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _write(self, data: bytes) -> None:
-        try:
-            self._file.write(data)
-        except OSError as error:
-            raise StageError(f"{self.path}: can't write the demonstration: {error.strerror}") from error
 
 
 class _NotWholeError(Exception):
@@ -258,93 +139,9 @@ def _parse(kind: Any, data: bytes) -> Any:
         raise _NotWholeError(f"is not a {kind.DESCRIPTOR.name}") from error
 
 
-def _describes(brain: Any) -> bool:
-    return bool(brain.brain_name or brain.vector_action_size_deprecated or brain.HasField("action_spec"))
-
-
-def _meta(proto: Any) -> DemoMeta:
-    return DemoMeta(
-        proto.demonstration_name,
-        max(0, proto.number_steps),
-        proto.number_episodes,
-        proto.mean_reward,
-        proto.api_version,
-    )
-
-
-def _head(meta: DemoMeta) -> bytes:
-    """Encode the header, with as much of the name as fits."""
-    name = meta.name
-    while len(found := _delimited(_meta_proto(meta, name))) > META_ROOM:
-        name = name[:-1]
-    return found.ljust(META_ROOM, b"\0")
-
-
-def _meta_proto(meta: DemoMeta, name: str) -> Any:
-    return DemonstrationMetaProto(
-        api_version=meta.api_version,
-        demonstration_name=name,
-        number_steps=meta.steps,
-        number_episodes=meta.episodes,
-        mean_reward=meta.mean_reward,
-    )
-
-
 def _delimited(message: Any) -> bytes:
     data: bytes = message.SerializeToString(deterministic=True)
     return varint(len(data)) + data
-
-
-# Repairs demonstrations whose name was too long, so their header overwrote the start of the behaviour's description.
-# The end of the description is intact and contains the actions; the pairs after it are intact. A search finds their
-# start.
-
-_FURTHEST = 4096
-"""Maximum number of bytes to search for the end of a damaged description."""
-_ACTION_SPEC = b"\x4a"
-"""Tag of field 9, the last field in `BrainParametersProto`."""
-
-
-def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | None:
-    """Recover a description whose beginning the header has overwritten.
-
-    Args:
-        data: the file.
-        end: the first byte that may be part of the description.
-        name: the name for the behaviour, because the original name may be lost.
-
-    Returns:
-        `BrainParametersProto` with the actions, and the offset of the first pair; None if no description is found.
-    """
-    for first in range(end, min(end + _FURTHEST, len(data))):
-        left = data[end:first]
-        if (spec := _ending_spec(left)) is not None and _is_pair(data, first):
-            return BrainParametersProto(brain_name=name, action_spec=spec), first
-    return None
-
-
-def _ending_spec(left: bytes) -> Any | None:
-    """Return the action spec at the end of the bytes; None if there is none."""
-    at = left.find(_ACTION_SPEC)
-    while at >= 0:
-        try:
-            length, start = read_varint(left, at + 1)
-            if length and start + length == len(left):
-                spec = ActionSpecProto.FromString(left[start:])
-                if spec.num_continuous_actions > 0 or 0 < spec.num_discrete_actions == len(spec.discrete_branch_sizes):
-                    return spec
-        except (ValueError, DecodeError):
-            pass
-        at = left.find(_ACTION_SPEC, at + 1)
-    return None
-
-
-def _is_pair(data: bytes, at: int) -> bool:
-    try:
-        pair, _ = _read(AgentInfoActionPairProto, data, at)
-    except _NotWholeError:
-        return False
-    return bool(pair.agent_info.observations)
 
 
 # Varints: protobuf's encoding of message lengths, seven bits per byte, the lowest first.
@@ -352,12 +149,12 @@ def _is_pair(data: bytes, at: int) -> bool:
 
 def varint(value: int) -> bytes:
     """Encode a non-negative number."""
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -450,25 +247,38 @@ def write_demo(path: Path, steps: DemoSteps, name: str) -> None:
     `read_demo` is the exact inverse.
 
     Args:
-        path: the file, which must not exist yet.
+        path: the file, which must not exist yet. Its folder is created.
         steps: the pairs. Images have their channels first; observations other than bytes are float32.
-        name: the recording's name.
+        name: the recording's name, cut to fit into the header.
 
     Raises:
         StageError: if the file already exists, or can't be written.
     """
-    with DemoWriter(path, brain_of(steps.spec), name) as writer:
-        for info, action in _pairs(steps):
-            writer.write(info, action)
-
-
-def brain_of(spec: BehaviorSpec) -> Any:
-    """Return the `BrainParametersProto` of a behaviour."""
-    brain = BrainParametersProto(brain_name=spec.behavior_id)
-    brain.action_spec.num_continuous_actions = spec.actions.continuous_size
-    brain.action_spec.num_discrete_actions = len(spec.actions.discrete_branches)
-    brain.action_spec.discrete_branch_sizes.extend(spec.actions.discrete_branches)
-    return brain
+    last = dict(zip(steps.agent_ids.tolist(), steps.ended.tolist(), strict=True))
+    episodes = int(steps.ended.sum()) + sum(not ended for ended in last.values())
+    meta = DemonstrationMetaProto(
+        api_version=API_VERSIONS[-1],
+        demonstration_name=name,
+        number_steps=len(steps),
+        number_episodes=episodes,
+        mean_reward=sum(steps.rewards.tolist()) / max(1, episodes),
+    )
+    while len(head := _delimited(meta)) > META_ROOM:
+        meta.demonstration_name = meta.demonstration_name[:-1]
+    actions = steps.spec.actions
+    brain = BrainParametersProto(brain_name=steps.spec.behavior_id)
+    brain.action_spec.num_continuous_actions = actions.continuous_size
+    brain.action_spec.num_discrete_actions = len(actions.discrete_branches)
+    brain.action_spec.discrete_branch_sizes.extend(actions.discrete_branches)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(head.ljust(META_ROOM, b"\0") + _delimited(brain))
+            file.writelines(map(_delimited, _pairs(steps)))
+    except FileExistsError as error:
+        raise StageError(f"{path}: the file already exists; remove it, or choose another name") from error
+    except OSError as error:
+        raise StageError(f"{path}: can't write the demonstration: {error.strerror}") from error
 
 
 def _wrong_pair(error: StageError) -> StageError:
@@ -554,7 +364,7 @@ def _joined(parts: list[DemoSteps]) -> DemoSteps:
     return replace(first, observations=observations, **columns)
 
 
-def _pairs(steps: DemoSteps) -> Iterator[tuple[Any, Any]]:
+def _pairs(steps: DemoSteps) -> Iterator[Any]:
     for row in range(len(steps)):
         info = AgentInfoProto(
             reward=steps.rewards[row],
@@ -569,7 +379,8 @@ def _pairs(steps: DemoSteps) -> Iterator[tuple[Any, Any]]:
         for spec, values in zip(steps.spec.observations, steps.observations, strict=True):
             _write_observation(info.observations.add(), spec, values[row])
         continuous, discrete = steps.continuous[row].tolist(), steps.discrete[row].tolist()
-        yield info, AgentActionProto(continuous_actions=continuous, discrete_actions=discrete)
+        action = AgentActionProto(continuous_actions=continuous, discrete_actions=discrete)
+        yield AgentInfoActionPairProto(agent_info=info, action_info=action)
 
 
 def _write_observation(proto: Any, spec: ObservationSpec, values: Array) -> None:

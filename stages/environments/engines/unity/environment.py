@@ -34,7 +34,6 @@ from headrace.stages.environments.engines.unity.errors import (
     as_low_level,
 )
 from headrace.stages.environments.engines.unity.game import EDITOR_PORT, UnityBuild, UnityGame
-from headrace.stages.environments.engines.unity.messages import UnityRLCapabilitiesProto
 from headrace.stages.environments.engines.unity.side_channels import SideChannel, SideChannels
 from headrace.stages.environments.engines.unity.specs import (
     ActionSpec,
@@ -55,10 +54,9 @@ Result = TypeVar("Result")
 
 
 @dataclass
-class _AnnouncedBehavior:
+class _BehaviorSteps:
     """A behaviour, with the current steps of its agents."""
 
-    reader: BehaviorReader
     spec: BehaviorSpec
     decisions: DecisionSteps
     endings: TerminalSteps
@@ -114,7 +112,6 @@ class UnityEnvironment:
         listen: str = LOCALHOST,
         max_message_mib: int = EnvSettings().max_message_mib,
     ) -> None:
-        self._given = {name: value for name, value in locals().items() if name != "self"}
         if file_name is None and worker_id != 0:
             raise UnityEnvironmentException(
                 f"worker_id is {worker_id}, but there is only one Unity Editor; pass file_name, or leave worker_id at 0"
@@ -127,14 +124,16 @@ class UnityEnvironment:
                 Path(log_folder) / f"Player-{worker_id}.log" if log_folder is not None else None,
                 no_graphics=no_graphics or (no_graphics_monitor and worker_id > 0),
             )
+        self._patience_s = _EDITOR_FAREWELL_S if build is None else None
         self._name = f"Unity worker {worker_id}"
-        self._brains: dict[str, Any] = {}
-        self._behaviors: dict[str, _AnnouncedBehavior] = {}
+        self._behaviors: dict[str, _BehaviorSteps] = {}
         self._begun = self._closed = False
         self._loop_thread = _LoopThread()
         try:
             with as_low_level():
-                port = EDITOR_PORT if build is None else _port(base_port, worker_id)
+                port = self.DEFAULT_EDITOR_PORT
+                if build is not None:
+                    port = 0 if base_port == 0 else (BASE_PORT if base_port is None else base_port) + worker_id
                 channels = SideChannels(side_channels or (), self._name)
                 self.side_channels = channels.by_class
                 settings = GameSettings(worker_id, port, seed, timeout_wait, max_message_mib)
@@ -144,17 +143,6 @@ class UnityEnvironment:
             self._loop_thread.close()
             raise
 
-    def another(self) -> UnityEnvironment:
-        """Start another program of the same build, with the same arguments, on a free port and without side channels.
-
-        Raises:
-            UnityEnvironmentException: in the same cases as the constructor, and for the Editor, because there is only
-                one.
-        """
-        if self._given["file_name"] is None:
-            raise UnityEnvironmentException("there is only one Unity Editor; pass file_name to start several programs")
-        return UnityEnvironment(**{**self._given, "base_port": 0, "side_channels": None})
-
     @property
     def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
         """The behaviours known so far, keyed by full name (`Name?team=0`); empty before the first reset."""
@@ -163,8 +151,7 @@ class UnityEnvironment:
     @property
     def academy_capabilities(self) -> Any:
         """The capabilities of the connected Unity, as flags of a `UnityRLCapabilitiesProto`."""
-        assert self._game.greeting is not None, "the constructor connects"
-        return UnityRLCapabilitiesProto(**dict.fromkeys(self._game.greeting.capabilities, True))
+        return self._game.greeting.capabilities
 
     def reset(self) -> None:
         """Reset all agents. Raises the same errors as `step`."""
@@ -185,8 +172,12 @@ class UnityEnvironment:
         if not self._begun:
             self.reset()
             return
-        actions = {name: _protos(b) for name, b in self._behaviors.items() if len(b.decisions)}
-        self._receive(self._game.request_step(actions))
+        protos = {}
+        for name, behavior in self._behaviors.items():
+            if count := len(behavior.decisions):
+                actions = behavior.actions or behavior.spec.action_spec.empty_action(count)
+                protos[name] = action_protos(self._game.specs[name], actions.continuous, actions.discrete)
+        self._receive(self._game.request_step(protos))
 
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
         """Return the agents that need a decision, and those whose episodes have ended since the last step.
@@ -238,16 +229,14 @@ class UnityEnvironment:
         if not self._closed:
             self._closed = True
             try:
-                self._loop_thread.call(
-                    self._game.close(_EDITOR_FAREWELL_S if self._given["file_name"] is None else None)
-                )
+                self._loop_thread.call(self._game.close(self._patience_s))
             finally:
                 self._loop_thread.close()
 
-    def _behavior(self, name: str) -> _AnnouncedBehavior:
+    def _behavior(self, name: str) -> _BehaviorSteps:
         if name not in self._behaviors:
-            known = ", ".join(self._behaviors) or "none before the first reset"
-            raise UnityActionException(f"unknown behaviour {name!r}; the behaviours are: {known}")
+            names = ", ".join(self._behaviors) or "none before the first reset"
+            raise UnityActionException(f"unknown behaviour {name!r}; the behaviours are: {names}")
         return self._behaviors[name]
 
     def _receive(self, exchange: Coroutine[Any, Any, Any]) -> None:
@@ -255,31 +244,11 @@ class UnityEnvironment:
             exchange.close()
             raise UnityEnvironmentException(f"{self._name} was closed")
         with as_low_level():
-            output = self._loop_thread.call(exchange)
-            for behavior in self._behaviors.values():
-                behavior.decisions, behavior.endings = (
-                    DecisionSteps.empty(behavior.spec),
-                    TerminalSteps.empty(behavior.spec),
-                )
-                behavior.actions = None
-            for brain in output.rl_initialization_output.brain_parameters:
-                self._brains[brain.brain_name] = brain
-            infos = output.rl_output.agentInfos
-            unknown = sorted(set(infos) - set(self._brains))
-            for name in [*self._brains, *unknown]:  # in the order of announcement, because a message's map is unordered
-                if name in infos and infos[name].value:
-                    self._read(name, infos[name].value)
-
-    def _read(self, name: str, infos: Sequence[Any]) -> None:
-        behavior = self._behaviors.get(name)
-        if behavior is None:
-            if name not in self._brains:
-                raise UnityEnvironmentException(f"{self._name} sends agents of {name!r}, which it has not announced")
-            reader = BehaviorReader(self._brains[name], infos[0], self._name)
-            spec = _spec(reader, infos[0])
-            behavior = _AnnouncedBehavior(reader, spec, DecisionSteps.empty(spec), TerminalSteps.empty(spec))
-            self._behaviors[name] = behavior
-        behavior.decisions, behavior.endings = _steps(behavior.reader.read(infos), behavior.spec)
+            rows = self._game.read_rows(self._loop_thread.call(exchange))
+        for name in filter(self._game.readers.get, self._game.brains):
+            spec = self._behaviors[name].spec if name in self._behaviors else _spec(self._game.readers[name])
+            steps = DecisionSteps.empty(spec), TerminalSteps.empty(spec)
+            self._behaviors[name] = _BehaviorSteps(spec, *(_steps(rows[name], spec) if name in rows else steps))
 
 
 class _LoopThread:
@@ -306,29 +275,15 @@ class _LoopThread:
         self._loop.close()
 
 
-def _port(base_port: int | None, worker_id: int) -> int:
-    if base_port == 0:
-        return 0
-    return (BASE_PORT if base_port is None else base_port) + worker_id
-
-
-def _protos(behavior: _AnnouncedBehavior) -> Any:
-    actions = behavior.actions
-    if actions is None:
-        actions = behavior.spec.action_spec.empty_action(len(behavior.decisions))
-    return action_protos(behavior.reader.spec, actions.continuous, actions.discrete)
-
-
-def _spec(reader: BehaviorReader, first: Any) -> BehaviorSpec:
+def _spec(reader: BehaviorReader) -> BehaviorSpec:
     observations = [
         ObservationSpec(
-            ours.shape,
-            tuple(DimensionProperty(flags) for flags in proto.dimension_properties)
-            or (DimensionProperty.UNSPECIFIED,) * len(ours.shape),
-            ObservationType.GOAL_SIGNAL if ours.goal else ObservationType.DEFAULT,
-            proto.name,
+            spec.shape,
+            tuple(map(DimensionProperty, properties)),
+            ObservationType.GOAL_SIGNAL if spec.goal else ObservationType.DEFAULT,
+            spec.name,
         )
-        for ours, proto in zip(reader.spec.observations, first.observations, strict=True)
+        for spec, properties in zip(reader.spec.observations, reader.dimension_properties, strict=True)
     ]
     actions = reader.spec.actions
     return BehaviorSpec(observations, ActionSpec(actions.continuous_size, actions.discrete_branches))

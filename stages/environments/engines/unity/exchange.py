@@ -1,8 +1,8 @@
 """The transport for Unity: a gRPC server with one method, whose responses are commands to Unity.
 
 Unity calls and waits for the response, so at most one call is unanswered at any time. A server belongs to one caller:
-the first to complete the handshake, in which the caller sends a greeting, receives ours, and requests its first command
-over the same connection. The server refuses other callers before it reads their messages.
+the last to send a greeting, once it has received ours and requests its first command over the same connection. From
+then on, the server refuses other callers before it reads their messages.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ _CONNECTIONS = 64
 """Maximum number of connections, to keep silent callers from using up the file descriptors."""
 _SILENCE_MS = 20_000
 """Milliseconds after which a connection without HTTP/2 data is closed."""
-_GREETINGS = 256
-"""Maximum number of callers that have sent a greeting and not called again."""
 _FLUSH_S = 5.0
 """Seconds to wait for the last answer to be sent."""
 _ATTEMPTS = 5
@@ -63,8 +61,7 @@ class GrpcTransport(Transport):
         listen: see `env_settings.listen`.
 
     Attributes:
-        greeting: the owner's greeting, or the last caller's greeting before there is an owner; None if there was no
-            greeting.
+        greeting: the owner's greeting, or the last one while the server has no owner; None if there was no greeting.
         refused: the last refusal, as a sentence; empty if there was none.
     """
 
@@ -82,11 +79,9 @@ class GrpcTransport(Transport):
         self._greet = greet
         self._asks = asks
         self._listen = listen
-        self._refusals = 0
         self._owner: str | None = None
-        """Address of the caller that the server belongs to."""
-        self._greeted: dict[str, bytes] = {}
-        """Callers' greetings, keyed by address, until the server belongs to one of the callers."""
+        """Address of the caller that owns the server, or will own it with its first request."""
+        self._is_owned = False
         self._server: grpc.aio.Server | None = None
         self._response: asyncio.Future[bytes] | None = None
         """Gets the answer to the call that waits for one; None if no call waits."""
@@ -155,7 +150,9 @@ class GrpcTransport(Transport):
         try:
             return await self._exchange(caller, context)
         except _Refused as refusal:
-            self._note(caller, refusal)
+            level = logging.DEBUG if self.refused else logging.WARNING  # only the first refusal is a warning
+            self.refused = f"The call from {caller} was refused: {refusal}."
+            log.log(level, "Port %d refused a call from %s: %s", self.port, caller, refusal)
             await context.abort(refusal.code, f"Port {self.port} refuses the call from {caller}: {refusal}")
             raise AssertionError("abort raises") from None
 
@@ -167,18 +164,20 @@ class GrpcTransport(Transport):
             self._admit(caller)  # the state may have changed while the message arrived
         if self._farewell is not None:
             return self._farewell
-        if self._owner is None:
+        if not self._is_owned:
             ours = self._greet(request)
             if ours is not None:
-                self._remember(caller, request)
+                self._owner, self.greeting = caller, request
                 self._connected.set()
                 return ours
-            if caller not in self._greeted:
-                raise _Refused("the caller's first message is not a greeting", grpc.StatusCode.INVALID_ARGUMENT)
+            if caller != self._owner:
+                raise _Refused(
+                    "the caller's first message is not a greeting, or another Unity has sent one since",
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                )
             if not self._asks(request):
                 raise _Refused("the caller sent a greeting but no request", grpc.StatusCode.INVALID_ARGUMENT)
-            self._owner, self.greeting = caller, self._greeted[caller]
-            self._greeted = {}
+            self._is_owned = True
         response = self._response = asyncio.get_running_loop().create_future()
         self._take(request)
         try:
@@ -191,7 +190,7 @@ class GrpcTransport(Transport):
 
     def _admit(self, caller: str) -> None:
         """Refuse a caller that does not own the server, and can't become its owner."""
-        if self._owner is not None and caller != self._owner:
+        if self._is_owned and caller != self._owner:
             raise _Refused(
                 f"another Unity is already connected to the worker, from {self._owner}; close that one, or use another "
                 "port"
@@ -226,18 +225,5 @@ class GrpcTransport(Transport):
         )
 
     def _lose(self, caller: str, reason: Exception) -> None:
-        if caller == self._owner:
+        if self._is_owned and caller == self._owner:
             self.interrupt(reason)
-
-    def _note(self, caller: str, refusal: _Refused) -> None:
-        """Store a refusal, and log the first, the tenth, the hundredth and so on."""
-        self._refusals += 1
-        self.refused = f"The call from {caller} was refused: {refusal}."
-        level = logging.WARNING if str(self._refusals).strip("0") == "1" else logging.DEBUG
-        count = f" ({self._refusals} so far)" if self._refusals > 1 else ""
-        log.log(level, "Port %d refused a call from %s%s: %s", self.port, caller, count, refusal)
-
-    def _remember(self, caller: str, greeting: bytes) -> None:
-        while len(self._greeted) >= _GREETINGS:
-            del self._greeted[next(iter(self._greeted))]
-        self._greeted[caller] = self.greeting = greeting

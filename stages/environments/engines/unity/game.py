@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from google.protobuf.message import DecodeError
 
@@ -30,16 +30,16 @@ from headrace.stages.environments.engines.game import (
 )
 from headrace.stages.environments.engines.group import RUN_LOGS, GameGroup, make_game_group
 from headrace.stages.environments.engines.process import Build, find_executable
-from headrace.stages.environments.engines.rows import TrackedRows
+from headrace.stages.environments.engines.rows import GameRows
 from headrace.stages.environments.engines.transport import Transport
 from headrace.stages.environments.engines.unity import messages
 from headrace.stages.environments.engines.unity.columns import BehaviorReader, action_protos
 from headrace.stages.environments.engines.unity.messages import UnityMessageProto
-from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
+from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge, SideChannels
 from headrace.stages.environments.engines.unity.versions import COMMUNICATION_VERSION, PACKAGE_VERSION
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.errors import LoadError, blaming, describe_error, type_of
+from headrace.stages.errors import LoadError, StageError, blaming, describe_error
 from headrace.stages.loading import load_callable
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ENGINE = "Unity"
 EDITOR_PORT = 5004
 """The fixed port of the Editor."""
 _WORDING = Wording(
@@ -55,12 +54,11 @@ _WORDING = Wording(
     unstarted="the Unity Editor",
     taken_port="The Editor uses no other port, so end the program that listens there, most likely another training "
     "run that waits for the Editor; or build the scene and train with --env, on a port chosen by --base-port",
-    invitation="Start training by pressing the Play button in the Unity Editor.",
-    next_start="the next Play",
+    invitation="Start training by pressing the Play button in the Unity Editor, with a scene that has an agent; "
+    "restart a scene that is already playing.",
     needs="does its scene have an agent (without one it does not connect), is its package com.unity.ml-agents 1.0 or "
     "newer",
     argument="--mlagents-port",
-    late="Press Play in the Editor, with a scene that has an agent; restart a scene that is already playing",
     stranger="Is the program on this port really Unity with the package com.unity.ml-agents?",
     paused="or its agents no longer request decisions; the cause may be a paused Editor, an infinite loop or an open "
     "dialog",
@@ -84,7 +82,7 @@ class UnityBuild(Build):
 
         The seed is not an argument, because it is sent in the handshake.
         """
-        command = [str(find_executable(Path(self.path), ENGINE))]
+        command = [str(find_executable(Path(self.path)))]
         if self.no_graphics:
             command += ["-nographics", "-batchmode"]
         command += ["--mlagents-port", str(port)]
@@ -108,16 +106,6 @@ class UnityBuild(Build):
         return None
 
 
-class Channels(Protocol):
-    """Side channels as bytes to and from Unity."""
-
-    def outgoing(self) -> bytes:
-        """Return and clear the queued messages. Called once per exchange."""
-
-    def incoming(self, data: bytes) -> None:
-        """Handle messages from Unity."""
-
-
 class UnityGame(Game):
     """One Unity program: an executable, or the Editor, in which the user presses Play.
 
@@ -130,7 +118,9 @@ class UnityGame(Game):
         warns_of_black_images: True to log a warning about image observations, because there are no graphics.
 
     Attributes:
-        greeting: Unity's greeting; None until Unity is connected.
+        greeting: Unity's greeting, a `UnityRLInitializationOutputProto`; None until Unity is connected.
+        brains: the `BrainParametersProto` of the behaviours so far, keyed by behaviour id, in Unity's order.
+        readers: the readers of the behaviours that have had agents, keyed by behaviour id.
     """
 
     waits_for_restart: ClassVar[bool] = False
@@ -141,27 +131,27 @@ class UnityGame(Game):
         settings: GameSettings,
         build: UnityBuild | None,
         num_areas: int,
-        make_channels: Callable[[], Channels],
+        make_channels: Callable[[], SideChannels],
         listen: str = LOCALHOST,
         warns_of_black_images: bool = False,
     ) -> None:
         super().__init__(settings, build, _WORDING)
-        self.greeting: messages.UnityGreeting | None = None
+        self.greeting: Any = None
         self._num_areas = num_areas
         self._make_channels = make_channels
         self._listen = listen
         self._warns_of_black_images = warns_of_black_images
-        self._channels: Channels
+        self._channels: SideChannels
         self._grpc: GrpcTransport
         self._has_acted = False
         """True once an agent has requested a decision."""
-        self._brains: dict[str, Any] = {}
-        self._readers: dict[str, BehaviorReader] = {}
+        self.brains: dict[str, Any] = {}
+        self.readers: dict[str, BehaviorReader] = {}
 
     async def start(self) -> None:
         """See `Game`."""
         self.greeting, self._has_acted = None, False
-        self._brains, self._readers = {}, {}
+        self.brains, self.readers = {}, {}
         await super().start()
 
     def _make_transport(self) -> Transport:
@@ -200,7 +190,7 @@ class UnityGame(Game):
             greeting.communication_version,
         )
 
-    def _read_greeting(self) -> messages.UnityGreeting:
+    def _read_greeting(self) -> Any:
         """Return the greeting, once it is checked.
 
         Raises:
@@ -312,34 +302,42 @@ class UnityGame(Game):
         assert isinstance(self._channels, SideChannelBridge), "`make_channels` makes one for a group"
         statistics = []
         while True:
-            rows = self._rows(output, self._channels.generation)
+            rows = {
+                behavior_id: self._episodes.of(behavior_id, columns, self._channels.generation)
+                for behavior_id, columns in self.read_rows(output).items()
+            }
             statistics.append(self._channels.statistics())
             if rows:
                 return GameAnswer(rows, statistics[0] if len(statistics) == 1 else merged_statistics(statistics))
             output = await self.request_step({})
 
-    def _rows(self, output: Any, generation: int) -> dict[str, TrackedRows]:
+    def read_rows(self, output: Any) -> dict[str, GameRows]:
+        """Read the agents in Unity's answer, keyed by behaviour id, without the behaviours that have no agents.
+
+        Raises:
+            GameBroken: if a behaviour is not announced, or its agents can't be read.
+            GameRefused: if a behaviour is not supported.
+        """
         for brain in output.rl_initialization_output.brain_parameters:
-            self._brains[brain.brain_name] = brain
+            self.brains[brain.brain_name] = brain
         by_behavior = output.rl_output.agentInfos
         rows = {}
         for behavior_id in sorted(by_behavior):  # the map in a message is unordered
-            infos = by_behavior[behavior_id].value
-            if infos:
-                reader = self._readers.get(behavior_id) or self._new_reader(behavior_id, infos[0])
-                rows[behavior_id] = self._episodes.of(behavior_id, reader.read(infos), generation)
+            if infos := by_behavior[behavior_id].value:
+                reader = self.readers.get(behavior_id) or self._new_reader(behavior_id, infos[0])
+                rows[behavior_id] = reader.read(infos)
         return rows
 
     def _new_reader(self, behavior_id: str, first: Any) -> BehaviorReader:
-        brain = self._brains.get(behavior_id)
+        brain = self.brains.get(behavior_id)
         if brain is None:
-            known = ", ".join(sorted(self._brains)) or "none"
+            announced = ", ".join(sorted(self.brains)) or "none"
             raise GameBroken(
                 f"{self.label} sends agents of a behaviour {behavior_id!r} that it has not announced (announced: "
-                f"{known}); check that its package com.unity.ml-agents is complete, with all files from the same "
+                f"{announced}); check that its package com.unity.ml-agents is complete, with all files from the same "
                 "version"
             )
-        reader = self._readers[behavior_id] = BehaviorReader(brain, first, self.label)
+        reader = self.readers[behavior_id] = BehaviorReader(brain, first, self.label)
         if self._warns_of_black_images and behavior_id not in self.specs:
             self._warn_of_black_images(reader.spec)
         self.specs[behavior_id] = reader.spec
@@ -372,9 +370,6 @@ def _farewell() -> bytes:
 
 # The group that the YAML describes.
 
-_OF_CHANNELS = ("channel_id", "message_queue", "on_message_received")
-"""Attributes that every side channel has, whatever its class."""
-
 
 def make_unity_group(request: EnvironmentRequest) -> GameGroup:
     """Make the group that `env_settings` describes; its first reset starts the games.
@@ -386,7 +381,7 @@ def make_unity_group(request: EnvironmentRequest) -> GameGroup:
     """
     config = request.config
     settings = config.env_settings
-    channels = [channel_maker(config, index) for index in range(len(settings.side_channels))]
+    channels = [find() for find in named_channels(config)]
 
     def make(index: int, parameters: EpisodeParameters | None) -> UnityGame:
         return _make_game(request, request.replica * settings.num_envs + index, channels, parameters)
@@ -400,10 +395,19 @@ def _make_game(
     channels: list[Callable[[], Any]],
     parameters: EpisodeParameters | None,
 ) -> UnityGame:
-    config, env, seed = request.config, request.config.env_settings, request.seed
+    config, seed = request.config, request.seed
+    env, engine = config.env_settings, config.engine_settings
 
     def make_channels() -> SideChannelBridge:
-        return SideChannelBridge(config.engine_settings, parameters, worker_id, seed, [make() for make in channels])
+        try:
+            return SideChannelBridge(engine, parameters, worker_id, seed, [make() for make in channels])
+        except StageError:
+            raise
+        except Exception as error:
+            raise LoadError(
+                f"env_settings.side_channels: making them failed: {describe_error(error)}; derive each class from "
+                "headrace.unity.SideChannel, with a constructor without arguments"
+            ) from error
 
     settings = game_settings(config, worker_id, seed)
     settings = replace(
@@ -411,78 +415,22 @@ def _make_game(
         port=EDITOR_PORT if env.env_path is None else settings.port,
         seed=settings.seed & 0x7FFFFFFF,  # Unity's seeds are int32
     )
-    return UnityGame(
-        settings,
-        _build(config, worker_id, request.run_folder),
-        env.num_areas,
-        make_channels,
-        env.listen,
-        warns_of_black_images=worker_id == first_without_graphics(config),
-    )
+    build = None
+    if env.env_path is not None:
+        folder = request.run_folder
+        log_file = None if folder is None else folder / RUN_LOGS / f"Player-{worker_id}.log"
+        no_graphics = engine.no_graphics or (engine.no_graphics_monitor and worker_id > 0)
+        build = UnityBuild(env.env_path, env.env_args or (), log_file, config.debug, no_graphics=no_graphics)
+    first_without_graphics = 0 if engine.no_graphics else 1
+    warns = build is not None and build.no_graphics and worker_id == first_without_graphics
+    return UnityGame(settings, build, env.num_areas, make_channels, env.listen, warns)
 
 
-def first_without_graphics(config: RunConfig) -> int | None:
-    """Return the number of the first game without graphics, which alone logs a warning. None if all have graphics."""
-    if config.env_settings.env_path is None:
-        return None
-    return 0 if config.engine_settings.no_graphics else 1 if config.engine_settings.no_graphics_monitor else None
+def named_channels(config: RunConfig) -> list[Callable[[], Any]]:
+    """Return functions that import the side channels' classes; each raises a LoadError if the import fails."""
 
+    def find(index: int, reference: str) -> Callable[[], Any]:
+        with blaming("env_settings", "side_channels", index):
+            return load_callable(reference, config.source_folder, "side channel", "a class")
 
-def _build(config: RunConfig, worker_id: int, run_folder: Path | None) -> UnityBuild | None:
-    settings, engine = config.env_settings, config.engine_settings
-    if settings.env_path is None:
-        return None
-    return UnityBuild(
-        settings.env_path,
-        settings.env_args or (),
-        run_folder / RUN_LOGS / f"Player-{worker_id}.log" if run_folder is not None else None,
-        config.debug,
-        no_graphics=engine.no_graphics or (engine.no_graphics_monitor and worker_id > 0),
-    )
-
-
-def check_executable(config: RunConfig) -> None:
-    """If an executable is given, check that it exists.
-
-    Raises:
-        GameRefused: if the executable does not exist.
-    """
-    if config.env_settings.env_path is not None:
-        find_executable(Path(config.env_settings.env_path), ENGINE)
-
-
-def named_channels(config: RunConfig) -> Iterator[Callable[[], Any]]:
-    """Yield functions that import the side channels; each raises a LoadError if the import fails."""
-    for index in range(len(config.env_settings.side_channels)):
-        yield partial(_find_channel, config, index)
-
-
-def channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:
-    """Return a function that makes a side channel of the user's class.
-
-    Raises:
-        LoadError: if the named object can't be found or is not a class.
-    """
-    what = f"side channel {config.env_settings.side_channels[index]!r}"
-    found = _find_channel(config, index)
-
-    def make() -> Any:
-        try:
-            channel = found()
-        except Exception as error:
-            raise LoadError(f"{what}: creating it failed: {describe_error(error)}") from error
-        missing = [name for name in _OF_CHANNELS if not hasattr(channel, name)]
-        if missing:
-            raise LoadError(
-                f"{what}: {type_of(channel)} is not a side channel: it has no {', '.join(missing)}; derive it from "
-                "headrace.unity.SideChannel"
-            )
-        return channel
-
-    return make
-
-
-def _find_channel(config: RunConfig, index: int) -> Callable[[], Any]:
-    reference = config.env_settings.side_channels[index]
-    with blaming("env_settings", "side_channels", index):
-        return load_callable(reference, config.source_folder, "side channel", "a class")
+    return [partial(find, index, reference) for index, reference in enumerate(config.env_settings.side_channels)]

@@ -7,7 +7,6 @@ consists of both sides' greetings, and the check of their versions.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -49,7 +48,6 @@ ListAgentActionProto = _message("UnityRLInputProto.ListAgentActionProto")
 AgentInfoProto = _message("AgentInfoProto")
 AgentInfoActionPairProto = _message("AgentInfoActionPairProto")
 BrainParametersProto = _message("BrainParametersProto")
-ActionSpecProto = _message("ActionSpecProto")
 ObservationProto = _message("ObservationProto")
 DemonstrationMetaProto = _message("DemonstrationMetaProto")
 
@@ -58,41 +56,14 @@ log = logging.getLogger(__name__)
 
 CAPABILITIES = tuple(field.name for field in UnityRLCapabilitiesProto.DESCRIPTOR.fields)
 """The protocol's capabilities. Headrace supports all of them."""
-_BASE = "baseRLCapabilities"
 
 
-@dataclass(frozen=True, slots=True)
-class UnityGreeting:
-    """Unity's first message."""
-
-    name: str
-    """The academy's name."""
-    package_version: str
-    """Version of the Unity package com.unity.ml-agents."""
-    communication_version: str
-    capabilities: frozenset[str]
-    """Capabilities that Unity declares, as field names of `UnityRLCapabilitiesProto`."""
-    log_path: str
-    """Path of Unity's log; empty if Unity states no path."""
-
-
-def read_greeting(proto: Any) -> UnityGreeting:
-    """Read Unity's greeting, a `UnityRLInitializationOutputProto`."""
-    return UnityGreeting(
-        name=proto.name,
-        package_version=proto.package_version,
-        communication_version=proto.communication_version,
-        capabilities=frozenset(name for name in CAPABILITIES if getattr(proto.capabilities, name)),
-        log_path=proto.log_path,
-    )
-
-
-def greeting_in(request: bytes) -> UnityGreeting | None:
-    """Return the greeting in a message; None if there is none."""
+def greeting_in(request: bytes) -> Any:
+    """Return the greeting in a message, a `UnityRLInitializationOutputProto`; None if there is none."""
     message = _message_in(request)
     if message is None or not message.unity_output.HasField("rl_initialization_output"):
         return None
-    return read_greeting(message.unity_output.rl_initialization_output)
+    return message.unity_output.rl_initialization_output
 
 
 def asks_for_orders(request: bytes) -> bool:
@@ -121,46 +92,27 @@ def our_greeting(seed: int, num_areas: int) -> Any:
     )
 
 
-def compatible(ours: str, theirs: str) -> bool:
-    """Return True if the major versions are equal and, if they are 0, also the minor versions.
-
-    Text that isn't a version, such as the `API-13` of 2019, is compatible with nothing.
-    """
-    mine, other = _numbers(ours), _numbers(theirs)
-    if mine is None or other is None or mine[0] != other[0]:
-        return False
-    return mine[0] != 0 or mine[1] == other[1]
-
-
-def _numbers(version: str) -> tuple[int, int] | None:
-    major, _, rest = version.partition(".")
-    minor = rest.partition(".")[0]
-    # isdecimal also accepts digits of other scripts.
-    return (int(major), int(minor)) if (major + minor).isascii() and major.isdecimal() and minor.isdecimal() else None
-
-
-def check(greeting: UnityGreeting, name: str) -> None:
-    """Reject Unity if its protocol version is incompatible, and warn if it lacks the base capabilities.
+def check(greeting: Any, name: str) -> None:
+    """Reject Unity if its protocol has another major version, and warn if Unity lacks the base capabilities.
 
     Args:
-        greeting: Unity's greeting.
+        greeting: Unity's greeting, a `UnityRLInitializationOutputProto`.
         name: the game's name, used in messages.
 
     Raises:
         GameRefused: for a version that isn't compatible.
     """
-    if not compatible(COMMUNICATION_VERSION, greeting.communication_version):
+    if greeting.communication_version.partition(".")[0] != COMMUNICATION_VERSION.partition(".")[0]:
         raise GameRefused(
             f"{name} speaks version {greeting.communication_version or 'unknown'} of the communication protocol (its "
             f"package com.unity.ml-agents is {greeting.package_version or 'of unknown version'}), but Headrace speaks "
             f"{COMMUNICATION_VERSION}: the major versions must match. Install com.unity.ml-agents 1.0 or newer in the "
             "Unity project and rebuild it"
         )
-    if _BASE not in greeting.capabilities:
+    if not greeting.capabilities.baseRLCapabilities:
         log.warning(
-            "%s does not declare %s: its package com.unity.ml-agents (%s) is older than 1.1 and may lack features. "
-            "Training continues; install a newer package if possible.",
+            "%s does not declare baseRLCapabilities: its package com.unity.ml-agents (%s) is older than 1.1 and may "
+            "lack features. Training continues; install a newer package if possible.",
             name,
-            _BASE,
             greeting.package_version,
         )

@@ -21,6 +21,7 @@ Pixels = NDArray[np.uint8]
 DROPPED = -1
 """Value in a channel mapping for an unused channel of the files."""
 
+_COLOURED = ("RGB", "RGBA", "P")
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _SIZE_AT = 16
 """Offset of the width and height, which always follow the signature and the first chunk's header."""
@@ -97,7 +98,8 @@ def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None
             raise PngError(
                 f"holds an image of {height}×{width} (height × width); expected {out.shape[1]}×{out.shape[2]}"
             )
-    channels = _side_by_side([_pixels(file) for file in files], mapping or (0,) * len(out)).transpose(2, 0, 1)
+    modes = _COLOURED if len(files) > 1 else (*_COLOURED, "L")  # greyscale files in a row would repeat their channel
+    channels = np.concatenate([_pixels(file, modes) for file in files], axis=2).transpose(2, 0, 1)
     if mapping:
         if len(mapping) != len(channels):
             raise PngError(f"has a channel mapping for {len(mapping)} channels, but its images have {len(channels)}")
@@ -111,29 +113,17 @@ def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None
         out[...] = channels[: len(out)]
 
 
-def _pixels(file: bytes) -> Pixels:
-    """Return the pixels: [H, W, 1] for a greyscale file, [H, W, 3] for any other."""
+def _pixels(file: bytes, modes: tuple[str, ...]) -> Pixels:
+    """Return the pixels [H, W, 3] of a file, which must be of one of these modes, as Pillow calls them."""
     from PIL import Image  # only runs with images need Pillow
 
     try:
         with Image.open(io.BytesIO(file), formats=("PNG",)) as image:
-            if image.mode.startswith("I"):  # 16-bit greyscale
-                return (np.asarray(image, np.int64) >> 8).astype(np.uint8)[:, :, None]
-            grey = image.mode in ("1", "L", "LA")
-            pixels = np.asarray(image.convert("L" if grey else "RGB"))
+            if image.mode not in modes:
+                raise PngError(f"has a PNG file of the mode {image.mode!r}; expected {' or '.join(modes)}")
+            return np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError) as error:  # Pillow raises all three for a damaged file
         raise PngError(f"can't be decoded: {error}") from error
-    return pixels[:, :, None] if grey else pixels
-
-
-def _side_by_side(pictures: list[Pixels], wanted: tuple[int, ...]) -> Pixels:
-    """Join images to [H, W, K].
-
-    A greyscale file counts as one channel if that makes K the wanted number, else as three.
-    """
-    if sum(picture.shape[2] for picture in pictures) != len(wanted):
-        pictures = [np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture for picture in pictures]
-    return np.concatenate(pictures, axis=2) if len(pictures) > 1 else pictures[0]
 
 
 @lru_cache(maxsize=256)

@@ -30,20 +30,6 @@ from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import StatisticValues
 from headrace.stages.errors import StageError, describe_error
 
-__all__ = [
-    "EngineConfigurationChannel",
-    "EnvironmentParametersChannel",
-    "FloatPropertiesChannel",
-    "IncomingMessage",
-    "OutgoingMessage",
-    "RawBytesChannel",
-    "SideChannel",
-    "SideChannels",
-    "StatsAggregationMethod",
-    "StatsSideChannel",
-]
-
-
 _BOOL = struct.Struct("<?")
 _INT = struct.Struct("<i")
 _FLOAT = struct.Struct("<f")
@@ -130,28 +116,22 @@ class OutgoingMessage:
         """Write four bytes, as a signed integer.
 
         Raises:
-            ValueError: if the value is not an integer, or does not fit.
+            struct.error: if the value is not an integer, or does not fit.
         """
-        try:
-            self.buffer += _INT.pack(i)
-        except struct.error as error:
-            raise ValueError(f"{i!r} is not a whole number from -2147483648 to 2147483647") from error
+        self.buffer += _INT.pack(i)
 
     def write_float32(self, f: float) -> None:
         """Write four bytes, as a float.
 
         Raises:
-            ValueError: if the value is not a number, or too large.
+            struct.error: if the value is not a number.
+            OverflowError: if the number is too large.
         """
-        self.buffer += _float(f)
+        self.buffer += _FLOAT.pack(f)
 
     def write_float32_list(self, float_list: Sequence[float]) -> None:
-        """Write a count, then the floats.
-
-        Raises:
-            ValueError: if a value is not a number, or too large.
-        """
-        data = b"".join(map(_float, float_list))
+        """Write a count, then the floats. Raises the same errors as `write_float32`."""
+        data = b"".join(map(_FLOAT.pack, float_list))
         self.write_int32(len(float_list))
         self.buffer += data
 
@@ -207,13 +187,6 @@ class SendingChannel(SideChannel):
         """Ignore the message; Unity's packages send none on this channel."""
 
 
-def _float(value: float) -> bytes:
-    try:
-        return _FLOAT.pack(value)
-    except (struct.error, OverflowError) as error:
-        raise ValueError(f"{value!r} can't be stored in a 32-bit float") from error
-
-
 class SideChannels:
     """Collects the channels' outgoing messages, and passes each channel the messages received for it.
 
@@ -227,17 +200,22 @@ class SideChannels:
         ChannelMisused: if two channels have the same id.
     """
 
-    def __init__(self, channels: Iterable[SideChannel], worker: str = "Unity") -> None:
+    def __init__(self, channels: Iterable[SideChannel] = (), worker: str = "Unity") -> None:
         self._worker = worker
         self._by_id: dict[uuid.UUID, SideChannel] = {}
         self._warned = {TRAINING_ANALYTICS}
         for channel in channels:
             other = self._by_id.setdefault(channel.channel_id, channel)
             if other is not channel:
+                names = " and ".join(type(same).__name__ for same in (other, channel))
                 raise ChannelMisused(
-                    f"{worker}: the side channels {_named(other)} and {_named(channel)} have the same id, "
-                    f"{channel.channel_id}; give each a unique id"
+                    f"{worker}: the side channels {names} have the same id, {channel.channel_id}; give each a unique id"
                 )
+
+    @property
+    def all(self) -> list[SideChannel]:
+        """The channels, in the order of sending."""
+        return list(self._by_id.values())
 
     @property
     def by_class(self) -> dict[str, SideChannel]:
@@ -301,13 +279,9 @@ class SideChannels:
             raise
         except Exception as error:
             raise StageError(
-                f"{self._worker}: the side channel {_named(channel)} ({channel.channel_id}) failed with a message of "
-                f"{len(message)} bytes: {describe_error(error)}"
+                f"{self._worker}: the side channel {type(channel).__name__} ({channel.channel_id}) failed with a "
+                f"message of {len(message)} bytes: {describe_error(error)}"
             ) from error
-
-
-def _named(channel: SideChannel) -> str:
-    return type(channel).__name__
 
 
 FLOAT_PROPERTIES = uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
@@ -542,30 +516,17 @@ class StatsSideChannel(SideChannel):
     def __init__(self) -> None:
         super().__init__(uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520"))
         self._stats: dict[str, StatList] = {}
-        self._warned: set[int] = set()
 
     def on_message_received(self, msg: IncomingMessage) -> None:
         """Store a value."""
         key = msg.read_string()
         value = msg.read_float32()
-        self._stats.setdefault(key, []).append((value, self._method(msg.read_int32(), key)))
+        self._stats.setdefault(key, []).append((value, StatsAggregationMethod(msg.read_int32())))
 
     def get_and_reset_stats(self) -> Mapping[str, StatList]:
         """Return the values since the last call, keyed by name, oldest first, each with its aggregation method."""
         stats, self._stats = self._stats, {}
         return stats
-
-    def _method(self, number: int, key: str) -> StatsAggregationMethod:
-        if number in StatsAggregationMethod._value2member_map_:
-            return StatsAggregationMethod(number)
-        if number not in self._warned:
-            self._warned.add(number)
-            log.warning(
-                "Unity records %r with the unknown aggregation method %d; Headrace averages its values",
-                key,
-                number,
-            )
-        return StatsAggregationMethod.AVERAGE
 
 
 _HOW = {
@@ -576,7 +537,7 @@ _HOW = {
 }
 
 
-class SideChannelBridge:
+class SideChannelBridge(SideChannels):
     """The side channels of one connection to Unity, and the settings that were sent over them.
 
     Args:
@@ -612,19 +573,13 @@ class SideChannelBridge:
             target_frame_rate=engine.target_frame_rate,
             capture_frame_rate=engine.capture_frame_rate,
         )
-        self.all: tuple[SideChannel, ...] = (engine_channel, self._parameters_channel, self._stats, *channels)
-        """All channels: the standard ones and the user's."""
-        self.channels = SideChannels(self.all, f"Unity worker {worker_id}")
-        """Converts all channels' messages to and from bytes."""
+        standard = (engine_channel, self._parameters_channel, self._stats)
+        super().__init__((*standard, *channels), f"Unity worker {worker_id}")
 
     def outgoing(self) -> bytes:
         """Return and clear all channels' queued messages, with the parameters that have changed."""
         self.update()
-        return self.channels.outgoing()
-
-    def incoming(self, data: bytes) -> None:
-        """Handle messages from Unity. Raises the same errors as `SideChannels.incoming`."""
-        self.channels.incoming(data)
+        return super().outgoing()
 
     def update(self) -> None:
         """Queue the changed parameters for the next message.
@@ -645,10 +600,10 @@ class SideChannelBridge:
 
     def statistics(self) -> Mapping[str, StatisticValues]:
         """Return the statistics received since the last call."""
-        found: dict[str, StatisticValues] = {}
+        statistics: dict[str, StatisticValues] = {}
         for name, values in self._stats.get_and_reset_stats().items():
             how = _HOW[values[-1][1]]
             # There is no single newest value for several programs, so the first one's is shown, as in ML-Agents.
             if how != "last" or self._worker_id == 0:
-                found[name] = StatisticValues(tuple(value for value, _ in values), how)
-        return found
+                statistics[name] = StatisticValues(tuple(value for value, _ in values), how)
+        return statistics

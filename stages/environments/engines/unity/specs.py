@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,15 +144,15 @@ class ActionSpec(NamedTuple):
         Raises:
             UnityActionException: if the actions have the wrong shape.
         """
-        found = ActionTuple(np.asarray(actions.continuous), np.asarray(actions.discrete))
+        checked = ActionTuple(np.asarray(actions.continuous), np.asarray(actions.discrete))
         expected = (n_agents, self.continuous_size), (n_agents, self.discrete_size)
-        if (found.continuous.shape, found.discrete.shape) != expected:
+        if (checked.continuous.shape, checked.discrete.shape) != expected:
             raise UnityActionException(
-                f"{behavior_name}: got continuous actions of shape {found.continuous.shape} and discrete actions of "
-                f"{found.discrete.shape}; expected {expected[0]} and {expected[1]}, a row for each of the {n_agents} "
+                f"{behavior_name}: got continuous actions of shape {checked.continuous.shape} and discrete actions of "
+                f"{checked.discrete.shape}; expected {expected[0]} and {expected[1]}, a row for each of the {n_agents} "
                 "agents in its DecisionSteps"
             )
-        return found
+        return checked
 
 
 class BehaviorSpec(NamedTuple):
@@ -188,8 +188,9 @@ class TerminalStep(NamedTuple):
 class _Steps(Mapping[int, Step], Generic[Step]):
     """The steps of n agents, as columns, and as a mapping from agent ids."""
 
-    obs: list[NDArray[np.float32]]
     agent_id: NDArray[np.int32]
+    _row: ClassVar[Any]
+    """The class of one agent's step, whose fields are those of the columns."""
 
     @cached_property
     def agent_id_to_index(self) -> dict[int, int]:
@@ -206,10 +207,14 @@ class _Steps(Mapping[int, Step], Generic[Step]):
         row = self.agent_id_to_index.get(agent_id)
         if row is None:
             raise KeyError(f"agent {agent_id} is not in these steps; the agents are {self.agent_id.tolist()}")
-        return self._at(row, [column[row] for column in self.obs])
+        return cast("Step", self._row(*(_at(row, getattr(self, name)) for name in self._row._fields)))
 
-    def _at(self, row: int, obs: list[NDArray[np.float32]]) -> Step:
-        raise AssertionError("subclasses make rows")
+
+def _at(row: int, column: Any) -> Any:
+    """Return one row of a column, of a list of columns, or of a column that is absent."""
+    if isinstance(column, list):
+        return [part[row] for part in column]
+    return None if column is None else column[row]
 
 
 @dataclass(eq=False, repr=False)
@@ -228,10 +233,7 @@ class DecisionSteps(_Steps[DecisionStep]):
     """[n] id of each row's group, or 0 if there is no group."""
     group_reward: NDArray[np.float32]
     """[n] the group's reward since the agent's previous decision."""
-
-    def _at(self, row: int, obs: list[NDArray[np.float32]]) -> DecisionStep:
-        mask = None if self.action_mask is None else [branch[row] for branch in self.action_mask]
-        return DecisionStep(obs, self.reward[row], self.agent_id[row], mask, self.group_id[row], self.group_reward[row])
+    _row = DecisionStep
 
     @staticmethod
     def empty(spec: Any) -> DecisionSteps:
@@ -250,11 +252,7 @@ class TerminalSteps(_Steps[TerminalStep]):
     agent_id: NDArray[np.int32]
     group_id: NDArray[np.int32]
     group_reward: NDArray[np.float32]
-
-    def _at(self, row: int, obs: list[NDArray[np.float32]]) -> TerminalStep:
-        return TerminalStep(
-            obs, self.reward[row], self.interrupted[row], self.agent_id[row], self.group_id[row], self.group_reward[row]
-        )
+    _row = TerminalStep
 
     @staticmethod
     def empty(spec: Any) -> TerminalSteps:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -124,7 +123,7 @@ class ActionMap:
             return None
         if forbidden is None:
             forbidden = [np.zeros(count, np.bool_) for count in self._branches]
-        branches = [np.logical_not(each).astype(np.int8) for each in forbidden]
+        branches = [np.logical_not(branch).astype(np.int8) for branch in forbidden]
         allowed: Mask = tuple(branches) if len(branches) > 1 else branches[0]
         if self._flat:
             return reduce(np.multiply.outer, branches).reshape(-1)
@@ -165,7 +164,8 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
     Args:
         unity_env: the program, through its low-level interface (`UnityEnvironment`); it is closed with the environment.
         uint8_visual: return images as bytes from 0 to 255.
-        flatten_branched: turn several branches into one Discrete space, with a choice for each combination.
+        flatten_branched: if all actions are discrete, turn several branches into one Discrete space, with a choice for
+            each combination.
         allow_multiple_obs: return a tuple of all images, all lists of entities, and all vectors joined.
         action_space_seed: seed for samples of the action space.
 
@@ -202,21 +202,18 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         self._actions = ActionMap(actions, self.name, flatten_branched, action_space_seed)
         self.action_space = self._actions.space
         self._mask = self._actions.mask(None)
-        if flatten_branched and not actions.is_discrete():
-            self._warn("flatten_branched has no effect, because not all its actions are discrete")
-        self._shapes = [tuple(each.shape) for each in self.group_spec.observation_specs]
+        self._shapes = [tuple(observed.shape) for observed in self.group_spec.observation_specs]
         self._pictures, self._sets, self._vectors = (
             [index for index, shape in enumerate(self._shapes) if len(shape) == rank] for rank in (3, 2, 1)
         )
         self._bytes = uint8_visual
-        if uint8_visual and not self._pictures:
-            self._warn("uint8_visual has no effect, because it observes no images")
-        self._several, self._flat = allow_multiple_obs, flatten_branched
+        self._several = allow_multiple_obs
         self.observation_space = self._observation_space()
-        self.spec = self._registered()
-        shown = bool(self._pictures) and self._shapes[self._pictures[0]][0] in _COLOURS
-        self.metadata = {"render_modes": ["rgb_array"] if shown else []}
-        self.render_mode = "rgb_array" if shown else None
+        # Unity keeps its seed, so Gymnasium's checker must not compare episodes.
+        self.spec = EnvSpec("UnityToGymWrapper", nondeterministic=True)
+        has_picture = bool(self._pictures) and self._shapes[self._pictures[0]][0] in _COLOURS
+        self.metadata = {"render_modes": ["rgb_array"] if has_picture else []}
+        self.render_mode = "rgb_array" if has_picture else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the program. `seed` has no effect: the program's random numbers follow the seed given at its start."""
@@ -228,10 +225,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         self._env.reset()
         decisions = self._first_decision()
         self.game_over = False
-        observation, info = self._seen(decisions)
-        if not self.observation_space.contains(observation):
-            self._warn(f"it observes numbers outside the observation space, {self.observation_space}")
-        return observation, info
+        return self._seen(decisions)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Let the agent act, and wait until it needs its next decision, or its episode ends.
@@ -301,20 +295,6 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
             "UnityParallelEnv or UnityAECEnv, or give the scene one agent"
         )
 
-    def _registered(self) -> EnvSpec:
-        """Return the spec for Gymnasium's functions.
-
-        Given this spec, `make` starts another program from the same build.
-        """
-        given = {"uint8_visual": self._bytes, "flatten_branched": self._flat, "allow_multiple_obs": self._several}
-        program, kind = self._env, type(self)
-
-        def another(**_: Any) -> UnityToGymWrapper:  # no partial or method: a copied spec would copy their contents
-            return kind(program.another(), **given)
-
-        name = re.sub(r"[^\w.-]+", "_", self.name)
-        return EnvSpec(f"Unity/{name}", entry_point=another, nondeterministic=True)
-
     def _observation_space(self) -> Space[Any]:
         most, kind = (255, np.uint8) if self._bytes else (1, np.float32)
         parts: list[Space[Any]] = [spaces.Box(0, most, self._shapes[index], kind) for index in self._pictures]
@@ -338,13 +318,13 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
 
     def _seen(self, steps: Any) -> tuple[Any, dict[str, Any]]:
         """Return the agent's observation and info."""
-        own = [column[0] for column in steps.obs]
-        pictures = [_as_bytes(own[index]) if self._bytes else own[index] for index in self._pictures]
+        values = [column[0] for column in steps.obs]
+        pictures = [_as_bytes(values[index]) if self._bytes else values[index] for index in self._pictures]
         if pictures:
             self.visual_obs = pictures[0]
-        parts = pictures + [own[index] for index in self._sets]
+        parts = pictures + [values[index] for index in self._sets]
         if self._vectors:
-            parts.append(np.concatenate([own[index] for index in self._vectors]))
+            parts.append(np.concatenate([values[index] for index in self._vectors]))
         info: dict[str, Any] = {"step": steps}
         if hasattr(steps, "action_mask"):
             forbidden = None if steps.action_mask is None else [branch[0] for branch in steps.action_mask]

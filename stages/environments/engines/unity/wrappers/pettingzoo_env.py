@@ -38,23 +38,23 @@ class _AgentKind:
 
     def __init__(self, name: str, spec: Any, seed: int | None) -> None:
         self.actions = ActionMap(spec.action_spec, name, seed=seed)
-        seen: list[Space[Any]] = [unlimited(each.shape) for each in spec.observation_specs]
-        if not seen:
+        observed: list[Space[Any]] = [unlimited(sensor.shape) for sensor in spec.observation_specs]
+        if not observed:
             raise UnityException(f"{name}: it has no observations: give it a sensor")
-        self._single = len(seen) == 1
-        self.observation_space: Space[Any] = seen[0] if self._single else spaces.Tuple(seen)
+        self._single = len(observed) == 1
+        self.observation_space: Space[Any] = observed[0] if self._single else spaces.Tuple(observed)
         self._masks = self.actions.mask_space
         if self._masks is not None:
             self.observation_space = spaces.Dict({OBSERVATION: self.observation_space, MASK: self._masks})
-        self.asking: list[str] = []
+        self.deciding: list[str] = []
 
     def seen(self, columns: list[Any], row: int, mask: Any) -> Any:
         """Return one agent's observation."""
-        own = columns[0][row] if self._single else _Sensors(column[row] for column in columns)
-        return own if self._masks is None else {OBSERVATION: own, MASK: mask}
+        values = columns[0][row] if self._single else _Sensors(column[row] for column in columns)
+        return values if self._masks is None else {OBSERVATION: values, MASK: mask}
 
 
-class Said(NamedTuple):
+class AgentData(NamedTuple):
     """The data of agents that need a decision or whose episodes have ended, keyed by agent name."""
 
     observations: dict[str, Any]
@@ -129,10 +129,10 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
             log.warning(
                 "reset(seed=…) has no effect in Unity, which keeps the seed with which UnityEnvironment started it."
             )
-        said = self._begin()
-        return said.observations, said.infos
+        data = self._begin()
+        return data.observations, data.infos
 
-    def step(self, actions: dict[str, Any]) -> Said:
+    def step(self, actions: dict[str, Any]) -> AgentData:
         """Let all `agents` act, and wait until some need a decision, or all episodes have ended.
 
         Raises:
@@ -141,10 +141,10 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         if actions.keys() != set(self.agents):
             self._refuse(set(actions))
         for name, behavior in self._behaviors.items():
-            if who := behavior.asking:
+            if who := behavior.deciding:
                 self._env.set_actions(name, behavior.actions.read([actions[agent] for agent in who], who))
         self._env.step()
-        return self._take()
+        return self._read()
 
     def close(self) -> None:
         """End the program."""
@@ -153,32 +153,32 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
     def _behavior_of(self, agent: str) -> _AgentKind:
         name = agent.partition(_AGENT)[0]
         if name not in self._behaviors:
-            known = ", ".join(self._behaviors) or "none yet"
-            raise UnityException(f"unknown agent {agent!r}; the behaviours are: {known}")
+            names = ", ".join(self._behaviors) or "none yet"
+            raise UnityException(f"unknown agent {agent!r}; the behaviours are: {names}")
         return self._behaviors[name]
 
     def _refuse(self, acting: set[str]) -> None:
-        asking = ", ".join(self.agents) or "none; call reset()"
+        deciding = ", ".join(self.agents) or "none; call reset()"
         for agent in sorted(acting - set(self.agents)):
-            raise UnityActionException(f"{agent} is not requesting a decision; agents that are: {asking}")
+            raise UnityActionException(f"{agent} is not requesting a decision; agents that are: {deciding}")
         missing = ", ".join(sorted(set(self.agents) - acting))
         raise UnityActionException(f"no action was passed for {missing}, which request one")
 
-    def _begin(self) -> Said:
+    def _begin(self) -> AgentData:
         """Reset the program, and wait until an agent needs a decision."""
         self._env.reset()
         self._alive.clear()
         self._lives.clear()
         self.possible_agents = []
-        said = self._take()
+        data = self._read()
         while not self.agents:
             self._env.step()
-            said = self._take()
-        return said
+            data = self._read()
+        return data
 
-    def _take(self) -> Said:
+    def _read(self) -> AgentData:
         """Return the program's data; step the program as long as no running agent needs a decision."""
-        said = Said({}, {}, {}, {}, {})
+        data = AgentData({}, {}, {}, {}, {})
         while True:
             for name, spec in self._env.behavior_specs.items():
                 if name not in self._behaviors:
@@ -187,13 +187,13 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
                 for row, number in enumerate(endings.agent_id):
                     agent = self._alive.pop((name, int(number)), None)
                     if agent is not None:  # an agent that never needed a decision was never exposed
-                        self._add(said, agent, name, endings, row, bool(endings.interrupted[row]))
-                asking = self._behaviors[name].asking = [self._named(name, int(id_)) for id_ in decisions.agent_id]
-                for row, agent in enumerate(asking):
-                    self._add(said, agent, name, decisions, row)
-            self.agents = [agent for behavior in self._behaviors.values() for agent in behavior.asking]
+                        self._add(data, agent, name, endings, row, bool(endings.interrupted[row]))
+                deciding = self._behaviors[name].deciding = [self._named(name, int(id_)) for id_ in decisions.agent_id]
+                for row, agent in enumerate(deciding):
+                    self._add(data, agent, name, decisions, row)
+            self.agents = [agent for behavior in self._behaviors.values() for agent in behavior.deciding]
             if self.agents or not self._alive:
-                return said
+                return data
             self._env.step()
 
     def _named(self, name: str, number: int) -> str:
@@ -204,12 +204,12 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
             self.possible_agents.append(agent)
         return self._alive[name, number]
 
-    def _add(self, said: Said, agent: str, name: str, steps: Any, row: int, cut: bool | None = None) -> None:
+    def _add(self, data: AgentData, agent: str, name: str, steps: Any, row: int, cut: bool | None = None) -> None:
         """Add an agent's row; `cut` is True if its episode was interrupted, False if it ended, None if it continues."""
         behavior = self._behaviors[name]
         forbidden = None if cut is not None or steps.action_mask is None else [mask[row] for mask in steps.action_mask]
         mask = behavior.actions.mask(forbidden)
-        info = said.infos[agent] = {
+        info = data.infos[agent] = {
             "behavior_name": name,
             "group_id": int(steps.group_id[row]),
             "group_reward": float(steps.group_reward[row]),
@@ -218,9 +218,9 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
             info[MASK] = mask
         if cut is not None:
             info["interrupted"] = cut
-        said.observations[agent] = behavior.seen(steps.obs, row, mask)
-        said.rewards[agent] = float(steps.reward[row])
-        said.terminations[agent], said.truncations[agent] = cut is False, cut is True
+        data.observations[agent] = behavior.seen(steps.obs, row, mask)
+        data.rewards[agent] = float(steps.reward[row])
+        data.terminations[agent], data.truncations[agent] = cut is False, cut is True
 
 
 class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo has no types
@@ -273,7 +273,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
         observations, infos = self._parallel.reset(seed, options)
         self._actions = {}
         no = dict.fromkeys(observations, False)
-        self._adopt(Said(observations, dict.fromkeys(observations, 0.0), no, dict(no), infos))
+        self._adopt(AgentData(observations, dict.fromkeys(observations, 0.0), no, dict(no), infos))
 
     def observe(self, agent: str) -> Any:
         """Return an agent's observation from its decision request, or from the end of its episode."""
@@ -306,10 +306,10 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
         """End the program."""
         self._parallel.close()
 
-    def _adopt(self, said: Said) -> None:
-        self._observations, self.rewards, self.terminations, self.truncations, self.infos = said
-        self._cumulative_rewards = dict(said.rewards)
-        self.agents = [*self._parallel.agents, *(agent for agent in said.infos if self._has_ended(agent))]
+    def _adopt(self, data: AgentData) -> None:
+        self._observations, self.rewards, self.terminations, self.truncations, self.infos = data
+        self._cumulative_rewards = dict(data.rewards)
+        self.agents = [*self._parallel.agents, *(agent for agent in data.infos if self._has_ended(agent))]
         self.agent_selection = self.agents[0] if self.agents else ""
         self._skip_agent_selection = None
 

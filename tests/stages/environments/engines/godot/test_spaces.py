@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace.queues.specs import GODOT, ObservationSpec
-from headrace.stages.environments.engines.errors import GameRefused
+from headrace.stages.environments.engines.errors import GameRefused, MessageError
 from headrace.stages.environments.engines.godot.messages import (
     SHARED_POLICY,
-    BadAnnouncement,
     assign_agents,
     behavior_spec,
     read_announcement,
@@ -97,16 +96,16 @@ def test_images_are_recognised_by_their_keys(size, pictures, shape, last):
         ({"action_space": MOVE}, "None as observation_space"),
         (
             {"observation_space": [BOX], "action_space": MOVE, "n_agents": 2},
-            "1 entries in observation_space for 2 agents",
+            "1 entries as observation_space: expected one dict for each of 2",
         ),
         (
             {"observation_space": BOX, "action_space": MOVE, "agent_policy_names": [3]},
-            "3 as the policy name of agent 0",
+            "3 as the agent_policy_names of agent 0",
         ),
     ],
 )
 def test_an_announcement_that_can_not_be_read_is_described(message, problem):
-    with pytest.raises(BadAnnouncement, match=problem):
+    with pytest.raises(MessageError, match=problem):
         read_announcement(message)
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stages.environments.engines.godot.messages import WireError, read_message
+from headrace.stages.environments.engines.errors import MessageError
+from headrace.stages.environments.engines.godot.messages import read_message
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.floats(-1e6, 1e6) | st.integers(-9, 9) | st.text(),
@@ -53,5 +54,5 @@ def test_numbers_that_are_not_finite_are_words(sent):
     ],
 )
 def test_invalid_messages_are_quoted(content, problem):
-    with pytest.raises(WireError, match=problem):
+    with pytest.raises(MessageError, match=problem):
         read_message(content)

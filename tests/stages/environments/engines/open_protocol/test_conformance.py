@@ -14,18 +14,16 @@ class ScriptedGame:
 
     Args:
         script: parts of states: rows of deciding and ended agents.
-        observations: what is announced.
     """
 
     pid = None
 
-    def __init__(self, *script, observations=SEEN):
+    def __init__(self, *script):
         self._script = [*script]
-        self._observations = observations
         self._requests = 0
 
     async def start(self):
-        ball = {"observations": self._observations, "actions": {"discrete": [2]}}
+        ball = {"observations": SEEN, "actions": {"discrete": [2]}}
         self.hello = read_hello({"type": "hello", "protocol": 1, "behaviors": {"Ball": ball}})
 
     async def request_reset(self, parameters, seed=None):
@@ -89,12 +87,6 @@ async def test_agents_that_disappear_are_noted():
 async def test_a_game_without_further_requests_is_noted():
     lines = noted(await checked(ScriptedGame({"deciding": [1]}, {"ended": [1]}, {})))
     assert any(line.startswith("note in 300 of 300 states, no agent requested a decision") for line in lines)
-
-
-async def test_pictures_that_are_too_small_for_the_usual_network_are_noted():
-    camera = [{"name": "camera", "shape": [8, 8, 3], "type": "uint8"}]
-    lines = noted(await checked(ScriptedGame({}, observations=camera)))
-    assert any("the image 'camera' is smaller than 20 × 20" in line and "match3" in line for line in lines)
 
 
 async def test_a_game_that_ends_normally_does_not_fail():

@@ -9,17 +9,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from unity_runs import BUILD, NoChannels, PlayedScene, play, reports
+from unity_runs import BUILD, PlayedScene, play, reports
 
 from headrace.stages.environments.engines.errors import GameBroken, GameEnded, GameRefused
 from headrace.stages.environments.engines.game import GameSettings
 from headrace.stages.environments.engines.unity.game import UnityGame
+from headrace.stages.environments.engines.unity.side_channels import SideChannels
 
 pytestmark = pytest.mark.lengthy
 
 
 def editor(port: int, timeout_s: float = 60.0) -> UnityGame:
-    return UnityGame(GameSettings(0, port, 1, timeout_s), None, 1, NoChannels)
+    return UnityGame(GameSettings(0, port, 1, timeout_s), None, 1, SideChannels)
 
 
 @asynccontextmanager
@@ -60,8 +61,8 @@ async def test_the_run_waits_for_the_editor_and_tells_the_user(free_port, listen
             await play(game, steps=20)
             await game.close()
         assert scene.returncode == 0
-    words = f"Listening on port {free_port}. Start training by pressing the Play button in the Unity Editor."
-    assert words in caplog.messages
+    words = f"Listening on port {free_port}. Start training by pressing the Play button in the Unity Editor, "
+    assert words in caplog.text
     assert reports(tmp_path)[0]["messages"] == 21
 
 
@@ -90,7 +91,9 @@ async def test_a_crash_of_the_editor_between_two_steps_is_noticed(free_port, lis
 
 
 async def test_an_editor_without_play_times_out(free_port):
-    with pytest.raises(GameBroken, match=r"the Unity Editor \(port .*hasn't connected within 0\.2 s\. Press Play"):
+    with pytest.raises(
+        GameBroken, match=r"the Unity Editor \(port .*hasn't connected within 0\.2 s\. Start training by pressing"
+    ):
         await editor(free_port, timeout_s=0.2).start()
 
 

@@ -6,8 +6,7 @@ import pytest
 from fake_unity import FakeUnity, ScriptedGame, asks, first, says
 from unity_samples import agent, noise, picture, png
 
-from headrace.config import EngineSettings, RunConfig
-from headrace.stages.environments.engines.unity.game import first_without_graphics
+from headrace.config import EngineSettings
 from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 
 
@@ -38,17 +37,3 @@ async def test_the_warning_comes_once_although_the_game_restarts(caplog):
     for _ in range(2):
         await unity.begin()
     assert caplog.text.count("without graphics") == 1
-
-
-@pytest.mark.parametrize(
-    ("env", "engine", "expected"),
-    [
-        ("Game", {}, None),
-        ("Game", {"no_graphics": True}, 0),
-        ("Game", {"no_graphics": True, "no_graphics_monitor": True}, 0),
-        (None, {"no_graphics": True}, None),
-    ],
-)
-def test_only_the_first_instance_without_graphics_warns(env, engine, expected):
-    plain = {"behaviors": {"B": {}}, "env_settings": {"env_path": env}, "engine_settings": engine}
-    assert first_without_graphics(RunConfig.from_plain(plain)) == expected

@@ -11,11 +11,10 @@ from headrace.stages.environments.engines.game import GameSettings
 from headrace.stages.environments.engines.unity import messages
 from headrace.stages.environments.engines.unity.game import UnityGame
 from headrace.stages.environments.engines.unity.messages import (
-    CAPABILITIES,
     AgentActionProto,
     ListAgentActionProto,
-    UnityGreeting,
 )
+from headrace.stages.environments.engines.unity.side_channels import SideChannels
 
 VARINT, LENGTH, FIXED32 = 0, 2, 5
 """Wire types."""
@@ -97,7 +96,7 @@ def test_a_demonstrations_header_and_pairs_are_read_from_their_bytes():
     assert (list(action.continuous_actions), list(action.discrete_actions)) == ([0.5], [3])
 
 
-class TwoWords:
+class TwoWords(SideChannels):
     """Side channels that send some bytes, and keep what they hear."""
 
     heard = b""
@@ -125,7 +124,9 @@ async def test_a_whole_conversation_has_the_protocols_bytes(free_port, listening
         greeted = await say(HEADER_OK + text(2, text(2, greeting)))
         asked = say(HEADER_OK)
         await starting
-        assert game.greeting == UnityGreeting("Academy", "2.0.0", "1.4.0", frozenset(CAPABILITIES), "Player.log")
+        said = game.greeting
+        assert (said.name, said.package_version, said.communication_version) == ("Academy", "2.0.0", "1.4.0")
+        assert (len(said.capabilities.ListFields()), said.log_path) == (7, "Player.log")
         ours = whole(1, 300) + text(2, "1.5.0") + text(3, "1.1.0") + text(4, capabilities) + whole(5, 2)
         assert greeted == HEADER_OK + text(3, text(2, ours))
 

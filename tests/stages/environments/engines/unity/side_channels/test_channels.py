@@ -164,16 +164,6 @@ def test_statistics_are_kept_in_order_until_they_are_read():
     assert channel.get_and_reset_stats() == {}
 
 
-def test_an_aggregation_that_is_not_known_is_averaged_and_warned_of_once(caplog):
-    channel = StatsSideChannel()
-    for _ in range(2):
-        channel.on_message_received(IncomingMessage(text("Goals") + floats(1.0) + ints(9)))
-    assert channel.get_and_reset_stats() == {"Goals": [(1.0, StatsAggregationMethod.AVERAGE)] * 2}
-    assert caplog.messages == [
-        "Unity records 'Goals' with the unknown aggregation method 9; Headrace averages its values"
-    ]
-
-
 def test_a_statistic_without_an_aggregation_is_averaged():
     channel = StatsSideChannel()
     channel.on_message_received(IncomingMessage(text("Goals") + floats(1.0)))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
-from unity_runs import BUILD, PlayedEnvironments
+from unity_runs import PlayedEnvironments
 from unity_said import NAME, Scene, says, spec
 
-from headrace.unity import UnityEnvironment, UnityGymException, UnityToGymWrapper
+from headrace.unity import UnityGymException, UnityToGymWrapper
 
 PICTURE, SET, VECTOR = (3, 4, 5), (6, 2), (2,)
 
@@ -163,22 +163,6 @@ def test_images_with_1_or_3_channels_can_be_rendered(channels, shown):
         assert (env.render() == 128).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"uint8_visual": True}, "uint8_visual has no effect"),
-        ({"flatten_branched": True}, "flatten_branched has no effect"),
-    ],
-)
-@pytest.mark.parametrize("branches", [(), (2, 3)])
-def test_options_without_effect_are_named(options, problem, branches, caplog):
-    env, _ = made(spec(continuous=1, branches=branches), says({7: 0.0}), **options)
-    assert problem in caplog.text
-    plain, _ = made(spec(continuous=1, branches=branches), says({7: 0.0}))
-    assert env.action_space == plain.action_space
-    assert env.observation_space == plain.observation_space
-
-
 def test_the_seed_of_reset_seeds_np_random_and_warns_that_unity_ignores_it(caplog):
     scene = Scene(spec(continuous=1), *[says({7: 0.0})] * 4)
     env = UnityToGymWrapper(scene)
@@ -230,9 +214,9 @@ def test_the_info_contains_the_group_reward():
 
 
 @pytest.fixture
-def unity(monkeypatch):
+def unity():
     """Plays scenes with one agent."""
-    played = PlayedEnvironments(monkeypatch)
+    played = PlayedEnvironments()
     yield functools.partial(played, "--agents", 1, "--max-steps", 20)
     played.close()
 
@@ -254,17 +238,6 @@ UNSAID = pytest.mark.filterwarnings("ignore:.*(infinity|render fps|alternative r
 def test_gymnasium_s_own_checker_finds_nothing(unity, arguments, options):
     env = UnityToGymWrapper(unity(*arguments), **options)
     check_env(env, skip_render_check=True, skip_close_check=True)
-    assert env.spec.nondeterministic
-
-
-@pytest.mark.lengthy
-@UNSAID
-def test_gymnasium_s_own_checker_makes_further_environments(tmp_path):
-    """To draw and to close them; there is no other Editor."""
-    arguments = ["--agents", "1", "--max-steps", "20", "--scene", "visual"]
-    program = UnityEnvironment(str(BUILD), base_port=0, additional_args=arguments, log_folder=str(tmp_path))
-    check_env(UnityToGymWrapper(program, uint8_visual=True))
-    program.close()
 
 
 @pytest.mark.lengthy

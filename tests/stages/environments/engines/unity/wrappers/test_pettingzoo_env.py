@@ -273,9 +273,9 @@ def test_a_reset_in_the_middle_of_a_round_forgets_the_round():
 
 
 @pytest.fixture
-def unity(monkeypatch):
+def unity():
     """Plays scenes."""
-    played = PlayedEnvironments(monkeypatch)
+    played = PlayedEnvironments()
     yield played
     played.close()
 
