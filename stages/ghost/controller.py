@@ -42,7 +42,6 @@ from headrace.stages.ghost.policy_history import (
     all_teams_learn,
 )
 from headrace.stages.ghost.rating import Match, SnapshotRatings, report
-from headrace.stages.ghost.swap_balance import SwapBalance
 from headrace.stages.plain_state import generator_state, policy_from_state, policy_state, restore_generator
 from headrace.stages.stage import Stage, StageContext
 
@@ -144,6 +143,9 @@ class Assignments:
         restore_generator(self._random, state["random"])
 
 
+SWAP_TOLERANCE, SWAP_TURNS = 1.5, 20
+"""Ratio between two sides' swaps in a turn above which a warning is logged (5 agents against 4 with equal `swap_steps`
+exceed it), and the number of turns in which each side must have learned before that."""
 POLICY, REPORT = "policy", "report"
 """The two kinds of message that show a trainer's progress: its newest policy, and its report."""
 
@@ -225,11 +227,10 @@ class GhostController:
         self._valid_from = 0
         self._assignments = Assignments(self.histories, random)
         self._league = SnapshotRatings(self.histories)
-        self._swap_balance = SwapBalance()
         self._saved: dict[str, Any] = {}
         self._resumed = False
         self._resume_wait = ResumeWait()
-        self._warned_of_one_team = False
+        self._warned_of_one_team = self._warned_of_swaps = False
 
     @property
     def generation(self) -> int:
@@ -381,7 +382,6 @@ class GhostController:
             A matchup if it is time to swap opponents.
         """
         history, columns = self.histories[batch.behavior], batch.trajectories
-        self._swap_balance.count(batch)
         if learned.any():
             history.counters.turn_learned += int(batch.lengths[learned].sum())
         ghost_steps = int(batch.lengths[~learned].sum())
@@ -389,7 +389,6 @@ class GhostController:
             return None
         played = ~learned & (columns["generation"] >= self._valid_from)
         due = history.count_ghost_steps(ghost_steps, int(batch.lengths[played].sum()))
-        self._swap_balance.check(self._team(behavior_team(batch.behavior_id)), self._learners(), self.learning_team)
         ghosts = [i for i in self._players() if behavior_name(i) == history.name and not self._learns(i)]
         if not due or not self.generation or not self._can_play() or not ghosts or self._turn_is_ending():
             return None
@@ -471,6 +470,7 @@ class GhostController:
         """Begin the next team's turn with new opponents, if this turn is over and another team can learn."""
         if not self._turn_is_over() or (team := self._next_team()) == self.learning_team:
             return None
+        self._warn_of_uneven_swaps(self._learners(), self._team(team))
         self.learning_team = team
         self._valid_from = self.generation + 1
         learners = self._names(team)
@@ -525,6 +525,33 @@ class GhostController:
             "behaviors.%s.self_play: the environment has only one team (%s), so its agents have no opponent; give the "
             "opponents a behaviour id with another team, such as %s?team=%d.",
             *(update.behavior_id, known, update.behavior_id, self.learning_team + 1),
+        )
+
+    def _warn_of_uneven_swaps(self, learners: list[PolicyHistory], others: list[PolicyHistory]) -> None:
+        """Warn, once per run, if one of two sides meets far more opponents in its turn than the other side does.
+
+        For x swaps in the other side's turn, a behaviour's `swap_steps` must be (its agents / their agents) × (their
+        `team_change` / x), as in ML-Agents. The ratio of the agents is that of all steps since the run began. It is
+        known well enough after `SWAP_TURNS` turns, when the steps in flight no longer matter. In a side with several
+        behaviours, only the behaviour that reaches its `team_change` first counts, because it ends the turn.
+        """
+        if self._warned_of_swaps or not learners or any(history in learners for history in others):
+            return
+        me, other = (max(side, key=lambda history: history.turns_learned) for side in (learners, others))
+        if min(me.turns_learned, other.turns_learned) < SWAP_TURNS:
+            return
+        steps, their_steps = me.all_steps, other.all_steps
+        swaps = their_steps / steps * me.settings.team_change / other.settings.swap_steps
+        their_swaps = steps / their_steps * other.settings.team_change / me.settings.swap_steps
+        if max(swaps, their_swaps) <= SWAP_TOLERANCE * min(swaps, their_swaps):
+            return
+        self._warned_of_swaps = True
+        log.warning(
+            "Teams of unequal size: %s makes %.2f steps for each step of %s. With these swap_steps, %s meets new "
+            "opponents %.3g times per turn, and %s %.3g times. For equal numbers, set "
+            "behaviors.%s.self_play.swap_steps to %d.",
+            *(other.name, their_steps / steps, me.name, me.name, swaps, other.name, their_swaps, me.name),
+            max(1, round(me.settings.swap_steps * their_swaps / swaps)),
         )
 
 

@@ -206,6 +206,16 @@ class PolicyHistory:
         """True if the behaviour has learned for more than `team_change` steps since its turn began."""
         return self.newest is not None and self.newest.step - self.counters.turn_began > self.settings.team_change
 
+    @property
+    def turns_learned(self) -> float:
+        """Number of steps that the trainer has learned from, in units of `team_change`."""
+        return 0.0 if self.newest is None else self.newest.step / self.settings.team_change
+
+    @property
+    def all_steps(self) -> int:
+        """Number of steps that the behaviour's agents have made, as learners and as opponents."""
+        return self.counters.ghost_step + (0 if self.newest is None else self.newest.step)
+
     def record_of(self, player: Player) -> Record:
         """Return the record of a snapshot, the newest policy, or a brain."""
         return self.brains[player] if isinstance(player, str) else self.records[player]
