@@ -25,7 +25,7 @@ from headrace.stages.actor.environment_stage import EnvironmentStage
 from headrace.stages.actor.remote_policy import NoDecisionError
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.parameters import EnvironmentParameters
-from headrace.stages.environments.protocol import maybe_await
+from headrace.stages.environments.protocol import StepResult, maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import Source, StageContext
@@ -559,14 +559,15 @@ class Actor(Source[Item]):
     async def _advance(self) -> None:
         began = time.perf_counter()
         try:
-            await self._environment.advance()
+            result = await self._environment.advance()
         except BrokenEnvironmentError as error:
             await self._resets.recover(error)
+            result = StepResult({})
         self._context.timings.add(STEPPING, time.perf_counter() - began)
-        if (lost := self._environment.lost) is not None and (dropped := self._processor.drop_environments(lost)):
+        if result.lost is not None and (dropped := self._processor.drop_environments(result.lost)):
             self._context.log.warning("%d steps of incomplete trajectories are lost.", dropped)
-        if (closed := self._environment.closed) is not None:
-            self._processor.close_environments(closed)
+        if result.closed is not None:
+            self._processor.close_environments(result.closed)
         if len(self._environment.specs) > len(self._known):
             self._announce()
         await asyncio.sleep(0)  # let policies, credits and commands arrive
