@@ -538,7 +538,7 @@ class Actor(Source[Item]):
         # acts with the one before it, so the trainer can't run ahead by more than its window.
         for behavior_id, version in adopted.items():
             yield from self._processor.cut_older_than(behavior_id, version - 1)
-        self._account.note_versions(versions, {})
+        self._account.note_versions(versions)
 
     def _decide_again(self) -> None:
         """Replace decisions made by older policies, before the first step after a wait."""
@@ -546,8 +546,7 @@ class Actor(Source[Item]):
             for step in self._environment.decide_again():
                 self._processor.replace_decisions(step)
             self._adopted.clear()
-            known = self._account.needed_versions()  # older grants are used up
-            self._account.note_versions(self._account.newest_versions(), known)
+            self._account.note_versions(self._account.newest_versions(), granted=True)
             self._catch_up()
 
     def _before_step(self) -> Iterable[TrajectoryBatch]:
@@ -573,9 +572,9 @@ class Actor(Source[Item]):
         await asyncio.sleep(0)  # let policies, credits and commands arrive
 
     def _stand_still(self) -> Iterable[TrajectoryBatch]:
-        self._lacking = dict.fromkeys(self._account.lacking())  # read before the credits are returned
+        self._lacking = dict.fromkeys(self._account.lacking)
         yield from self._processor.flush()
-        self._account.ask_anew()
+        self._account.ask(again=True)
 
     def _close(self) -> Iterable[TrajectoryBatch]:
         """Emit all held trajectories, and return unused credits for use by other actors."""

@@ -126,6 +126,7 @@ class CreditAccount:
     Attributes:
         acting: per behaviour name, (steps, version): all learning steps after the first `steps` come from that version
             or a newer one.
+        lacking: the behaviours that lacked credits or a policy when `missing` was last called.
     """
 
     def __init__(self, environment: EnvironmentStage, processor: AgentProcessor, gate: CreditGate) -> None:
@@ -140,6 +141,7 @@ class CreditAccount:
         self._turns = 0
         """Number of the turn in which the last decisions were made."""
         self.acting: dict[str, tuple[int, int]] = {}
+        self.lacking: list[str] = []
 
     def adopt_behaviors(self) -> None:
         """Start counting for behaviours that the environments have announced since the last call."""
@@ -150,7 +152,7 @@ class CreditAccount:
 
         These credits also pay for the steps that the actor still holds.
         """
-        self._gate.renew({name: int(self._processor.emitted(name)) for name in self._names})
+        self._gate.renew({name: self._processor.emitted(name) for name in self._names})
         self._processor.renew(source)
         self.acting.clear()
         self._requested_for = None
@@ -174,20 +176,14 @@ class CreditAccount:
         """Return True if one of these behaviours is out of credits, or has a grant whose policy has not arrived yet."""
         mappings, gate = self._environment.mappings, self._gate
         self._used = self._count_used()
-        self._learners = learners = self._learning(players)
-        return bool(gate.closed(self._used, learners)) or any(
-            mappings.newest_version(name) < gate.needed_version(name) for name in learners
-        )
-
-    def lacking(self) -> list[str]:
-        """Return the behaviours that lacked credits or a policy when `missing` was last called."""
-        mappings, gate = self._environment.mappings, self._gate
+        self._learners = self._learning(players)
         closed = gate.closed(self._used, self._learners)
-        return [
+        self.lacking = [
             name
             for name in self._learners
             if name in closed or mappings.newest_version(name) < gate.needed_version(name)
         ]
+        return bool(self.lacking)
 
     def bounded(self) -> bool:
         """Return True if the behaviours that decide now will eventually use up their credits."""
@@ -202,21 +198,20 @@ class CreditAccount:
         self._gate.look_ahead(self._used, self._learners, self._unreported)
         self._unreported = False
 
-    def ask(self) -> None:
-        """Request credits while waiting, if the set of learning behaviours has changed since the last request."""
-        if self._learners != self._requested_for:
+    def ask(self, again: bool = False) -> None:
+        """Request credits while waiting.
+
+        Args:
+            again: whether to send the request even if the learning behaviours are those of the last request.
+        """
+        if again or self._learners != self._requested_for:
             self._requested_for = self._learners
             self._gate.wait(self._count_used(), self._learners)
-
-    def ask_anew(self) -> None:
-        """Request credits, even if the set of learning behaviours hasn't changed since the last request."""
-        self.forget_request()
-        self.ask()
 
     def ask_for(self, players: Iterable[str]) -> None:
         """Request credits for those of the given behaviours that are learning."""
         self._learners = self._learning(players)
-        self.ask_anew()
+        self.ask(again=True)
 
     def give_back(self) -> None:
         """Return unused credits, for use by other actors."""
@@ -231,24 +226,21 @@ class CreditAccount:
         """Return the newest policy version of each behaviour's learners."""
         return {name: self._environment.mappings.newest_version(name) for name in self._names}
 
-    def needed_versions(self) -> dict[str, int]:
-        """Return, per behaviour, the oldest policy version that may spend the last grant's credits."""
-        return {name: self._gate.needed_version(name) for name in self._names}
-
-    def note_versions(self, versions: Mapping[str, int], known: Mapping[str, int]) -> None:
+    def note_versions(self, versions: Mapping[str, int], granted: bool = False) -> None:
         """Record which versions made the open decisions and which will make the next ones.
 
-        `known` are the versions that the ledger already knows.
+        Args:
+            versions: the versions of the behaviours' policies.
+            granted: whether the last grants are fresh, so the ledger knows the versions that they named.
         """
         for name, version in versions.items():
             if version > self.acting.get(name, (0, -1))[1]:
-                self._unreported |= version > known.get(name, 0)
-                self.acting[name] = (self._processor.emitted(name) + self._processor.pending(name), version)
+                self._unreported |= version > (self._gate.needed_version(name) if granted else 0)
+                self.acting[name] = (self._processor.used(name), version)
 
     def _count_used(self) -> dict[str, int]:
         """Return the number of learning steps emitted or held, keyed by behaviour name."""
-        processor = self._processor
-        return {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
+        return {name: self._processor.used(name) for name in self._names}
 
     def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return those of the given behaviours that are learning. Only they need credits and their newest policies."""

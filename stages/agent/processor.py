@@ -50,13 +50,11 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             immediately.
 
     Raises:
-        StageError: if `min_rows` or a behaviour's horizon is less than 1, or a horizon is unknown.
+        StageError: if a behaviour's horizon is less than 1 or unknown.
         ShapeError: if a behaviour's columns change in name, dtype or shape.
     """
 
     def __init__(self, horizons: Mapping[str, int] | Callable[[str], int], source: int = 0, min_rows: int = 1) -> None:
-        if min_rows < 1:
-            raise StageError(f"agent processor: min_rows must be at least 1, got {min_rows}")
         self._horizons = horizons
         self.source = source
         """Id of the actor's incarnation, stamped on its batches."""
@@ -87,10 +85,8 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         Args:
             behavior_id: the behaviour id to emit; None for all.
         """
-        if behavior_id is None:
-            return _emit([each for each in self._assemblers.values() if each.waiting_rows >= self._min_rows])
-        assembler = self._assemblers.get(behavior_id)
-        return _emit([assembler]) if assembler is not None and assembler.waiting_rows >= self._min_rows else []
+        chosen = [a for a in self._assemblers.values() if behavior_id in (None, a.behavior_id)]
+        return _emit([assembler for assembler in chosen if assembler.outbox.rows >= self._min_rows])
 
     # With decisions from before the wait, lag 0 would not be on-policy (docs/decisions/024).
     def replace_decisions(self, item: StepBatch) -> None:
@@ -114,9 +110,9 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         for assembler in self._assemblers.values():
             assembler.renew(source)
 
-    def pending(self, behavior_name: str) -> int:
-        """Return the number of learning-team steps that are completed but not yet emitted."""
-        return sum(assembler.pending for assembler in self._by_name.get(behavior_name, ()))
+    def used(self, behavior_name: str) -> int:
+        """Return the number of learning-team steps that this source has emitted or holds, completed."""
+        return sum(assembler.emitted + assembler.pending for assembler in self._by_name.get(behavior_name, ()))
 
     def emitted(self, behavior_name: str) -> int:
         """Return the number of learning-team steps that this source has emitted, which are the credits spent."""
@@ -124,7 +120,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
 
     def open_agents(self, behavior_name: str) -> int:
         """Return the number of agents with an open decision."""
-        return sum(assembler.open_agents for assembler in self._by_name.get(behavior_name, ()))
+        return sum(len(assembler.slots) for assembler in self._by_name.get(behavior_name, ()))
 
     def flush(self, behavior_name: str | None = None) -> list[TrajectoryBatch]:
         """Close unfinished trajectories at their last completed step and emit everything, including game results.
@@ -203,8 +199,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
 
 
 def _emit(assemblers: Collection[Assembler]) -> list[TrajectoryBatch]:
-    batches = [assembler.emit() for assembler in assemblers]
-    return [batch for batch in batches if batch is not None]
+    return [batch for assembler in assemblers if (batch := assembler.emit()) is not None]
 
 
 log = logging.getLogger(__name__)
@@ -360,12 +355,6 @@ class AgentState:
         living: Numbers = slots[np.isin(self._env_ids[slots], env_ids)]
         return living
 
-    def returns_with(self, where: Where, rewards: Floats) -> NDArray[np.float64]:
-        """Return the agents' episode returns so far, with these rewards added."""
-        returns = rewards.astype(_RETURN)  # convert first: adding arrays of two dtypes is slower in NumPy
-        returns += self.returns[where]
-        return returns
-
     def closed(
         self,
         slots: Numbers,
@@ -428,59 +417,6 @@ class Deciding:
     learning: int = 0
 
 
-class TickAgents:
-    """Finds the slots of the agents in each tick, and gives slots to new agents.
-
-    Args:
-        capacity: the initial number of agents to make room for.
-
-    Attributes:
-        slots: the agents' slots.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.slots = Slots(capacity)
-        self._last: Deciding | None = None
-
-    def call(self, step: StepBatch, agents: AgentState) -> tuple[Where, Numbers, bool, Deciding]:
-        """Find the slots of a tick's agents. New agents that decide get slots and are added to `agents`.
-
-        Returns:
-            The slots of all agents [n]; the slots of the agents whose episodes have ended [ended]; whether some of
-            these agents are unknown (`NOBODY`); and the agents that decide.
-        """
-        ended = step.ended
-        # Comparing bytes costs a tenth of `array_equal`; object identity would prove nothing, because arrays may be
-        # reused.
-        key = step.agent_ids[ended:].tobytes()
-        last = self._last
-        if last is not None and last.agent_ids == key:
-            if not ended:
-                return last.where, _NONE, False, last
-            ending, unknown = self.slots.look_up(step.agent_ids[:ended])
-            return np.concatenate((ending, last.slots)), ending, len(unknown) > 0, last
-        slots, new = self.slots.look_up(step.agent_ids)
-        strangers = bool(ended and len(new) and new.item(0) < ended)
-        if strangers:
-            new = new[new.searchsorted(ended) :]
-        if len(new):
-            slots[new] = joined = self.slots.add(step.agent_ids[new])
-            agents.join(joined, self.slots.total, step.env_ids[new])
-        deciding = slots[ended:]
-        self._last = last = Deciding(key, deciding, as_slice(deciding))
-        return slots, slots[:ended], strangers, last
-
-    def remove(self, slots: Numbers) -> None:
-        """Forget these agents."""
-        if len(slots):
-            self.slots.remove(slots)
-            self._last = None
-
-    def forget_stamps(self) -> None:
-        """Forget the last tick's stamps, so the next stamps are compared with those of the open decisions."""
-        self._last = None
-
-
 _NONE = np.empty(0, np.int64)
 
 
@@ -498,30 +434,24 @@ class Assembler:
         pending: number of learning rows held: completed rows of unfinished trajectories, and closed rows not yet
             emitted.
         emitted: number of learning rows emitted so far under the current source.
+        behavior_id: the behaviour id.
+        slots: the slots of the agents that have an open decision.
+        outbox: the closed trajectories that are not yet emitted.
     """
 
     def __init__(self, step: StepBatch, horizon: int, source: int) -> None:
         self.pending = 0
         self.emitted = 0
-        self._behavior_id = step.behavior_id
+        self.behavior_id = step.behavior_id
         self._source = source
         self._pages = Pages(step, horizon)
-        self._outbox = Outbox()
-        self._roll = TickAgents(len(step.agent_ids))
-        self._slots = self._roll.slots
-        self._agents = AgentState(self._slots.total, self._pages.nowhere, step.group_ids is not None)
+        self.outbox = Outbox()
+        self.slots = Slots(len(step.agent_ids))
+        self._last: Deciding | None = None
+        """The agents that decided at the last tick; None if an agent has left, or the stamps must be compared."""
+        self._agents = AgentState(self.slots.total, self._pages.nowhere, step.group_ids is not None)
         self._mates = self._agents.mates
         self._warned = False
-
-    @property
-    def open_agents(self) -> int:
-        """The number of agents with an open decision."""
-        return len(self._slots)
-
-    @property
-    def waiting_rows(self) -> int:
-        """The number of rows of closed trajectories not yet emitted."""
-        return self._outbox.rows
 
     def add(self, step: StepBatch) -> None:
         """Add one tick, copying all data that is kept.
@@ -530,14 +460,14 @@ class Assembler:
             ShapeError: if a column's name, dtype or shape differs from those of the first step.
         """
         if step.games:
-            self._outbox.add_games(step.games)
+            self.outbox.add_games(step.games)
         pages, ended, count = self._pages, step.ended, len(step.agent_ids)
         if not count:
             return
         if (step.group_ids is None) != (self._mates is None):
             raise ShapeError("a behaviour must have group_ids either in all steps or in no step")
         agents = self._agents
-        slots, ending, strangers, tick = self._roll.call(step, agents)
+        slots, ending, strangers, tick = self._find_agents(step)
         # The rows of the open decisions that this tick completes; `nowhere` for agents that have none.
         at = agents.cursor[slots]
         if ended:
@@ -545,7 +475,9 @@ class Assembler:
             at[ended:] = agents.cursor[tick.where]
         # For agents that start an episode, this adds to their previous episode's return; `_start_episodes` resets it to
         # 0.
-        returns = agents.returns_with(slots, _returned(step))
+        rewards = step.rewards if step.undiscounted is None else step.undiscounted[:, 0]
+        returns = rewards.astype(_RETURN)  # convert first: adding arrays of two dtypes is slower in NumPy
+        returns += agents.returns[slots]
         pages.rewards[at] = step.rewards
         if pages.env_frames is not None and step.env_frames is not None:
             pages.env_frames[at] = step.env_frames
@@ -567,9 +499,43 @@ class Assembler:
         for column, records in observations:
             column.records[at] = records
         if ended:
-            self._roll.remove(ending[pages.unwritten(agents.cursor[ending])])
+            self._remove(ending[pages.unwritten(agents.cursor[ending])])
         if self._mates is not None:
             self._cut_mates(self._mates)
+
+    def _find_agents(self, step: StepBatch) -> tuple[Where, Numbers, bool, Deciding]:
+        """Find the slots of a tick's agents. New agents that decide get slots.
+
+        Returns:
+            The slots of all agents [n]; the slots of the agents whose episodes have ended [ended]; whether some of
+            these agents are unknown (`NOBODY`); and the agents that decide.
+        """
+        ended = step.ended
+        # Comparing bytes costs a tenth of `array_equal`; object identity would prove nothing, because arrays may be
+        # reused.
+        key = step.agent_ids[ended:].tobytes()
+        last = self._last
+        if last is not None and last.agent_ids == key:
+            if not ended:
+                return last.where, _NONE, False, last
+            ending, unknown = self.slots.look_up(step.agent_ids[:ended])
+            return np.concatenate((ending, last.slots)), ending, len(unknown) > 0, last
+        slots, new = self.slots.look_up(step.agent_ids)
+        strangers = bool(ended and len(new) and new.item(0) < ended)
+        if strangers:
+            new = new[new.searchsorted(ended) :]
+        if len(new):
+            slots[new] = joined = self.slots.add(step.agent_ids[new])
+            self._agents.join(joined, self.slots.total, step.env_ids[new])
+        deciding = slots[ended:]
+        self._last = last = Deciding(key, deciding, as_slice(deciding))
+        return slots, slots[:ended], strangers, last
+
+    def _remove(self, slots: Numbers) -> None:
+        """Forget these agents."""
+        if len(slots):
+            self.slots.remove(slots)
+            self._last = None
 
     def cut(self, max_first_version: int | None = None) -> None:
         """Close unfinished trajectories at their current rows; open decisions begin the agents' next trajectories.
@@ -577,23 +543,23 @@ class Assembler:
         Args:
             max_first_version: cut only trajectories whose first policy version is at most this; None cuts all.
         """
-        self._cut(self._slots.used(), max_first_version)
+        self._cut(self.slots.used(), max_first_version)
         if self._mates is not None:
             self._cut_mates(self._mates)
 
     def end_learning(self) -> None:
         """Exclude the open decisions from learning, so the trainer learns only from completed steps."""
-        slots = self._slots.used()
+        slots = self.slots.used()
         slots = slots[self._agents.learning[slots]]
         self._cut(slots)
         if self._mates is not None:
             self._cut_mates(self._mates)
         self._agents.learning[slots] = False
-        self._roll.forget_stamps()
+        self._last = None
 
     def replace_decisions(self, step: StepBatch) -> None:
         """Replace the open decisions of a tick's agents with decisions made by newer policies."""
-        slots = self._slots.find(step.agent_ids[step.ended :])
+        slots = self.slots.find(step.agent_ids[step.ended :])
         known = slots.nonzero()[0]  # unknown agents have no decision: actions in the `nowhere` row stay 0
         decisions = {name: values[known] for name, values in step.decisions.items()}
         self._pages.write_decisions(self._agents.cursor[slots[known]], decisions, step.policy_versions[known])
@@ -605,11 +571,11 @@ class Assembler:
             truncated: whether the trajectories are marked as truncated.
             env_ids: the environments whose agents are closed; None for all.
         """
-        slots = self._slots.used()
+        slots = self.slots.used()
         if env_ids is not None:
             slots = self._agents.living_in(slots, env_ids)
         self._leave(slots, truncated=truncated)
-        self._roll.remove(slots)
+        self._remove(slots)
         if self._mates is not None:
             self._cut_mates(self._mates)
 
@@ -619,24 +585,24 @@ class Assembler:
         Returns:
             The number of completed learning rows that are lost.
         """
-        slots = self._agents.living_in(self._slots.used(), env_ids)
+        slots = self._agents.living_in(self.slots.used(), env_ids)
         at = self._agents.cursor[slots]
         lengths = self._pages.lengths(at)
         lost = int(lengths @ self._agents.learning[slots])
         self._pages.release(at - lengths)
         self._agents.cursor[slots] = self._pages.nowhere
-        self._roll.remove(slots)
+        self._remove(slots)
         self.pending -= lost
         return lost
 
     def renew(self, source: int) -> None:
         """Use a new source for everything emitted from now on."""
         self._source, self.emitted = source, 0
-        self._outbox.renumber()
+        self.outbox.renumber()
 
     def emit(self) -> TrajectoryBatch | None:
         """Return all closed trajectories and pending game results as one batch; None if there is nothing to emit."""
-        batch = self._outbox.emit(self._pages, self._behavior_id, self._source)
+        batch = self.outbox.emit(self._pages, self.behavior_id, self._source)
         if batch is not None:
             credits = batch.credits
             self.pending -= credits
@@ -664,17 +630,17 @@ class Assembler:
         """
         terminated, parameters = step.terminated[places].astype(_FLAG), step.parameters
         parameters = np.zeros(len(ending), _NUMBER) if parameters is None else parameters[places].astype(_NUMBER)
-        closed = self._agents.closed(ending, self._slots.ids[ending], ends, terminated, ~terminated)
+        closed = self._agents.closed(ending, self.slots.ids[ending], ends, terminated, ~terminated)
         self.pending += count_true(closed.learning)
         steps = self._agents.steps_before[ending] + lengths
         of_trajectories = of_episodes = None
         if self._mates is not None:
-            slots = self._slots.used()
+            slots = self.slots.used()
             left = slots[self._agents.cursor[slots] != self._pages.nowhere]
             of_trajectories = self._mates.note_closed(ending, left)
             of_episodes = self._mates.of_episodes(ending, _shared(step)[places], steps, of_trajectories["group_left"])
-        self._outbox.add(closed, sum(lengths.tolist()), of_trajectories)
-        self._outbox.add_episodes(
+        self.outbox.add(closed, sum(lengths.tolist()), of_trajectories)
+        self.outbox.add_episodes(
             EndedEpisodes(closed.agent_ids, returns, steps, closed.learning, parameters), of_episodes
         )
 
@@ -773,7 +739,7 @@ class Assembler:
             log.warning(
                 "%s: agent %d began episode %d, but its episode %d has not ended; the last decision of an episode "
                 "like this is dropped (logged once). The environment should report the end of each episode.",
-                *(self._behavior_id, self._slots.ids[slots[0]], episode_id, self._agents.episode_ids[slots[0]]),
+                *(self.behavior_id, self.slots.ids[slots[0]], episode_id, self._agents.episode_ids[slots[0]]),
             )
 
     def _turn_pages(
@@ -818,7 +784,7 @@ class Assembler:
     def _cut_mates(self, mates: Groups) -> None:
         """Close the completed rows of the teammates of agents whose trajectories have just closed."""
         if mates.anyone_parted:
-            self._cut(mates.parted(self._slots.used()))
+            self._cut(mates.parted(self.slots.used()))
             mates.forget_parted()
 
     def _leave(self, slots: Numbers, *, truncated: bool) -> None:
@@ -838,13 +804,8 @@ class Assembler:
         flags = np.zeros((2, len(slots)), np.bool_)
         flags[1] = truncated
         of_groups = None if self._mates is None else self._mates.note_closed(slots)
-        closed = self._agents.closed(slots, self._slots.ids[slots], ends, *flags)
-        self._outbox.add(closed, sum(lengths.tolist()), of_groups)
-
-
-def _returned(step: StepBatch) -> Floats:
-    """Return the rewards [n] that count towards the agents' episode returns."""
-    return step.rewards if step.undiscounted is None else step.undiscounted[:, 0]
+        closed = self._agents.closed(slots, self.slots.ids[slots], ends, *flags)
+        self.outbox.add(closed, sum(lengths.tolist()), of_groups)
 
 
 def _shared(step: StepBatch) -> Floats:
