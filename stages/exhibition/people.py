@@ -2,7 +2,7 @@
 
 In a run's own instance, the brain `player` decides: a person's keys control all agents of a behaviour id, and the game
 waits while no person plays. In a separate game, a `Cast` decides: a person takes over one agent, and the side's player
-controls the others, as well as that agent once the person has left. `HeldKeys` translates the keys that a person is
+controls the others, as well as that agent once the person has left. `Person` translates the keys that a person is
 holding down to an agent's action.
 """
 
@@ -157,8 +157,14 @@ AWAY_S = 5.0
 MOST_KEYS = 16
 
 
-class HeldKeys:
-    """The keys that one person is holding down.
+Masks = NDArray[np.bool_] | None
+"""[d, sum of branches] action masks; None if the behaviour has none."""
+_MISSED = 100
+"""Number of the other agents' decisions after which a person whose agent has vanished gets a different agent."""
+
+
+class Person:
+    """A person who plays for a behaviour id, and the keys that the person is holding down.
 
     Args:
         clock: seconds on a monotonic clock.
@@ -170,6 +176,9 @@ class HeldKeys:
         self._tapped: set[str] = set()
         self._number = -1
         self._heard = clock()
+        self.agent: int | None = None
+        """Id of the agent that the person has taken over; None until an agent of the behaviour id needs a decision."""
+        self._missed = 0
 
     def hear(self, number: int, held: Collection[str]) -> None:
         """Receive a message.
@@ -187,7 +196,7 @@ class HeldKeys:
         self._held = now
 
     @property
-    def there(self) -> bool:
+    def present(self) -> bool:
         """True unless the person has left or the connection is lost."""
         return self._clock() - self._heard < AWAY_S
 
@@ -209,26 +218,6 @@ class HeldKeys:
     def decided(self) -> None:
         """Record that a decision has used the keys, so a tap counts only once."""
         self._tapped.clear()
-
-
-Masks = NDArray[np.bool_] | None
-"""[d, sum of branches] action masks; None if the behaviour has none."""
-_MISSED = 100
-"""Number of the other agents' decisions after which a person whose agent has vanished gets a different agent."""
-
-
-class Person(HeldKeys):
-    """A person who plays for a behaviour id, with the keys that the person is holding down.
-
-    Args:
-        clock: seconds on a monotonic clock.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__(clock)
-        self.agent: int | None = None
-        """Id of the agent that the person has taken over; None until an agent of the behaviour id needs a decision."""
-        self._missed = 0
 
     def look_for_agent(self, agents: list[int]) -> None:
         """Take over one of the agents that need a decision, unless the person's agent may still return."""
@@ -279,7 +268,7 @@ class HumanControllers:
         return begun
 
     def hear(self, behavior_id: str, number: int, held: Collection[str]) -> None:
-        """Receive the keys that a person is holding down; see `HeldKeys.hear`."""
+        """Receive the keys that a person is holding down; see `Person.hear`."""
         if behavior_id in self._persons:
             self._persons[behavior_id].hear(number, held)
             self.changed.set()
@@ -292,7 +281,7 @@ class HumanControllers:
     def person(self, behavior_id: str) -> Person | None:
         """Return the person who plays for a behaviour id; None if no person does, or the person has left."""
         person = self._persons.get(behavior_id)
-        return person if person is not None and person.there else None
+        return person if person is not None and person.present else None
 
     @property
     def present(self) -> list[str]:

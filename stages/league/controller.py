@@ -239,18 +239,6 @@ class LeagueController:
         self._add_brains()
         self._follow_pool()
 
-    def receive_policy(self, learner: str, update: PolicyUpdate) -> Reset | None:
-        """Record a learner's newest policy, and freeze it if the learner is due.
-
-        Returns:
-            The learner's reset if a freeze triggers one, otherwise None.
-
-        Raises:
-            StageError: as for `Pool.add`.
-        """
-        freeze = self.note_policy(learner, update)
-        return None if freeze is None else self.frozen(freeze, self.write(freeze))
-
     def note_policy(self, learner: str, update: PolicyUpdate) -> Freeze | None:
         """Record a learner's newest policy.
 
@@ -286,7 +274,7 @@ class LeagueController:
             The future member, or the disk's error.
 
         Raises:
-            StageError: as for `Pool.add`.
+            StageError: as for `Pool.write`.
         """
         try:
             return self.pool.write(freeze.update, freeze.learner, freeze.parent, self._matches.sides[freeze.learner])

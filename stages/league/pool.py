@@ -60,7 +60,7 @@ class Pool:
     """A pool with write access, for the main process.
 
     A member's file is flushed to disk before the index names it. If the process is killed between the two, the pool is
-    unchanged except for an additional file, which `add` or `restore` adopts or removes. The pool keeps no weights in
+    unchanged except for an additional file, which `write` or `restore` adopts or removes. The pool keeps no weights in
     memory.
 
     Args:
@@ -80,12 +80,6 @@ class Pool:
     def members(self) -> Sequence[Member]:
         """All members, in order of their numbers."""
         return self._members
-
-    def add(self, update: PolicyUpdate, learner: str, parent: int, behavior: str = "") -> Member:
-        """Freeze a policy: call `write`, then `enter`."""
-        member = self.write(update, learner, parent, behavior)
-        self.enter(member)
-        return member
 
     def enter(self, member: Member) -> None:
         """Add the result of `write` to the members."""
