@@ -288,7 +288,7 @@ class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
 
     def __enter__(self) -> None:
         activity = self._context.activity
-        activity.operation = self
+        activity.operation = self.describe
         activity.operations += 1
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

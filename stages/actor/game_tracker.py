@@ -19,7 +19,7 @@ from headrace.queues.columns import GAME_COLUMNS, GAME_DRAWS, GAME_PLAYERS, GAME
 from headrace.queues.messages import Columns
 from headrace.queues.specs import behavior_team
 from headrace.stages.actor.policy_mapping import PolicyMapping, PolicyMappings
-from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.environments.protocol import GameResults, StepResult
 from headrace.stages.errors import StageError
 
 _MANY_TEAMS = "game_outcomes"
@@ -131,8 +131,11 @@ class GameTracker:
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
             if steps.ended and self._mappings.counts_games(behavior_id):
+                rewards = steps.rewards if steps.group_rewards is None else steps.rewards + steps.group_rewards
                 for row in range(steps.ended):
-                    endings.setdefault(int(steps.env_ids[row]), []).append(_ending(behavior_id, steps, row))
+                    agent_id, terminated = int(steps.agent_ids[row]), bool(steps.terminated[row])
+                    ending = _Ending(behavior_id, agent_id, float(rewards[row]), terminated)
+                    endings.setdefault(int(steps.env_ids[row]), []).append(ending)
         if not endings:
             return []
         found, over = [], []
@@ -250,13 +253,6 @@ def _beaten(outcomes: NDArray[np.float32], team: int, playing: set[int]) -> floa
     """Return the fraction of the other teams that a team beat; a draw counts as half."""
     others = outcomes[sorted(playing - {team})]
     return float((np.sign(outcomes[team] - others) + 1).mean() / 2) if len(others) else 0.5
-
-
-def _ending(behavior_id: str, steps: AgentSteps, row: int) -> _Ending:
-    reward = float(steps.rewards[row])
-    if steps.group_rewards is not None:
-        reward += float(steps.group_rewards[row])
-    return _Ending(behavior_id, int(steps.agent_ids[row]), reward, bool(steps.terminated[row]))
 
 
 def _columns(games: list[_EndedGame], drawn_teams: int) -> Columns:

@@ -65,11 +65,6 @@ def no_behavior(behavior_name: str) -> bool:
     return False
 
 
-def no_brains(spec: BehaviorSpec) -> Sequence[BrainShare]:
-    """Return an empty list of brains for any behaviour."""
-    return ()
-
-
 class PolicyMappings:
     """The mappings of an actor's running games.
 
@@ -84,7 +79,7 @@ class PolicyMappings:
         self,
         make_policy: Callable[[BehaviorSpec], ActingPolicy],
         has_self_play: Callable[[str], bool] = no_behavior,
-        make_brains: Callable[[BehaviorSpec], Sequence[BrainShare]] = no_brains,
+        make_brains: Callable[[BehaviorSpec], Sequence[BrainShare]] = lambda spec: (),
     ) -> None:
         self._make_policy = make_policy
         self._has_self_play = has_self_play

@@ -212,13 +212,14 @@ class Groups:
         ids: [total] the group in which an agent took its open decision; 0 for none.
         returns: [total] the sum of the group rewards that an agent has received in its episode.
         tick: number of the last tick added.
+        parted: the groups of the trajectories that have closed since their teammates' trajectories were last cut.
     """
 
     def __init__(self, total: int) -> None:
         self.ids = np.zeros(total, np.int64)
         self.returns = np.zeros(total, np.float64)
         self.tick = 0
-        self._parted: list[Numbers] = []
+        self.parted: list[Numbers] = []
 
     def enlarge(self, total: int) -> None:
         """Make room for `total` slots."""
@@ -236,24 +237,15 @@ class Groups:
             `GROUP_TRAJECTORY_COLUMNS` [k].
         """
         ids = self.ids[slots]
-        self._parted.append(ids)
+        self.parted.append(ids)
         goes_on = np.ones(len(ids), np.bool_) if left is None else (ids != 0) & np.isin(ids, self.ids[left])
         return {"group_ids": ids, "next_ticks": np.full(len(ids), self.tick, np.int64), "group_left": goes_on}
 
-    @property
-    def anyone_parted(self) -> bool:
-        """True if a trajectory has closed since the last call to `forget_parted`."""
-        return bool(self._parted)
-
-    def parted(self, slots: Numbers) -> Numbers:
-        """Return the given agents whose group has closed a trajectory since the last call to `forget_parted`."""
+    def mates_of_parted(self, slots: Numbers) -> Numbers:
+        """Return the given agents that belong to one of the groups in `parted`."""
         ids = self.ids[slots]
-        mates: Numbers = slots[(ids != 0) & np.isin(ids, np.concatenate(self._parted))]
+        mates: Numbers = slots[(ids != 0) & np.isin(ids, np.concatenate(self.parted))]
         return mates
-
-    def forget_parted(self) -> None:
-        """Forget which trajectories have closed, once all teammates' trajectories are cut."""
-        self._parted.clear()
 
     def of_episodes(
         self, slots: Numbers, last_rewards: NDArray[np.float32], steps: Numbers, group_left: NDArray[np.bool_]
@@ -500,8 +492,7 @@ class Assembler:
             column.records[at] = records
         if ended:
             self._remove(ending[pages.unwritten(agents.cursor[ending])])
-        if self._mates is not None:
-            self._cut_mates(self._mates)
+        self._cut_mates()
 
     def _find_agents(self, step: StepBatch) -> tuple[Where, Numbers, bool, Deciding]:
         """Find the slots of a tick's agents. New agents that decide get slots.
@@ -544,16 +535,14 @@ class Assembler:
             max_first_version: cut only trajectories whose first policy version is at most this; None cuts all.
         """
         self._cut(self.slots.used(), max_first_version)
-        if self._mates is not None:
-            self._cut_mates(self._mates)
+        self._cut_mates()
 
     def end_learning(self) -> None:
         """Exclude the open decisions from learning, so the trainer learns only from completed steps."""
         slots = self.slots.used()
         slots = slots[self._agents.learning[slots]]
         self._cut(slots)
-        if self._mates is not None:
-            self._cut_mates(self._mates)
+        self._cut_mates()
         self._agents.learning[slots] = False
         self._last = None
 
@@ -576,8 +565,7 @@ class Assembler:
             slots = self._agents.living_in(slots, env_ids)
         self._leave(slots, truncated=truncated)
         self._remove(slots)
-        if self._mates is not None:
-            self._cut_mates(self._mates)
+        self._cut_mates()
 
     def drop(self, env_ids: Numbers) -> int:
         """Forget the agents in these environments, and drop their unfinished trajectories.
@@ -717,7 +705,14 @@ class Assembler:
             return len(fresh), None
         lost = (old[0] != stamps[0]).nonzero()[0]
         if len(lost):
-            self._warn(pick(where, lost[:1]), stamps[0][lost[0]])
+            if not self._warned:
+                self._warned = True
+                slot = pick(where, lost[:1])[0]
+                log.warning(
+                    "%s: agent %d began episode %d, but its episode %d has not ended; the last decision of an episode "
+                    "like this is dropped (logged once). The environment should report the end of each episode.",
+                    *(self.behavior_id, self.slots.ids[slot], stamps[0][lost[0]], self._agents.episode_ids[slot]),
+                )
             self._leave(pick(where, lost), truncated=True)
             self._start_episodes(pick(where, lost), [values[lost] for values in stamps])
             at[lost] = self._pages.nowhere + 1
@@ -732,15 +727,6 @@ class Assembler:
         """Begin episodes for agents [k] without an open decision; these agents' rows complete no step."""
         self._agents.start_episodes(slots, stamps)
         self.pending -= count_true(stamps[LEARNING])
-
-    def _warn(self, slots: Numbers, episode_id: int) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "%s: agent %d began episode %d, but its episode %d has not ended; the last decision of an episode "
-                "like this is dropped (logged once). The environment should report the end of each episode.",
-                *(self.behavior_id, self.slots.ids[slots[0]], episode_id, self._agents.episode_ids[slots[0]]),
-            )
 
     def _turn_pages(
         self,
@@ -781,11 +767,11 @@ class Assembler:
         self._close(slots, ends, lengths[chosen])
 
     # POCA finds teammates in one batch only if their trajectories close together (docs/decisions/026).
-    def _cut_mates(self, mates: Groups) -> None:
+    def _cut_mates(self) -> None:
         """Close the completed rows of the teammates of agents whose trajectories have just closed."""
-        if mates.anyone_parted:
-            self._cut(mates.parted(self.slots.used()))
-            mates.forget_parted()
+        if self._mates is not None and self._mates.parted:
+            self._cut(self._mates.mates_of_parted(self.slots.used()))
+            self._mates.parted.clear()
 
     def _leave(self, slots: Numbers, *, truncated: bool) -> None:
         """Close these agents' completed rows, and drop their open decisions."""

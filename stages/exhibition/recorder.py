@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,21 +43,7 @@ _CODECS = ("libx264", "libopenh264", "mpeg4")
 _UNFINISHED = ".part"
 
 
-class VideoFile(Protocol):
-    """A video that is being written. Its file exists once the video is closed."""
-
-    path: Path
-
-    def add(self, image: Pixels) -> None:
-        """Add a frame."""
-        ...
-
-    def close(self) -> None:
-        """Finish the file."""
-        ...
-
-
-def open_video(path: Path, fps: float) -> VideoFile:
+def open_video(path: Path, fps: float) -> Mp4File | GifFile:
     """Open a video for writing, as mp4 if the extra `video` is installed, otherwise as a GIF.
 
     Args:
@@ -169,6 +155,9 @@ class GifFile:
     def _picture(self, kept: bytes) -> Image.Image:
         return Image.frombytes("RGB", self._size, zlib.decompress(kept))
 
+
+VideoFile = Mp4File | GifFile
+"""A video that is being written. Its file exists once the video is closed."""
 
 log = logging.getLogger(__name__)
 
