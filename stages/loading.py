@@ -29,7 +29,7 @@ from typing import Any
 
 from headrace.config.errors import suggest
 from headrace.paths import ROOT
-from headrace.stages.errors import LoadError, StageError, describe_error, error_summary, frames, is_failure, user_frame
+from headrace.stages.errors import LoadError, StageError, describe_error, describe_fault, error_summary, is_failure
 from headrace.startup_context import startup_context
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
@@ -121,9 +121,9 @@ def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise LoadError(f"{subject}: {_not_found(error.name, folders)}") from error
-        raise LoadError(f"{subject}: {_raised(name, error, folders)}") from error
+        raise LoadError(f"{subject}: importing {name!r} raised {describe_fault(error)}") from error
     except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
-        raise LoadError(f"{subject}: {_raised(name, error, folders)}") from error
+        raise LoadError(f"{subject}: importing {name!r} raised {describe_fault(error)}") from error
 
 
 def users_folders(folder: Path | None) -> list[Path]:
@@ -238,25 +238,6 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError:  # the folder can't be read
         return []
-
-
-def _raised(name: str, error: BaseException, folders: Sequence[Path]) -> str:
-    return f"importing {name!r} raised {error_summary(error)}{_place(error, folders)}"
-
-
-def _place(error: BaseException, folders: Sequence[Path]) -> str:
-    """Return the line in the user's own code where the error occurred, even if library code raised it."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f", at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
-    calls = [call for call in frames(error) if call.filename != importlib.__file__]
-    beside = folders[:1]  # the working directory may contain a virtual environment
-    own = [call for call in calls if any(Path(call.filename).is_relative_to(folder) for folder in beside)]
-    users = user_frame(error)
-    for candidates in (own, [users] if users is not None else [], calls):
-        if candidates:
-            call = candidates[-1]
-            return f", at {call.filename}:{call.lineno}: {call.line}"
-    return ""
 
 
 def find_class(where: str, use: str, folder: Path | None, group: str | None = None) -> type[Any]:
