@@ -101,7 +101,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def describe_fault(error: BaseException) -> str:
-    """Describe an environment's or a module's error as `describe_error` does, or with the line of the package at fault."""
+    """Describe an environment's or a module's error as `describe_error` does, or with the line in a package."""
     if user_frame(error) is not None:
         return describe_error(error)
     # Gymnasium reraises a constructor's TypeError from its own line, so the error's causes are considered too.
