@@ -1,8 +1,8 @@
 """Video: frames of one instance in a group, captured during its steps, and the group with the instance that people see.
 
 That group is made for a video, for the live page, or with its own window. A run that can't be shown is refused with a
-reason: by `why_not_shown` before anything is made, or by `make_shown_group` if only the environment itself reveals the
-reason.
+reason: with `EnvironmentKind.not_shown` before anything is made, or by `make_shown_group` if only the environment
+itself reveals the reason.
 """
 
 from __future__ import annotations
@@ -246,11 +246,6 @@ def to_rgb(image: NDArray[np.generic], spec: ObservationSpec) -> NDArray[np.uint
     return np.array(pixels, np.uint8, order="C")  # copied, because the environment reuses its array
 
 
-def why_not_shown(config: RunConfig) -> str:
-    """Return why a run's environments can't be shown on a page or recorded; empty if they can."""
-    return config.environment_kind.not_shown
-
-
 def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[EnvironmentGroup, FilmedGroup]:
     """Make one instance with its video: return the group to step, and the group that captures frames.
 
@@ -262,7 +257,7 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
         StageError: if the environments can't be shown.
         BrokenEnvironmentError: if the environment fails while it is made.
     """
-    if refused := why_not_shown(request.config):
+    if refused := request.config.environment_kind.not_shown:
         raise StageError(refused)
     filmed: list[FilmedGroup] = []
 
@@ -277,7 +272,7 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
 
     as_it_acts = replace(request, config=RunConfig.from_plain(_with_one(request.config), request.config.path))
     try:
-        group = make_group(replace(request, config=for_one_screen(request.config)), film)
+        group = make_group(replace(request, config=_drawing(request.config, _with_one(request.config), PICTURES)), film)
         if not _may_act_vectorised(request.config) or _played_in(as_it_acts) == _played_in(group):
             return group, filmed[-1]
         group.close()
@@ -323,11 +318,6 @@ def _with_one(config: RunConfig) -> dict[str, Any]:
     return plain
 
 
-def for_one_screen(config: RunConfig) -> RunConfig:
-    """Return the configuration, changed to one instance that renders images."""
-    return _drawing(config, _with_one(config), PICTURES)
-
-
 def for_one_window(config: RunConfig) -> RunConfig:
     """Return the configuration, changed to one actor and one instance, which opens a window.
 
@@ -339,11 +329,13 @@ def for_one_window(config: RunConfig) -> RunConfig:
             "the built-in games have no window: watch them in the browser with --monitor, or record them with --video "
             "DIR"
         )
-    if refused := why_not_shown(config):
+    if refused := config.environment_kind.not_shown:
         raise StageError(refused)
+    assert config.environment is not None, "it can be shown"
     if not renders(config):
         raise StageError(
-            f"environment.factory {_factory(config)!r} has no render_mode parameter, which would open a window; add one"
+            f"environment.factory {config.environment.factory!r} has no render_mode parameter, which would open a "
+            "window; add one"
         )
     if _plays_stacked_frames(config):
         raise StageError(
@@ -390,7 +382,7 @@ def for_one_film(config: RunConfig) -> RunConfig:
     Raises:
         StageError: if the run's environments provide no images.
     """
-    if refused := why_not_shown(config):
+    if refused := config.environment_kind.not_shown:
         raise StageError(refused)
     plain = _with_one_actor(config)
     if config.inference.video is not None:
@@ -410,15 +402,8 @@ def renders(config: RunConfig) -> bool:
     settings = config.environment
     if settings is None or settings.kind not in ("gymnasium", "pettingzoo"):
         return False
-    return settings.id is not None or _takes_render_mode(config)
-
-
-def _factory(config: RunConfig) -> str:
-    factory = None if config.environment is None else config.environment.factory
-    assert factory is not None, "there is no id"
-    return factory
-
-
-def _takes_render_mode(config: RunConfig) -> bool:
-    make = find_factory(_factory(config), config.source_folder)
+    if settings.id is not None:
+        return True
+    assert settings.factory is not None, "there is no id"
+    make = find_factory(settings.factory, config.source_folder)
     return "render_mode" in parameter_names(make) or takes_any(make)
