@@ -218,12 +218,12 @@ class ActorHost(Host):
                     self._actor.receive_parameters(message)
                     self._parameters_set.set()
                 case LearnerReplaced():
-                    self._actor.renew(message.source)
+                    self._actor.begin_source(message.source)
                     self._edges.renew(f"trajectories/{message.behavior}")
                 case BeginCheckpoint():
                     self._actor.request_checkpoint(message.number)
                 case Hold():
-                    self._actor.hold(message.held)
+                    self._actor.pause(message.held)
                 case Stop():
                     self._actor.request_stop()
                 case OpenEdge():

@@ -43,7 +43,7 @@ class CreditGate:
         """Return True if the gate will eventually close again; a behaviour without a cap never closes it."""
         return any(self._caps.get(name, 0) < FREE for name in alive)
 
-    def look_ahead(self, used: Mapping[str, int], alive: Collection[str], news: bool = False) -> None:
+    def request_ahead(self, used: Mapping[str, int], alive: Collection[str], news: bool = False) -> None:
         """Request more credits early enough that, in steady state, they arrive before the current ones run out.
 
         Unused credits of behaviours that no longer have agents in this actor are returned, because other actors may
@@ -77,7 +77,7 @@ class CreditGate:
         # them.
         self._give_back(used, sorted(alive), list(self._caps))
 
-    def renew(self, used: Mapping[str, int]) -> None:
+    def start_again(self, used: Mapping[str, int]) -> None:
         """Return all unused credits, and start again as a new source without credits."""
         self._give_back(used, (), list(self._caps))
         for table in (self._caps, self._request_at, self._versions, self._given_back_at):
@@ -147,13 +147,13 @@ class CreditAccount:
         """Start counting for behaviours that the environments have announced since the last call."""
         self._names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
 
-    def renew(self, source: int) -> None:
+    def begin_source(self, source: int) -> None:
         """Continue as a new source, whose credits are counted from 0.
 
         These credits also pay for the steps that the actor still holds.
         """
-        self._gate.renew({name: self._processor.emitted(name) for name in self._names})
-        self._processor.renew(source)
+        self._gate.start_again({name: self._processor.emitted(name) for name in self._names})
+        self._processor.begin_source(source)
         self.acting.clear()
         self._requested_for = None
 
@@ -193,9 +193,9 @@ class CreditAccount:
         """Return the names of the behaviours whose agents have open decisions."""
         return tuple(name for name in self._names if self._processor.open_agents(name))
 
-    def look_ahead(self) -> None:
+    def request_ahead(self) -> None:
         """Request more credits before the current ones run out."""
-        self._gate.look_ahead(self._used, self._learners, self._unreported)
+        self._gate.request_ahead(self._used, self._learners, self._unreported)
         self._unreported = False
 
     def ask(self, again: bool = False) -> None:

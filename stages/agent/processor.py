@@ -104,11 +104,11 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         """Emit every completed step."""
         return self.flush()
 
-    def renew(self, source: int) -> None:
+    def begin_source(self, source: int) -> None:
         """Stamp everything emitted from now on with a new source, and spend that source's credits."""
         self.source = source
         for assembler in self._assemblers.values():
-            assembler.renew(source)
+            assembler.begin_source(source)
 
     def used(self, behavior_name: str) -> int:
         """Return the number of learning-team steps that this source has emitted or holds, completed."""
@@ -583,7 +583,7 @@ class Assembler:
         self.pending -= lost
         return lost
 
-    def renew(self, source: int) -> None:
+    def begin_source(self, source: int) -> None:
         """Use a new source for everything emitted from now on."""
         self._source, self.emitted = source, 0
         self.outbox.renumber()

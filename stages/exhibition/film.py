@@ -146,7 +146,7 @@ class FilmedGroup(WatchedGroup):
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
         """Step, and capture a frame, unless the group captures frames during the step."""
-        return self._then(self._group.step(actions), self._expose if self.display is None else _pass_on)
+        return self._then(self._group.step(actions), self._expose if self.display is None else lambda _: None)
 
     def take(self) -> list[Picture]:
         """Return the frames captured since the last call."""
@@ -164,10 +164,6 @@ class FilmedGroup(WatchedGroup):
     def _expose(self, _: StepResult | None = None) -> None:
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append(self.now())
-
-
-def _pass_on(_: StepResult) -> None:
-    """Do nothing, because the group has captured its frames during the step."""
 
 
 def frames_per_second(group: Any) -> float:
@@ -205,11 +201,11 @@ class ObservationPictures(WatchedGroup):
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
         """Reset, and keep the newest image."""
-        return self._then(self._group.reset(seed), self._look)
+        return self._then(self._group.reset(seed), self._keep_image)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
         """Step, and keep the newest image."""
-        return self._then(self._group.step(actions), self._look)
+        return self._then(self._group.step(actions), self._keep_image)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return the newest image observed, as RGB [height, width, 3].
@@ -221,7 +217,7 @@ class ObservationPictures(WatchedGroup):
             raise StageError("the environment does not render, and has no image observation to show instead")
         return self._seen
 
-    def _look(self, result: StepResult) -> None:
+    def _keep_image(self, result: StepResult) -> None:
         for behavior_id, steps in result.steps.items():
             for spec, observed in zip(self.behavior_specs[behavior_id].observations, steps.observations, strict=True):
                 if len(spec.shape) == _IMAGE_RANK and len(observed):

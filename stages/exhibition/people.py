@@ -219,7 +219,7 @@ class Person:
         """Record that a decision has used the keys, so a tap counts only once."""
         self._tapped.clear()
 
-    def look_for_agent(self, agents: list[int]) -> None:
+    def choose_agent(self, agents: list[int]) -> None:
         """Take over one of the agents that need a decision, unless the person's agent may still return."""
         if self.agent is None and agents:
             self.agent = min(agents)
@@ -300,7 +300,7 @@ class HumanControllers:
             if person is None:
                 continue
             spec, agents = specs[behavior_id], rows.agent_ids[rows.ended :].tolist()
-            person.look_for_agent(agents)
+            person.choose_agent(agents)
             if (keys := self._keys(spec)).wait:
                 controlled = self._controlled(spec, person, agents)
                 if None in self._decided(keys, spec, _masks_of(rows, controlled), len(controlled)):

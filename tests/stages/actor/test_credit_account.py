@@ -21,7 +21,7 @@ class World:
     def used(self, name: str) -> int:
         return 10 + self.held
 
-    def renew(self, source: int) -> None:
+    def begin_source(self, source: int) -> None:
         self.source = source
 
 
@@ -35,5 +35,5 @@ def test_steps_are_counted_from_the_version_that_made_them_and_anew_for_another_
     account.note_versions(account.newest_versions())
     assert account.acting == {"A": (15, 3)}
 
-    account.renew(4)
+    account.begin_source(4)
     assert (world.source, account.acting) == (4, {})

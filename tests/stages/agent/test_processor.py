@@ -403,11 +403,11 @@ def test_decisions_may_be_replaced_before_the_environment_acts_on_them() -> None
     assert acted_before(batch) == [0]
 
 
-def test_a_renewed_source_numbers_batches_from_0_and_keeps_open_steps() -> None:
+def test_a_new_source_numbers_batches_from_0_and_keeps_open_steps() -> None:
     processor = make()
     run(processor, step(Row(7), Row(8)), step(Row(7), ended=[Row(8)]))
     assert (processor.emitted("Ball"), pending(processor)) == (1, 1)
-    processor.renew(9)
+    processor.begin_source(9)
     assert (processor.source, processor.emitted("Ball"), pending(processor)) == (9, 0, 1)
     (batch,) = processor.flush()
     assert (batch.source, numbers(batch), batch.credits) == (9, [0], 1)
