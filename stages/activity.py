@@ -124,7 +124,7 @@ def activities() -> list[Activity]:
 
 def most_silent(among: list[Activity], now_s: float) -> Activity | None:
     """Return the activity that has been silent longest, or None if all are making progress."""
-    longest = max(among, key=lambda each: each.silent_s(now_s), default=None)
+    longest = max(among, key=lambda activity: activity.silent_s(now_s), default=None)
     return longest if longest is not None and longest.silent_s(now_s) > 0 else None
 
 

@@ -91,15 +91,15 @@ class CentralDecider:
                 kept = self._policies[question.behavior_id].find(question)
                 key = id(kept), question.greedy, frozenset(question.columns)
                 groups.setdefault(key, (kept, []))[1].append(((actor, number), question))
-        found: dict[_Place, PolicyAnswer] = {}
+        given: dict[_Place, PolicyAnswer] = {}
         for kept, placed in groups.values():
             answers = decide_together(kept, [question for _, question in placed], self._random)
-            found |= {place: answer for (place, _), answer in zip(placed, answers, strict=True)}
+            given |= {place: answer for (place, _), answer in zip(placed, answers, strict=True)}
         for actor, request in requests.items():
             for question in request.questions:
                 self._policies[question.behavior_id].forget(actor, question.held, self._actors)
         return [
-            (actor, DecisionAnswer(request.number, tuple(found[actor, i] for i in range(len(request.questions)))))
+            (actor, DecisionAnswer(request.number, tuple(given[actor, i] for i in range(len(request.questions)))))
             for actor, request in requests.items()
         ]
 
@@ -115,10 +115,10 @@ def decide_together(
     recall = Recall(joined["memories"], joined["previous_actions"]) if "memories" in names else None
     masks = joined.get("masks")
     decision = kept.policy.act(observations, masks, random, questions[0].greedy, recall)
-    known = {"action_masks"} if masks is not None else set()
+    held_by_actor = {"action_masks"} if masks is not None else set()
     if recall is None or decision.columns.get("memories", recall.memories).shape == recall.memories.shape:
-        known.add("memories")
-    columns = _columns_of(decision, known)
+        held_by_actor.add("memories")
+    columns = _columns_of(decision, held_by_actor)
     answers, at = [], 0
     for question in questions:
         rows = slice(at, at + len(question.columns["obs_0"]))
@@ -132,9 +132,9 @@ def _number(name: str) -> int:
     return int(number) if kind == "obs" else -1
 
 
-def _columns_of(decision: Decision, known: set[str]) -> dict[str, Array]:
+def _columns_of(decision: Decision, held_by_actor: set[str]) -> dict[str, Array]:
     """Return a decision's columns, except those that the actor already has."""
-    columns = {f"{DECISION}{name}": column for name, column in decision.columns.items() if name not in known}
+    columns = {f"{DECISION}{name}": column for name, column in decision.columns.items() if name not in held_by_actor}
     columns |= {"continuous": decision.actions.continuous, "discrete": decision.actions.discrete}
     if decision.recall is not None:
         columns |= {"memories": decision.recall.memories, "previous_actions": decision.recall.previous_actions}
@@ -180,8 +180,8 @@ class KeptPolicies:
                 self._newest = KeptPolicy(self._make(), -1)
             kept = self._newest
         else:
-            found = self._snapshots.pop(update.snapshot, None)
-            kept = self._snapshots[update.snapshot] = found or KeptPolicy(self._make(), -1)
+            stored = self._snapshots.pop(update.snapshot, None)
+            kept = self._snapshots[update.snapshot] = stored or KeptPolicy(self._make(), -1)
         if kept.version != update.version:
             kept.policy.load(update)
             kept.version = update.version

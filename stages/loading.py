@@ -67,10 +67,10 @@ def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> C
         LoadError: as for `load_attribute`, or if the object is not callable, in which case the message states what was
             `expected`.
     """
-    found = load_attribute(what, folder, kind)
-    if not callable(found):
-        raise LoadError(f"{kind} {what!r}: expected {expected}, got {found!r}")
-    checked: Callable[..., Any] = found
+    attribute = load_attribute(what, folder, kind)
+    if not callable(attribute):
+        raise LoadError(f"{kind} {what!r}: expected {expected}, got {attribute!r}")
+    checked: Callable[..., Any] = attribute
     return checked
 
 
@@ -86,20 +86,20 @@ def load_plugin(group: str, name: str) -> Any:
     """
     subject = f"{name!r} (entry-point group {group!r})"
     offered = metadata.entry_points(group=group)
-    found = {(point.module, point.attr) for point in offered if point.name == name}
-    if not found:
+    objects = {(point.module, point.attr) for point in offered if point.name == name}
+    if not objects:
         names = {point.name for point in offered}
         raise LoadError(
             f"{subject}: no installed package provides it; to name a class in a module, write "
             f"module:Class{_suggestion(name, names, 'offered')}"
         )
-    if len(found) > 1:
-        places = ", ".join(sorted(f"{module}:{attr}" for module, attr in found))
+    if len(objects) > 1:
+        places = ", ".join(sorted(f"{module}:{attr}" for module, attr in objects))
         raise LoadError(
             f"{subject}: several installed packages provide different objects with this name ({places}); name one of "
             "them"
         )
-    module_name, path = found.pop()
+    module_name, path = objects.pop()
     return _follow(import_module(module_name, None, subject), path, None, subject)
 
 
@@ -182,18 +182,18 @@ def _spec_in(folders: Sequence[Path], top: str) -> ModuleSpec | None:
 
 
 def _follow(module: ModuleType, path: str, folder: Path | None, subject: str) -> Any:
-    found: Any = module
+    attribute: Any = module
     so_far = f"module {module.__name__!r} ({getattr(module, '__file__', None) or 'built in'})"
     for part in filter(None, path.split(".")):
         try:
-            found = getattr(found, part)
+            attribute = getattr(attribute, part)
         except AttributeError as error:
-            hint = _suggestion(part, _public_names(found), "it has") + _hidden(module, folder)
+            hint = _suggestion(part, _public_names(attribute), "it has") + _hidden(module, folder)
             raise LoadError(f"{subject}: {so_far} has no attribute {part!r}{hint}") from error
         except Exception as error:  # a lazy module imports its attributes only at this point
             raise LoadError(f"{subject}: {part!r} of {so_far} raised {error_summary(error)}") from error
         so_far = f"{part!r} there"
-    return found
+    return attribute
 
 
 def _public_names(owner: Any) -> list[str]:
@@ -201,9 +201,9 @@ def _public_names(owner: Any) -> list[str]:
     if not isinstance(owner, ModuleType):
         return names
     # Users more likely mean names defined in a module than names it imports.
-    there = vars(owner)  # not with getattr, which would make a lazy module import everything
-    own = [name for name in names if getattr(there.get(name), "__module__", None) == owner.__name__]
-    return own or names
+    attributes = vars(owner)  # not with getattr, which would make a lazy module import everything
+    defined_here = [name for name in names if getattr(attributes.get(name), "__module__", None) == owner.__name__]
+    return defined_here or names
 
 
 def _hidden(module: ModuleType, folder: Path | None) -> str:
@@ -253,15 +253,15 @@ def find_class(where: str, use: str, folder: Path | None, group: str | None = No
         LoadError: if the object can't be imported or is not a class.
     """
     if group is None or ":" in use:
-        found = load_attribute(use, folder, where)
+        attribute = load_attribute(use, folder, where)
     else:
         try:
-            found = load_plugin(group, use)
+            attribute = load_plugin(group, use)
         except LoadError as error:
             raise LoadError(f"{where}: {error}") from error
-    if not isinstance(found, type):
-        raise LoadError(f"{where}: {use}: expected a class, got {found!r}")
-    return found
+    if not isinstance(attribute, type):
+        raise LoadError(f"{where}: {use}: expected a class, got {attribute!r}")
+    return attribute
 
 
 def check_arguments(

@@ -42,14 +42,14 @@ def trainer_kind(trainer_type: str, folder: Path | None, path: KeyPath) -> Train
     built_in = TRAINERS.get(trainer_type)
     if built_in is not None:
         return built_in
-    found = trainer_class(trainer_type, folder, path)
+    trainer = trainer_class(trainer_type, folder, path)
     return TrainerKind(
         trainer_type,
         None,
-        squashed=bool(getattr(found, "squashed", False)),
-        off_policy=bool(getattr(found, "off_policy", False)),
-        imitates=bool(getattr(found, "imitates", False)),
-        extra_columns=tuple(getattr(found, "extra_columns", ())),
+        squashed=bool(getattr(trainer, "squashed", False)),
+        off_policy=bool(getattr(trainer, "off_policy", False)),
+        imitates=bool(getattr(trainer, "imitates", False)),
+        extra_columns=tuple(getattr(trainer, "extra_columns", ())),
     )
 
 

@@ -45,15 +45,15 @@ PlayerRows = list[tuple[MappedPlayer, NDArray[np.intp] | None]]
 
 def players_of(parts: MappingRows, behavior_id: str) -> PlayerRows:
     """Group a tick's rows by policy, because several mappings often share a policy."""
-    found: dict[int, tuple[MappedPlayer, list[NDArray[np.intp]]]] = {}
+    by_player: dict[int, tuple[MappedPlayer, list[NDArray[np.intp]]]] = {}
     for mapping, rows in parts:
         player = mapping.players[behavior_id]
-        found.setdefault(id(player), (player, []))[1].extend([] if rows is None else [rows])
-    if len(found) == 1:
-        return [(player, None) for player, _ in found.values()]
+        by_player.setdefault(id(player), (player, []))[1].extend([] if rows is None else [rows])
+    if len(by_player) == 1:
+        return [(player, None) for player, _ in by_player.values()]
     return [
         (player, rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows)))  # one mapping's rows are already sorted
-        for player, rows in found.values()
+        for player, rows in by_player.values()
     ]
 
 
@@ -391,15 +391,15 @@ class EnvironmentStage:
 
     def _report(self) -> None:
         """Report the environment's own statistics. Each behaviour also reports those that belong to no behaviour."""
-        own, common, report = self._result.behavior_statistics, self._result.statistics, self._context.statistics
-        if not (own or common):
+        of_behaviors, common = self._result.behavior_statistics, self._result.statistics
+        if not (of_behaviors or common):
             return
         for behavior in dict.fromkeys(map(behavior_name, self.specs)):
-            for name, value in (*common.items(), *own.get(behavior, {}).items()):
+            for name, value in (*common.items(), *of_behaviors.get(behavior, {}).items()):
                 if isinstance(value, StatisticValues):
-                    report.extend(behavior, name, value.values, value.how)
+                    self._context.statistics.extend(behavior, name, value.values, value.how)
                 else:
-                    report.add(behavior, name, value)
+                    self._context.statistics.add(behavior, name, value)
 
     def _build(self, log: Logger | None = None) -> None:
         self._group = self._make_group()

@@ -138,7 +138,7 @@ class GameTracker:
                     endings.setdefault(int(steps.env_ids[row]), []).append(ending)
         if not endings:
             return []
-        found, over = [], []
+        ended_games, over = [], []
         for env_id, ended in endings.items():
             mapping = self._mappings.games[env_id]
             learns = mapping.learning_team
@@ -156,9 +156,9 @@ class GameTracker:
             rated = [ending for ending in mine if behavior_team(ending.behavior_id) == team]
             first = min(rated, key=lambda ending: ending.agent_id, default=None)
             if team is not None and first is not None and first.terminated:
-                found.append(_EndedGame(mapping, team, float(np.sign(first.reward) + 1) / 2, returns=returns))
+                ended_games.append(_EndedGame(mapping, team, float(np.sign(first.reward) + 1) / 2, returns=returns))
         self._mappings.restart_games(np.array(over, np.int32))
-        return found
+        return ended_games
 
     def _take_returns(self, env_id: int) -> NDArray[np.float32] | None:
         return None if self._returns is None else self._returns.take(env_id)

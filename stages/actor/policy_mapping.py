@@ -238,8 +238,8 @@ class PolicyMappings:
             assert self._slots is not None
         slots = self._slots[env_ids]
         parts = [(mapping, np.flatnonzero(slots == slot)) for slot, mapping in enumerate(self._distinct)]
-        found = [(mapping, rows) for mapping, rows in parts if len(rows)]
-        return [(found[0][0], None)] if len(found) == 1 else [*found]
+        occupied = [(mapping, rows) for mapping, rows in parts if len(rows)]
+        return [(occupied[0][0], None)] if len(occupied) == 1 else [*occupied]
 
     def _draw_games(self, count: int) -> list[PolicyMapping]:
         """Return mappings for `count` games that are about to begin."""

@@ -480,12 +480,12 @@ class Assembler:
         lengths = pages.lengths(at)
         observations = pages.observation_records(step.observations)
         if ended:
-            known: Where = slice(ended)
+            closing: Where = slice(ended)
             if strangers:  # an episode without a decision has nothing to close
-                known = ending.nonzero()[0]
-                ending = ending[known]
+                closing = ending.nonzero()[0]
+                ending = ending[closing]
             if len(ending):
-                self._end(step, known, ending, at[known], lengths[known], returns[known])
+                self._end(step, closing, ending, at[closing], lengths[closing], returns[closing])
         if ended < count:
             self._decide(step, tick, at[ended:], lengths[ended:], returns[ended:], observations)
         for column, records in observations:
@@ -549,9 +549,9 @@ class Assembler:
     def replace_decisions(self, step: StepBatch) -> None:
         """Replace the open decisions of a tick's agents with decisions made by newer policies."""
         slots = self.slots.find(step.agent_ids[step.ended :])
-        known = slots.nonzero()[0]  # unknown agents have no decision: actions in the `nowhere` row stay 0
-        decisions = {name: values[known] for name, values in step.decisions.items()}
-        self._pages.write_decisions(self._agents.cursor[slots[known]], decisions, step.policy_versions[known])
+        present = slots.nonzero()[0]  # unknown agents have no decision: actions in the `nowhere` row stay 0
+        decisions = {name: values[present] for name, values in step.decisions.items()}
+        self._pages.write_decisions(self._agents.cursor[slots[present]], decisions, step.policy_versions[present])
 
     def close(self, *, truncated: bool, env_ids: Numbers | None = None) -> None:
         """Close unfinished trajectories at their current rows, and forget their agents and the open decisions.

@@ -114,7 +114,7 @@ class CountedEpisodes:
         deciding = agents.tobytes()
         if deciding != self._deciding:
             envs = steps.env_ids[steps.ended :].tolist()
-            self._where = np.array([self._slot_of(*each) for each in zip(agents.tolist(), envs, strict=True)], np.int64)
+            self._where = np.array([*map(self._slot_of, agents.tolist(), envs)], np.int64)
             self._deciding = deciding
         self._totals[self._where] += counted[steps.ended :]
         self._decisions[self._where] += 1

@@ -118,11 +118,11 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         self._due[name] = policy.step + self._every - policy.step % self._every
         self._played[name] = policy.step
         counted, spec = await self.play(policy)
-        returns = [value for each in counted for value in each.returns]
+        returns = [value for episodes in counted for value in episodes.returns]
         if not returns:
             self._warn(name, f"no episode of {name} ended in the evaluation environments, so {name} has no score")
             return
-        score = score_of(returns, [value for each in counted for value in each.lengths])
+        score = score_of(returns, [value for episodes in counted for value in episodes.lengths])
         best = name not in self._best or score.mean > self._best[name]
         if best:
             self._best[name] = score.mean

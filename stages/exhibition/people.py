@@ -80,12 +80,12 @@ def buttons(keys: KeyMapSettings) -> list[list[str]]:
 
     A key that only has an effect together with others gets a button too.
     """
-    found: dict[KeySettings, list[str]] = {}
+    groups: dict[KeySettings, list[str]] = {}
     for key, does in keys.press.items():
         if len(key) == 1 or _TOGETHER not in key:
-            found.setdefault(does, []).append(key)
+            groups.setdefault(does, []).append(key)
     parts = [part for key in keys.press if len(key) > 1 for part in key.split(_TOGETHER)]
-    return [*found.values(), *([part] for part in dict.fromkeys(parts) if part not in keys.press)]
+    return [*groups.values(), *([part] for part in dict.fromkeys(parts) if part not in keys.press)]
 
 
 def check_keys(keys: KeyMapSettings, actions: ActionSpec, where: str, path: tuple[str, ...] = ()) -> None:
@@ -262,7 +262,7 @@ class HumanControllers:
             True if a person has begun to play.
         """
         begun = bool({*taken} - self._persons.keys())
-        self._persons = {each: self._persons.get(each) or Person(self._clock) for each in taken}
+        self._persons = {behavior_id: self._persons.get(behavior_id) or Person(self._clock) for behavior_id in taken}
         self.paused, self.speed = paused, speed
         self.changed.set()
         return begun
@@ -291,7 +291,9 @@ class HumanControllers:
     def missing(self, specs: Iterable[BehaviorSpec]) -> list[str]:
         """Return the behaviour ids that only a person controls, but whose person has left or is silent."""
         ids = [spec.behavior_id for spec in specs if self.must_play(spec)]
-        return [each for each in ids if each not in self._persons or self._persons[each].late]
+        return [
+            behavior_id for behavior_id in ids if behavior_id not in self._persons or self._persons[behavior_id].late
+        ]
 
     def undecided(self, specs: Mapping[str, BehaviorSpec], steps: Mapping[str, AgentSteps]) -> str:
         """Return the behaviour id whose person must press a key; empty if no key is needed."""
@@ -313,13 +315,14 @@ class HumanControllers:
         rows = [*self._decided(keys, spec, masks, count)]
         if None in rows:  # a game that waits for a key continues if its person has just left
             rows = [*self._decided(keys.model_copy(update={"wait": False}), spec, masks, count)]
-        decided = [each for each in rows if each is not None]
+        decided = [action for action in rows if action is not None]
         if not decided:
             actions = spec.actions
             nothing = np.zeros((0, len(actions.discrete_branches)), np.int32)
             return ActionBatch(np.zeros((0, actions.continuous_size), np.float32), nothing)
         return ActionBatch(
-            np.concatenate([each.continuous for each in decided]), np.concatenate([each.discrete for each in decided])
+            np.concatenate([action.continuous for action in decided]),
+            np.concatenate([action.discrete for action in decided]),
         )
 
     def override(self, spec: BehaviorSpec, steps: AgentSteps, actions: ActionBatch) -> ActionBatch:

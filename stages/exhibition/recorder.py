@@ -144,8 +144,10 @@ class GifFile:
         # space.
         places = np.linspace(0, len(self._pictures) - 1, min(_LOOKED_AT, len(self._pictures))).astype(int)
         seen = [self._picture(self._pictures[place]) for place in places]
-        palette = Image.fromarray(np.concatenate([np.asarray(each) for each in seen])).quantize(255)
-        frames = (self._picture(each).quantize(palette=palette, dither=Image.Dither.NONE) for each in self._pictures)
+        palette = Image.fromarray(np.concatenate([np.asarray(picture) for picture in seen])).quantize(255)
+        frames = (
+            self._picture(picture).quantize(palette=palette, dither=Image.Dither.NONE) for picture in self._pictures
+        )
         unfinished = self.path.with_name(self.path.name + _UNFINISHED)
         how = {"duration": round(self._frame_ms), "loop": 0, "optimize": False}
         next(frames).save(unfinished, "GIF", save_all=True, append_images=frames, **how)

@@ -279,7 +279,7 @@ class GhostController:
             return None
         if self._resumed:
             log.warning("The checkpoint has no %s, which therefore joins self-play as a newcomer.", behavior_id)
-        self._ids = sorted([*self._ids, behavior_id], key=lambda known: (behavior_team(known), known))
+        self._ids = sorted([*self._ids, behavior_id], key=lambda name: (behavior_team(name), name))
         if self.learning_team < 0:
             self.learning_team = behavior_team(behavior_id)
         if behavior_id not in self._players() or not self._can_play():
@@ -401,9 +401,9 @@ class GhostController:
 
     def state_dict(self) -> dict[str, Any]:
         """Return snapshots with weights, ratings, counters, the turn, assignments, and the generator's state."""
-        known = {name: history.state_dict() for name, history in self.histories.items()}
+        histories = {name: history.state_dict() for name, history in self.histories.items()}
         return {
-            "lineages": {**self._saved, **known},
+            "lineages": {**self._saved, **histories},
             "ids": list(self._ids),
             "learning_team": self.learning_team,
             "valid_from": self._valid_from,
@@ -430,9 +430,9 @@ class GhostController:
         """Continue after a resume if no participant is missing; otherwise return None."""
         if not self._can_play():
             return None
-        players, known = self._players(), self._league.players(self.generation)
-        newcomers = [behavior_id for behavior_id in players if behavior_id not in known]
-        if newcomers or len(known) > len(players):
+        players, saved_players = self._players(), self._league.players(self.generation)
+        newcomers = [behavior_id for behavior_id in players if behavior_id not in saved_players]
+        if newcomers or len(saved_players) > len(players):
             return self._join(newcomers)
         ghosts = {behavior_id for behavior_id in players if not self._learns(behavior_id)}
         if ghosts != self.opponents.keys():  # the setting `learning_teams` was different before the resume
@@ -513,18 +513,18 @@ class GhostController:
         if not update.version or self._warned_of_one_team or len({*map(behavior_team, self._ids)}) != 1:
             return
         self._warned_of_one_team = True
-        known, others = ", ".join(self._ids), ", ".join(sorted(self._bystanders))
+        ids, others = ", ".join(self._ids), ", ".join(sorted(self._bystanders))
         if others:
             log.warning(
                 "behaviors.%s.self_play: all behaviours with self_play are in one team (%s), so they have no "
                 "opponent; add a self_play block to %s as well, if these are the opponents.",
-                *(update.behavior_id, known, others),
+                *(update.behavior_id, ids, others),
             )
             return
         log.warning(
             "behaviors.%s.self_play: the environment has only one team (%s), so its agents have no opponent; give the "
             "opponents a behaviour id with another team, such as %s?team=%d.",
-            *(update.behavior_id, known, update.behavior_id, self.learning_team + 1),
+            *(update.behavior_id, ids, update.behavior_id, self.learning_team + 1),
         )
 
     def _warn_of_uneven_swaps(self, learners: list[PolicyHistory], others: list[PolicyHistory]) -> None:

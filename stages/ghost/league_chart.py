@@ -72,11 +72,11 @@ def _title(report: Mapping[str, Any]) -> str:
 
 def _payoffs(report: Mapping[str, Any], places: Sequence[int], starts: NDArray[np.intp]) -> list[list[Cell | None]]:
     """Return the payoff matrix; neighbours that share a column show their mean payoff, weighted by games."""
-    known = np.array([[value is not None for value in row] for row in report["payoffs"]], bool)
+    is_known = np.array([[value is not None for value in row] for row in report["payoffs"]], bool)
     values = np.array([[value or 0.0 for value in row] for row in report["payoffs"]], np.float64)
     games = np.array(report["games"], np.float64)
     chosen = np.ix_(places, places)
-    weights = (np.maximum(games, 1.0) * known)[chosen]
+    weights = (np.maximum(games, 1.0) * is_known)[chosen]
     sums, totals, counts = (_summed(each, starts) for each in (weights, weights * values[chosen], games[chosen]))
     means = np.divide(totals, sums, out=np.zeros_like(sums), where=sums > 0)
     wins = report["payoff"] == "win_rate"

@@ -123,8 +123,8 @@ def _draw_parts(
         for row, shown in enumerate(cells):
             if row % gap == 0:
                 pen.text((_MARGIN, top + row * cell + cell / 2), names[row], _INK, font, anchor="lm")
-            for column, each in enumerate(shown):
-                _draw_cell(pen, (left + column * cell, top + row * cell), cell, each, font)
+            for column, entry in enumerate(shown):
+                _draw_cell(pen, (left + column * cell, top + row * cell), cell, entry, font)
         top += cell * len(cells)
     for column in range(0, width, gap):
         _write_upwards(image, labels[column], (left + column * cell + cell // 2, top + 6), font)

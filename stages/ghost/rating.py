@@ -86,9 +86,9 @@ def fitted_ratings(
     chance = strength[:, None] / (strength[:, None] + strength)
     information = -games * chance * (1 - chance)
     np.fill_diagonal(information, 0.0)
-    known = -information.sum(axis=1) + 2.0 * strength / (strength + 1.0) ** 2
+    diagonal = -information.sum(axis=1) + 2.0 * strength / (strength + 1.0) ** 2
     centre = np.eye(len(points)) - 1.0 / len(points)
-    spread = np.sqrt(np.diag(centre @ np.linalg.inv(information + np.diag(known)) @ centre))
+    spread = np.sqrt(np.diag(centre @ np.linalg.inv(information + np.diag(diagonal)) @ centre))
     points_per_nat = 400.0 / math.log(10.0)
     return MEAN_RATING + points_per_nat * (centre @ np.log(strength)), 1.96 * points_per_nat * spread
 
@@ -116,11 +116,11 @@ class SkillRating:
             return False
         before = [[self._rating(model, record) for record in team] for team in teams]
         after = model.rate(before, scores=list(outcomes))
-        found: dict[int, tuple[Record, list[Any]]] = {}
+        new_ratings: dict[int, tuple[Record, list[Any]]] = {}
         for team, ratings in zip(teams, after, strict=True):
             for record, rating in zip(team, ratings, strict=True):
-                found.setdefault(id(record), (record, []))[1].append(rating)
-        for record, ratings in found.values():
+                new_ratings.setdefault(id(record), (record, []))[1].append(rating)
+        for record, ratings in new_ratings.values():
             record.mu = sum(rating.mu for rating in ratings) / len(ratings)
             record.sigma = sum(rating.sigma for rating in ratings) / len(ratings)
         return True
@@ -309,9 +309,9 @@ def _statistics(sides: list[_Side]) -> list[tuple[str, str, float]]:
     for history in dict.fromkeys(history for history, number in players if number == NEWEST):
         record = history.records[NEWEST]
         statistics.append((history.name, "Self-play/ELO", record.rating))
-        known = skill(record)
-        if known is not None:
-            statistics.append((history.name, "Self-play/Skill", known))
+        lower_bound = skill(record)
+        if lower_bound is not None:
+            statistics.append((history.name, "Self-play/Skill", lower_bound))
     return statistics
 
 

@@ -125,9 +125,9 @@ class Pool:
             StageError: if a brain's file has changed since it became a member.
             OSError: if writing fails.
         """
-        known = {(member.name, member.use): member for member in self._members if member.use}
+        members = {(member.name, member.use): member for member in self._members if member.use}
         for brain in brains:
-            digest, before = _hash_of_file(Path(brain.use)), known.get((brain.name, brain.use))
+            digest, before = _hash_of_file(Path(brain.use)), members.get((brain.name, brain.use))
             if before is None:
                 about = brain.use, brain.name, behaviors.get(brain.name, "")
                 member = Member(len(self._members), "", -1, 0, 0, digest, brain.use, *about)
@@ -151,7 +151,7 @@ class Pool:
         Raises:
             StageError: if a member's file is missing.
         """
-        members = [Member(**each) for each in state]
+        members = [Member(**plain) for plain in state]
         for member in members:
             if not member.use and not (self.folder / member.path).exists():
                 raise _fault(self.folder, member, f"is missing (SHA-256 {member.hash})")
