@@ -41,7 +41,7 @@ from headrace.stages.ghost.policy_history import (
     UniformOpponents,
     all_teams_learn,
 )
-from headrace.stages.ghost.rating import Match, SnapshotRatings, report
+from headrace.stages.ghost.rating import SnapshotRatings, report
 from headrace.stages.plain_state import generator_state, policy_from_state, policy_state, restore_generator
 from headrace.stages.stage import Stage, StageContext
 
@@ -83,7 +83,7 @@ class Assignments:
         """Drop the choices for behaviour ids that no longer take part."""
         self._chosen = {behavior_id: number for behavior_id, number in self._chosen.items() if behavior_id not in gone}
 
-    def begin(self, players: Iterable[str], learning_team: int, changed: Iterable[str]) -> Match:
+    def begin(self, players: Iterable[str], learning_team: int, changed: Iterable[str]) -> dict[str, int]:
         """Begin a new assignment.
 
         Args:
@@ -92,7 +92,7 @@ class Assignments:
             changed: behaviour ids that switch to the policy chosen for them; other opponents keep their policies.
 
         Returns:
-            The snapshots that play each other.
+            The number of the snapshot that plays for each behaviour id.
         """
         self.generation += 1
         old, fresh, players = self._frozen, set(changed), list(players)
@@ -107,7 +107,7 @@ class Assignments:
                 history = self._histories[behavior_name(behavior_id)]
                 self._frozen[behavior_id] = history.policy(self._chosen.get(behavior_id, NEWEST))
         opponents = self.opponents
-        return Match(learning_team, {behavior_id: opponents.get(behavior_id, NEWEST) for behavior_id in players})
+        return {behavior_id: opponents.get(behavior_id, NEWEST) for behavior_id in players}
 
     def matchup(self, players: Iterable[str], learning_team: int) -> Matchup:
         """Return the current assignment together with the policies that it names."""
@@ -487,8 +487,8 @@ class GhostController:
     def _assign(self, changed: Iterable[str]) -> Matchup:
         """Begin a new assignment, in which the `changed` behaviour ids switch policies."""
         players = self._players()
-        match = self._assignments.begin(players, self.learning_team, changed)
-        self._league.begin(self.generation, match)
+        snapshots = self._assignments.begin(players, self.learning_team, changed)
+        self._league.begin(self.generation, self.learning_team, snapshots)
         return self._assignments.matchup(players, self.learning_team)
 
     def _players(self) -> list[str]:

@@ -159,18 +159,6 @@ opponents makes one assignment, so games end long before theirs is forgotten; th
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """The snapshots that play each other under one assignment, and the team that learns."""
-
-    learning_team: int
-    players: Mapping[str, int]
-    """Number of the snapshot that plays for each behaviour id.
-
-    It is `NEWEST` for learners, and for opponents that play the newest policy.
-    """
-
-
-@dataclass(frozen=True, slots=True)
 class _Side:
     """One team in one game, with its players."""
 
@@ -196,19 +184,22 @@ class SnapshotRatings:
 
     def __init__(self, histories: Mapping[str, PolicyHistory]) -> None:
         self._histories = histories
-        self._matches: dict[int, Match] = {}
+        self._matches: dict[int, tuple[int, Mapping[str, int]]] = {}
+        """Per assignment: the team that learns, and the number of the snapshot that plays for each behaviour id.
+
+        The number is `NEWEST` for learners, and for opponents that play the newest policy.
+        """
         self._skill = SkillRating()
 
-    def begin(self, generation: int, match: Match) -> None:
-        """Store the match of a new assignment."""
-        self._matches[generation] = match
+    def begin(self, generation: int, learning_team: int, players: Mapping[str, int]) -> None:
+        """Store the learning team and the snapshots of a new assignment."""
+        self._matches[generation] = learning_team, players
         while len(self._matches) > REMEMBERED:
             del self._matches[next(iter(self._matches))]
 
     def players(self, generation: int) -> Collection[str]:
         """Return the behaviour ids that play under an assignment; empty if its match is no longer remembered."""
-        match = self._matches.get(generation)
-        return match.players.keys() if match is not None else ()
+        return self._matches.get(generation, (-1, {}))[1].keys()
 
     def rate(self, games: Columns) -> list[tuple[str, str, float]]:
         """Rate finished games, each once.
@@ -228,25 +219,25 @@ class SnapshotRatings:
             match = self._matches.get(int(generation))
             if match is not None:
                 teams = None if outcomes is None else outcomes[i], () if draws is None else draws[i].tolist()
-                statistics += self._rate(match, float(outcome), *teams)
+                statistics += self._rate(*match, float(outcome), *teams)
         return statistics
 
     def state_dict(self) -> list[Any]:
         """Return the remembered matches; ratings are saved with the histories."""
-        return [[generation, match.learning_team, dict(match.players)] for generation, match in self._matches.items()]
+        return [[generation, team, dict(players)] for generation, (team, players) in self._matches.items()]
 
     def load_state_dict(self, state: list[Any]) -> None:
         """Restore the state from `state_dict()`."""
         self._matches = {
-            int(generation): Match(int(team), {str(i): int(number) for i, number in players.items()})
+            int(generation): (int(team), {str(i): int(number) for i, number in players.items()})
             for generation, team, players in state
         }
 
     def _rate(
-        self, match: Match, outcome: float, outcomes: Any, draws: Sequence[float]
+        self, learning_team: int, players: Mapping[str, int], outcome: float, outcomes: Any, draws: Sequence[float]
     ) -> list[tuple[str, str, float]]:
-        sides = self._sides(match, outcome, outcomes, draws)
-        learner = sides.pop(match.learning_team)
+        sides = self._sides(learning_team, players, outcome, outcomes, draws)
+        learner = sides.pop(learning_team)
         others = [side for side in sides.values() if len(_on_both(learner, side)) < len(side.players)]
         if not others:
             return []
@@ -260,16 +251,18 @@ class SnapshotRatings:
             self._skill.rate([side.records for side in teams], [side.outcome for side in teams])
         return _statistics([learner, *others])
 
-    def _sides(self, match: Match, outcome: float, outcomes: Any, draws: Sequence[float]) -> dict[int, _Side]:
+    def _sides(
+        self, learning_team: int, players: Mapping[str, int], outcome: float, outcomes: Any, draws: Sequence[float]
+    ) -> dict[int, _Side]:
         members: dict[int, list[tuple[PolicyHistory, Player]]] = {}
-        for behavior_id, number in match.players.items():
+        for behavior_id, number in players.items():
             history, team = self._histories[behavior_name(behavior_id)], behavior_team(behavior_id)
-            brain = _brain(history, draws[team]) if team != match.learning_team and team < len(draws) else None
+            brain = _brain(history, draws[team]) if team != learning_team and team < len(draws) else None
             members.setdefault(team, []).append((history, number if brain is None else brain))
-        by_team = dict.fromkeys(members, 1.0 - outcome) | {match.learning_team: outcome}
+        by_team = dict.fromkeys(members, 1.0 - outcome) | {learning_team: outcome}
         if outcomes is not None:
             by_team |= {team: float(outcomes[team]) for team in members if team < len(outcomes)}
-        return {team: _Side(tuple(players), by_team[team]) for team, players in members.items()}
+        return {team: _Side(tuple(side), by_team[team]) for team, side in members.items()}
 
     @staticmethod
     def _count(learner: _Side, side: _Side, score: float, lost: float) -> None:
