@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from logging import Logger
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from headrace.stages.environments.protocol import (
     maybe_await,
 )
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, describe_error, is_failure
+from headrace.stages.evaluation.scores import ScoreKeeper
 from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.numpy_policy import NumpyPolicy, act_together
 from headrace.stages.policy.protocol import Decision, Recall
@@ -207,18 +208,6 @@ _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """Exceptions that request an exit; an environment should not raise them."""
 
 
-class Audience(Protocol):
-    """Observes a stage's environments, for example to keep score."""
-
-    def begin(self, num_envs: int, result: StepResult) -> None:
-        """Handle a reset of all instances."""
-        ...
-
-    def add(self, result: StepResult) -> None:
-        """Handle a tick."""
-        ...
-
-
 class EnvironmentStage:
     """Steps one group of environments.
 
@@ -231,7 +220,7 @@ class EnvironmentStage:
         first_agent_id: added to the group's agent ids, to make them unique across actors.
         deterministic: returns True for a behaviour name if its agents take the mean action and the most likely choice.
         oracle: answers for the policies in `mappings` that are in other processes; None if all are in this process.
-        audience: observes the environments; None for no observer.
+        audience: keeps the score of the games; None if nobody does.
     """
 
     def __init__(
@@ -241,7 +230,7 @@ class EnvironmentStage:
         first_agent_id: int = 0,
         deterministic: Callable[[str], bool] = no_behavior,
         oracle: DecisionClient | None = None,
-        audience: Audience | None = None,
+        audience: ScoreKeeper | None = None,
     ) -> None:
         self.oracle = oracle
         self._audience = audience

@@ -251,7 +251,11 @@ class ScoreKeeper:
                 self._add_games(result.games)
         for behavior_id, counted in self._counted.items():
             counted.add(result.steps.get(behavior_id), result.lost, result.closed)
-        if not self.complete and self._counted and all(map(self._is_complete, self._counted.values())):
+        # All counted episodes must have ended, and all games that decide their results.
+        complete = (
+            counted.complete and not (self._declares and counted.unresolved.any()) for counted in self._counted.values()
+        )
+        if not self.complete and self._counted and all(complete):
             self.complete = True
             self._on_complete()
 
@@ -276,10 +280,6 @@ class ScoreKeeper:
             return np.full(self._num_envs, _WITHOUT_END // self._num_envs)
         first = self._replica * self._num_envs
         return equal_shares(self._wanted, self._replicas * self._num_envs)[first : first + self._num_envs]
-
-    def _is_complete(self, counted: CountedEpisodes) -> bool:
-        """Return True once all counted episodes have ended, and all games that decide their results have ended too."""
-        return counted.complete and not (self._declares and counted.unresolved.any())
 
     def _add_games(self, games: GameResults) -> None:
         if games.outcomes.shape[1] < 2:

@@ -50,9 +50,9 @@ def made_table(
     seats: Sequence[int],
     opponents: Sequence[int],
     weights: Sequence[float],
-    members: Mapping[int, Member],
+    members: Sequence[Member],
 ) -> MatchTable:
-    """Make a table; `members` is the entire pool, keyed by number."""
+    """Make a table; `members` is the entire pool, in the order of the numbers."""
     named = {player: members[player] for player in sorted({*seats, *opponents}) if player >= 0}
     return MatchTable(number, tuple(seats), tuple(opponents), tuple(weights), named)
 
@@ -452,9 +452,8 @@ class LeagueController:
         self._member_games, self._solved_games = map(int, state["games"])
         self._matches.mixture = {int(number): float(share) for number, share in state["mixture"]}
         if there == list(state["learners"]):
-            members = {member.number: member for member in self.pool.members}
             self._tables = {
-                name: made_table(int(number), seats, opponents, weights, members)
+                name: made_table(int(number), seats, opponents, weights, self.pool.members)
                 for name, (number, seats, opponents, weights) in state["tables"].items()
             }
             self._fresh = {str(name): int(games) for name, games in state["fresh"].items()}
@@ -523,6 +522,5 @@ class LeagueController:
             share = self.settings.rating if pairs else 0.0
             rows += [(OWN, player, weight * (1 - share)) for player, weight in sorted(draw.items())]
             rows += [(a, b, share / len(pairs)) for a, b in pairs]
-        members = {member.number: member for member in self.pool.members}
         seats, opponents, weights = zip(*rows, strict=True)
-        return made_table(self._number + 1, seats, opponents, weights, members)
+        return made_table(self._number + 1, seats, opponents, weights, self.pool.members)

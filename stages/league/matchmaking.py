@@ -276,7 +276,9 @@ def solve(payoffs: Floats, solver: str) -> Floats:
     largest = np.abs(payoffs).max(initial=0.0)
     if len(payoffs) == 1 or solver == "uniform" or largest == 0:
         return np.full(len(payoffs), 1 / len(payoffs))
-    return (_nash if solver == "nash" else _replicator)(payoffs / largest)
+    if solver == "nash":  # the value of a symmetric zero-sum game is 0
+        return _most_even(payoffs / largest, 0.0)
+    return _replicator(payoffs / largest)
 
 
 def solve_two(payoffs: Floats, solver: str) -> tuple[Floats, Floats]:
@@ -347,11 +349,6 @@ def _two_replicators(payoffs: Floats) -> tuple[Floats, Floats]:
         for total, mixture in zip(totals, mixtures, strict=True):
             total += mixture
     return totals[0] / totals[0].sum(), totals[1] / totals[1].sum()
-
-
-def _nash(payoffs: Floats) -> Floats:
-    """Return the most even Nash equilibrium of a symmetric zero-sum game, whose value is 0."""
-    return _most_even(payoffs, 0.0)
 
 
 def _replicator(payoffs: Floats) -> Floats:
@@ -534,7 +531,9 @@ class Matchmaker:
     def candidates(self, share: MatchSettings, side: str = "") -> list[int]:
         """Return the members on `side` that an entry of `matches` may draw."""
         members = [member for member in self.members if member.behavior == side]
-        return [member.number for member in members if share.against is None or _of(member) in share.against]
+        # `against` names a frozen policy by its learner, and a brain by its own name.
+        named = share.against
+        return [each.number for each in members if named is None or (each.learner or each.name) in named]
 
     def counterpart(self, learner: str, side: str) -> str:
         """Return a learner's counterpart on `side`: itself, the learner of that name, `main`, or the first learner."""
@@ -642,8 +641,3 @@ class Matchmaker:
 
     def _frozen_of(self, learners: Collection[str]) -> list[int]:
         return [member.number for member in self.members if member.learner in learners]
-
-
-def _of(member: Member) -> str:
-    """Return the name that `against` uses for a member: its learner's name, or the name of a brain."""
-    return member.learner or member.name
