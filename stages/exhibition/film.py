@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import io
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -333,11 +332,6 @@ def for_one_window(config: RunConfig) -> RunConfig:
             f"environment.factory {config.environment.factory!r} has no render_mode parameter, which would open a "
             "window; add one"
         )
-    if _plays_stacked_frames(config):
-        raise StageError(
-            "Atari's vectorised environments, for which the policy was trained, have no window, and single "
-            "environments have different observations: record a video with --video DIR"
-        )
     return _drawing(config, _with_one_actor(config), HUMAN)
 
 
@@ -351,23 +345,6 @@ def _drawing(config: RunConfig, plain: dict[str, Any], render_mode: str) -> RunC
         options["render_mode"] = render_mode
     section["options"] = options
     return RunConfig.from_plain(plain, config.path)
-
-
-_STACKED = re.compile(r"ALE/.*-v\d+")
-"""Ids of environments with their own vectorised implementation, which returns different observations; ids may have a
-`module:` prefix, which is removed first."""
-_SINGLE_ONLY = {"obs_type", "mode", "difficulty", "sound_obs"}
-"""Options that only single environments accept."""
-
-
-def _plays_stacked_frames(config: RunConfig) -> bool:
-    """Return True if the run uses Atari's own vectorised implementation, which returns different observations."""
-    settings = config.environment
-    if settings is None or not _STACKED.fullmatch((settings.id or "").rpartition(":")[2]):
-        return False
-    singles = settings.wrappers or settings.max_episode_steps or config.environment_parameters
-    mode = "sync" if singles or _SINGLE_ONLY & settings.options.keys() else "vector_entry_point"
-    return bool(settings.options.get("vectorization_mode", mode) == "vector_entry_point")
 
 
 def for_one_film(config: RunConfig) -> RunConfig:
