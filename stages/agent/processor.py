@@ -295,6 +295,7 @@ class AgentState:
 
     Attributes:
         cursor: [total] the page row that holds the agent's open decision.
+        env_ids: [total] the environment that the agent lives in.
         episode_ids: [total] the episode that the open decision belongs to.
         learning: [total] true if the trainer will learn from the open decision.
         returns: [total] the sum of the episode's rewards so far.
@@ -312,21 +313,7 @@ class AgentState:
         self.mates = Groups(total) if grouped else None
         self._generations = np.zeros(total, np.int32)
         self._opponents = np.zeros(total, np.int32)
-        self._env_ids = np.zeros(total, np.int32)
-
-    def join(self, slots: Numbers, total: int, env_ids: NDArray[np.int32]) -> None:
-        """Add agents [k] that live in these environments; `total` is the new number of slots."""
-        if total > len(self.episode_ids):
-            self._enlarge(total)
-        self._env_ids[slots] = env_ids
-
-    def start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
-        """Begin episodes for agents [k] without an open decision."""
-        self.stamp(slots, stamps)
-        self.returns[slots] = _NO_RETURN
-        self.steps_before[slots] = _NO_STEPS
-        if self.mates is not None:
-            self.mates.returns[slots] = _NO_RETURN
+        self.env_ids = np.zeros(total, np.int32)
 
     def stamp(self, where: Where, stamps: Stamps) -> None:
         """Set the stamps on the open decisions of the agents at `where`."""
@@ -344,7 +331,7 @@ class AgentState:
 
     def living_in(self, slots: Numbers, env_ids: Numbers) -> Numbers:
         """Return the slots among `slots` whose agents are in these environments."""
-        living: Numbers = slots[np.isin(self._env_ids[slots], env_ids)]
+        living: Numbers = slots[np.isin(self.env_ids[slots], env_ids)]
         return living
 
     def closed(
@@ -367,7 +354,8 @@ class AgentState:
             truncated,
         )
 
-    def _enlarge(self, total: int) -> None:
+    def enlarge(self, total: int) -> None:
+        """Make room for `total` slots."""
         present = len(self.cursor)
         for name, values in vars(self).items():
             if isinstance(values, np.ndarray) and values.ndim:
@@ -517,7 +505,9 @@ class Assembler:
             new = new[new.searchsorted(ended) :]
         if len(new):
             slots[new] = joined = self.slots.add(step.agent_ids[new])
-            self._agents.join(joined, self.slots.total, step.env_ids[new])
+            if self.slots.total > len(self._agents.cursor):
+                self._agents.enlarge(self.slots.total)
+            self._agents.env_ids[joined] = step.env_ids[new]
         deciding = slots[ended:]
         self._last = last = Deciding(key, deciding, as_slice(deciding))
         return slots, slots[:ended], strangers, last
@@ -659,7 +649,7 @@ class Assembler:
             self._mates.returns[where] += _shared(step)[step.ended :]
             stamps = (*stamps, step.group_ids[step.ended :])
         key = as_bytes(stamps)  # one comparison instead of one per column, in each tick
-        turning, fresh, restamped = self._pages.full(lengths), 0, None
+        turning, fresh, restamped = (lengths == self._pages.full).nonzero()[0], 0, None
         # Fast path: with the last tick's agents and stamps, and no ending, no episode starts.
         if step.ended or tick.stamps != key:
             tick.stamps, tick.learning = key, count_true(step.learning)
@@ -725,7 +715,12 @@ class Assembler:
 
     def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
         """Begin episodes for agents [k] without an open decision; these agents' rows complete no step."""
-        self._agents.start_episodes(slots, stamps)
+        agents = self._agents
+        agents.stamp(slots, stamps)
+        agents.returns[slots] = _NO_RETURN
+        agents.steps_before[slots] = _NO_STEPS
+        if self._mates is not None:
+            self._mates.returns[slots] = _NO_RETURN
         self.pending -= count_true(stamps[LEARNING])
 
     def _turn_pages(
