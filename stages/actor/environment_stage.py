@@ -122,7 +122,7 @@ def stamps_of(parts: MappingRows, behavior_id: str, count: int) -> dict[str, Arr
         rows: Any = slice(None) if some is None else some
         player = mapping.players[behavior_id]
         versions[rows] = player.version
-        learning[rows] = mapping.learns(behavior_id)
+        learning[rows] = behavior_id in mapping.learners
         if not player.plain:
             generations[rows] = mapping.generation
             opponents[rows] = mapping.opponent

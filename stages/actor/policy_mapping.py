@@ -55,10 +55,6 @@ class PolicyMapping:
     codes: tuple[int, ...] = ()
     """In a league: the code of each team's player; see `headrace.pipeline.parts.league`."""
 
-    def learns(self, behavior_id: str) -> bool:
-        """Return True if the trainer learns from this behaviour id's steps."""
-        return behavior_id in self.learners
-
 
 def no_behavior(behavior_name: str) -> bool:
     """Return False for every behaviour name."""
@@ -170,7 +166,7 @@ class PolicyMappings:
         """Use a policy update that was published for a behaviour id."""
         self._updates[update.behavior_id] = update.copy()
         player = self.current.players.get(update.behavior_id)
-        if player is not None and update.snapshot < 0 and self.current.learns(update.behavior_id):
+        if player is not None and update.snapshot < 0 and update.behavior_id in self.current.learners:
             player.policy.load(update)
             player.version = update.version
         self._adopt()

@@ -91,8 +91,7 @@ class Pages:
     """The pages of one behaviour id. Rows are numbered across all pages; a page starts at the row of its first step.
 
     Attributes:
-        horizon: number of rows in a full page.
-        full: the same number as an array, to compare page lengths with; the row after `nowhere` counts as full.
+        full: number of rows in a full page; the row after `nowhere` counts as full.
         stride: number of rows from the start of one page to the start of the next.
         nowhere: the row that agents without an open decision point to.
         observations: the observation columns.
@@ -105,7 +104,6 @@ class Pages:
     """
 
     def __init__(self, step: StepBatch, horizon: int) -> None:
-        self.horizon = horizon
         self.stride = horizon + 2
         # Zero-dimensional arrays: for few rows, converting a Python number costs NumPy as much as everything else.
         self.full, self._stride = np.array(horizon, np.int64), np.array(self.stride, np.int64)

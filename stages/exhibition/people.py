@@ -336,10 +336,6 @@ class HumanControllers:
         continuous[rows], discrete[rows] = pressed.continuous, pressed.discrete
         return ActionBatch(continuous, discrete)
 
-    def brain(self, spec: BehaviorSpec) -> HumanBrain:
-        """Return the brain for a behaviour id that only a person controls."""
-        return HumanBrain(self, spec)
-
     def _controlled(self, spec: BehaviorSpec, person: Person, agents: list[int]) -> list[int]:
         """Return the rows of the agents that a person controls, among those that need a decision."""
         return [row for row, agent in enumerate(agents) if agent == person.agent or self.must_play(spec)]

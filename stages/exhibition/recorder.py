@@ -43,20 +43,6 @@ _CODECS = ("libx264", "libopenh264", "mpeg4")
 _UNFINISHED = ".part"
 
 
-def open_video(path: Path, fps: float) -> Mp4File | GifFile:
-    """Open a video for writing, as mp4 if the extra `video` is installed, otherwise as a GIF.
-
-    Args:
-        path: the file's path without its suffix.
-        fps: frames per second.
-
-    Raises:
-        OSError: if the file can't be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return Mp4File(path, fps) if makes_mp4() else GifFile(path, fps)
-
-
 def makes_mp4() -> bool:
     """Return True if PyAV is installed."""
     return find_spec("av") is not None
@@ -201,7 +187,9 @@ class GameRecorder:
             return None
         self._games += 1
         try:
-            return open_video(self._folder / f"{self._name}-{self._games}", fps)
+            path = self._folder / f"{self._name}-{self._games}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return Mp4File(path, fps) if makes_mp4() else GifFile(path, fps)
         except OSError as error:
             raise StageError(f"can't write videos to {self._folder} (--video): {error}") from error
 
