@@ -21,6 +21,7 @@ import os
 import site
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -227,17 +228,13 @@ def _suggestion(name: str, names: Iterable[str], introduction: str) -> str:
 def _not_found(name: str, folders: Sequence[Path]) -> str:
     if not folders:
         return f"no module named {name!r} is installed"
-    neighbours = [path for folder in folders for path in _entries(folder)]
+    neighbours: list[Path] = []
+    for folder in folders:
+        with suppress(OSError):  # the folder can't be read
+            neighbours += folder.iterdir()
     modules = {path.stem for path in neighbours if path.suffix == ".py" or (path / "__init__.py").exists()}
     hint = _suggestion(name, modules, "modules in that place")
     return f"no module named {name!r} is in {' or '.join(map(str, folders))} or installed{hint}"
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:  # the folder can't be read
-        return []
 
 
 def find_class(where: str, use: str, folder: Path | None, group: str | None = None) -> type[Any]:

@@ -119,7 +119,9 @@ class GameTracker:
                     f"{highest}"
                 )
             if teams > 2:  # outcomes only rank the teams; wins and losses follow from the ranks
-                yield _EndedGame(mapping, team, _beaten(outcomes, team, playing), outcomes.copy(), returns)
+                others = outcomes[sorted(playing - {team})]  # a draw with one of them counts as half a win
+                won = float((np.sign(outcomes[team] - others) + 1).mean() / 2) if len(others) else 0.5
+                yield _EndedGame(mapping, team, won, outcomes.copy(), returns)
             else:
                 yield _EndedGame(mapping, team, float(outcomes[team]), returns=returns)
 
@@ -247,12 +249,6 @@ class _TeamReturns:
         returns = self._sums[:, env_id] / np.maximum(1, self._ended[:, env_id])
         self._sums[:, env_id] = self._ended[:, env_id] = 0
         return returns.astype(np.float32)
-
-
-def _beaten(outcomes: NDArray[np.float32], team: int, playing: set[int]) -> float:
-    """Return the fraction of the other teams that a team beat; a draw counts as half."""
-    others = outcomes[sorted(playing - {team})]
-    return float((np.sign(outcomes[team] - others) + 1).mean() / 2) if len(others) else 0.5
 
 
 def _columns(games: list[_EndedGame], drawn_teams: int) -> Columns:

@@ -637,7 +637,7 @@ class Assembler:
             step: the tick.
             tick: the agents that decide.
             at: [d] the rows after the agents' previous decisions, which are now complete; changed in place for agents
-                that begin a new page.
+                that begin a new page, because `add` then writes the tick's observations to these rows.
             lengths: [d] the number of rows that precede `at` in their pages.
             returns: [d] the returns of the agents' episodes so far.
             observations: the observation columns, each with its records [n] for all agents.

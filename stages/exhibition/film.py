@@ -117,8 +117,11 @@ class FilmedGroup(WatchedGroup):
 
     @property
     def frame_s(self) -> float:
-        """Seconds between two frames, at the game's own pace."""
-        return self.display.frame_s if self.display is not None else 1.0 / frames_per_second(self._group)
+        """Seconds between two frames, at the game's own pace, or at the frame rate in an environment's metadata."""
+        if self.display is not None:
+            return self.display.frame_s
+        stated = getattr(self._group, "metadata", {}).get("render_fps")
+        return 1.0 / (float(stated) if isinstance(stated, int | float) and 0 < stated <= 1000 else USUAL_FPS)
 
     @property
     def sides(self) -> Mapping[str, str]:
@@ -163,12 +166,6 @@ class FilmedGroup(WatchedGroup):
     def _expose(self, _: StepResult | None = None) -> None:
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append(self.now())
-
-
-def frames_per_second(group: Any) -> float:
-    """Return the frame rate that an environment states in its metadata (`render_fps`), or the default."""
-    stated = getattr(group, "metadata", {}).get("render_fps")
-    return float(stated) if isinstance(stated, int | float) and 0 < stated <= 1000 else USUAL_FPS
 
 
 def encode(image: NDArray[np.uint8]) -> bytes:

@@ -390,8 +390,11 @@ class GhostController:
         played = ~learned & (columns["generation"] >= self._valid_from)
         due = history.count_ghost_steps(ghost_steps, int(batch.lengths[played].sum()))
         ghosts = [i for i in self._players() if behavior_name(i) == history.name and not self._learns(i)]
-        if not due or not self.generation or not self._can_play() or not ghosts or self._turn_is_ending():
+        if not due or not self.generation or not self._can_play() or not ghosts:
             return None
+        ending = any(learner.counters.turn_learned > learner.settings.team_change for learner in self._learners())
+        if ending and self._next_team() != self.learning_team:
+            return None  # the learners' next policy ends the turn: opponents drawn now would play hardly any games
         self._assignments.choose(ghosts)
         return self._assign(ghosts)
 
@@ -445,18 +448,6 @@ class GhostController:
             return False
         return self.generation > 0 or len(self._players()) == len(self._ids)
 
-    def _turn_is_over(self) -> bool:
-        """Return True if turns exist, and the learning team has used up its turn or has reached max_steps."""
-        if all_teams_learn(self.histories):
-            return False
-        learners = self._learners()
-        return any(learner.turn_is_over for learner in learners) or all(learner.counters.done for learner in learners)
-
-    def _turn_is_ending(self) -> bool:
-        """Return True if the learners' next policy ends the turn. Opponents drawn now would play hardly any games."""
-        enough = any(learner.counters.turn_learned > learner.settings.team_change for learner in self._learners())
-        return enough and self._next_team() != self.learning_team
-
     def _next_team(self) -> int:
         """Return the team whose turn is next, or the learning team if no other team can learn."""
         teams = sorted({behavior_team(behavior_id) for behavior_id in self._players()})
@@ -468,14 +459,19 @@ class GhostController:
 
     def _end_turn(self) -> Matchup | None:
         """Begin the next team's turn with new opponents, if this turn is over and another team can learn."""
-        if not self._turn_is_over() or (team := self._next_team()) == self.learning_team:
+        learners = self._learners()
+        used_up = any(learner.turn_is_over for learner in learners)
+        if all_teams_learn(self.histories) or not (used_up or all(learner.counters.done for learner in learners)):
             return None
-        self._warn_of_uneven_swaps(self._learners(), self._team(team))
+        team = self._next_team()
+        if team == self.learning_team:
+            return None
+        self._warn_of_uneven_swaps(learners, self._team(team))
         self.learning_team = team
         self._valid_from = self.generation + 1
-        learners = self._names(team)
+        names = self._names(team)
         for history in self.histories.values():
-            history.begin_turn(history.name in learners)
+            history.begin_turn(history.name in names)
         players = self._players()
         self._assignments.choose([behavior_id for behavior_id in players if not self._learns(behavior_id)])
         return self._assign(players)
