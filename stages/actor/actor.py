@@ -572,7 +572,7 @@ class Actor(Source[Item]):
         await asyncio.sleep(0)  # let policies, credits and commands arrive
 
     def _stand_still(self) -> Iterable[TrajectoryBatch]:
-        self._lacking = dict.fromkeys(self._account.lacking)
+        self._lacking = dict.fromkeys(self._account.unready)
         yield from self._processor.flush()
         self._account.ask(again=True)
 

@@ -126,7 +126,7 @@ class CreditAccount:
     Attributes:
         acting: per behaviour name, (steps, version): all learning steps after the first `steps` come from that version
             or a newer one.
-        lacking: the behaviours that lacked credits or a policy when `missing` was last called.
+        unready: the behaviours that had no credits or no policy when `missing` was last called.
     """
 
     def __init__(self, environment: EnvironmentStage, processor: AgentProcessor, gate: CreditGate) -> None:
@@ -141,7 +141,7 @@ class CreditAccount:
         self._turns = 0
         """Number of the turn in which the last decisions were made."""
         self.acting: dict[str, tuple[int, int]] = {}
-        self.lacking: list[str] = []
+        self.unready: list[str] = []
 
     def adopt_behaviors(self) -> None:
         """Start counting for behaviours that the environments have announced since the last call."""
@@ -178,12 +178,12 @@ class CreditAccount:
         self._used = self._count_used()
         self._learners = self._learning(players)
         closed = gate.closed(self._used, self._learners)
-        self.lacking = [
+        self.unready = [
             name
             for name in self._learners
             if name in closed or mappings.newest_version(name) < gate.needed_version(name)
         ]
-        return bool(self.lacking)
+        return bool(self.unready)
 
     def bounded(self) -> bool:
         """Return True if the behaviours that decide now will eventually use up their credits."""

@@ -220,7 +220,7 @@ class EnvironmentStage:
         first_agent_id: added to the group's agent ids, to make them unique across actors.
         deterministic: returns True for a behaviour name if its agents take the mean action and the most likely choice.
         oracle: answers for the policies in `mappings` that are in other processes; None if all are in this process.
-        audience: keeps the score of the games; None if nobody does.
+        audience: keeps the score of the games; None for no scores.
     """
 
     def __init__(
