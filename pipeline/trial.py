@@ -37,7 +37,6 @@ from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.run_handle import StopRequest
 from headrace.stages.environments.factory import HUMAN, check_window, no_screen
 from headrace.stages.errors import StageError
-from headrace.stages.ghost import swap_balance
 from headrace.stages.trainer.pacing import rows_per_update
 from headrace.startup_context import absolute
 from headrace.stop_requests import cleaned_up_by
@@ -87,9 +86,8 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
 
 
 def _is_about_the_run(record: logging.LogRecord) -> bool:
-    """Return False for what only the trial logs: swaps, in other numbers than the run's, and its own failure."""
-    failure = record.name == shutdown.__name__ and record.levelno == logging.ERROR
-    return record.name != swap_balance.__name__ and not failure
+    """Return False for the trial's own failure, which only the trial logs."""
+    return not (record.name == shutdown.__name__ and record.levelno == logging.ERROR)
 
 
 def _run(small: RunConfig, rows: int) -> RunResult:

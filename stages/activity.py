@@ -13,15 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any, Protocol
-
-
-class Operation(Protocol):
-    """A piece of a stage's work that can describe itself."""
-
-    def describe(self) -> str:
-        """Describe the work, such as `on item 3: TrajectoryBatch of …`."""
-        ...
+from typing import Any
 
 
 class Activity:
@@ -29,7 +21,8 @@ class Activity:
 
     Attributes:
         stage: the stage's name.
-        operation: the stage's current work; None while the stage waits for an item.
+        operation: describes the stage's current work, such as `on item 3: TrajectoryBatch of …`; None while the stage
+            waits for an item.
         operations: number of operations started.
         waiting: true while the stage waits for space in its output queue.
         passed: number of results passed on.
@@ -40,7 +33,7 @@ class Activity:
 
     def __init__(self) -> None:
         self.stage = ""
-        self.operation: Operation | None = None
+        self.operation: Callable[[], str] | None = None
         self.operations = 0
         self.waiting = False
         self.passed = 0
@@ -83,7 +76,7 @@ class Activity:
     def describe(self) -> str:
         """Name the stage and its current work."""
         operation = self.operation
-        return f"stage {self.stage}" if operation is None else f"stage {self.stage} {operation.describe()}"
+        return f"stage {self.stage}" if operation is None else f"stage {self.stage} {operation()}"
 
     def frames(self) -> list[FrameType]:
         """Return the stack frames at which the stage's task is suspended, innermost last."""
@@ -131,7 +124,7 @@ def activities() -> list[Activity]:
 
 def most_silent(among: list[Activity], now_s: float) -> Activity | None:
     """Return the activity that has been silent longest, or None if all are making progress."""
-    longest = max(among, key=lambda each: each.silent_s(now_s), default=None)
+    longest = max(among, key=lambda activity: activity.silent_s(now_s), default=None)
     return longest if longest is not None and longest.silent_s(now_s) > 0 else None
 
 

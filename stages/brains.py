@@ -194,14 +194,14 @@ def make_script(request: BrainRequest) -> ScriptBrain | None:
     """
     spec, where = request.spec, request.where
     with blaming(*request.key):
-        found = [(use, find_class(where, use, folder)) for use, folder in _references(request)]
-        for use, script in found:
+        scripts = [(use, find_class(where, use, folder)) for use, folder in _references(request)]
+        for use, script in scripts:
             if not any("__call__" in base.__dict__ for base in script.__mro__):
                 raise LoadError(
                     f"{where}: {use} is not a player: it has no method __call__(self, observations), or __call__(self, "
                     "observations, masks) for masked actions"
                 )
-    use, script = found[0 if spec is None else min(spec.team, len(found) - 1)]
+    use, script = scripts[0 if spec is None else min(spec.team, len(scripts) - 1)]
     with blaming(*request.given_key):
         arguments = check_arguments(where, use, script, request.given, {"spec": spec, "seed": request.seed})
     if spec is None:
@@ -286,14 +286,13 @@ class StandIn(Unchanging):
         """Choose actions with the policy; record the actions that the environment receives."""
         decision = self._policy.act(observations, masks, random, deterministic, recall)
         actions, count = decision.actions, len(observations[0])
-        known: dict[str, Array] = {"discrete_actions": np.asarray(actions.discrete, np.int32)}
+        values: dict[str, Array] = {"discrete_actions": np.asarray(actions.discrete, np.int32)}
         if self._actions.continuous_size:
             continuous = np.asarray(actions.continuous, np.float32)
-            known["continuous_actions"] = policy_actions(self._actions, continuous, self._squashed)
+            values["continuous_actions"] = policy_actions(self._actions, continuous, self._squashed)
         if self._actions.masked:
-            known["action_masks"] = np.ones((count, self._actions.mask_size), np.bool_) if masks is None else masks
+            values["action_masks"] = np.ones((count, self._actions.mask_size), np.bool_) if masks is None else masks
         columns = {
-            each.name: known[each.name] if each.name in known else np.zeros((count, *each.shape), each.dtype)
-            for each in self._columns
+            c.name: values[c.name] if c.name in values else np.zeros((count, *c.shape), c.dtype) for c in self._columns
         }
         return Decision(actions, columns, decision.recall)

@@ -101,13 +101,13 @@ def describe_error(error: BaseException) -> str:
 
 
 def describe_fault(error: BaseException) -> str:
-    """Describe an environment's error as `describe_error` does, or with the line in the package that raised it."""
+    """Describe an environment's or a module's error as `describe_error` does, or with the line in a package."""
     if user_frame(error) is not None:
         return describe_error(error)
     # Gymnasium reraises a constructor's TypeError from its own line, so the error's causes are considered too.
     calls = [[call for call in frames(each) if _is_of_package(call)] for each in _with_causes(error)]
-    own = [call for each in calls for call in each[::-1] if not _PLUMBING.search(call.filename)]
-    return _with_place(error, next(iter([*own, *calls[0][::-1]]), None))
+    package_calls = [call for each in calls for call in each[::-1] if not _PLUMBING.search(call.filename)]
+    return _with_place(error, next(iter([*package_calls, *calls[0][::-1]]), None))
 
 
 def _with_place(error: BaseException, call: FrameSummary | None) -> str:
@@ -153,14 +153,14 @@ def frames(error: BaseException) -> list[FrameSummary]:
 
 def raised_in_user_code(error: BaseException) -> bool:
     """Return True if a user's code, or code that it called, raised the error or a cause, so a traceback is useful."""
-    return any(user_frame(each) is not None for each in _with_causes(error))
+    return any(user_frame(cause) is not None for cause in _with_causes(error))
 
 
 def _with_causes(error: BaseException) -> Iterable[BaseException]:
     """Return an error and its causes, each only once, because an error raised `from` itself is its own cause."""
-    found = dict[int, BaseException]()
+    causes = dict[int, BaseException]()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in found:
-        found[id(cause)] = cause
+    while cause is not None and id(cause) not in causes:
+        causes[id(cause)] = cause
         cause = cause.__cause__
-    return found.values()
+    return causes.values()

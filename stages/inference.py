@@ -16,7 +16,6 @@ import numpy as np
 
 from headrace.queues.messages import (
     DECISION,
-    Array,
     DecisionAnswer,
     DecisionRequest,
     PolicyAnswer,
@@ -25,7 +24,7 @@ from headrace.queues.messages import (
 )
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
+from headrace.stages.policy.protocol import ActingPolicy, Recall
 
 __all__ = ["CentralDecider"]
 
@@ -91,15 +90,15 @@ class CentralDecider:
                 kept = self._policies[question.behavior_id].find(question)
                 key = id(kept), question.greedy, frozenset(question.columns)
                 groups.setdefault(key, (kept, []))[1].append(((actor, number), question))
-        found: dict[_Place, PolicyAnswer] = {}
+        given: dict[_Place, PolicyAnswer] = {}
         for kept, placed in groups.values():
             answers = decide_together(kept, [question for _, question in placed], self._random)
-            found |= {place: answer for (place, _), answer in zip(placed, answers, strict=True)}
+            given |= {place: answer for (place, _), answer in zip(placed, answers, strict=True)}
         for actor, request in requests.items():
             for question in request.questions:
                 self._policies[question.behavior_id].forget(actor, question.held, self._actors)
         return [
-            (actor, DecisionAnswer(request.number, tuple(found[actor, i] for i in range(len(request.questions)))))
+            (actor, DecisionAnswer(request.number, tuple(given[actor, i] for i in range(len(request.questions)))))
             for actor, request in requests.items()
         ]
 
@@ -111,34 +110,24 @@ def decide_together(
     names = questions[0].columns
     # Copy even a single question: arrays from another process are read-only, and some networks write to their inputs.
     joined = {name: np.concatenate([question.columns[name] for question in questions]) for name in names}
-    observations = tuple(joined[name] for name in sorted(names, key=_number) if name.startswith("obs_"))
+    seen = sorted((name for name in names if name.startswith("obs_")), key=lambda name: int(name.removeprefix("obs_")))
+    observations = tuple(joined[name] for name in seen)
     recall = Recall(joined["memories"], joined["previous_actions"]) if "memories" in names else None
     masks = joined.get("masks")
     decision = kept.policy.act(observations, masks, random, questions[0].greedy, recall)
-    known = {"action_masks"} if masks is not None else set()
+    held_by_actor = {"action_masks"} if masks is not None else set()
     if recall is None or decision.columns.get("memories", recall.memories).shape == recall.memories.shape:
-        known.add("memories")
-    columns = _columns_of(decision, known)
+        held_by_actor.add("memories")
+    columns = {f"{DECISION}{name}": column for name, column in decision.columns.items() if name not in held_by_actor}
+    columns |= {"continuous": decision.actions.continuous, "discrete": decision.actions.discrete}
+    if decision.recall is not None:
+        columns |= {"memories": decision.recall.memories, "previous_actions": decision.recall.previous_actions}
     answers, at = [], 0
     for question in questions:
         rows = slice(at, at + len(question.columns["obs_0"]))
         at = rows.stop
         answers.append(PolicyAnswer(kept.version, {name: column[rows] for name, column in columns.items()}))
     return answers
-
-
-def _number(name: str) -> int:
-    kind, _, number = name.partition("_")
-    return int(number) if kind == "obs" else -1
-
-
-def _columns_of(decision: Decision, known: set[str]) -> dict[str, Array]:
-    """Return a decision's columns, except those that the actor already has."""
-    columns = {f"{DECISION}{name}": column for name, column in decision.columns.items() if name not in known}
-    columns |= {"continuous": decision.actions.continuous, "discrete": decision.actions.discrete}
-    if decision.recall is not None:
-        columns |= {"memories": decision.recall.memories, "previous_actions": decision.recall.previous_actions}
-    return columns
 
 
 # The policies that an actor may query for one behaviour id: the trainer's newest one, and snapshots in use.
@@ -180,8 +169,8 @@ class KeptPolicies:
                 self._newest = KeptPolicy(self._make(), -1)
             kept = self._newest
         else:
-            found = self._snapshots.pop(update.snapshot, None)
-            kept = self._snapshots[update.snapshot] = found or KeptPolicy(self._make(), -1)
+            stored = self._snapshots.pop(update.snapshot, None)
+            kept = self._snapshots[update.snapshot] = stored or KeptPolicy(self._make(), -1)
         if kept.version != update.version:
             kept.policy.load(update)
             kept.version = update.version

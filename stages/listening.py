@@ -82,7 +82,7 @@ def add_grpc_port(server: grpc.aio.Server, port: int, hosts: list[str]) -> bool:
 
 
 def _try_all(hosts: tuple[str, ...], named: str | None, port: int) -> tuple[int, list[str]]:
-    found = []
+    usable = []
     with ExitStack() as held:
         for host in hosts:
             try:
@@ -94,10 +94,10 @@ def _try_all(hosts: tuple[str, ...], named: str | None, port: int) -> tuple[int,
                     raise OSError(errno.EADDRNOTAVAIL, f"{host} is not an address of this machine") from error
                 continue
             port = trial.getsockname()[1]
-            found.append(host)
-    if not found:
+            usable.append(host)
+    if not usable:
         raise OSError(errno.EADDRNOTAVAIL, f"this machine has no {LOCALHOST}: neither {' nor '.join(hosts)}")
-    return port, found
+    return port, usable
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -21,6 +21,7 @@ import os
 import site
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -29,7 +30,7 @@ from typing import Any
 
 from headrace.config.errors import suggest
 from headrace.paths import ROOT
-from headrace.stages.errors import LoadError, StageError, describe_error, error_summary, frames, is_failure, user_frame
+from headrace.stages.errors import LoadError, StageError, describe_error, describe_fault, error_summary, is_failure
 from headrace.startup_context import startup_context
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
@@ -67,10 +68,10 @@ def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> C
         LoadError: as for `load_attribute`, or if the object is not callable, in which case the message states what was
             `expected`.
     """
-    found = load_attribute(what, folder, kind)
-    if not callable(found):
-        raise LoadError(f"{kind} {what!r}: expected {expected}, got {found!r}")
-    checked: Callable[..., Any] = found
+    attribute = load_attribute(what, folder, kind)
+    if not callable(attribute):
+        raise LoadError(f"{kind} {what!r}: expected {expected}, got {attribute!r}")
+    checked: Callable[..., Any] = attribute
     return checked
 
 
@@ -86,20 +87,20 @@ def load_plugin(group: str, name: str) -> Any:
     """
     subject = f"{name!r} (entry-point group {group!r})"
     offered = metadata.entry_points(group=group)
-    found = {(point.module, point.attr) for point in offered if point.name == name}
-    if not found:
+    objects = {(point.module, point.attr) for point in offered if point.name == name}
+    if not objects:
         names = {point.name for point in offered}
         raise LoadError(
             f"{subject}: no installed package provides it; to name a class in a module, write "
             f"module:Class{_suggestion(name, names, 'offered')}"
         )
-    if len(found) > 1:
-        places = ", ".join(sorted(f"{module}:{attr}" for module, attr in found))
+    if len(objects) > 1:
+        places = ", ".join(sorted(f"{module}:{attr}" for module, attr in objects))
         raise LoadError(
             f"{subject}: several installed packages provide different objects with this name ({places}); name one of "
             "them"
         )
-    module_name, path = found.pop()
+    module_name, path = objects.pop()
     return _follow(import_module(module_name, None, subject), path, None, subject)
 
 
@@ -121,9 +122,9 @@ def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise LoadError(f"{subject}: {_not_found(error.name, folders)}") from error
-        raise LoadError(f"{subject}: {_raised(name, error, folders)}") from error
+        raise LoadError(f"{subject}: importing {name!r} raised {describe_fault(error)}") from error
     except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
-        raise LoadError(f"{subject}: {_raised(name, error, folders)}") from error
+        raise LoadError(f"{subject}: importing {name!r} raised {describe_fault(error)}") from error
 
 
 def users_folders(folder: Path | None) -> list[Path]:
@@ -182,18 +183,18 @@ def _spec_in(folders: Sequence[Path], top: str) -> ModuleSpec | None:
 
 
 def _follow(module: ModuleType, path: str, folder: Path | None, subject: str) -> Any:
-    found: Any = module
+    attribute: Any = module
     so_far = f"module {module.__name__!r} ({getattr(module, '__file__', None) or 'built in'})"
     for part in filter(None, path.split(".")):
         try:
-            found = getattr(found, part)
+            attribute = getattr(attribute, part)
         except AttributeError as error:
-            hint = _suggestion(part, _public_names(found), "it has") + _hidden(module, folder)
+            hint = _suggestion(part, _public_names(attribute), "it has") + _hidden(module, folder)
             raise LoadError(f"{subject}: {so_far} has no attribute {part!r}{hint}") from error
         except Exception as error:  # a lazy module imports its attributes only at this point
             raise LoadError(f"{subject}: {part!r} of {so_far} raised {error_summary(error)}") from error
         so_far = f"{part!r} there"
-    return found
+    return attribute
 
 
 def _public_names(owner: Any) -> list[str]:
@@ -201,9 +202,9 @@ def _public_names(owner: Any) -> list[str]:
     if not isinstance(owner, ModuleType):
         return names
     # Users more likely mean names defined in a module than names it imports.
-    there = vars(owner)  # not with getattr, which would make a lazy module import everything
-    own = [name for name in names if getattr(there.get(name), "__module__", None) == owner.__name__]
-    return own or names
+    attributes = vars(owner)  # not with getattr, which would make a lazy module import everything
+    defined_here = [name for name in names if getattr(attributes.get(name), "__module__", None) == owner.__name__]
+    return defined_here or names
 
 
 def _hidden(module: ModuleType, folder: Path | None) -> str:
@@ -227,36 +228,13 @@ def _suggestion(name: str, names: Iterable[str], introduction: str) -> str:
 def _not_found(name: str, folders: Sequence[Path]) -> str:
     if not folders:
         return f"no module named {name!r} is installed"
-    neighbours = [path for folder in folders for path in _entries(folder)]
+    neighbours: list[Path] = []
+    for folder in folders:
+        with suppress(OSError):  # the folder can't be read
+            neighbours += folder.iterdir()
     modules = {path.stem for path in neighbours if path.suffix == ".py" or (path / "__init__.py").exists()}
     hint = _suggestion(name, modules, "modules in that place")
     return f"no module named {name!r} is in {' or '.join(map(str, folders))} or installed{hint}"
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:  # the folder can't be read
-        return []
-
-
-def _raised(name: str, error: BaseException, folders: Sequence[Path]) -> str:
-    return f"importing {name!r} raised {error_summary(error)}{_place(error, folders)}"
-
-
-def _place(error: BaseException, folders: Sequence[Path]) -> str:
-    """Return the line in the user's own code where the error occurred, even if library code raised it."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f", at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
-    calls = [call for call in frames(error) if call.filename != importlib.__file__]
-    beside = folders[:1]  # the working directory may contain a virtual environment
-    own = [call for call in calls if any(Path(call.filename).is_relative_to(folder) for folder in beside)]
-    users = user_frame(error)
-    for candidates in (own, [users] if users is not None else [], calls):
-        if candidates:
-            call = candidates[-1]
-            return f", at {call.filename}:{call.lineno}: {call.line}"
-    return ""
 
 
 def find_class(where: str, use: str, folder: Path | None, group: str | None = None) -> type[Any]:
@@ -272,15 +250,15 @@ def find_class(where: str, use: str, folder: Path | None, group: str | None = No
         LoadError: if the object can't be imported or is not a class.
     """
     if group is None or ":" in use:
-        found = load_attribute(use, folder, where)
+        attribute = load_attribute(use, folder, where)
     else:
         try:
-            found = load_plugin(group, use)
+            attribute = load_plugin(group, use)
         except LoadError as error:
             raise LoadError(f"{where}: {error}") from error
-    if not isinstance(found, type):
-        raise LoadError(f"{where}: {use}: expected a class, got {found!r}")
-    return found
+    if not isinstance(attribute, type):
+        raise LoadError(f"{where}: {use}: expected a class, got {attribute!r}")
+    return attribute
 
 
 def check_arguments(

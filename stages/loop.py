@@ -11,10 +11,9 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic
 
 from headrace.config import ConfigError
@@ -29,7 +28,8 @@ from headrace.stages.stage import In, Out, Source, Stage, StageContext, Yielded
 log = logging.getLogger(__name__)
 
 BLOCKING_S = 0.25
-"""Seconds for which a stage may block its event loop before a warning is logged."""
+"""Seconds for which a stage may block its event loop before a warning is logged. The time is measured only for a plain
+`process()`: an async one shares its time with other tasks, and asyncio's debug mode reports what blocks there."""
 
 
 class NoSender:
@@ -135,7 +135,7 @@ class StageRunner(Generic[In, Out]):
                 await self._emit(self.stage.finish())
         finally:
             with _naming(self.context, "while stopping"):
-                await _settle(self.stage.stop())
+                await _await_if_needed(self.stage.stop())
 
     async def _handle(self, item: In | Barrier) -> None:
         if isinstance(item, Barrier):
@@ -169,8 +169,8 @@ class StageRunner(Generic[In, Out]):
             return passed
         activity, sender = self.context.activity, self._sender
         if isinstance(results, AsyncIterable):
-            activity.results = iterator = aiter(results)
-            while (result := await _TimedAwaitable(anext(iterator, _END), self._check_blocking)) is not _END:
+            activity.results = results
+            async for result in results:
                 passed += _credits(result)
                 await _put(sender, result, self.context)
             activity.results = None
@@ -236,7 +236,7 @@ async def _produce(source: Source[Out], sender: ItemSink[Out], context: StageCon
     finally:
         activity.results = None
         with _naming(context, "while stopping"):
-            await _settle(source.stop())
+            await _await_if_needed(source.stop())
 
 
 async def _put(sender: ItemSink[Out], item: Out, context: StageContext) -> None:
@@ -253,7 +253,7 @@ async def _put(sender: ItemSink[Out], item: Out, context: StageContext) -> None:
 async def start_stage(stage: Stage[Any, Any], context: StageContext, state: Mapping[str, Any] | None) -> None:
     """Start a stage; in a resumed run, restore its state."""
     stage.keep_context(context)
-    await _settle(stage.start(context))
+    await _await_if_needed(stage.start(context))
     if state is not None:
         stage.load_state_dict(state)
 
@@ -288,7 +288,7 @@ class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
 
     def __enter__(self) -> None:
         activity = self._context.activity
-        activity.operation = self
+        activity.operation = self.describe
         activity.operations += 1
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -298,9 +298,6 @@ class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
             raise StageFailure(self._context.name, self.describe(), error) from error
 
 
-_END: Any = object()
-
-
 def _not_yielded(results: object) -> str:
     if inspect.iscoroutine(results):
         results.close()  # without this, Python would also warn that it was never awaited
@@ -308,33 +305,7 @@ def _not_yielded(results: object) -> str:
     return f"process() returned {type_of(results)}: use `yield` for each result, or return None for no results"
 
 
-class _TimedAwaitable:
-    """Awaits a coroutine and reports the duration of each uninterrupted stretch."""
-
-    def __init__(self, awaitable: Awaitable[Any], report: Callable[[float], None]) -> None:
-        self._awaitable = awaitable
-        self._report = report
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        inner = self._awaitable.__await__()
-        send: Callable[[], Any] = lambda: next(inner)  # noqa: E731 - replaced by the throwing form below
-        while True:
-            began = time.perf_counter()
-            try:
-                waiting_for = send()
-            except StopIteration as stop:
-                return stop.value
-            finally:
-                self._report(began)
-            try:
-                value = yield waiting_for
-            except BaseException as error:
-                send = partial(inner.throw, error)
-            else:
-                send = partial(inner.send, value)
-
-
-async def _settle(result: Any) -> None:
+async def _await_if_needed(result: Any) -> None:
     if inspect.isawaitable(result):
         await result
 

@@ -27,25 +27,21 @@ class FreeNumbers:
 
     def __init__(self, numbers: Numbers) -> None:
         self._stack = numbers
-        self._top = 0
+        self.in_use = 0
+        """How many numbers are allocated."""
 
     def __len__(self) -> int:
-        return len(self._stack) - self._top
-
-    @property
-    def in_use(self) -> int:
-        """How many numbers are allocated."""
-        return self._top
+        return len(self._stack) - self.in_use
 
     def allocate(self, count: int) -> Numbers:
         """Remove and return `count` available numbers, as a view that is valid until the next `release`."""
-        first, self._top = self._top, self._top + count
-        return self._stack[first : self._top]
+        first, self.in_use = self.in_use, self.in_use + count
+        return self._stack[first : self.in_use]
 
     def release(self, numbers: Numbers) -> None:
         """Return allocated numbers to the stack."""
-        self._top -= len(numbers)
-        self._stack[self._top : self._top + len(numbers)] = numbers
+        self.in_use -= len(numbers)
+        self._stack[self.in_use : self.in_use + len(numbers)] = numbers
 
     def extend(self, numbers: Numbers) -> None:
         """Add new numbers at the bottom of the stack."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from headrace.config import BehaviorSettings
 from headrace.config.errors import KeyPath, dotted
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.trainers import TRAINERS, TrainerKind
-from headrace.stages.errors import LoadError, blaming
+from headrace.stages.errors import blaming
 from headrace.stages.loading import load_attribute
 
 
@@ -38,20 +37,19 @@ def trainer_class(trainer_type: str, folder: Path | None, path: KeyPath) -> Any:
 def trainer_kind(trainer_type: str, folder: Path | None, path: KeyPath) -> TrainerKind:
     """Return a trainer's static properties: the table's entry, or the attributes of the user's class.
 
-    The arguments and errors are those of `trainer_class`. A LoadError is also raised if the class's `extra_columns` do
-    not contain names.
+    The arguments and errors are those of `trainer_class`.
     """
     built_in = TRAINERS.get(trainer_type)
     if built_in is not None:
         return built_in
-    found = trainer_class(trainer_type, folder, path)
+    trainer = trainer_class(trainer_type, folder, path)
     return TrainerKind(
         trainer_type,
         None,
-        squashed=bool(getattr(found, "squashed", False)),
-        off_policy=bool(getattr(found, "off_policy", False)),
-        imitates=bool(getattr(found, "imitates", False)),
-        extra_columns=_names(getattr(found, "extra_columns", ()), f"{dotted(path)}.trainer_type: {trainer_type}", path),
+        squashed=bool(getattr(trainer, "squashed", False)),
+        off_policy=bool(getattr(trainer, "off_policy", False)),
+        imitates=bool(getattr(trainer, "imitates", False)),
+        extra_columns=tuple(getattr(trainer, "extra_columns", ())),
     )
 
 
@@ -84,12 +82,3 @@ def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath
         except ValidationError:  # the trainer's constructor reports the mistake
             return always
     return tuple(dict.fromkeys((*always, *hyperparameters.extra_columns())))
-
-
-def _names(value: Any, asker: str, path: KeyPath) -> tuple[str, ...]:
-    """Return the names in a class's `extra_columns`; a single string counts as one name."""
-    names = (value,) if isinstance(value, str) else value
-    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
-        with blaming(*path, "trainer_type"):
-            raise LoadError(f"{asker}: its extra_columns must be a tuple of column names, got {value!r}")
-    return tuple(names)

@@ -8,8 +8,8 @@ import numpy as np
 
 from headrace.config.league import LeagueSettings
 from headrace.queues.messages import Columns, PolicyUpdate
-from headrace.stages.league.controller import LeagueController
-from headrace.stages.league.pool import Pool
+from headrace.stages.league.controller import LeagueController, Reset
+from headrace.stages.league.pool import Member, Pool
 
 MAX_STEPS = 4500
 
@@ -27,6 +27,19 @@ def settings(league: object) -> LeagueSettings:
 def controller(folder: Path, league: object, seed: int = 0) -> LeagueController:
     """A controller with its pool in a folder."""
     return LeagueController("Duel", settings(league), Pool(folder), np.random.default_rng(seed))
+
+
+def receive_policy(league: LeagueController, learner: str, update: PolicyUpdate) -> Reset | None:
+    """Let a learner have a new policy, and freeze it if it is due, as main does."""
+    freeze = league.note_policy(learner, update)
+    return None if freeze is None else league.frozen(freeze, league.write(freeze))
+
+
+def added(pool: Pool, update: PolicyUpdate, learner: str, parent: int) -> Member:
+    """Make a policy a member."""
+    member = pool.write(update, learner, parent)
+    pool.enter(member)
+    return member
 
 
 def games(*played: tuple[int, int, float], returns: float = 1.0) -> Columns:

@@ -192,10 +192,8 @@ def _missing_persons(config: RunConfig) -> Iterator[str]:
     found = persons_in(config)
     if not found:
         return
-    from headrace.stages.exhibition.film import why_not_shown
-
     where = f"{dotted(found[0][0])}.brain: 'player'"
-    if refused := why_not_shown(config):
+    if refused := config.environment_kind.not_shown:
         yield f"{where} needs a game that the live page can show: {refused}"
     elif config.monitor is None or not config.monitor.control:
         yield (

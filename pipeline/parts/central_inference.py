@@ -12,7 +12,6 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +48,6 @@ already arrived.
 """
 _TURNS = 4
 """Number of event-loop turns within which data at a socket reaches this host."""
-
-
-@dataclass(frozen=True)
-class _Deciding:
-    requests: int
-
-    def describe(self) -> str:
-        return f"choosing actions for {self.requests} requests"
 
 
 class InferenceHost(Host):
@@ -128,7 +119,8 @@ class InferenceHost(Host):
                 await self._wait_for_others(took_s * PATIENCE)
                 self._requested.clear()
                 began = time.perf_counter()
-                context.activity.operation = _Deciding(len(self._decider))
+                requests = len(self._decider)
+                context.activity.operation = lambda: f"choosing actions for {requests} requests"  # noqa: B023 - read only meanwhile
                 answers = self._decider.answer()
                 took_s = time.perf_counter() - began
                 context.timings.add(ACTING, took_s)

@@ -44,13 +44,14 @@ from headrace.queues.messages import Assignment, Matches, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credits import CreditGate
-from headrace.stages.actor.environment_stage import Audience, EnvironmentStage
+from headrace.stages.actor.environment_stage import EnvironmentStage
 from headrace.stages.actor.policy_mapping import PolicyMappings, no_behavior
 from headrace.stages.actor.remote_policy import DecisionClient
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.evaluation.scores import ScoreKeeper
 from headrace.stages.loop import run_source
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.restarts import RestartBudget
@@ -85,7 +86,7 @@ class ActorPart:
     receivers: ClassVar[tuple[str, ...]] = ()
     """Kinds of the part's input queues."""
     oracle: DecisionClient | None = None
-    audience: Audience | None = None
+    audience: ScoreKeeper | None = None
     make_group: Callable[[], EnvironmentGroup] | None = None
     make_policy: Callable[[BehaviorSpec], ActingPolicy] | None = None
     make_mappings: Callable[..., PolicyMappings] | None = None
@@ -218,12 +219,12 @@ class ActorHost(Host):
                     self._actor.receive_parameters(message)
                     self._parameters_set.set()
                 case LearnerReplaced():
-                    self._actor.renew(message.source)
+                    self._actor.begin_source(message.source)
                     self._edges.reconnect(f"trajectories/{message.behavior}")
                 case BeginCheckpoint():
                     self._actor.request_checkpoint(message.number)
                 case Hold():
-                    self._actor.hold(message.held)
+                    self._actor.pause(message.held)
                 case Stop():
                     self._actor.request_stop()
                 case OpenEdge():

@@ -37,16 +37,15 @@ async def advice_on(config: RunConfig) -> list[str]:
     """Return what the run itself does not report: findings of the environment checkers, and why no game is shown."""
     kind, request = config.environment_kind, EnvironmentRequest(config)
     advice = [] if kind.advice is None else [*load_entry(kind.advice)(request)]
-    if config.monitor is not None:
-        from headrace.stages.exhibition.film import make_shown_group, why_not_shown
+    if config.monitor is not None and not kind.not_shown:
+        from headrace.stages.exhibition.film import make_shown_group
 
-        if not why_not_shown(config):
+        try:
+            group, _ = make_shown_group(request)
             try:
-                group, _ = make_shown_group(request)
-                try:
-                    await maybe_await(group.reset(0))
-                finally:
-                    await maybe_await(group.close())
-            except StageError as error:
-                advice.append(f"monitor: the live page can't show the game: {error}")
+                await maybe_await(group.reset(0))
+            finally:
+                await maybe_await(group.close())
+        except StageError as error:
+            advice.append(f"monitor: the live page can't show the game: {error}")
     return advice

@@ -25,7 +25,7 @@ from headrace.stages.actor.environment_stage import EnvironmentStage
 from headrace.stages.actor.remote_policy import NoDecisionError
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.parameters import EnvironmentParameters
-from headrace.stages.environments.protocol import maybe_await
+from headrace.stages.environments.protocol import StepResult, maybe_await
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import Source, StageContext
@@ -171,7 +171,7 @@ class Guard(Enum):
     """Conditions on transitions. In each state, the actor tests the guards in order."""
 
     CHECKPOINT_DUE = auto()  # a checkpoint was requested, and commands are followed here
-    RENEWAL_DUE = auto()  # the same, in a run that resets its environments at each checkpoint
+    RESETTING_CHECKPOINT_DUE = auto()  # the same, in a run that resets its environments at each checkpoint
     STOP_DUE = auto()  # a stop was requested, and commands are followed here
     POLICY_MISSING = auto()  # a behaviour has no policy yet
     RESET_DUE = auto()  # a lesson or another team's turn requires a reset of the environments
@@ -183,7 +183,7 @@ class Action(Enum):
     """What an actor does in a transition: it first emits items, then awaits something."""
 
     BARRIER = auto()  # emit the checkpoint's barrier
-    RENEWAL = auto()  # request fresh credits, close and emit all trajectories, then the barrier
+    CLOSING_BARRIER = auto()  # request fresh credits, close and emit all trajectories, then the barrier
     FLUSH = auto()  # emit everything that is held
     SLEEP = auto()  # wait for the host
     DECIDE = auto()  # let the policies decide; emit the trajectories that older policies began
@@ -192,7 +192,7 @@ class Action(Enum):
     STAND_STILL = auto()  # emit everything that is held, request credits, wait for the host
     ASK = auto()  # request credits if the behaviours that need them have changed, wait for the host
     RESUME = auto()  # let newer policies decide again, step the environments
-    RENEW = auto()  # reset the environments with the checkpoint's seed
+    CHECKPOINT_RESET = auto()  # reset the environments with the checkpoint's seed
     CLOSE = auto()  # close and emit all trajectories, return all credits, wait for the host
 
 
@@ -216,7 +216,7 @@ class Transition(NamedTuple):
 def _on_commands(state: State) -> tuple[Transition, ...]:
     """Return the transitions for the host's commands; a checkpoint requested before a stop comes first."""
     return (
-        Transition(Guard.RENEWAL_DUE, Action.RENEWAL, State.CHECKPOINT),
+        Transition(Guard.RESETTING_CHECKPOINT_DUE, Action.CLOSING_BARRIER, State.CHECKPOINT),
         Transition(Guard.CHECKPOINT_DUE, Action.BARRIER, state),
         Transition(Guard.STOP_DUE, Action.FLUSH, State.STOPPED),
     )
@@ -243,11 +243,11 @@ TRANSITIONS: dict[State, tuple[Transition, ...]] = {
     ),
     State.RESET_WAITING: (Transition(Guard.ALWAYS, Action.DECIDE, State.WAITING),),
     State.CHECKPOINT: (
-        Transition(Guard.RENEWAL_DUE, Action.RENEWAL, State.CHECKPOINT),
+        Transition(Guard.RESETTING_CHECKPOINT_DUE, Action.CLOSING_BARRIER, State.CHECKPOINT),
         Transition(Guard.STOP_DUE, Action.FLUSH, State.STOPPED),
         Transition(Guard.CREDITS_MISSING, Action.ASK, State.CHECKPOINT),
         Transition(Guard.POLICY_MISSING, Action.SLEEP, State.CHECKPOINT),
-        Transition(Guard.ALWAYS, Action.RENEW, State.RESET_WAITING),
+        Transition(Guard.ALWAYS, Action.CHECKPOINT_RESET, State.RESET_WAITING),
     ),
     State.ENDED: (
         Transition(Guard.CHECKPOINT_DUE, Action.BARRIER, State.ENDED),
@@ -321,7 +321,7 @@ class Actor(Source[Item]):
         self._state = State.DECIDING
         self._transitions = self._bind()
         # Set by the host.
-        self._stopping = self._changed = self._held = False
+        self._stopping = self._changed = self._paused = False
         self._checkpoint: int | None = None
         self._adopted: dict[str, int] = {}
         # While another process decides: messages that arrive in the meantime, to apply after its answer.
@@ -343,7 +343,7 @@ class Actor(Source[Item]):
 
     @property
     def source(self) -> int:
-        """Id of the actor's current incarnation; see `renew`."""
+        """Id of the actor's current incarnation; see `begin_source`."""
         return self._processor.source
 
     def receive_policy(self, update: PolicyUpdate) -> None:
@@ -377,14 +377,14 @@ class Actor(Source[Item]):
         self._gate.granted(number, caps, versions)
         self._wake.set()
 
-    def renew(self, source: int) -> None:
+    def begin_source(self, source: int) -> None:
         """Continue as a new source: credits are counted from 0, and pay for the steps that the actor still holds."""
-        self._account.renew(source)
+        self._account.begin_source(source)
         self._wake.set()
 
-    def hold(self, held: bool) -> None:
+    def pause(self, paused: bool) -> None:
         """Pause at the next tick, or continue."""
-        self._held = held
+        self._paused = paused
         self._wake.set()
 
     def request_checkpoint(self, number: int) -> None:
@@ -443,7 +443,7 @@ class Actor(Source[Item]):
         """Bind the transition table to this actor's methods."""
         guards: dict[Guard, Callable[[], bool]] = {
             Guard.CHECKPOINT_DUE: lambda: self._checkpoint is not None and self._obeys(),
-            Guard.RENEWAL_DUE: lambda: self._checkpoint is not None and self._obeys(),
+            Guard.RESETTING_CHECKPOINT_DUE: lambda: self._checkpoint is not None and self._obeys(),
             Guard.STOP_DUE: lambda: self._stopping and self._obeys(),
             Guard.POLICY_MISSING: lambda: not self._environment.mappings.ready(self._environment.specs),
             Guard.RESET_DUE: lambda: self._obeys() and self._resets.due(),
@@ -453,7 +453,7 @@ class Actor(Source[Item]):
         consult = None if self._environment.oracle is None else self._consult
         actions = {
             Action.BARRIER: Effects(self._barrier, None),
-            Action.RENEWAL: Effects(self._close_at_checkpoint, None),
+            Action.CLOSING_BARRIER: Effects(self._close_at_checkpoint, None),
             Action.FLUSH: Effects(self._processor.flush, None),
             Action.SLEEP: Effects(None, self._sleep),
             Action.DECIDE: Effects(self._decide, None, consult),
@@ -462,11 +462,11 @@ class Actor(Source[Item]):
             Action.STAND_STILL: Effects(self._stand_still, self._await_credits),
             Action.ASK: Effects(self._account.ask, self._await_credits),
             Action.RESUME: Effects(self._decide_again, self._advance, consult),
-            Action.RENEW: Effects(None, self._renew),
+            Action.CHECKPOINT_RESET: Effects(None, self._reset_at_checkpoint),
             Action.CLOSE: Effects(self._close, self._sleep),
         }
         if not self._resets_at_checkpoints:
-            del guards[Guard.RENEWAL_DUE]
+            del guards[Guard.RESETTING_CHECKPOINT_DUE]
         return {
             state: [(guards[row.guard], actions[row.action], row.then) for row in rows if row.guard in guards]
             for state, rows in TRANSITIONS.items()
@@ -485,7 +485,7 @@ class Actor(Source[Item]):
     def _credits_missing(self) -> bool:
         """Return True if the actor is paused, is out of credits, or has a grant whose policy has not arrived yet."""
         missing = self._account.missing(self._players if self._state is State.CHECKPOINT else self._account.deciding())
-        return missing or (self._held and self._obeys())
+        return missing or (self._paused and self._obeys())
 
     async def _consult(self) -> bool:
         """Get decisions from the process that makes them; return False if a command interrupts or no answer arrives.
@@ -538,7 +538,7 @@ class Actor(Source[Item]):
         # acts with the one before it, so the trainer can't run ahead by more than its window.
         for behavior_id, version in adopted.items():
             yield from self._processor.cut_older_than(behavior_id, version - 1)
-        self._account.note_versions(versions, {})
+        self._account.note_versions(versions)
 
     def _decide_again(self) -> None:
         """Replace decisions made by older policies, before the first step after a wait."""
@@ -546,35 +546,35 @@ class Actor(Source[Item]):
             for step in self._environment.decide_again():
                 self._processor.replace_decisions(step)
             self._adopted.clear()
-            known = self._account.needed_versions()  # older grants are used up
-            self._account.note_versions(self._account.newest_versions(), known)
+            self._account.note_versions(self._account.newest_versions(), granted=True)
             self._catch_up()
 
     def _before_step(self) -> Iterable[TrajectoryBatch]:
         # Only if the actor is known to continue: a waiting actor emits these with the rest, in one batch.
         yield from self._processor.emit_full()
         if not self._resets_at_checkpoints:  # with resets, the time at which an answer arrives must have no effect
-            self._account.look_ahead()
+            self._account.request_ahead()
 
     async def _advance(self) -> None:
         began = time.perf_counter()
         try:
-            await self._environment.advance()
+            result = await self._environment.advance()
         except BrokenEnvironmentError as error:
             await self._resets.recover(error)
+            result = StepResult({})
         self._context.timings.add(STEPPING, time.perf_counter() - began)
-        if (lost := self._environment.lost) is not None and (dropped := self._processor.drop_environments(lost)):
+        if result.lost is not None and (dropped := self._processor.drop_environments(result.lost)):
             self._context.log.warning("%d steps of incomplete trajectories are lost.", dropped)
-        if (closed := self._environment.closed) is not None:
-            self._processor.close_environments(closed)
+        if result.closed is not None:
+            self._processor.close_environments(result.closed)
         if len(self._environment.specs) > len(self._known):
             self._announce()
         await asyncio.sleep(0)  # let policies, credits and commands arrive
 
     def _stand_still(self) -> Iterable[TrajectoryBatch]:
-        self._lacking = dict.fromkeys(self._account.lacking())  # read before the credits are returned
+        self._lacking = dict.fromkeys(self._account.unready)
         yield from self._processor.flush()
-        self._account.ask_anew()
+        self._account.ask(again=True)
 
     def _close(self) -> Iterable[TrajectoryBatch]:
         """Emit all held trajectories, and return unused credits for use by other actors."""
@@ -618,7 +618,7 @@ class Actor(Source[Item]):
         assert number is not None
         return number
 
-    async def _renew(self) -> None:
+    async def _reset_at_checkpoint(self) -> None:
         self._resets.adopt_parameters()
         await self._resets.begin_segment()
         self._announce()

@@ -43,7 +43,7 @@ class CreditGate:
         """Return True if the gate will eventually close again; a behaviour without a cap never closes it."""
         return any(self._caps.get(name, 0) < FREE for name in alive)
 
-    def look_ahead(self, used: Mapping[str, int], alive: Collection[str], news: bool = False) -> None:
+    def request_ahead(self, used: Mapping[str, int], alive: Collection[str], news: bool = False) -> None:
         """Request more credits early enough that, in steady state, they arrive before the current ones run out.
 
         Unused credits of behaviours that no longer have agents in this actor are returned, because other actors may
@@ -77,7 +77,7 @@ class CreditGate:
         # them.
         self._give_back(used, sorted(alive), list(self._caps))
 
-    def renew(self, used: Mapping[str, int]) -> None:
+    def start_again(self, used: Mapping[str, int]) -> None:
         """Return all unused credits, and start again as a new source without credits."""
         self._give_back(used, (), list(self._caps))
         for table in (self._caps, self._request_at, self._versions, self._given_back_at):
@@ -126,6 +126,7 @@ class CreditAccount:
     Attributes:
         acting: per behaviour name, (steps, version): all learning steps after the first `steps` come from that version
             or a newer one.
+        unready: the behaviours that had no credits or no policy when `missing` was last called.
     """
 
     def __init__(self, environment: EnvironmentStage, processor: AgentProcessor, gate: CreditGate) -> None:
@@ -140,18 +141,19 @@ class CreditAccount:
         self._turns = 0
         """Number of the turn in which the last decisions were made."""
         self.acting: dict[str, tuple[int, int]] = {}
+        self.unready: list[str] = []
 
     def adopt_behaviors(self) -> None:
         """Start counting for behaviours that the environments have announced since the last call."""
         self._names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
 
-    def renew(self, source: int) -> None:
+    def begin_source(self, source: int) -> None:
         """Continue as a new source, whose credits are counted from 0.
 
         These credits also pay for the steps that the actor still holds.
         """
-        self._gate.renew({name: int(self._processor.emitted(name)) for name in self._names})
-        self._processor.renew(source)
+        self._gate.start_again({name: self._processor.emitted(name) for name in self._names})
+        self._processor.begin_source(source)
         self.acting.clear()
         self._requested_for = None
 
@@ -174,20 +176,14 @@ class CreditAccount:
         """Return True if one of these behaviours is out of credits, or has a grant whose policy has not arrived yet."""
         mappings, gate = self._environment.mappings, self._gate
         self._used = self._count_used()
-        self._learners = learners = self._learning(players)
-        return bool(gate.closed(self._used, learners)) or any(
-            mappings.newest_version(name) < gate.needed_version(name) for name in learners
-        )
-
-    def lacking(self) -> list[str]:
-        """Return the behaviours that lacked credits or a policy when `missing` was last called."""
-        mappings, gate = self._environment.mappings, self._gate
+        self._learners = self._learning(players)
         closed = gate.closed(self._used, self._learners)
-        return [
+        self.unready = [
             name
             for name in self._learners
             if name in closed or mappings.newest_version(name) < gate.needed_version(name)
         ]
+        return bool(self.unready)
 
     def bounded(self) -> bool:
         """Return True if the behaviours that decide now will eventually use up their credits."""
@@ -197,26 +193,25 @@ class CreditAccount:
         """Return the names of the behaviours whose agents have open decisions."""
         return tuple(name for name in self._names if self._processor.open_agents(name))
 
-    def look_ahead(self) -> None:
+    def request_ahead(self) -> None:
         """Request more credits before the current ones run out."""
-        self._gate.look_ahead(self._used, self._learners, self._unreported)
+        self._gate.request_ahead(self._used, self._learners, self._unreported)
         self._unreported = False
 
-    def ask(self) -> None:
-        """Request credits while waiting, if the set of learning behaviours has changed since the last request."""
-        if self._learners != self._requested_for:
+    def ask(self, again: bool = False) -> None:
+        """Request credits while waiting.
+
+        Args:
+            again: whether to send the request even if the learning behaviours are those of the last request.
+        """
+        if again or self._learners != self._requested_for:
             self._requested_for = self._learners
             self._gate.wait(self._count_used(), self._learners)
-
-    def ask_anew(self) -> None:
-        """Request credits, even if the set of learning behaviours hasn't changed since the last request."""
-        self.forget_request()
-        self.ask()
 
     def ask_for(self, players: Iterable[str]) -> None:
         """Request credits for those of the given behaviours that are learning."""
         self._learners = self._learning(players)
-        self.ask_anew()
+        self.ask(again=True)
 
     def give_back(self) -> None:
         """Return unused credits, for use by other actors."""
@@ -231,24 +226,21 @@ class CreditAccount:
         """Return the newest policy version of each behaviour's learners."""
         return {name: self._environment.mappings.newest_version(name) for name in self._names}
 
-    def needed_versions(self) -> dict[str, int]:
-        """Return, per behaviour, the oldest policy version that may spend the last grant's credits."""
-        return {name: self._gate.needed_version(name) for name in self._names}
-
-    def note_versions(self, versions: Mapping[str, int], known: Mapping[str, int]) -> None:
+    def note_versions(self, versions: Mapping[str, int], granted: bool = False) -> None:
         """Record which versions made the open decisions and which will make the next ones.
 
-        `known` are the versions that the ledger already knows.
+        Args:
+            versions: the versions of the behaviours' policies.
+            granted: whether the last grants are fresh, so the ledger knows the versions that they named.
         """
         for name, version in versions.items():
             if version > self.acting.get(name, (0, -1))[1]:
-                self._unreported |= version > known.get(name, 0)
-                self.acting[name] = (self._processor.emitted(name) + self._processor.pending(name), version)
+                self._unreported |= version > (self._gate.needed_version(name) if granted else 0)
+                self.acting[name] = (self._processor.used(name), version)
 
     def _count_used(self) -> dict[str, int]:
         """Return the number of learning steps emitted or held, keyed by behaviour name."""
-        processor = self._processor
-        return {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
+        return {name: self._processor.used(name) for name in self._names}
 
     def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return those of the given behaviours that are learning. Only they need credits and their newest policies."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from logging import Logger
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,12 @@ from headrace.stages.environments.protocol import (
     maybe_await,
 )
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, describe_error, is_failure
+from headrace.stages.evaluation.scores import ScoreKeeper
 from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.numpy_policy import NumpyPolicy, act_together
 from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.slots import Numbers
-from headrace.stages.stage import Source, StageContext
+from headrace.stages.stage import StageContext
 
 MappingRows = list[tuple[PolicyMapping, NDArray[np.intp] | None]]
 """A tick's rows grouped by mapping: pairs (mapping, row indices), in which None stands for all rows."""
@@ -45,15 +46,15 @@ PlayerRows = list[tuple[MappedPlayer, NDArray[np.intp] | None]]
 
 def players_of(parts: MappingRows, behavior_id: str) -> PlayerRows:
     """Group a tick's rows by policy, because several mappings often share a policy."""
-    found: dict[int, tuple[MappedPlayer, list[NDArray[np.intp]]]] = {}
+    by_player: dict[int, tuple[MappedPlayer, list[NDArray[np.intp]]]] = {}
     for mapping, rows in parts:
         player = mapping.players[behavior_id]
-        found.setdefault(id(player), (player, []))[1].extend([] if rows is None else [rows])
-    if len(found) == 1:
-        return [(player, None) for player, _ in found.values()]
+        by_player.setdefault(id(player), (player, []))[1].extend([] if rows is None else [rows])
+    if len(by_player) == 1:
+        return [(player, None) for player, _ in by_player.values()]
     return [
         (player, rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows)))  # one mapping's rows are already sorted
-        for player, rows in found.values()
+        for player, rows in by_player.values()
     ]
 
 
@@ -76,18 +77,17 @@ def decide_rows(
         The decision, and each player's updated memories.
     """
     if len(players) == 1:
-        decision = _act(players[0][0], observations, masks, random, greedy, recalls[0])
+        decision = players[0][0].policy.act(observations, masks, random, greedy, recalls[0])
         return decision, [decision.recall]
     if (together := _together(players, greedy)) is not None:
-        decision = act_together(together, observations, masks, random, greedy)
-        return _with_masks(decision, masks), [None] * len(players)
+        return act_together(together, observations, masks, random, greedy), [None] * len(players)
     columns: dict[str, Array] = {}
     continuous = discrete = None
     after = []
     for (player, rows), part_recall in zip(players, recalls, strict=True):
         assert rows is not None
         part_masks = masks[rows] if masks is not None else None
-        part = _act(player, tuple(o[rows] for o in observations), part_masks, random, greedy, part_recall)
+        part = player.policy.act(tuple(o[rows] for o in observations), part_masks, random, greedy, part_recall)
         if continuous is None or discrete is None:
             continuous = np.empty((count, *part.actions.continuous.shape[1:]), np.float32)
             discrete = np.empty((count, *part.actions.discrete.shape[1:]), np.int32)
@@ -99,23 +99,6 @@ def decide_rows(
     assert continuous is not None
     assert discrete is not None
     return Decision(ActionBatch(continuous, discrete), columns), after
-
-
-def _act(
-    player: MappedPlayer,
-    observations: tuple[Array, ...],
-    masks: NDArray[np.bool_] | None,
-    random: np.random.Generator,
-    greedy: bool,
-    recall: Recall | None,
-) -> Decision:
-    return _with_masks(player.policy.act(observations, masks, random, greedy, recall), masks)
-
-
-def _with_masks(decision: Decision, masks: NDArray[np.bool_] | None) -> Decision:
-    if masks is not None:
-        return Decision(decision.actions, {**decision.columns, "action_masks": masks}, decision.recall)
-    return decision
 
 
 def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDArray[np.intp]]] | None:
@@ -131,24 +114,24 @@ def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDAr
     return parts
 
 
-class DecisionStamp:
-    """The policy version and self-play stamp of each decision in a tick. Default values replace missing stamps."""
-
-    __slots__ = ("generations", "learning", "opponents", "versions")
-
-    def __init__(self, count: int, parts: MappingRows, behavior_id: str) -> None:
-        self.versions = np.empty(count, np.int64)
-        self.generations = np.zeros(count, np.int32)
-        self.learning = np.empty(count, np.bool_)
-        self.opponents = np.full(count, -1, np.int32)
-        for mapping, some in parts:
-            rows: Any = slice(None) if some is None else some
-            player = mapping.players[behavior_id]
-            self.versions[rows] = player.version
-            self.learning[rows] = mapping.learns(behavior_id)
-            if not player.plain:
-                self.generations[rows] = mapping.generation
-                self.opponents[rows] = mapping.opponent
+def stamps_of(parts: MappingRows, behavior_id: str, count: int) -> dict[str, Array]:
+    """Return the policy version and the self-play stamp of each of a tick's `count` decisions, as columns of a step."""
+    versions, learning = np.empty(count, np.int64), np.empty(count, np.bool_)
+    generations, opponents = np.zeros(count, np.int32), np.full(count, -1, np.int32)
+    for mapping, some in parts:
+        rows: Any = slice(None) if some is None else some
+        player = mapping.players[behavior_id]
+        versions[rows] = player.version
+        learning[rows] = behavior_id in mapping.learners
+        if not player.plain:
+            generations[rows] = mapping.generation
+            opponents[rows] = mapping.opponent
+    return {
+        "policy_versions": versions,
+        "generations": generations,
+        "learning": learning,
+        "opponents": opponents,
+    }
 
 
 # A memory is stored only after its decision's step, because a newer policy may repeat the decision before that
@@ -172,10 +155,6 @@ class PlayerMemories:
         """Drop the memories recorded for decisions that will be repeated."""
         self._pending = []
 
-    def of(self, behavior_id: str, brain: str = "") -> AgentMemories | None:
-        """Return the memories of a behaviour id's trainer policies, or of `brain` if given; None if none exist."""
-        return self._stores.get((behavior_id, brain))
-
     def forget(self, behavior_id: str, agent_ids: Numbers) -> None:
         """Forget agents whose episodes have ended."""
         for (owner, _), store in self._stores.items():
@@ -193,7 +172,7 @@ class PlayerMemories:
         """Return the memories of the agents in `rows` (None means all rows), or None if the player has no memory."""
         if not player.policy.memory_size:
             return None
-        store = self.of(spec.behavior_id, player.brain)
+        store = self._stores.get((spec.behavior_id, player.brain))
         if store is None:
             store = AgentMemories.for_policy(player.policy, spec.actions)
             assert store is not None, "it has a memory"
@@ -208,13 +187,11 @@ class PlayerMemories:
         agent_ids: Numbers,
         episode_ids: Numbers,
         rows: NDArray[np.intp] | None,
-        recall: Recall | None,
+        recall: Recall,
     ) -> None:
         """Record the memories that a decision produced for the agents in `rows`. `keep` then stores these memories."""
-        store = self.of(behavior_id, player.brain)
         at: Any = slice(None) if rows is None else rows
-        if store is not None and recall is not None:
-            self._pending.append((store, agent_ids[at], episode_ids[at], recall))
+        self._pending.append((self._stores[behavior_id, player.brain], agent_ids[at], episode_ids[at], recall))
 
     def keep(self) -> None:
         """Store the recorded memories."""
@@ -231,19 +208,7 @@ _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """Exceptions that request an exit; an environment should not raise them."""
 
 
-class Audience(Protocol):
-    """Observes a stage's environments, for example to keep score."""
-
-    def begin(self, num_envs: int, result: StepResult) -> None:
-        """Handle a reset of all instances."""
-        ...
-
-    def add(self, result: StepResult) -> None:
-        """Handle a tick."""
-        ...
-
-
-class EnvironmentStage(Source[StepBatch]):
+class EnvironmentStage:
     """Steps one group of environments.
 
     For policies with memory, the stage stores each agent's memories between the decisions of an episode; a repeated
@@ -255,7 +220,7 @@ class EnvironmentStage(Source[StepBatch]):
         first_agent_id: added to the group's agent ids, to make them unique across actors.
         deterministic: returns True for a behaviour name if its agents take the mean action and the most likely choice.
         oracle: answers for the policies in `mappings` that are in other processes; None if all are in this process.
-        audience: observes the environments; None for no observer.
+        audience: keeps the score of the games; None for no scores.
     """
 
     def __init__(
@@ -265,7 +230,7 @@ class EnvironmentStage(Source[StepBatch]):
         first_agent_id: int = 0,
         deterministic: Callable[[str], bool] = no_behavior,
         oracle: DecisionClient | None = None,
-        audience: Audience | None = None,
+        audience: ScoreKeeper | None = None,
     ) -> None:
         self.oracle = oracle
         self._audience = audience
@@ -288,7 +253,6 @@ class EnvironmentStage(Source[StepBatch]):
         self._known: set[str] = set()
         self._random = np.random.default_rng(0)
         self._tick = 0
-        self._stop = False
 
     @property
     def specs(self) -> Mapping[str, BehaviorSpec]:
@@ -299,16 +263,6 @@ class EnvironmentStage(Source[StepBatch]):
     def num_envs(self) -> int:
         """Number of environment instances in the group."""
         return self._group.num_envs if self._group is not None else 0
-
-    @property
-    def lost(self) -> NDArray[np.int32] | None:
-        """The instances that broke at the last tick and that the group itself restarts. None if no instance broke."""
-        return self._result.lost
-
-    @property
-    def closed(self) -> NDArray[np.int32] | None:
-        """The instances that closed normally at the last tick. None if no instance closed."""
-        return self._result.closed
 
     def start(self, context: StageContext) -> None:
         """Build the group."""
@@ -366,8 +320,7 @@ class EnvironmentStage(Source[StepBatch]):
         remote, questions = [], []
         for behavior_id, steps in self._result.steps.items():
             if len(steps.agent_ids):
-                seen, greedy = self._seen_by_deciding(steps), self._deterministic(behavior_name(behavior_id))
-                _, players, recalls = self._who_decides(behavior_id, steps)
+                _, players, seen, greedy, recalls = self._who_decides(behavior_id, steps)
                 for (player, rows), recall in zip(players, recalls, strict=True):
                     if isinstance(player.policy, RemotePolicy):
                         at: Any = slice(None) if rows is None else rows
@@ -392,8 +345,8 @@ class EnvironmentStage(Source[StepBatch]):
         self._random.bit_generator.state = self._random_state
         return self._decide()
 
-    async def advance(self) -> None:
-        """Step the group with the actions last decided."""
+    async def advance(self) -> StepResult:
+        """Step the group with the actions last decided, and return the result of this tick."""
         actions = self._actions
         self._memories.keep()
         self._begun = self.parameters.begun
@@ -401,31 +354,23 @@ class EnvironmentStage(Source[StepBatch]):
         self._tick += 1
         if len(self._specs) > len(self._known):
             self._announce()
-        for gone in self._result.gone:
-            self._lose(gone)
+        for gone in self._result.gone:  # memories are unaffected, because they belong to episodes
+            self._tracker.forget(gone)
+            self.mappings.restart_games(gone)
         named = type(self._group).__name__
         tracked = self.mappings.self_play or self.mappings.mixes_brains or self.mappings.rates_brains
         self._game_columns = self._tracker.finish(self._result, named) if tracked else {}
         if self._audience is not None:
             self._audience.add(self._result)
         self._report()
-
-    async def produce(self) -> AsyncIterator[StepBatch]:
-        """Yield StepBatches until `request_stop` is called. For use without flow control."""
-        await self.reset(self._context.seed)
-        while not self._stop:
-            await self.consult()
-            for step in self.decide():
-                yield step
-            await self.advance()
+        return self._result
 
     def progress(self) -> int | None:
         """Return the number of ticks so far; None if the group itself reports delays."""
         return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._tick
 
     def request_stop(self) -> None:
-        """Make `produce` end after the current tick, and make a hanging tick end soon."""
-        self._stop = True
+        """Make a hanging tick end soon."""
         if isinstance(self._group, Stoppable):
             self._group.request_stop()
 
@@ -433,25 +378,17 @@ class EnvironmentStage(Source[StepBatch]):
         """Use this policy for all later decisions."""
         self.mappings.update(update)
 
-    def _lose(self, env_ids: NDArray[np.int32]) -> None:
-        """Begin new games in instances that broke or closed.
-
-        Memories are unaffected, because they belong to episodes.
-        """
-        self._tracker.forget(env_ids)
-        self.mappings.restart_games(env_ids)
-
     def _report(self) -> None:
         """Report the environment's own statistics. Each behaviour also reports those that belong to no behaviour."""
-        own, common, report = self._result.behavior_statistics, self._result.statistics, self._context.statistics
-        if not (own or common):
+        of_behaviors, common = self._result.behavior_statistics, self._result.statistics
+        if not (of_behaviors or common):
             return
         for behavior in dict.fromkeys(map(behavior_name, self.specs)):
-            for name, value in (*common.items(), *own.get(behavior, {}).items()):
+            for name, value in (*common.items(), *of_behaviors.get(behavior, {}).items()):
                 if isinstance(value, StatisticValues):
-                    report.extend(behavior, name, value.values, value.how)
+                    self._context.statistics.extend(behavior, name, value.values, value.how)
                 else:
-                    report.add(behavior, name, value)
+                    self._context.statistics.add(behavior, name, value)
 
     def _build(self, log: Logger | None = None) -> None:
         self._group = self._make_group()
@@ -495,16 +432,15 @@ class EnvironmentStage(Source[StepBatch]):
         return [step for step in decided if self.mappings.emits(step.behavior_id)]
 
     def _decide_for(self, behavior_id: str, steps: AgentSteps, games: Columns) -> StepBatch:
+        parts, players, seen, greedy, recalls = self._who_decides(behavior_id, steps)
         agent_ids = steps.agent_ids + self._first_agent_id
-        count = len(agent_ids) - steps.ended
-        parts, players, recalls = self._who_decides(behavior_id, steps)
-        seen, greedy = self._seen_by_deciding(steps), self._deterministic(behavior_name(behavior_id))
-        decision, after = decide_rows(players, count, seen, steps.action_masks, self._random, greedy, recalls)
         ids, episodes = agent_ids[steps.ended :], steps.episode_ids[steps.ended :]
+        decision, after = decide_rows(players, len(ids), seen, steps.action_masks, self._random, greedy, recalls)
         for (player, rows), recall in zip(players, after, strict=True):
-            self._memories.note(behavior_id, player, ids, episodes, rows, recall)
-        stamp = DecisionStamp(count, parts, behavior_id)
+            if recall is not None:
+                self._memories.note(behavior_id, player, ids, episodes, rows, recall)
         self._actions[behavior_id] = decision.actions
+        masks = {} if steps.action_masks is None else {"action_masks": steps.action_masks}
         group_ids, group_rewards = self._groups_of(behavior_id, steps)
         generations = steps.parameters  # [ended] of the environment parameters at each ended episode's start
         if not self.parameters:
@@ -522,44 +458,35 @@ class EnvironmentStage(Source[StepBatch]):
             ended=steps.ended,
             terminated=steps.terminated,
             truncated=steps.truncated,
-            decisions=decision.columns,
-            policy_versions=stamp.versions,
-            generations=stamp.generations,
-            learning=stamp.learning,
-            opponents=stamp.opponents,
+            decisions={**decision.columns, **masks},
             games=games,
             tick=self._tick,
             group_ids=group_ids,
             group_rewards=group_rewards,
             parameters=generations,
-            env_frames=self._frames_of(behavior_id, steps),
+            env_frames=steps.env_frames,
             undiscounted=steps.undiscounted,
+            **stamps_of(parts, behavior_id, len(ids)),
         )
 
-    def _who_decides(self, behavior_id: str, steps: AgentSteps) -> tuple[MappingRows, PlayerRows, list[Recall | None]]:
-        """Return the mappings and policies of the rows to decide, and the memories of each policy's rows."""
-        agent_ids = steps.agent_ids + self._first_agent_id
-        deciding = slice(steps.ended, None)
+    def _who_decides(
+        self, behavior_id: str, steps: AgentSteps
+    ) -> tuple[MappingRows, PlayerRows, tuple[Array, ...], bool, list[Recall | None]]:
+        """Return what a decision needs.
+
+        Returns:
+            The mappings and the policies of the rows to decide, these rows' observations, whether the agents take the
+            most likely actions, and the memories of each policy's rows.
+        """
+        agent_ids, deciding = steps.agent_ids + self._first_agent_id, slice(steps.ended, None)
         alone: MappingRows = [(self.mappings.current, None)]
         parts = self.mappings.rows_by_mapping(steps.env_ids[deciding]) if len(agent_ids) > steps.ended else alone
         players = players_of(parts, behavior_id)
         self._memories.forget(behavior_id, agent_ids[: steps.ended])
         spec, ids, episodes = self._specs[behavior_id], agent_ids[deciding], steps.episode_ids[deciding]
         recalls = [self._memories.recall(spec, player, ids, episodes, rows) for player, rows in players]
-        return parts, players, recalls
-
-    @staticmethod
-    def _seen_by_deciding(steps: AgentSteps) -> tuple[Array, ...]:
-        return tuple(o[steps.ended :] for o in steps.observations)
-
-    def _frames_of(self, behavior_id: str, steps: AgentSteps) -> NDArray[np.int32] | None:
-        """Return the environment steps [n] since the agents' previous decisions; None if each action lasts one step."""
-        if (self._specs[behavior_id].action_repeat is None) != (steps.env_frames is None):
-            raise StageError(
-                f"{behavior_id}: the environment's AgentSteps must have env_frames if and only if its BehaviorSpec has "
-                "an action_repeat"
-            )
-        return steps.env_frames
+        seen = tuple(o[deciding] for o in steps.observations)
+        return parts, players, seen, self._deterministic(behavior_name(behavior_id)), recalls
 
     def _groups_of(
         self, behavior_id: str, steps: AgentSteps

@@ -8,7 +8,7 @@ not learn play each other, and the result is that of the team with the lowest id
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from headrace.queues.columns import GAME_COLUMNS, GAME_DRAWS, GAME_PLAYERS, GAME
 from headrace.queues.messages import Columns
 from headrace.queues.specs import behavior_team
 from headrace.stages.actor.policy_mapping import PolicyMapping, PolicyMappings
-from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.environments.protocol import GameResults, StepResult
 from headrace.stages.errors import StageError
 
 _MANY_TEAMS = "game_outcomes"
@@ -27,8 +27,6 @@ _MANY_TEAMS = "game_outcomes"
 ids."""
 _ROUNDING = 1e-3
 """Allowed rounding error of an outcome."""
-_DUELS = frozenset({(1.0, 0.0), (0.5, 0.5), (0.0, 1.0)})
-_SHOWN = 8
 _NONE = GameResults(np.zeros(0, np.int32), np.zeros((0, 0), np.float32))
 
 
@@ -97,7 +95,7 @@ class GameTracker:
         if self._returns is not None:
             self._returns.add(result)
         if result.games is not None:
-            games = check_game_results(result.games, len(self._mappings.games), environment, self._teams)
+            games = check_game_results(result.games, len(self._mappings.games), environment, self._teams())
             self._unreported += self._declared(games, environment)
             self._mappings.restart_games(games.env_ids)
         elif not self._declares:
@@ -121,7 +119,9 @@ class GameTracker:
                     f"{highest}"
                 )
             if teams > 2:  # outcomes only rank the teams; wins and losses follow from the ranks
-                yield _EndedGame(mapping, team, _beaten(outcomes, team, playing), outcomes.copy(), returns)
+                others = outcomes[sorted(playing - {team})]  # a draw with one of them counts as half a win
+                won = float((np.sign(outcomes[team] - others) + 1).mean() / 2) if len(others) else 0.5
+                yield _EndedGame(mapping, team, won, outcomes.copy(), returns)
             else:
                 yield _EndedGame(mapping, team, float(outcomes[team]), returns=returns)
 
@@ -133,11 +133,14 @@ class GameTracker:
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
             if steps.ended and self._mappings.counts_games(behavior_id):
+                rewards = steps.rewards if steps.group_rewards is None else steps.rewards + steps.group_rewards
                 for row in range(steps.ended):
-                    endings.setdefault(int(steps.env_ids[row]), []).append(_ending(behavior_id, steps, row))
+                    agent_id, terminated = int(steps.agent_ids[row]), bool(steps.terminated[row])
+                    ending = _Ending(behavior_id, agent_id, float(rewards[row]), terminated)
+                    endings.setdefault(int(steps.env_ids[row]), []).append(ending)
         if not endings:
             return []
-        found, over = [], []
+        ended_games, over = [], []
         for env_id, ended in endings.items():
             mapping = self._mappings.games[env_id]
             learns = mapping.learning_team
@@ -155,9 +158,9 @@ class GameTracker:
             rated = [ending for ending in mine if behavior_team(ending.behavior_id) == team]
             first = min(rated, key=lambda ending: ending.agent_id, default=None)
             if team is not None and first is not None and first.terminated:
-                found.append(_EndedGame(mapping, team, float(np.sign(first.reward) + 1) / 2, returns=returns))
+                ended_games.append(_EndedGame(mapping, team, float(np.sign(first.reward) + 1) / 2, returns=returns))
         self._mappings.restart_games(np.array(over, np.int32))
-        return found
+        return ended_games
 
     def _take_returns(self, env_id: int) -> NDArray[np.float32] | None:
         return None if self._returns is None else self._returns.take(env_id)
@@ -248,19 +251,6 @@ class _TeamReturns:
         return returns.astype(np.float32)
 
 
-def _beaten(outcomes: NDArray[np.float32], team: int, playing: set[int]) -> float:
-    """Return the fraction of the other teams that a team beat; a draw counts as half."""
-    others = outcomes[sorted(playing - {team})]
-    return float((np.sign(outcomes[team] - others) + 1).mean() / 2) if len(others) else 0.5
-
-
-def _ending(behavior_id: str, steps: AgentSteps, row: int) -> _Ending:
-    reward = float(steps.rewards[row])
-    if steps.group_rewards is not None:
-        reward += float(steps.group_rewards[row])
-    return _Ending(behavior_id, int(steps.agent_ids[row]), reward, bool(steps.terminated[row]))
-
-
 def _columns(games: list[_EndedGame], drawn_teams: int) -> Columns:
     rows = [(g.mapping.generation, g.team, g.mapping.opponent, g.outcome) for g in games]
     columns = {column.name: np.array([row[i] for row in rows], column.dtype) for i, column in enumerate(GAME_COLUMNS)}
@@ -275,98 +265,50 @@ def _columns(games: list[_EndedGame], drawn_teams: int) -> Columns:
     return columns
 
 
-# Checks on the results that an environment declares: wrong results would corrupt ratings permanently.
-
-
-def check_game_results(games: GameResults, num_envs: int, environment: str, teams: Callable[[], int]) -> GameResults:
-    """Check declared results; return them in the dtypes of `GameResults`, with exact outcomes for duels.
+def check_game_results(games: GameResults, num_envs: int, environment: str, teams: int) -> GameResults:
+    """Check the results that an environment declares, because wrong results would corrupt ratings permanently.
 
     Args:
         games: the results that the environment declared.
         num_envs: number of instances.
         environment: the environment's name, used in messages.
-        teams: returns the number of team ids. It is called only to explain wrong outcomes.
+        teams: number of team ids, used in messages.
+
+    Returns:
+        The results in the dtypes of `GameResults`, without rounding errors if there are at most two teams.
 
     Raises:
         StageError: if a row has an invalid instance or outcome; see `GameResults`.
     """
-    name = f"environment {environment}: its GameResults"
-    env_ids = _array(games.env_ids, f"{name}.env_ids")
-    outcomes = _array(games.outcomes, f"{name}.outcomes")
+    env_ids, outcomes = np.asarray(games.env_ids), np.asarray(games.outcomes, np.float64)
     if not env_ids.size and not outcomes.size:
         return _NONE
+    name = f"environment {environment}: its GameResults"
     if env_ids.ndim != 1 or outcomes.ndim != 2 or len(env_ids) != len(outcomes):
         raise StageError(
             f"{name}: env_ids has shape {list(env_ids.shape)} and outcomes {list(outcomes.shape)}; expected "
             "[games] and [games, teams], one row per finished game"
         )
-    if _are_plain_duels(env_ids, outcomes, num_envs):
-        return GameResults(env_ids, outcomes)
-    return GameResults(_instances(env_ids, num_envs, name), _outcomes(outcomes, env_ids, name, teams))
-
-
-def _are_plain_duels(env_ids: NDArray[Any], outcomes: NDArray[Any], num_envs: int) -> bool:
-    """Return True if the results are valid duels in the right dtypes. This common case needs no conversion."""
-    if env_ids.dtype != np.int32 or outcomes.dtype != np.float32 or outcomes.shape[1] != 2:
-        return False
-    numbers = set(env_ids.tolist())
-    in_range = len(numbers) == len(env_ids) and min(numbers) >= 0 and max(numbers) < num_envs
-    return in_range and _DUELS.issuperset(map(tuple, outcomes.tolist()))
-
-
-def _array(values: Any, what: str) -> NDArray[Any]:
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        raise StageError(f"{what} have dtype {array.dtype}; expected an array of numbers")
-    return array
-
-
-def _instances(env_ids: NDArray[Any], num_envs: int, name: str) -> NDArray[np.int32]:
-    if env_ids.dtype.kind not in "iu":
-        raise StageError(f"{name}.env_ids has dtype {env_ids.dtype}; expected whole numbers, such as int32")
-    strange = env_ids[(env_ids < 0) | (env_ids >= num_envs)]
-    if len(strange):
+    if len({*range(num_envs)}.intersection(env_ids.tolist())) < len(env_ids):
         raise StageError(
-            f"{name}.env_ids contains {_listed(strange)}, but there are {num_envs} instances; expected numbers from 0 "
-            f"to {num_envs - 1}"
+            f"{name}.env_ids is {env_ids.tolist()}; expected different numbers from 0 to {num_envs - 1}, one row per "
+            "game, because an instance ends at most one game per tick"
         )
-    numbers, times = np.unique(env_ids, return_counts=True)
-    if len(numbers) < len(env_ids):
-        raise StageError(
-            f"{name}.env_ids contains {_listed(numbers[times > 1])} more than once; expected one row per game, because "
-            "an instance ends at most one game per tick"
-        )
-    return env_ids.astype(np.int32, copy=False)
-
-
-def _outcomes(
-    outcomes: NDArray[Any], env_ids: NDArray[Any], name: str, playing: Callable[[], int]
-) -> NDArray[np.float32]:
-    teams = outcomes.shape[1]
-    with np.errstate(over="ignore", invalid="ignore"):  # the checks below refuse such values
-        values = outcomes.astype(np.float32, copy=False)
-        right = np.isfinite(values).all(axis=1)
-        if teams <= 2:
-            halves = np.round(2 * values) / 2
-            values = np.where(np.abs(values - halves) <= _ROUNDING, halves, values)
-            right &= ((values >= 0) & (values <= 1)).all(axis=1)
-        if teams == 2:
-            right &= np.abs(values.sum(axis=1) - 1) <= _ROUNDING
+    duels, right = outcomes.shape[1] <= 2, np.isfinite(outcomes).all(axis=1)
+    if duels:
+        halves = np.round(2 * outcomes) / 2
+        outcomes = np.where(np.abs(outcomes - halves) <= _ROUNDING, halves, outcomes)
+        right &= ((outcomes >= 0) & (outcomes <= 1)).all(axis=1)
+        right &= (outcomes.shape[1] < 2) | (np.abs(outcomes.sum(axis=1) - 1) <= _ROUNDING)
     if not right.all():
-        row = int(np.flatnonzero(~right)[0])
-        expected = "finite numbers indexed by team id, higher for the team that did better"
-        if playing() > max(teams, 2):
-            expected = f"a column for each team id from 0 to {playing() - 1}: {expected}"
-        elif teams <= 2:
-            expected = (
-                "numbers from 0 to 1 that add up to 1, indexed by team id: 1 for a win, 0.5 for a draw, 0 for a loss"
-            )
-        raise StageError(
-            f"{name}.outcomes of instance {env_ids[row]}'s game are {_listed(outcomes[row])}; expected {expected}"
+        row = int(right.argmin())
+        expected = (
+            "numbers from 0 to 1 that add up to 1: 1 for a win, 0.5 for a draw, 0 for a loss"
+            if duels and teams <= 2
+            else "finite numbers, higher for the team that did better"
         )
-    return values
-
-
-def _listed(values: NDArray[Any]) -> str:
-    shown = ", ".join(f"{value:.6g}" for value in values[:_SHOWN].tolist())
-    return f"{shown}, …" if len(values) > _SHOWN else shown
+        raise StageError(
+            f"{name}.outcomes of instance {env_ids[row]}'s game are {outcomes[row].tolist()}; expected, for each team "
+            f"id from 0 to {max(teams, outcomes.shape[1]) - 1}, {expected}"
+        )
+    return GameResults(env_ids.astype(np.int32), outcomes.astype(np.float32))

@@ -55,19 +55,10 @@ class PolicyMapping:
     codes: tuple[int, ...] = ()
     """In a league: the code of each team's player; see `headrace.pipeline.parts.league`."""
 
-    def learns(self, behavior_id: str) -> bool:
-        """Return True if the trainer learns from this behaviour id's steps."""
-        return behavior_id in self.learners
-
 
 def no_behavior(behavior_name: str) -> bool:
     """Return False for every behaviour name."""
     return False
-
-
-def no_brains(spec: BehaviorSpec) -> Sequence[BrainShare]:
-    """Return an empty list of brains for any behaviour."""
-    return ()
 
 
 class PolicyMappings:
@@ -84,7 +75,7 @@ class PolicyMappings:
         self,
         make_policy: Callable[[BehaviorSpec], ActingPolicy],
         has_self_play: Callable[[str], bool] = no_behavior,
-        make_brains: Callable[[BehaviorSpec], Sequence[BrainShare]] = no_brains,
+        make_brains: Callable[[BehaviorSpec], Sequence[BrainShare]] = lambda spec: (),
     ) -> None:
         self._make_policy = make_policy
         self._has_self_play = has_self_play
@@ -175,7 +166,7 @@ class PolicyMappings:
         """Use a policy update that was published for a behaviour id."""
         self._updates[update.behavior_id] = update.copy()
         player = self.current.players.get(update.behavior_id)
-        if player is not None and update.snapshot < 0 and self.current.learns(update.behavior_id):
+        if player is not None and update.snapshot < 0 and update.behavior_id in self.current.learners:
             player.policy.load(update)
             player.version = update.version
         self._adopt()
@@ -243,8 +234,8 @@ class PolicyMappings:
             assert self._slots is not None
         slots = self._slots[env_ids]
         parts = [(mapping, np.flatnonzero(slots == slot)) for slot, mapping in enumerate(self._distinct)]
-        found = [(mapping, rows) for mapping, rows in parts if len(rows)]
-        return [(found[0][0], None)] if len(found) == 1 else [*found]
+        occupied = [(mapping, rows) for mapping, rows in parts if len(rows)]
+        return [(occupied[0][0], None)] if len(occupied) == 1 else [*occupied]
 
     def _draw_games(self, count: int) -> list[PolicyMapping]:
         """Return mappings for `count` games that are about to begin."""

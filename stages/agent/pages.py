@@ -91,7 +91,7 @@ class Pages:
     """The pages of one behaviour id. Rows are numbered across all pages; a page starts at the row of its first step.
 
     Attributes:
-        horizon: number of rows in a full page.
+        full: number of rows in a full page; the row after `nowhere` counts as full.
         stride: number of rows from the start of one page to the start of the next.
         nowhere: the row that agents without an open decision point to.
         observations: the observation columns.
@@ -104,10 +104,9 @@ class Pages:
     """
 
     def __init__(self, step: StepBatch, horizon: int) -> None:
-        self.horizon = horizon
         self.stride = horizon + 2
         # Zero-dimensional arrays: for few rows, converting a Python number costs NumPy as much as everything else.
-        self._horizon, self._stride = np.array(horizon, np.int64), np.array(self.stride, np.int64)
+        self.full, self._stride = np.array(horizon, np.int64), np.array(self.stride, np.int64)
         self.nowhere = np.array(horizon - 1, np.int64)
         self._nowhere_bytes = self.nowhere.tobytes()
         rows = (1 + 2 * len(step.agent_ids)) * self.stride
@@ -139,11 +138,6 @@ class Pages:
         """Return how many rows precede each row of `ends` [k] in its page, or `horizon` for the row after `nowhere`."""
         lengths: Numbers = ends % self._stride
         return lengths
-
-    def full(self, lengths: Numbers) -> Numbers:
-        """Return the indices of full pages, given page lengths [k]; the row after `nowhere` counts as full."""
-        places: Numbers = (lengths == self._horizon).nonzero()[0]
-        return places
 
     def unwritten(self, rows: Numbers) -> Where:
         """Return the indices at which rows [k] are `nowhere`.

@@ -50,13 +50,11 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             immediately.
 
     Raises:
-        StageError: if `min_rows` or a behaviour's horizon is less than 1, or a horizon is unknown.
+        StageError: if a behaviour's horizon is less than 1 or unknown.
         ShapeError: if a behaviour's columns change in name, dtype or shape.
     """
 
     def __init__(self, horizons: Mapping[str, int] | Callable[[str], int], source: int = 0, min_rows: int = 1) -> None:
-        if min_rows < 1:
-            raise StageError(f"agent processor: min_rows must be at least 1, got {min_rows}")
         self._horizons = horizons
         self.source = source
         """Id of the actor's incarnation, stamped on its batches."""
@@ -87,10 +85,8 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         Args:
             behavior_id: the behaviour id to emit; None for all.
         """
-        if behavior_id is None:
-            return _emit([each for each in self._assemblers.values() if each.waiting_rows >= self._min_rows])
-        assembler = self._assemblers.get(behavior_id)
-        return _emit([assembler]) if assembler is not None and assembler.waiting_rows >= self._min_rows else []
+        chosen = [a for a in self._assemblers.values() if behavior_id in (None, a.behavior_id)]
+        return _emit([assembler for assembler in chosen if assembler.outbox.rows >= self._min_rows])
 
     # With decisions from before the wait, lag 0 would not be on-policy (docs/decisions/024).
     def replace_decisions(self, item: StepBatch) -> None:
@@ -108,15 +104,15 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         """Emit every completed step."""
         return self.flush()
 
-    def renew(self, source: int) -> None:
+    def begin_source(self, source: int) -> None:
         """Stamp everything emitted from now on with a new source, and spend that source's credits."""
         self.source = source
         for assembler in self._assemblers.values():
-            assembler.renew(source)
+            assembler.begin_source(source)
 
-    def pending(self, behavior_name: str) -> int:
-        """Return the number of learning-team steps that are completed but not yet emitted."""
-        return sum(assembler.pending for assembler in self._by_name.get(behavior_name, ()))
+    def used(self, behavior_name: str) -> int:
+        """Return the number of learning-team steps that this source has emitted or holds, completed."""
+        return sum(assembler.emitted + assembler.pending for assembler in self._by_name.get(behavior_name, ()))
 
     def emitted(self, behavior_name: str) -> int:
         """Return the number of learning-team steps that this source has emitted, which are the credits spent."""
@@ -124,7 +120,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
 
     def open_agents(self, behavior_name: str) -> int:
         """Return the number of agents with an open decision."""
-        return sum(assembler.open_agents for assembler in self._by_name.get(behavior_name, ()))
+        return sum(len(assembler.slots) for assembler in self._by_name.get(behavior_name, ()))
 
     def flush(self, behavior_name: str | None = None) -> list[TrajectoryBatch]:
         """Close unfinished trajectories at their last completed step and emit everything, including game results.
@@ -203,8 +199,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
 
 
 def _emit(assemblers: Collection[Assembler]) -> list[TrajectoryBatch]:
-    batches = [assembler.emit() for assembler in assemblers]
-    return [batch for batch in batches if batch is not None]
+    return [batch for assembler in assemblers if (batch := assembler.emit()) is not None]
 
 
 log = logging.getLogger(__name__)
@@ -217,13 +212,14 @@ class Groups:
         ids: [total] the group in which an agent took its open decision; 0 for none.
         returns: [total] the sum of the group rewards that an agent has received in its episode.
         tick: number of the last tick added.
+        parted: the groups of the trajectories that have closed since their teammates' trajectories were last cut.
     """
 
     def __init__(self, total: int) -> None:
         self.ids = np.zeros(total, np.int64)
         self.returns = np.zeros(total, np.float64)
         self.tick = 0
-        self._parted: list[Numbers] = []
+        self.parted: list[Numbers] = []
 
     def enlarge(self, total: int) -> None:
         """Make room for `total` slots."""
@@ -241,24 +237,15 @@ class Groups:
             `GROUP_TRAJECTORY_COLUMNS` [k].
         """
         ids = self.ids[slots]
-        self._parted.append(ids)
+        self.parted.append(ids)
         goes_on = np.ones(len(ids), np.bool_) if left is None else (ids != 0) & np.isin(ids, self.ids[left])
         return {"group_ids": ids, "next_ticks": np.full(len(ids), self.tick, np.int64), "group_left": goes_on}
 
-    @property
-    def anyone_parted(self) -> bool:
-        """True if a trajectory has closed since the last call to `forget_parted`."""
-        return bool(self._parted)
-
-    def parted(self, slots: Numbers) -> Numbers:
-        """Return the given agents whose group has closed a trajectory since the last call to `forget_parted`."""
+    def mates_of_parted(self, slots: Numbers) -> Numbers:
+        """Return the given agents that belong to one of the groups in `parted`."""
         ids = self.ids[slots]
-        mates: Numbers = slots[(ids != 0) & np.isin(ids, np.concatenate(self._parted))]
+        mates: Numbers = slots[(ids != 0) & np.isin(ids, np.concatenate(self.parted))]
         return mates
-
-    def forget_parted(self) -> None:
-        """Forget which trajectories have closed, once all teammates' trajectories are cut."""
-        self._parted.clear()
 
     def of_episodes(
         self, slots: Numbers, last_rewards: NDArray[np.float32], steps: Numbers, group_left: NDArray[np.bool_]
@@ -308,6 +295,7 @@ class AgentState:
 
     Attributes:
         cursor: [total] the page row that holds the agent's open decision.
+        env_ids: [total] the environment that the agent lives in.
         episode_ids: [total] the episode that the open decision belongs to.
         learning: [total] true if the trainer will learn from the open decision.
         returns: [total] the sum of the episode's rewards so far.
@@ -325,21 +313,7 @@ class AgentState:
         self.mates = Groups(total) if grouped else None
         self._generations = np.zeros(total, np.int32)
         self._opponents = np.zeros(total, np.int32)
-        self._env_ids = np.zeros(total, np.int32)
-
-    def join(self, slots: Numbers, total: int, env_ids: NDArray[np.int32]) -> None:
-        """Add agents [k] that live in these environments; `total` is the new number of slots."""
-        if total > len(self.episode_ids):
-            self._enlarge(total)
-        self._env_ids[slots] = env_ids
-
-    def start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
-        """Begin episodes for agents [k] without an open decision."""
-        self.stamp(slots, stamps)
-        self.returns[slots] = _NO_RETURN
-        self.steps_before[slots] = _NO_STEPS
-        if self.mates is not None:
-            self.mates.returns[slots] = _NO_RETURN
+        self.env_ids = np.zeros(total, np.int32)
 
     def stamp(self, where: Where, stamps: Stamps) -> None:
         """Set the stamps on the open decisions of the agents at `where`."""
@@ -357,14 +331,8 @@ class AgentState:
 
     def living_in(self, slots: Numbers, env_ids: Numbers) -> Numbers:
         """Return the slots among `slots` whose agents are in these environments."""
-        living: Numbers = slots[np.isin(self._env_ids[slots], env_ids)]
+        living: Numbers = slots[np.isin(self.env_ids[slots], env_ids)]
         return living
-
-    def returns_with(self, where: Where, rewards: Floats) -> NDArray[np.float64]:
-        """Return the agents' episode returns so far, with these rewards added."""
-        returns = rewards.astype(_RETURN)  # convert first: adding arrays of two dtypes is slower in NumPy
-        returns += self.returns[where]
-        return returns
 
     def closed(
         self,
@@ -386,7 +354,8 @@ class AgentState:
             truncated,
         )
 
-    def _enlarge(self, total: int) -> None:
+    def enlarge(self, total: int) -> None:
+        """Make room for `total` slots."""
         present = len(self.cursor)
         for name, values in vars(self).items():
             if isinstance(values, np.ndarray) and values.ndim:
@@ -428,22 +397,93 @@ class Deciding:
     learning: int = 0
 
 
-class TickAgents:
-    """Finds the slots of the agents in each tick, and gives slots to new agents.
+_NONE = np.empty(0, np.int64)
 
-    Args:
-        capacity: the initial number of agents to make room for.
+
+class Assembler:
+    """Keeps each agent's open decision, and its earlier steps until their trajectory closes, for one behaviour id.
+
+    An agent has a slot as long as it has an open decision. For each slot, the agent state holds the decision's row in
+    the pages, its stamps, and the episode's return so far.
+
+    The trajectories of a group's agents close together: when one closes, its teammates' trajectories are cut at the
+    same tick. A single batch therefore shows the trainer the entire group's actions at each tick, and which agents
+    remained when one ended.
 
     Attributes:
-        slots: the agents' slots.
+        pending: number of learning rows held: completed rows of unfinished trajectories, and closed rows not yet
+            emitted.
+        emitted: number of learning rows emitted so far under the current source.
+        behavior_id: the behaviour id.
+        slots: the slots of the agents that have an open decision.
+        outbox: the closed trajectories that are not yet emitted.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.slots = Slots(capacity)
+    def __init__(self, step: StepBatch, horizon: int, source: int) -> None:
+        self.pending = 0
+        self.emitted = 0
+        self.behavior_id = step.behavior_id
+        self._source = source
+        self._pages = Pages(step, horizon)
+        self.outbox = Outbox()
+        self.slots = Slots(len(step.agent_ids))
         self._last: Deciding | None = None
+        """The agents that decided at the last tick; None if an agent has left, or the stamps must be compared."""
+        self._agents = AgentState(self.slots.total, self._pages.nowhere, step.group_ids is not None)
+        self._mates = self._agents.mates
+        self._warned = False
 
-    def call(self, step: StepBatch, agents: AgentState) -> tuple[Where, Numbers, bool, Deciding]:
-        """Find the slots of a tick's agents. New agents that decide get slots and are added to `agents`.
+    def add(self, step: StepBatch) -> None:
+        """Add one tick, copying all data that is kept.
+
+        Raises:
+            ShapeError: if a column's name, dtype or shape differs from those of the first step.
+        """
+        if step.games:
+            self.outbox.add_games(step.games)
+        pages, ended, count = self._pages, step.ended, len(step.agent_ids)
+        if not count:
+            return
+        if (step.group_ids is None) != (self._mates is None):
+            raise ShapeError("a behaviour must have group_ids either in all steps or in no step")
+        agents = self._agents
+        slots, ending, strangers, tick = self._find_agents(step)
+        # The rows of the open decisions that this tick completes; `nowhere` for agents that have none.
+        at = agents.cursor[slots]
+        if ended:
+            agents.cursor[ending] = pages.nowhere
+            at[ended:] = agents.cursor[tick.where]
+        # For agents that start an episode, this adds to their previous episode's return; `_start_episodes` resets it to
+        # 0.
+        rewards = step.rewards if step.undiscounted is None else step.undiscounted[:, 0]
+        returns = rewards.astype(_RETURN)  # convert first: adding arrays of two dtypes is slower in NumPy
+        returns += agents.returns[slots]
+        pages.rewards[at] = step.rewards
+        if pages.env_frames is not None and step.env_frames is not None:
+            pages.env_frames[at] = step.env_frames
+        if self._mates is not None:
+            self._mates.tick = step.tick
+            pages.of_groups["group_rewards"][at] = step.group_rewards
+        at = at + _ONE  # not in place: `at` may be a view of the cursor
+        lengths = pages.lengths(at)
+        observations = pages.observation_records(step.observations)
+        if ended:
+            closing: Where = slice(ended)
+            if strangers:  # an episode without a decision has nothing to close
+                closing = ending.nonzero()[0]
+                ending = ending[closing]
+            if len(ending):
+                self._end(step, closing, ending, at[closing], lengths[closing], returns[closing])
+        if ended < count:
+            self._decide(step, tick, at[ended:], lengths[ended:], returns[ended:], observations)
+        for column, records in observations:
+            column.records[at] = records
+        if ended:
+            self._remove(ending[pages.unwritten(agents.cursor[ending])])
+        self._cut_mates()
+
+    def _find_agents(self, step: StepBatch) -> tuple[Where, Numbers, bool, Deciding]:
+        """Find the slots of a tick's agents. New agents that decide get slots.
 
         Returns:
             The slots of all agents [n]; the slots of the agents whose episodes have ended [ended]; whether some of
@@ -465,111 +505,18 @@ class TickAgents:
             new = new[new.searchsorted(ended) :]
         if len(new):
             slots[new] = joined = self.slots.add(step.agent_ids[new])
-            agents.join(joined, self.slots.total, step.env_ids[new])
+            if self.slots.total > len(self._agents.cursor):
+                self._agents.enlarge(self.slots.total)
+            self._agents.env_ids[joined] = step.env_ids[new]
         deciding = slots[ended:]
         self._last = last = Deciding(key, deciding, as_slice(deciding))
         return slots, slots[:ended], strangers, last
 
-    def remove(self, slots: Numbers) -> None:
+    def _remove(self, slots: Numbers) -> None:
         """Forget these agents."""
         if len(slots):
             self.slots.remove(slots)
             self._last = None
-
-    def forget_stamps(self) -> None:
-        """Forget the last tick's stamps, so the next stamps are compared with those of the open decisions."""
-        self._last = None
-
-
-_NONE = np.empty(0, np.int64)
-
-
-class Assembler:
-    """Keeps each agent's open decision, and its earlier steps until their trajectory closes, for one behaviour id.
-
-    An agent has a slot as long as it has an open decision. For each slot, the agent state holds the decision's row in
-    the pages, its stamps, and the episode's return so far.
-
-    The trajectories of a group's agents close together: when one closes, its teammates' trajectories are cut at the
-    same tick. A single batch therefore shows the trainer the entire group's actions at each tick, and which agents
-    remained when one ended.
-
-    Attributes:
-        pending: number of learning rows held: completed rows of unfinished trajectories, and closed rows not yet
-            emitted.
-        emitted: number of learning rows emitted so far under the current source.
-    """
-
-    def __init__(self, step: StepBatch, horizon: int, source: int) -> None:
-        self.pending = 0
-        self.emitted = 0
-        self._behavior_id = step.behavior_id
-        self._source = source
-        self._pages = Pages(step, horizon)
-        self._outbox = Outbox()
-        self._roll = TickAgents(len(step.agent_ids))
-        self._slots = self._roll.slots
-        self._agents = AgentState(self._slots.total, self._pages.nowhere, step.group_ids is not None)
-        self._mates = self._agents.mates
-        self._warned = False
-
-    @property
-    def open_agents(self) -> int:
-        """The number of agents with an open decision."""
-        return len(self._slots)
-
-    @property
-    def waiting_rows(self) -> int:
-        """The number of rows of closed trajectories not yet emitted."""
-        return self._outbox.rows
-
-    def add(self, step: StepBatch) -> None:
-        """Add one tick, copying all data that is kept.
-
-        Raises:
-            ShapeError: if a column's name, dtype or shape differs from those of the first step.
-        """
-        if step.games:
-            self._outbox.add_games(step.games)
-        pages, ended, count = self._pages, step.ended, len(step.agent_ids)
-        if not count:
-            return
-        if (step.group_ids is None) != (self._mates is None):
-            raise ShapeError("a behaviour must have group_ids either in all steps or in no step")
-        agents = self._agents
-        slots, ending, strangers, tick = self._roll.call(step, agents)
-        # The rows of the open decisions that this tick completes; `nowhere` for agents that have none.
-        at = agents.cursor[slots]
-        if ended:
-            agents.cursor[ending] = pages.nowhere
-            at[ended:] = agents.cursor[tick.where]
-        # For agents that start an episode, this adds to their previous episode's return; `_start_episodes` resets it to
-        # 0.
-        returns = agents.returns_with(slots, _returned(step))
-        pages.rewards[at] = step.rewards
-        if pages.env_frames is not None and step.env_frames is not None:
-            pages.env_frames[at] = step.env_frames
-        if self._mates is not None:
-            self._mates.tick = step.tick
-            pages.of_groups["group_rewards"][at] = step.group_rewards
-        at = at + _ONE  # not in place: `at` may be a view of the cursor
-        lengths = pages.lengths(at)
-        observations = pages.observation_records(step.observations)
-        if ended:
-            known: Where = slice(ended)
-            if strangers:  # an episode without a decision has nothing to close
-                known = ending.nonzero()[0]
-                ending = ending[known]
-            if len(ending):
-                self._end(step, known, ending, at[known], lengths[known], returns[known])
-        if ended < count:
-            self._decide(step, tick, at[ended:], lengths[ended:], returns[ended:], observations)
-        for column, records in observations:
-            column.records[at] = records
-        if ended:
-            self._roll.remove(ending[pages.unwritten(agents.cursor[ending])])
-        if self._mates is not None:
-            self._cut_mates(self._mates)
 
     def cut(self, max_first_version: int | None = None) -> None:
         """Close unfinished trajectories at their current rows; open decisions begin the agents' next trajectories.
@@ -577,26 +524,24 @@ class Assembler:
         Args:
             max_first_version: cut only trajectories whose first policy version is at most this; None cuts all.
         """
-        self._cut(self._slots.used(), max_first_version)
-        if self._mates is not None:
-            self._cut_mates(self._mates)
+        self._cut(self.slots.used(), max_first_version)
+        self._cut_mates()
 
     def end_learning(self) -> None:
         """Exclude the open decisions from learning, so the trainer learns only from completed steps."""
-        slots = self._slots.used()
+        slots = self.slots.used()
         slots = slots[self._agents.learning[slots]]
         self._cut(slots)
-        if self._mates is not None:
-            self._cut_mates(self._mates)
+        self._cut_mates()
         self._agents.learning[slots] = False
-        self._roll.forget_stamps()
+        self._last = None
 
     def replace_decisions(self, step: StepBatch) -> None:
         """Replace the open decisions of a tick's agents with decisions made by newer policies."""
-        slots = self._slots.find(step.agent_ids[step.ended :])
-        known = slots.nonzero()[0]  # unknown agents have no decision: actions in the `nowhere` row stay 0
-        decisions = {name: values[known] for name, values in step.decisions.items()}
-        self._pages.write_decisions(self._agents.cursor[slots[known]], decisions, step.policy_versions[known])
+        slots = self.slots.find(step.agent_ids[step.ended :])
+        present = slots.nonzero()[0]  # unknown agents have no decision: actions in the `nowhere` row stay 0
+        decisions = {name: values[present] for name, values in step.decisions.items()}
+        self._pages.write_decisions(self._agents.cursor[slots[present]], decisions, step.policy_versions[present])
 
     def close(self, *, truncated: bool, env_ids: Numbers | None = None) -> None:
         """Close unfinished trajectories at their current rows, and forget their agents and the open decisions.
@@ -605,13 +550,12 @@ class Assembler:
             truncated: whether the trajectories are marked as truncated.
             env_ids: the environments whose agents are closed; None for all.
         """
-        slots = self._slots.used()
+        slots = self.slots.used()
         if env_ids is not None:
             slots = self._agents.living_in(slots, env_ids)
         self._leave(slots, truncated=truncated)
-        self._roll.remove(slots)
-        if self._mates is not None:
-            self._cut_mates(self._mates)
+        self._remove(slots)
+        self._cut_mates()
 
     def drop(self, env_ids: Numbers) -> int:
         """Forget the agents in these environments, and drop their unfinished trajectories.
@@ -619,24 +563,24 @@ class Assembler:
         Returns:
             The number of completed learning rows that are lost.
         """
-        slots = self._agents.living_in(self._slots.used(), env_ids)
+        slots = self._agents.living_in(self.slots.used(), env_ids)
         at = self._agents.cursor[slots]
         lengths = self._pages.lengths(at)
         lost = int(lengths @ self._agents.learning[slots])
         self._pages.release(at - lengths)
         self._agents.cursor[slots] = self._pages.nowhere
-        self._roll.remove(slots)
+        self._remove(slots)
         self.pending -= lost
         return lost
 
-    def renew(self, source: int) -> None:
+    def begin_source(self, source: int) -> None:
         """Use a new source for everything emitted from now on."""
         self._source, self.emitted = source, 0
-        self._outbox.renumber()
+        self.outbox.renumber()
 
     def emit(self) -> TrajectoryBatch | None:
         """Return all closed trajectories and pending game results as one batch; None if there is nothing to emit."""
-        batch = self._outbox.emit(self._pages, self._behavior_id, self._source)
+        batch = self.outbox.emit(self._pages, self.behavior_id, self._source)
         if batch is not None:
             credits = batch.credits
             self.pending -= credits
@@ -664,17 +608,17 @@ class Assembler:
         """
         terminated, parameters = step.terminated[places].astype(_FLAG), step.parameters
         parameters = np.zeros(len(ending), _NUMBER) if parameters is None else parameters[places].astype(_NUMBER)
-        closed = self._agents.closed(ending, self._slots.ids[ending], ends, terminated, ~terminated)
+        closed = self._agents.closed(ending, self.slots.ids[ending], ends, terminated, ~terminated)
         self.pending += count_true(closed.learning)
         steps = self._agents.steps_before[ending] + lengths
         of_trajectories = of_episodes = None
         if self._mates is not None:
-            slots = self._slots.used()
+            slots = self.slots.used()
             left = slots[self._agents.cursor[slots] != self._pages.nowhere]
             of_trajectories = self._mates.note_closed(ending, left)
             of_episodes = self._mates.of_episodes(ending, _shared(step)[places], steps, of_trajectories["group_left"])
-        self._outbox.add(closed, sum(lengths.tolist()), of_trajectories)
-        self._outbox.add_episodes(
+        self.outbox.add(closed, sum(lengths.tolist()), of_trajectories)
+        self.outbox.add_episodes(
             EndedEpisodes(closed.agent_ids, returns, steps, closed.learning, parameters), of_episodes
         )
 
@@ -693,7 +637,7 @@ class Assembler:
             step: the tick.
             tick: the agents that decide.
             at: [d] the rows after the agents' previous decisions, which are now complete; changed in place for agents
-                that begin a new page.
+                that begin a new page, because `add` then writes the tick's observations to these rows.
             lengths: [d] the number of rows that precede `at` in their pages.
             returns: [d] the returns of the agents' episodes so far.
             observations: the observation columns, each with its records [n] for all agents.
@@ -705,7 +649,7 @@ class Assembler:
             self._mates.returns[where] += _shared(step)[step.ended :]
             stamps = (*stamps, step.group_ids[step.ended :])
         key = as_bytes(stamps)  # one comparison instead of one per column, in each tick
-        turning, fresh, restamped = self._pages.full(lengths), 0, None
+        turning, fresh, restamped = (lengths == self._pages.full).nonzero()[0], 0, None
         # Fast path: with the last tick's agents and stamps, and no ending, no episode starts.
         if step.ended or tick.stamps != key:
             tick.stamps, tick.learning = key, count_true(step.learning)
@@ -751,7 +695,14 @@ class Assembler:
             return len(fresh), None
         lost = (old[0] != stamps[0]).nonzero()[0]
         if len(lost):
-            self._warn(pick(where, lost[:1]), stamps[0][lost[0]])
+            if not self._warned:
+                self._warned = True
+                slot = pick(where, lost[:1])[0]
+                log.warning(
+                    "%s: agent %d began episode %d, but its episode %d has not ended; the last decision of an episode "
+                    "like this is dropped (logged once). The environment should report the end of each episode.",
+                    *(self.behavior_id, self.slots.ids[slot], stamps[0][lost[0]], self._agents.episode_ids[slot]),
+                )
             self._leave(pick(where, lost), truncated=True)
             self._start_episodes(pick(where, lost), [values[lost] for values in stamps])
             at[lost] = self._pages.nowhere + 1
@@ -764,17 +715,13 @@ class Assembler:
 
     def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
         """Begin episodes for agents [k] without an open decision; these agents' rows complete no step."""
-        self._agents.start_episodes(slots, stamps)
+        agents = self._agents
+        agents.stamp(slots, stamps)
+        agents.returns[slots] = _NO_RETURN
+        agents.steps_before[slots] = _NO_STEPS
+        if self._mates is not None:
+            self._mates.returns[slots] = _NO_RETURN
         self.pending -= count_true(stamps[LEARNING])
-
-    def _warn(self, slots: Numbers, episode_id: int) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "%s: agent %d began episode %d, but its episode %d has not ended; the last decision of an episode "
-                "like this is dropped (logged once). The environment should report the end of each episode.",
-                *(self._behavior_id, self._slots.ids[slots[0]], episode_id, self._agents.episode_ids[slots[0]]),
-            )
 
     def _turn_pages(
         self,
@@ -815,11 +762,11 @@ class Assembler:
         self._close(slots, ends, lengths[chosen])
 
     # POCA finds teammates in one batch only if their trajectories close together (docs/decisions/026).
-    def _cut_mates(self, mates: Groups) -> None:
+    def _cut_mates(self) -> None:
         """Close the completed rows of the teammates of agents whose trajectories have just closed."""
-        if mates.anyone_parted:
-            self._cut(mates.parted(self._slots.used()))
-            mates.forget_parted()
+        if self._mates is not None and self._mates.parted:
+            self._cut(self._mates.mates_of_parted(self.slots.used()))
+            self._mates.parted.clear()
 
     def _leave(self, slots: Numbers, *, truncated: bool) -> None:
         """Close these agents' completed rows, and drop their open decisions."""
@@ -838,13 +785,8 @@ class Assembler:
         flags = np.zeros((2, len(slots)), np.bool_)
         flags[1] = truncated
         of_groups = None if self._mates is None else self._mates.note_closed(slots)
-        closed = self._agents.closed(slots, self._slots.ids[slots], ends, *flags)
-        self._outbox.add(closed, sum(lengths.tolist()), of_groups)
-
-
-def _returned(step: StepBatch) -> Floats:
-    """Return the rewards [n] that count towards the agents' episode returns."""
-    return step.rewards if step.undiscounted is None else step.undiscounted[:, 0]
+        closed = self._agents.closed(slots, self.slots.ids[slots], ends, *flags)
+        self.outbox.add(closed, sum(lengths.tolist()), of_groups)
 
 
 def _shared(step: StepBatch) -> Floats:

@@ -205,9 +205,9 @@ def make_opponents(config: RunConfig, store: SnapshotStore) -> EvaluationOpponen
             raise mistake
         return BrainOpponents(request)
     where, use = dotted(_KEY), settings.opponents
-    found = find_class(where, built_in.implementation, None)
-    arguments = check_arguments(where, use, found, {}, {"store": store})
-    opponents: EvaluationOpponents = construct(where, use, found, arguments)
+    implementation = find_class(where, built_in.implementation, None)
+    arguments = check_arguments(where, use, implementation, {}, {"store": store})
+    opponents: EvaluationOpponents = construct(where, use, implementation, arguments)
     return opponents
 
 

@@ -49,9 +49,9 @@ class CountedEpisodes:
         """Each counted episode's last reward, the agent's own plus its group's; NaN for a truncated episode."""
         self.running_in = np.zeros(len(shares), np.int64)
         """[instances] the number of counted episodes that are running."""
-        self.unsettled = np.zeros(len(shares), np.bool_)
-        """[instances] true from the start of a counted episode until the game's result is settled (`settle`), or until
-        an episode starts that does not count."""
+        self.unresolved = np.zeros(len(shares), np.bool_)
+        """[instances] true from the start of a counted episode until the game's result is known (`resolve_games`), or
+        until an episode starts that does not count."""
         self._open = int(shares.sum())
         self._left = shares.copy()
         self._instances = list(range(len(shares)))
@@ -76,10 +76,10 @@ class CountedEpisodes:
         """True if all counted episodes have ended."""
         return not self._open
 
-    def settle(self, env_ids: NDArray[np.integer]) -> NDArray[np.bool_]:
+    def resolve_games(self, env_ids: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Record that games [g] have ended, before the tick's rows are added; return which of the games count."""
-        counts: NDArray[np.bool_] = self.unsettled[env_ids] | (self.running_in[env_ids] > 0)
-        self.unsettled[env_ids] = False
+        counts: NDArray[np.bool_] = self.unresolved[env_ids] | (self.running_in[env_ids] > 0)
+        self.unresolved[env_ids] = False
         return counts
 
     def add(
@@ -102,7 +102,7 @@ class CountedEpisodes:
             env_id = int(self._env_ids[slot])
             if env_id in lost:
                 self._left[env_id] += self._leave(agent, slot)
-        self.unsettled[[*lost]] = False
+        self.unresolved[[*lost]] = False
 
     def _add_rows(self, steps: AgentSteps) -> None:
         shared = steps.group_rewards  # without the group's rewards, a selfish policy would score best
@@ -114,7 +114,7 @@ class CountedEpisodes:
         deciding = agents.tobytes()
         if deciding != self._deciding:
             envs = steps.env_ids[steps.ended :].tolist()
-            self._where = np.array([self._slot_of(*each) for each in zip(agents.tolist(), envs, strict=True)], np.int64)
+            self._where = np.array([*map(self._slot_of, agents.tolist(), envs)], np.int64)
             self._deciding = deciding
         self._totals[self._where] += counted[steps.ended :]
         self._decisions[self._where] += 1
@@ -131,7 +131,7 @@ class CountedEpisodes:
         counts = bool(self._left[env_id] > 0)
         self._left[env_id] -= counts
         self.running_in[env_id] += counts
-        self.unsettled[env_id] = counts or bool(self.unsettled[env_id] and self.running_in[env_id])
+        self.unresolved[env_id] = counts or bool(self.unresolved[env_id] and self.running_in[env_id])
         self._env_ids[slot], self._counts[slot] = env_id, counts
         self._totals[slot] = self._decisions[slot] = 0
         return slot
@@ -170,7 +170,7 @@ class CountedEpisodes:
     def _forget_vanished(self) -> None:
         for agent, slot in [*self._slots.items()]:
             if self._tick - self._seen[slot] > PATIENCE:
-                self.unsettled[self._env_ids[slot]] = False
+                self.unresolved[self._env_ids[slot]] = False
                 self._open -= self._leave(agent, slot)
 
     def _enlarge(self) -> None:
@@ -193,6 +193,9 @@ class EpisodeResults(NamedTuple):
     lengths: Sequence[int]
     results: tuple[int, int, int]
     """Number of games won, drawn and lost."""
+
+
+_NO_EPISODES = EpisodeResults((), (), (0, 0, 0))
 
 
 class ScoreKeeper:
@@ -248,7 +251,11 @@ class ScoreKeeper:
                 self._add_games(result.games)
         for behavior_id, counted in self._counted.items():
             counted.add(result.steps.get(behavior_id), result.lost, result.closed)
-        if not self.complete and self._counted and all(map(self._is_complete, self._counted.values())):
+        # All counted episodes must have ended, and all games that decide their results.
+        complete = (
+            counted.complete and not (self._declares and counted.unresolved.any()) for counted in self._counted.values()
+        )
+        if not self.complete and self._counted and all(complete):
             self.complete = True
             self._on_complete()
 
@@ -274,15 +281,11 @@ class ScoreKeeper:
         first = self._replica * self._num_envs
         return equal_shares(self._wanted, self._replicas * self._num_envs)[first : first + self._num_envs]
 
-    def _is_complete(self, counted: CountedEpisodes) -> bool:
-        """Return True once all counted episodes have ended, and all games that decide their results have ended too."""
-        return counted.complete and not (self._declares and counted.unsettled.any())
-
     def _add_games(self, games: GameResults) -> None:
         if games.outcomes.shape[1] < 2:
             return
         for behavior_id, counted in self._counted.items():
-            outcomes = games.outcomes[counted.settle(games.env_ids)]
+            outcomes = games.outcomes[counted.resolve_games(games.env_ids)]
             team = behavior_team(behavior_id)
             if team >= outcomes.shape[1]:
                 continue
@@ -334,33 +337,25 @@ class ScoreSums:
 
     Args:
         keep: whether to keep each episode's return too.
+        played: the first episodes and games.
     """
 
-    def __init__(self, keep: bool) -> None:
+    def __init__(self, keep: bool, played: EpisodeResults = _NO_EPISODES) -> None:
+        values, steps = np.asarray(played.returns, np.float64), played.lengths
         self._keep = keep
-        self._count = 0
-        self._mean = self._squares = 0.0
-        self._range = (math.inf, -math.inf)
-        self._steps = 0
-        self._shortest, self._longest = 2**62, 0
-        self._returns: list[float] = []
-        self._lengths: list[int] = []
-        self._results = [0, 0, 0]
+        self._count = len(values)
+        self._mean = float(values.mean()) if self._count else 0.0
+        self._squares = float(values.var()) * self._count if self._count else 0.0
+        self._range = min(played.returns, default=math.inf), max(played.returns, default=-math.inf)
+        self._steps = sum(steps)
+        self._shortest, self._longest = min(steps, default=2**62), max(steps, default=0)
+        self._returns = [*played.returns] if keep else []
+        self._lengths = [*played.lengths] if keep else []
+        self._results = [*played.results]
 
     def add(self, played: EpisodeResults) -> None:
         """Add an actor's episodes and games."""
-        more = ScoreSums(self._keep)
-        more._results = [*played.results]
-        if len(played.returns):
-            values = np.asarray(played.returns, np.float64)
-            more._count, more._mean = len(values), float(values.mean())
-            more._squares = float(values.var()) * len(values)
-            more._range = float(values.min()), float(values.max())
-            more._steps = sum(played.lengths)
-            more._shortest, more._longest = min(played.lengths), max(played.lengths)
-        if self._keep:
-            more._returns, more._lengths = [*played.returns], [*played.lengths]
-        self.join(more)
+        self.join(ScoreSums(self._keep, played))
 
     def join(self, other: ScoreSums) -> None:
         """Add the episodes and games of another `ScoreSums`."""

@@ -118,11 +118,11 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         self._due[name] = policy.step + self._every - policy.step % self._every
         self._played[name] = policy.step
         counted, spec = await self.play(policy)
-        returns = [value for each in counted for value in each.returns]
+        returns = [value for episodes in counted for value in episodes.returns]
         if not returns:
             self._warn(name, f"no episode of {name} ended in the evaluation environments, so {name} has no score")
             return
-        score = score_of(returns, [value for each in counted for value in each.lengths])
+        score = score_of(returns, [value for episodes in counted for value in episodes.lengths])
         best = name not in self._best or score.mean > self._best[name]
         if best:
             self._best[name] = score.mean
@@ -137,7 +137,8 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             return uniform_player(group.behavior_specs[behavior_id])(steps)
 
         async for result in play(group, at_random, await self._reset(group)):
-            start, ids = result, self._ids_of(name, group)
+            specs = group.behavior_specs.items()
+            start, ids = result, [i for i, s in specs if behavior_name(i) == name and self._brain_of(s) is None]
             if ids:  # a behaviour id may appear after the start
                 break
             self._ticks += 1
@@ -157,11 +158,6 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             playing = {i: counts for i, counts in counted.items() if side is None or behavior_team(i) == side}
             await self._play_side(group, policy, playing, start)
         return [*counted.values()], group.behavior_specs[ids[0]]
-
-    def _ids_of(self, name: str, group: EnvironmentGroup) -> list[str]:
-        """Return a behaviour's ids, except those for which a brain always decides."""
-        specs = group.behavior_specs.items()
-        return [i for i, spec in specs if behavior_name(i) == name and self._brain_of(spec) is None]
 
     async def _reset(self, group: EnvironmentGroup) -> StepResult:
         self._before_reset(SEED)

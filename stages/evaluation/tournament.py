@@ -157,14 +157,14 @@ class CountedGames:
 def matrix(results: Sequence[PairResult], entrants: int) -> NDArray[np.int64]:
     """Return [P, P, 3] for P entrants: how many games the row's entrant won, drew and lost against the column's."""
     counts = np.zeros((entrants, entrants, 3), np.int64)
-    for each in results:
-        counts[each.first, each.second] += (each.won, each.drawn, each.lost)
-        counts[each.second, each.first] += (each.lost, each.drawn, each.won)
+    for pair in results:
+        counts[pair.first, pair.second] += (pair.won, pair.drawn, pair.lost)
+        counts[pair.second, pair.first] += (pair.lost, pair.drawn, pair.won)
     return counts
 
 
 def single_games(results: Sequence[PairResult]) -> Iterator[tuple[int, int, float]]:
     """Yield (first entrant, second entrant, first entrant's points) for each game."""
-    for each in results:
-        for count, points in ((each.won, 1.0), (each.drawn, 0.5), (each.lost, 0.0)):
-            yield from itertools.repeat((each.first, each.second, points), count)
+    for pair in results:
+        for count, points in ((pair.won, 1.0), (pair.drawn, 0.5), (pair.lost, 0.0)):
+            yield from itertools.repeat((pair.first, pair.second, points), count)

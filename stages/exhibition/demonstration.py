@@ -85,7 +85,7 @@ class Demonstration:
             agent_ids=steps.agent_ids[rows],
             env_ids=steps.env_ids[rows],
             episode_ids=steps.episode_ids[rows],
-            observations=tuple(each[rows] for each in steps.observations),
+            observations=tuple(observation[rows] for observation in steps.observations),
             rewards=steps.rewards[rows] if steps.group_rewards is None else (steps.rewards + steps.group_rewards)[rows],
             ended=ended,
             terminated=steps.terminated[rows[:ended]],

@@ -1,15 +1,14 @@
 """Video: frames of one instance in a group, captured during its steps, and the group with the instance that people see.
 
 That group is made for a video, for the live page, or with its own window. A run that can't be shown is refused with a
-reason: by `why_not_shown` before anything is made, or by `make_shown_group` if only the environment itself reveals the
-reason.
+reason: with `EnvironmentKind.not_shown` before anything is made, or by `make_shown_group` if only the environment
+itself reveals the reason.
 """
 
 from __future__ import annotations
 
 import inspect
 import io
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -115,8 +114,11 @@ class FilmedGroup(WatchedGroup):
 
     @property
     def frame_s(self) -> float:
-        """Seconds between two frames, at the game's own pace."""
-        return self.display.frame_s if self.display is not None else 1.0 / frames_per_second(self._group)
+        """Seconds between two frames, at the game's own pace, or at the frame rate in an environment's metadata."""
+        if self.display is not None:
+            return self.display.frame_s
+        stated = getattr(self._group, "metadata", {}).get("render_fps")
+        return 1.0 / (float(stated) if isinstance(stated, int | float) and 0 < stated <= 1000 else USUAL_FPS)
 
     @property
     def sides(self) -> Mapping[str, str]:
@@ -143,7 +145,7 @@ class FilmedGroup(WatchedGroup):
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
         """Step, and capture a frame, unless the group captures frames during the step."""
-        return self._then(self._group.step(actions), self._expose if self.display is None else _pass_on)
+        return self._then(self._group.step(actions), self._expose if self.display is None else lambda _: None)
 
     def take(self) -> list[Picture]:
         """Return the frames captured since the last call."""
@@ -161,16 +163,6 @@ class FilmedGroup(WatchedGroup):
     def _expose(self, _: StepResult | None = None) -> None:
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append(self.now())
-
-
-def _pass_on(_: StepResult) -> None:
-    """Do nothing, because the group has captured its frames during the step."""
-
-
-def frames_per_second(group: Any) -> float:
-    """Return the frame rate that an environment states in its metadata (`render_fps`), or the default."""
-    stated = getattr(group, "metadata", {}).get("render_fps")
-    return float(stated) if isinstance(stated, int | float) and 0 < stated <= 1000 else USUAL_FPS
 
 
 def encode(image: NDArray[np.uint8]) -> bytes:
@@ -202,11 +194,11 @@ class ObservationPictures(WatchedGroup):
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
         """Reset, and keep the newest image."""
-        return self._then(self._group.reset(seed), self._look)
+        return self._then(self._group.reset(seed), self._keep_image)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
         """Step, and keep the newest image."""
-        return self._then(self._group.step(actions), self._look)
+        return self._then(self._group.step(actions), self._keep_image)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return the newest image observed, as RGB [height, width, 3].
@@ -218,7 +210,7 @@ class ObservationPictures(WatchedGroup):
             raise StageError("the environment does not render, and has no image observation to show instead")
         return self._seen
 
-    def _look(self, result: StepResult) -> None:
+    def _keep_image(self, result: StepResult) -> None:
         for behavior_id, steps in result.steps.items():
             for spec, observed in zip(self.behavior_specs[behavior_id].observations, steps.observations, strict=True):
                 if len(spec.shape) == _IMAGE_RANK and len(observed):
@@ -243,11 +235,6 @@ def to_rgb(image: NDArray[np.generic], spec: ObservationSpec) -> NDArray[np.uint
     return np.array(pixels, np.uint8, order="C")  # copied, because the environment reuses its array
 
 
-def why_not_shown(config: RunConfig) -> str:
-    """Return why a run's environments can't be shown on a page or recorded; empty if they can."""
-    return config.environment_kind.not_shown
-
-
 def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[EnvironmentGroup, FilmedGroup]:
     """Make one instance with its video: return the group to step, and the group that captures frames.
 
@@ -259,7 +246,7 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
         StageError: if the environments can't be shown.
         BrokenEnvironmentError: if the environment fails while it is made.
     """
-    if refused := why_not_shown(request.config):
+    if refused := request.config.environment_kind.not_shown:
         raise StageError(refused)
     filmed: list[FilmedGroup] = []
 
@@ -274,7 +261,7 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
 
     as_it_acts = replace(request, config=RunConfig.from_plain(_with_one(request.config), request.config.path))
     try:
-        group = make_group(replace(request, config=for_one_screen(request.config)), film)
+        group = make_group(replace(request, config=_drawing(request.config, _with_one(request.config), PICTURES)), film)
         if not _may_act_vectorised(request.config) or _played_in(as_it_acts) == _played_in(group):
             return group, filmed[-1]
         group.close()
@@ -320,11 +307,6 @@ def _with_one(config: RunConfig) -> dict[str, Any]:
     return plain
 
 
-def for_one_screen(config: RunConfig) -> RunConfig:
-    """Return the configuration, changed to one instance that renders images."""
-    return _drawing(config, _with_one(config), PICTURES)
-
-
 def for_one_window(config: RunConfig) -> RunConfig:
     """Return the configuration, changed to one actor and one instance, which opens a window.
 
@@ -336,16 +318,13 @@ def for_one_window(config: RunConfig) -> RunConfig:
             "the built-in games have no window: watch them in the browser with --monitor, or record them with --video "
             "DIR"
         )
-    if refused := why_not_shown(config):
+    if refused := config.environment_kind.not_shown:
         raise StageError(refused)
+    assert config.environment is not None, "it can be shown"
     if not renders(config):
         raise StageError(
-            f"environment.factory {_factory(config)!r} has no render_mode parameter, which would open a window; add one"
-        )
-    if _plays_stacked_frames(config):
-        raise StageError(
-            "Atari's vectorised environments, for which the policy was trained, have no window, and single "
-            "environments have different observations: record a video with --video DIR"
+            f"environment.factory {config.environment.factory!r} has no render_mode parameter, which would open a "
+            "window; add one"
         )
     return _drawing(config, _with_one_actor(config), HUMAN)
 
@@ -362,23 +341,6 @@ def _drawing(config: RunConfig, plain: dict[str, Any], render_mode: str) -> RunC
     return RunConfig.from_plain(plain, config.path)
 
 
-_STACKED = re.compile(r"ALE/.*-v\d+")
-"""Ids of environments with their own vectorised implementation, which returns different observations; ids may have a
-`module:` prefix, which is removed first."""
-_SINGLE_ONLY = {"obs_type", "mode", "difficulty", "sound_obs"}
-"""Options that only single environments accept."""
-
-
-def _plays_stacked_frames(config: RunConfig) -> bool:
-    """Return True if the run uses Atari's own vectorised implementation, which returns different observations."""
-    settings = config.environment
-    if settings is None or not _STACKED.fullmatch((settings.id or "").rpartition(":")[2]):
-        return False
-    singles = settings.wrappers or settings.max_episode_steps or config.environment_parameters
-    mode = "sync" if singles or _SINGLE_ONLY & settings.options.keys() else "vector_entry_point"
-    return bool(settings.options.get("vectorization_mode", mode) == "vector_entry_point")
-
-
 def for_one_film(config: RunConfig) -> RunConfig:
     """Return the configuration, changed to one actor and one instance, which `make_shown_group` can record.
 
@@ -387,7 +349,7 @@ def for_one_film(config: RunConfig) -> RunConfig:
     Raises:
         StageError: if the run's environments provide no images.
     """
-    if refused := why_not_shown(config):
+    if refused := config.environment_kind.not_shown:
         raise StageError(refused)
     plain = _with_one_actor(config)
     if config.inference.video is not None:
@@ -407,15 +369,8 @@ def renders(config: RunConfig) -> bool:
     settings = config.environment
     if settings is None or settings.kind not in ("gymnasium", "pettingzoo"):
         return False
-    return settings.id is not None or _takes_render_mode(config)
-
-
-def _factory(config: RunConfig) -> str:
-    factory = None if config.environment is None else config.environment.factory
-    assert factory is not None, "there is no id"
-    return factory
-
-
-def _takes_render_mode(config: RunConfig) -> bool:
-    make = find_factory(_factory(config), config.source_folder)
+    if settings.id is not None:
+        return True
+    assert settings.factory is not None, "there is no id"
+    make = find_factory(settings.factory, config.source_folder)
     return "render_mode" in parameter_names(make) or takes_any(make)

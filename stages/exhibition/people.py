@@ -2,7 +2,7 @@
 
 In a run's own instance, the brain `player` decides: a person's keys control all agents of a behaviour id, and the game
 waits while no person plays. In a separate game, a `Cast` decides: a person takes over one agent, and the side's player
-controls the others, as well as that agent once the person has left. `HeldKeys` translates the keys that a person is
+controls the others, as well as that agent once the person has left. `Person` translates the keys that a person is
 holding down to an agent's action.
 """
 
@@ -80,12 +80,12 @@ def buttons(keys: KeyMapSettings) -> list[list[str]]:
 
     A key that only has an effect together with others gets a button too.
     """
-    found: dict[KeySettings, list[str]] = {}
+    groups: dict[KeySettings, list[str]] = {}
     for key, does in keys.press.items():
         if len(key) == 1 or _TOGETHER not in key:
-            found.setdefault(does, []).append(key)
+            groups.setdefault(does, []).append(key)
     parts = [part for key in keys.press if len(key) > 1 for part in key.split(_TOGETHER)]
-    return [*found.values(), *([part] for part in dict.fromkeys(parts) if part not in keys.press)]
+    return [*groups.values(), *([part] for part in dict.fromkeys(parts) if part not in keys.press)]
 
 
 def check_keys(keys: KeyMapSettings, actions: ActionSpec, where: str, path: tuple[str, ...] = ()) -> None:
@@ -157,8 +157,14 @@ AWAY_S = 5.0
 MOST_KEYS = 16
 
 
-class HeldKeys:
-    """The keys that one person is holding down.
+Masks = NDArray[np.bool_] | None
+"""[d, sum of branches] action masks; None if the behaviour has none."""
+_MISSED = 100
+"""Number of the other agents' decisions after which a person whose agent has vanished gets a different agent."""
+
+
+class Person:
+    """A person who plays for a behaviour id, and the keys that the person is holding down.
 
     Args:
         clock: seconds on a monotonic clock.
@@ -170,6 +176,9 @@ class HeldKeys:
         self._tapped: set[str] = set()
         self._number = -1
         self._heard = clock()
+        self.agent: int | None = None
+        """Id of the agent that the person has taken over; None until an agent of the behaviour id needs a decision."""
+        self._missed = 0
 
     def hear(self, number: int, held: Collection[str]) -> None:
         """Receive a message.
@@ -187,7 +196,7 @@ class HeldKeys:
         self._held = now
 
     @property
-    def there(self) -> bool:
+    def present(self) -> bool:
         """True unless the person has left or the connection is lost."""
         return self._clock() - self._heard < AWAY_S
 
@@ -210,27 +219,7 @@ class HeldKeys:
         """Record that a decision has used the keys, so a tap counts only once."""
         self._tapped.clear()
 
-
-Masks = NDArray[np.bool_] | None
-"""[d, sum of branches] action masks; None if the behaviour has none."""
-_MISSED = 100
-"""Number of the other agents' decisions after which a person whose agent has vanished gets a different agent."""
-
-
-class Person(HeldKeys):
-    """A person who plays for a behaviour id, with the keys that the person is holding down.
-
-    Args:
-        clock: seconds on a monotonic clock.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__(clock)
-        self.agent: int | None = None
-        """Id of the agent that the person has taken over; None until an agent of the behaviour id needs a decision."""
-        self._missed = 0
-
-    def look_for_agent(self, agents: list[int]) -> None:
+    def choose_agent(self, agents: list[int]) -> None:
         """Take over one of the agents that need a decision, unless the person's agent may still return."""
         if self.agent is None and agents:
             self.agent = min(agents)
@@ -273,13 +262,13 @@ class HumanControllers:
             True if a person has begun to play.
         """
         begun = bool({*taken} - self._persons.keys())
-        self._persons = {each: self._persons.get(each) or Person(self._clock) for each in taken}
+        self._persons = {behavior_id: self._persons.get(behavior_id) or Person(self._clock) for behavior_id in taken}
         self.paused, self.speed = paused, speed
         self.changed.set()
         return begun
 
     def hear(self, behavior_id: str, number: int, held: Collection[str]) -> None:
-        """Receive the keys that a person is holding down; see `HeldKeys.hear`."""
+        """Receive the keys that a person is holding down; see `Person.hear`."""
         if behavior_id in self._persons:
             self._persons[behavior_id].hear(number, held)
             self.changed.set()
@@ -292,7 +281,7 @@ class HumanControllers:
     def person(self, behavior_id: str) -> Person | None:
         """Return the person who plays for a behaviour id; None if no person does, or the person has left."""
         person = self._persons.get(behavior_id)
-        return person if person is not None and person.there else None
+        return person if person is not None and person.present else None
 
     @property
     def present(self) -> list[str]:
@@ -302,7 +291,9 @@ class HumanControllers:
     def missing(self, specs: Iterable[BehaviorSpec]) -> list[str]:
         """Return the behaviour ids that only a person controls, but whose person has left or is silent."""
         ids = [spec.behavior_id for spec in specs if self.must_play(spec)]
-        return [each for each in ids if each not in self._persons or self._persons[each].late]
+        return [
+            behavior_id for behavior_id in ids if behavior_id not in self._persons or self._persons[behavior_id].late
+        ]
 
     def undecided(self, specs: Mapping[str, BehaviorSpec], steps: Mapping[str, AgentSteps]) -> str:
         """Return the behaviour id whose person must press a key; empty if no key is needed."""
@@ -311,7 +302,7 @@ class HumanControllers:
             if person is None:
                 continue
             spec, agents = specs[behavior_id], rows.agent_ids[rows.ended :].tolist()
-            person.look_for_agent(agents)
+            person.choose_agent(agents)
             if (keys := self._keys(spec)).wait:
                 controlled = self._controlled(spec, person, agents)
                 if None in self._decided(keys, spec, _masks_of(rows, controlled), len(controlled)):
@@ -324,13 +315,14 @@ class HumanControllers:
         rows = [*self._decided(keys, spec, masks, count)]
         if None in rows:  # a game that waits for a key continues if its person has just left
             rows = [*self._decided(keys.model_copy(update={"wait": False}), spec, masks, count)]
-        decided = [each for each in rows if each is not None]
+        decided = [action for action in rows if action is not None]
         if not decided:
             actions = spec.actions
             nothing = np.zeros((0, len(actions.discrete_branches)), np.int32)
             return ActionBatch(np.zeros((0, actions.continuous_size), np.float32), nothing)
         return ActionBatch(
-            np.concatenate([each.continuous for each in decided]), np.concatenate([each.discrete for each in decided])
+            np.concatenate([action.continuous for action in decided]),
+            np.concatenate([action.discrete for action in decided]),
         )
 
     def override(self, spec: BehaviorSpec, steps: AgentSteps, actions: ActionBatch) -> ActionBatch:
@@ -343,10 +335,6 @@ class HumanControllers:
         continuous, discrete = actions.continuous.copy(), actions.discrete.copy()
         continuous[rows], discrete[rows] = pressed.continuous, pressed.discrete
         return ActionBatch(continuous, discrete)
-
-    def brain(self, spec: BehaviorSpec) -> HumanBrain:
-        """Return the brain for a behaviour id that only a person controls."""
-        return HumanBrain(self, spec)
 
     def _controlled(self, spec: BehaviorSpec, person: Person, agents: list[int]) -> list[int]:
         """Return the rows of the agents that a person controls, among those that need a decision."""

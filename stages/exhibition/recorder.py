@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,34 +41,6 @@ _LOOKED_AT = 16
 _CODECS = ("libx264", "libopenh264", "mpeg4")
 """Codecs for mp4, best first; ffmpeg builds in Linux distributions may not have those for H.264."""
 _UNFINISHED = ".part"
-
-
-class VideoFile(Protocol):
-    """A video that is being written. Its file exists once the video is closed."""
-
-    path: Path
-
-    def add(self, image: Pixels) -> None:
-        """Add a frame."""
-        ...
-
-    def close(self) -> None:
-        """Finish the file."""
-        ...
-
-
-def open_video(path: Path, fps: float) -> VideoFile:
-    """Open a video for writing, as mp4 if the extra `video` is installed, otherwise as a GIF.
-
-    Args:
-        path: the file's path without its suffix.
-        fps: frames per second.
-
-    Raises:
-        OSError: if the file can't be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return Mp4File(path, fps) if makes_mp4() else GifFile(path, fps)
 
 
 def makes_mp4() -> bool:
@@ -158,8 +130,10 @@ class GifFile:
         # space.
         places = np.linspace(0, len(self._pictures) - 1, min(_LOOKED_AT, len(self._pictures))).astype(int)
         seen = [self._picture(self._pictures[place]) for place in places]
-        palette = Image.fromarray(np.concatenate([np.asarray(each) for each in seen])).quantize(255)
-        frames = (self._picture(each).quantize(palette=palette, dither=Image.Dither.NONE) for each in self._pictures)
+        palette = Image.fromarray(np.concatenate([np.asarray(picture) for picture in seen])).quantize(255)
+        frames = (
+            self._picture(picture).quantize(palette=palette, dither=Image.Dither.NONE) for picture in self._pictures
+        )
         unfinished = self.path.with_name(self.path.name + _UNFINISHED)
         how = {"duration": round(self._frame_ms), "loop": 0, "optimize": False}
         next(frames).save(unfinished, "GIF", save_all=True, append_images=frames, **how)
@@ -169,6 +143,9 @@ class GifFile:
     def _picture(self, kept: bytes) -> Image.Image:
         return Image.frombytes("RGB", self._size, zlib.decompress(kept))
 
+
+VideoFile = Mp4File | GifFile
+"""A video that is being written. Its file exists once the video is closed."""
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +187,9 @@ class GameRecorder:
             return None
         self._games += 1
         try:
-            return open_video(self._folder / f"{self._name}-{self._games}", fps)
+            path = self._folder / f"{self._name}-{self._games}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return Mp4File(path, fps) if makes_mp4() else GifFile(path, fps)
         except OSError as error:
             raise StageError(f"can't write videos to {self._folder} (--video): {error}") from error
 

@@ -185,14 +185,14 @@ class PacedGroup(WrappedGroup):
     async def _may_go_on(self, withheld: StepResult) -> bool:
         """Return True if all people who must decide are present; otherwise wait for a change and return False."""
         people = self._people
-        if self._begins and not people.paused and not self._missing():
+        if self._begins and not people.paused and not people.missing(self.behavior_specs.values()):
             self._begins = False
             self._due = _now()
             if people.present:
                 for left in range(COUNT_DOWN, 0, -1):
                     await self._rest(self._film.now(), COUNT_S, str(left))
                 people.decided(people.present)  # taps during the wait were meant for the previous game
-        missing = self._missing()
+        missing = people.missing(self.behavior_specs.values())
         if missing != self._waits_for:
             self._waits_for = missing
             self._tell(missing)
@@ -209,9 +209,6 @@ class PacedGroup(WrappedGroup):
         people.changed.clear()
         self._due = _now()  # the time of the wait does not count as game time
         return False
-
-    def _missing(self) -> list[str]:
-        return self._people.missing(self.behavior_specs.values())
 
     # Frames: a step lasts until its last frame has been shown long enough. -------------------------------------------
 
@@ -230,7 +227,7 @@ class PacedGroup(WrappedGroup):
         if over:
             note = ("won" if winner else "drawn") if result.games is not None else "over"
             await self._rest(pictures[-1], GAME_S if people else ROUND_S, note, winner)
-        elif scorer := _scorer(before, self._film.score):
+        elif scorer := next((i for i, points in self._film.score.items() if points > before.get(i, 0)), ""):
             await self._rest(pictures[-1], ROUND_S, "point", scorer)
             if people:
                 await self._rest(self._film.now(), ROUND_S, "1")
@@ -255,7 +252,3 @@ class PacedGroup(WrappedGroup):
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _scorer(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    return next((behavior_id for behavior_id, points in after.items() if points > before.get(behavior_id, 0)), "")

@@ -41,8 +41,7 @@ from headrace.stages.ghost.policy_history import (
     UniformOpponents,
     all_teams_learn,
 )
-from headrace.stages.ghost.rating import Match, SnapshotRatings, report
-from headrace.stages.ghost.swap_balance import SwapBalance
+from headrace.stages.ghost.rating import SnapshotRatings, report
 from headrace.stages.plain_state import generator_state, policy_from_state, policy_state, restore_generator
 from headrace.stages.stage import Stage, StageContext
 
@@ -84,7 +83,7 @@ class Assignments:
         """Drop the choices for behaviour ids that no longer take part."""
         self._chosen = {behavior_id: number for behavior_id, number in self._chosen.items() if behavior_id not in gone}
 
-    def begin(self, players: Iterable[str], learning_team: int, changed: Iterable[str]) -> Match:
+    def begin(self, players: Iterable[str], learning_team: int, changed: Iterable[str]) -> dict[str, int]:
         """Begin a new assignment.
 
         Args:
@@ -93,7 +92,7 @@ class Assignments:
             changed: behaviour ids that switch to the policy chosen for them; other opponents keep their policies.
 
         Returns:
-            The snapshots that play each other.
+            The number of the snapshot that plays for each behaviour id.
         """
         self.generation += 1
         old, fresh, players = self._frozen, set(changed), list(players)
@@ -108,7 +107,7 @@ class Assignments:
                 history = self._histories[behavior_name(behavior_id)]
                 self._frozen[behavior_id] = history.policy(self._chosen.get(behavior_id, NEWEST))
         opponents = self.opponents
-        return Match(learning_team, {behavior_id: opponents.get(behavior_id, NEWEST) for behavior_id in players})
+        return {behavior_id: opponents.get(behavior_id, NEWEST) for behavior_id in players}
 
     def matchup(self, players: Iterable[str], learning_team: int) -> Matchup:
         """Return the current assignment together with the policies that it names."""
@@ -144,6 +143,9 @@ class Assignments:
         restore_generator(self._random, state["random"])
 
 
+SWAP_TOLERANCE, SWAP_TURNS = 1.5, 20
+"""Ratio between two sides' swaps in a turn above which a warning is logged (5 agents against 4 with equal `swap_steps`
+exceed it), and the number of turns in which each side must have learned before that."""
 POLICY, REPORT = "policy", "report"
 """The two kinds of message that show a trainer's progress: its newest policy, and its report."""
 
@@ -225,11 +227,10 @@ class GhostController:
         self._valid_from = 0
         self._assignments = Assignments(self.histories, random)
         self._league = SnapshotRatings(self.histories)
-        self._swap_balance = SwapBalance()
         self._saved: dict[str, Any] = {}
         self._resumed = False
         self._resume_wait = ResumeWait()
-        self._warned_of_one_team = False
+        self._warned_of_one_team = self._warned_of_swaps = False
 
     @property
     def generation(self) -> int:
@@ -278,7 +279,7 @@ class GhostController:
             return None
         if self._resumed:
             log.warning("The checkpoint has no %s, which therefore joins self-play as a newcomer.", behavior_id)
-        self._ids = sorted([*self._ids, behavior_id], key=lambda known: (behavior_team(known), known))
+        self._ids = sorted([*self._ids, behavior_id], key=lambda name: (behavior_team(name), name))
         if self.learning_team < 0:
             self.learning_team = behavior_team(behavior_id)
         if behavior_id not in self._players() or not self._can_play():
@@ -381,7 +382,6 @@ class GhostController:
             A matchup if it is time to swap opponents.
         """
         history, columns = self.histories[batch.behavior], batch.trajectories
-        self._swap_balance.count(batch)
         if learned.any():
             history.counters.turn_learned += int(batch.lengths[learned].sum())
         ghost_steps = int(batch.lengths[~learned].sum())
@@ -389,10 +389,12 @@ class GhostController:
             return None
         played = ~learned & (columns["generation"] >= self._valid_from)
         due = history.count_ghost_steps(ghost_steps, int(batch.lengths[played].sum()))
-        self._swap_balance.check(self._team(behavior_team(batch.behavior_id)), self._learners(), self.learning_team)
         ghosts = [i for i in self._players() if behavior_name(i) == history.name and not self._learns(i)]
-        if not due or not self.generation or not self._can_play() or not ghosts or self._turn_is_ending():
+        if not due or not self.generation or not self._can_play() or not ghosts:
             return None
+        ending = any(learner.counters.turn_learned > learner.settings.team_change for learner in self._learners())
+        if ending and self._next_team() != self.learning_team:
+            return None  # the learners' next policy ends the turn: opponents drawn now would play hardly any games
         self._assignments.choose(ghosts)
         return self._assign(ghosts)
 
@@ -402,9 +404,9 @@ class GhostController:
 
     def state_dict(self) -> dict[str, Any]:
         """Return snapshots with weights, ratings, counters, the turn, assignments, and the generator's state."""
-        known = {name: history.state_dict() for name, history in self.histories.items()}
+        histories = {name: history.state_dict() for name, history in self.histories.items()}
         return {
-            "lineages": {**self._saved, **known},
+            "lineages": {**self._saved, **histories},
             "ids": list(self._ids),
             "learning_team": self.learning_team,
             "valid_from": self._valid_from,
@@ -431,9 +433,9 @@ class GhostController:
         """Continue after a resume if no participant is missing; otherwise return None."""
         if not self._can_play():
             return None
-        players, known = self._players(), self._league.players(self.generation)
-        newcomers = [behavior_id for behavior_id in players if behavior_id not in known]
-        if newcomers or len(known) > len(players):
+        players, saved_players = self._players(), self._league.players(self.generation)
+        newcomers = [behavior_id for behavior_id in players if behavior_id not in saved_players]
+        if newcomers or len(saved_players) > len(players):
             return self._join(newcomers)
         ghosts = {behavior_id for behavior_id in players if not self._learns(behavior_id)}
         if ghosts != self.opponents.keys():  # the setting `learning_teams` was different before the resume
@@ -446,18 +448,6 @@ class GhostController:
             return False
         return self.generation > 0 or len(self._players()) == len(self._ids)
 
-    def _turn_is_over(self) -> bool:
-        """Return True if turns exist, and the learning team has used up its turn or has reached max_steps."""
-        if all_teams_learn(self.histories):
-            return False
-        learners = self._learners()
-        return any(learner.turn_is_over for learner in learners) or all(learner.counters.done for learner in learners)
-
-    def _turn_is_ending(self) -> bool:
-        """Return True if the learners' next policy ends the turn. Opponents drawn now would play hardly any games."""
-        enough = any(learner.counters.turn_learned > learner.settings.team_change for learner in self._learners())
-        return enough and self._next_team() != self.learning_team
-
     def _next_team(self) -> int:
         """Return the team whose turn is next, or the learning team if no other team can learn."""
         teams = sorted({behavior_team(behavior_id) for behavior_id in self._players()})
@@ -469,13 +459,19 @@ class GhostController:
 
     def _end_turn(self) -> Matchup | None:
         """Begin the next team's turn with new opponents, if this turn is over and another team can learn."""
-        if not self._turn_is_over() or (team := self._next_team()) == self.learning_team:
+        learners = self._learners()
+        used_up = any(learner.turn_is_over for learner in learners)
+        if all_teams_learn(self.histories) or not (used_up or all(learner.counters.done for learner in learners)):
             return None
+        team = self._next_team()
+        if team == self.learning_team:
+            return None
+        self._warn_of_uneven_swaps(learners, self._team(team))
         self.learning_team = team
         self._valid_from = self.generation + 1
-        learners = self._names(team)
+        names = self._names(team)
         for history in self.histories.values():
-            history.begin_turn(history.name in learners)
+            history.begin_turn(history.name in names)
         players = self._players()
         self._assignments.choose([behavior_id for behavior_id in players if not self._learns(behavior_id)])
         return self._assign(players)
@@ -487,8 +483,8 @@ class GhostController:
     def _assign(self, changed: Iterable[str]) -> Matchup:
         """Begin a new assignment, in which the `changed` behaviour ids switch policies."""
         players = self._players()
-        match = self._assignments.begin(players, self.learning_team, changed)
-        self._league.begin(self.generation, match)
+        snapshots = self._assignments.begin(players, self.learning_team, changed)
+        self._league.begin(self.generation, self.learning_team, snapshots)
         return self._assignments.matchup(players, self.learning_team)
 
     def _players(self) -> list[str]:
@@ -513,18 +509,45 @@ class GhostController:
         if not update.version or self._warned_of_one_team or len({*map(behavior_team, self._ids)}) != 1:
             return
         self._warned_of_one_team = True
-        known, others = ", ".join(self._ids), ", ".join(sorted(self._bystanders))
+        ids, others = ", ".join(self._ids), ", ".join(sorted(self._bystanders))
         if others:
             log.warning(
                 "behaviors.%s.self_play: all behaviours with self_play are in one team (%s), so they have no "
                 "opponent; add a self_play block to %s as well, if these are the opponents.",
-                *(update.behavior_id, known, others),
+                *(update.behavior_id, ids, others),
             )
             return
         log.warning(
             "behaviors.%s.self_play: the environment has only one team (%s), so its agents have no opponent; give the "
             "opponents a behaviour id with another team, such as %s?team=%d.",
-            *(update.behavior_id, known, update.behavior_id, self.learning_team + 1),
+            *(update.behavior_id, ids, update.behavior_id, self.learning_team + 1),
+        )
+
+    def _warn_of_uneven_swaps(self, learners: list[PolicyHistory], others: list[PolicyHistory]) -> None:
+        """Warn, once per run, if one of two sides meets far more opponents in its turn than the other side does.
+
+        For x swaps in the other side's turn, a behaviour's `swap_steps` must be (its agents / their agents) × (their
+        `team_change` / x), as in ML-Agents. The ratio of the agents is that of all steps since the run began. It is
+        known well enough after `SWAP_TURNS` turns, when the steps in flight no longer matter. In a side with several
+        behaviours, only the behaviour that reaches its `team_change` first counts, because it ends the turn.
+        """
+        if self._warned_of_swaps or not learners or any(history in learners for history in others):
+            return
+        me, other = (max(side, key=lambda history: history.turns_learned) for side in (learners, others))
+        if min(me.turns_learned, other.turns_learned) < SWAP_TURNS:
+            return
+        steps, their_steps = me.all_steps, other.all_steps
+        swaps = their_steps / steps * me.settings.team_change / other.settings.swap_steps
+        their_swaps = steps / their_steps * other.settings.team_change / me.settings.swap_steps
+        if max(swaps, their_swaps) <= SWAP_TOLERANCE * min(swaps, their_swaps):
+            return
+        self._warned_of_swaps = True
+        log.warning(
+            "Teams of unequal size: %s makes %.2f steps for each step of %s. With these swap_steps, %s meets new "
+            "opponents %.3g times per turn, and %s %.3g times. For equal numbers, set "
+            "behaviors.%s.self_play.swap_steps to %d.",
+            *(other.name, their_steps / steps, me.name, me.name, swaps, other.name, their_swaps, me.name),
+            max(1, round(me.settings.swap_steps * their_swaps / swaps)),
         )
 
 

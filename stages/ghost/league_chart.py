@@ -43,16 +43,19 @@ def chart_of(report: Mapping[str, Any], most: int) -> dict[str, Any]:
             met[row, named[name]] += share
     for number, share in report["mixture"]:
         mixed[0, places.index(len(learners) + int(number))] = share
-    parents = [(row, each.get("parent", -1)) for row, each in enumerate(learners)]
-    parents += [(len(learners) + each["number"], each["parent"]) for each in members]
+    parents = [(row, learner.get("parent", -1)) for row, learner in enumerate(learners)]
+    parents += [(len(learners) + member["number"], member["parent"]) for member in members]
     descent = {(at[child], at[len(learners) + parent]) for child, parent in parents if parent >= 0}
-    matrix = {"title": _title(report), "rows": columns, "cells": _payoffs(report, places, starts)}
-    draws = {"title": "Current opponents (%)", "rows": [each["learner"] for each in learners]}
+    payoff = "wins (%)" if report["payoff"] == "win_rate" else "mean return"
+    title = f"Rows against columns: {payoff}; blue: won, orange: lost"
+    matrix = {"title": title, "rows": columns, "cells": _payoffs(report, places, starts)}
+    draws = {"title": "Current opponents (%)", "rows": [learner["learner"] for learner in learners]}
     mixture = {"title": "Mixture (%)", "rows": ["mixture"], "cells": _shares(mixed, starts)}
     return {
         "behavior": report["behavior"],
         "heading": [
-            f"{report['behavior']}: {_count(learners, 'learner')}, {_count(members, 'frozen member')}",
+            f"{report['behavior']}: {len(learners)} learner{'s' * (len(learners) != 1)}, {len(members)} frozen "
+            f"member{'s' * (len(members) != 1)}",
             *report.get("notes", ()),
         ],
         "columns": columns,
@@ -61,23 +64,17 @@ def chart_of(report: Mapping[str, Any], most: int) -> dict[str, Any]:
     }
 
 
-def _count(things: Sequence[Any], name: str) -> str:
-    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
-
-
-def _title(report: Mapping[str, Any]) -> str:
-    what = "wins (%)" if report["payoff"] == "win_rate" else "mean return"
-    return f"Rows against columns: {what}; blue: won, orange: lost"
-
-
 def _payoffs(report: Mapping[str, Any], places: Sequence[int], starts: NDArray[np.intp]) -> list[list[Cell | None]]:
     """Return the payoff matrix; neighbours that share a column show their mean payoff, weighted by games."""
-    known = np.array([[value is not None for value in row] for row in report["payoffs"]], bool)
+    is_known = np.array([[value is not None for value in row] for row in report["payoffs"]], bool)
     values = np.array([[value or 0.0 for value in row] for row in report["payoffs"]], np.float64)
     games = np.array(report["games"], np.float64)
     chosen = np.ix_(places, places)
-    weights = (np.maximum(games, 1.0) * known)[chosen]
-    sums, totals, counts = (_summed(each, starts) for each in (weights, weights * values[chosen], games[chosen]))
+    weights = (np.maximum(games, 1.0) * is_known)[chosen]
+    sums, totals, counts = (
+        np.add.reduceat(np.add.reduceat(matrix, starts, axis=0), starts, axis=1)
+        for matrix in (weights, weights * values[chosen], games[chosen])
+    )
     means = np.divide(totals, sums, out=np.zeros_like(sums), where=sums > 0)
     wins = report["payoff"] == "win_rate"
     most = max(float(np.abs(means).max(initial=0.0)), 1e-9)
@@ -101,8 +98,3 @@ def _shares(values: Floats, starts: NDArray[np.intp]) -> list[list[Cell | None]]
         ]
         for row in summed
     ]
-
-
-def _summed(values: Floats, starts: NDArray[np.intp]) -> Floats:
-    summed: Floats = np.add.reduceat(np.add.reduceat(values, starts, axis=0), starts, axis=1)
-    return summed

@@ -37,7 +37,9 @@ _LINK = (120, 120, 120)
 def draw_league(report: Mapping[str, Any]) -> bytes:
     """Draw a league's report as a PNG file, either for self-play (`league.report`) or for several learners."""
     if "players" in report:
-        return _png(_draw_chart(chart_of(report, _MOST_PLAYERS)))
+        chart = chart_of(report, _MOST_PLAYERS)
+        parts = [(part["title"], part["rows"], part["cells"]) for part in chart["parts"]]
+        return _draw_parts(chart["heading"], parts, chart["columns"], chart["descent"])
     columns = sorted({_opponent(entry) for entry in report["results"]})
     rows = 1 + max((entry["since"] for entry in report["results"]), default=0)
     counts = np.zeros((rows, len(columns), 3))
@@ -46,12 +48,15 @@ def draw_league(report: Mapping[str, Any]) -> bytes:
         at = place[_opponent(entry)]
         counts[entry["since"], at] += (entry["won"], entry["drawn"], entry["lost"])
     every = max(1, -(-rows // _MOST_CELLS), -(-len(columns) // _MOST_CELLS))
+    if every > 1:
+        blocks = range(0, rows, every), range(0, len(columns), every)
+        counts = np.add.reduceat(np.add.reduceat(counts, blocks[0], axis=0), blocks[1], axis=1)
     heading = (
         f"{report['behavior']}: rating {report['rating']:.0f}, {len(report['snapshots'])} snapshots",
         "rows: the learner since its snapshot; columns: its opponents; blue: won, orange: lost",
     )
     since = [f"since {row}" for row in range(0, rows, every)]
-    return _png(_draw(heading, since, [_label(column) for column in columns[::every]], _pooled(counts, every)))
+    return _draw(heading, since, [_label(column) for column in columns[::every]], counts)
 
 
 def draw_matrix(heading: Sequence[str], names: Sequence[str], counts: NDArray[np.float64]) -> bytes:
@@ -62,7 +67,7 @@ def draw_matrix(heading: Sequence[str], names: Sequence[str], counts: NDArray[np
         names: the names of rows and columns.
         counts: [P, P, 3] games that the row's player won, drew and lost against the column's player.
     """
-    return _png(_draw(heading, names, names, counts))
+    return _draw(heading, names, names, counts)
 
 
 def _opponent(entry: Mapping[str, Any]) -> Opponent:
@@ -76,24 +81,9 @@ def _label(opponent: Opponent) -> str:
     return f"{name} newest" if player == -1 else f"{name} {player}"
 
 
-def _pooled(counts: NDArray[np.float64], every: int) -> NDArray[np.float64]:
-    """Sum the counts over blocks of `every` rows and `every` columns."""
-    if every == 1:
-        return counts
-    rows, columns = (range(0, size, every) for size in counts.shape[:2])
-    return np.add.reduceat(np.add.reduceat(counts, rows, axis=0), columns, axis=1)
-
-
-def _draw(
-    heading: Sequence[str], names: Sequence[str], labels: Sequence[str], counts: NDArray[np.float64]
-) -> Image.Image:
+def _draw(heading: Sequence[str], names: Sequence[str], labels: Sequence[str], counts: NDArray[np.float64]) -> bytes:
     """Draw counts [rows, columns, 3] as cells, with a name before each row and a label below each column."""
     return _draw_parts(heading, [("", names, [[*map(_cell, row)] for row in counts])], labels)
-
-
-def _draw_chart(chart: Mapping[str, Any]) -> Image.Image:
-    parts = [(part["title"], part["rows"], part["cells"]) for part in chart["parts"]]
-    return _draw_parts(chart["heading"], parts, chart["columns"], chart["descent"])
 
 
 def _draw_parts(
@@ -101,8 +91,8 @@ def _draw_parts(
     parts: Sequence[tuple[str, Sequence[str], Sequence[Sequence[Any]]]],
     labels: Sequence[str],
     descent: Sequence[tuple[int, int]] = (),
-) -> Image.Image:
-    """Draw matrices with the same columns, one below the other, and arcs from parents to children."""
+) -> bytes:
+    """Draw matrices with the same columns, one below the other, and arcs from parents to children, as a PNG file."""
     rows, width = sum(len(names) for _, names, _ in parts), len(labels)
     cell = max(2, min(_LARGEST_CELL, _PICTURE // max(rows, width, 1)))
     font = ImageFont.load_default()
@@ -123,15 +113,17 @@ def _draw_parts(
         for row, shown in enumerate(cells):
             if row % gap == 0:
                 pen.text((_MARGIN, top + row * cell + cell / 2), names[row], _INK, font, anchor="lm")
-            for column, each in enumerate(shown):
-                _draw_cell(pen, (left + column * cell, top + row * cell), cell, each, font)
+            for column, entry in enumerate(shown):
+                _draw_cell(pen, (left + column * cell, top + row * cell), cell, entry, font)
         top += cell * len(cells)
     for column in range(0, width, gap):
         _write_upwards(image, labels[column], (left + column * cell + cell // 2, top + 6), font)
     if descent:
         top = _draw_title(pen, titles[-1], top + below, font)
         _draw_arcs(pen, descent, (left + cell // 2, top), cell, arcs)
-    return image
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return file.getvalue()
 
 
 def _draw_title(pen: ImageDraw.ImageDraw, title: str, top: int, font: Any) -> int:
@@ -179,9 +171,3 @@ def _write_upwards(image: Image.Image, text: str, at: tuple[int, int], font: Any
     ImageDraw.Draw(label).text((label.width, _LINE / 2), text, _INK, font, anchor="rm")
     turned = label.transpose(Image.Transpose.ROTATE_90)
     image.paste(turned, (at[0] - turned.width // 2, at[1]))
-
-
-def _png(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "PNG", optimize=True)
-    return file.getvalue()

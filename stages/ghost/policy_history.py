@@ -95,14 +95,6 @@ Player = int | str
 """A behaviour's player in a game: a snapshot's number, `NEWEST`, or the name of a brain."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A past policy that is still in the window."""
-
-    number: int
-    update: PolicyUpdate
-
-
 @dataclass(slots=True)
 class Record:
     """The rating and results of a snapshot or the newest policy, kept even after the snapshot has left the window."""
@@ -174,7 +166,7 @@ class PolicyHistory:
         records: records, keyed by snapshot number; the newest policy's record is under `NEWEST`.
         brains: records, keyed by name, of the brains that learners may play against instead of this behaviour's
             policies.
-        snapshots: the snapshots in the window, oldest first.
+        snapshots: the past policies that are still in the window, oldest first; each names its number.
         counters: snapshot, turn and swap counters.
         results: (learner's newest snapshot at the time, opponent's behaviour, opponent's player) → games won, drawn and
             lost.
@@ -190,7 +182,7 @@ class PolicyHistory:
         self.records: dict[int, Record] = {NEWEST: Record(settings.initial_elo)}
         self.brains = {brain.name: Record(settings.initial_elo) for brain in settings.brains}
         self.results: dict[tuple[int, str, Player], list[int]] = {}
-        self.snapshots: list[Snapshot] = []
+        self.snapshots: list[PolicyUpdate] = []
         self._sampler = sampler
         # A swap can't coincide with the end of a first turn that lasts for the entire run.
         turns_end = settings.team_change < max_steps
@@ -205,6 +197,16 @@ class PolicyHistory:
     def turn_is_over(self) -> bool:
         """True if the behaviour has learned for more than `team_change` steps since its turn began."""
         return self.newest is not None and self.newest.step - self.counters.turn_began > self.settings.team_change
+
+    @property
+    def turns_learned(self) -> float:
+        """Number of steps that the trainer has learned from, in units of `team_change`."""
+        return 0.0 if self.newest is None else self.newest.step / self.settings.team_change
+
+    @property
+    def all_steps(self) -> int:
+        """Number of steps that the behaviour's agents have made, as learners and as opponents."""
+        return self.counters.ghost_step + (0 if self.newest is None else self.newest.step)
 
     def record_of(self, player: Player) -> Record:
         """Return the record of a snapshot, the newest policy, or a brain."""
@@ -259,7 +261,8 @@ class PolicyHistory:
         """
         if not self.snapshots or random.random() < self.settings.play_against_latest_model_ratio:
             return NEWEST
-        candidates = [self._candidate(snapshot.number) for snapshot in self.snapshots]
+        numbered = [(update.snapshot, self.records[update.snapshot]) for update in self.snapshots]
+        candidates = [Candidate(i, r.rating, r.games, r.wins, r.draws, r.losses) for i, r in numbered]
         where = f"behaviors.{self.name}.self_play.opponents: {type(self._sampler).__name__}.choose()"
         try:
             chosen = self._sampler.choose(candidates, random)
@@ -273,13 +276,13 @@ class PolicyHistory:
     def policy(self, number: int) -> PolicyUpdate:
         """Return a snapshot's policy, or the newest policy if the snapshot is not in the window."""
         assert self.newest is not None
-        return next((s.update for s in self.snapshots if s.number == number), self.newest)
+        return next((update for update in self.snapshots if update.snapshot == number), self.newest)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the entire history, including its snapshots' weights."""
         return {
             "newest": policy_state(self.newest),
-            "window": [{"number": s.number, "update": policy_state(s.update)} for s in self.snapshots],
+            "window": [{"number": s.snapshot, "update": policy_state(s)} for s in self.snapshots],
             "records": [[number, asdict(record)] for number, record in self.records.items()],
             "brains": {name: asdict(record) for name, record in self.brains.items()},
             "results": [[*key, *counts] for key, counts in self.results.items()],
@@ -289,9 +292,8 @@ class PolicyHistory:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`."""
         self.newest = policy_from_state(state["newest"])
-        updates = [(int(plain["number"]), policy_from_state(plain["update"])) for plain in state["window"]]
-        window = [Snapshot(number, update) for number, update in updates if update is not None]
-        self.snapshots = window[-self.settings.window :]
+        updates = [policy_from_state(plain["update"]) for plain in state["window"]]
+        self.snapshots = [update for update in updates if update is not None][-self.settings.window :]
         self.records = {int(number): Record(**record) for number, record in state["records"]}
         self.brains |= {str(name): Record(**record) for name, record in state["brains"].items()}
         self.results = {
@@ -312,17 +314,11 @@ class PolicyHistory:
     def _save(self) -> None:
         assert self.newest is not None
         number, now = self.newest_snapshot + 1, self.records[NEWEST]
-        snapshot = Snapshot(number, replace(self.newest, snapshot=number))
+        snapshot = replace(self.newest, snapshot=number)
         self.snapshots = [*self.snapshots, snapshot][-self.settings.window :]
-        self.records[number] = Record(
-            now.rating, snapshot.update.step, snapshot.update.version, mu=now.mu, sigma=now.sigma
-        )
+        self.records[number] = Record(now.rating, snapshot.step, snapshot.version, mu=now.mu, sigma=now.sigma)
         self.counters.made += 1
-        self.counters.last_save = snapshot.update.step
-
-    def _candidate(self, number: int) -> Candidate:
-        record = self.records[number]
-        return Candidate(number, record.rating, record.games, record.wins, record.draws, record.losses)
+        self.counters.last_save = snapshot.step
 
 
 def all_teams_learn(histories: Mapping[str, PolicyHistory]) -> bool:

@@ -86,9 +86,9 @@ def fitted_ratings(
     chance = strength[:, None] / (strength[:, None] + strength)
     information = -games * chance * (1 - chance)
     np.fill_diagonal(information, 0.0)
-    known = -information.sum(axis=1) + 2.0 * strength / (strength + 1.0) ** 2
+    diagonal = -information.sum(axis=1) + 2.0 * strength / (strength + 1.0) ** 2
     centre = np.eye(len(points)) - 1.0 / len(points)
-    spread = np.sqrt(np.diag(centre @ np.linalg.inv(information + np.diag(known)) @ centre))
+    spread = np.sqrt(np.diag(centre @ np.linalg.inv(information + np.diag(diagonal)) @ centre))
     points_per_nat = 400.0 / math.log(10.0)
     return MEAN_RATING + points_per_nat * (centre @ np.log(strength)), 1.96 * points_per_nat * spread
 
@@ -116,11 +116,11 @@ class SkillRating:
             return False
         before = [[self._rating(model, record) for record in team] for team in teams]
         after = model.rate(before, scores=list(outcomes))
-        found: dict[int, tuple[Record, list[Any]]] = {}
+        new_ratings: dict[int, tuple[Record, list[Any]]] = {}
         for team, ratings in zip(teams, after, strict=True):
             for record, rating in zip(team, ratings, strict=True):
-                found.setdefault(id(record), (record, []))[1].append(rating)
-        for record, ratings in found.values():
+                new_ratings.setdefault(id(record), (record, []))[1].append(rating)
+        for record, ratings in new_ratings.values():
             record.mu = sum(rating.mu for rating in ratings) / len(ratings)
             record.sigma = sum(rating.sigma for rating in ratings) / len(ratings)
         return True
@@ -159,18 +159,6 @@ opponents makes one assignment, so games end long before theirs is forgotten; th
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """The snapshots that play each other under one assignment, and the team that learns."""
-
-    learning_team: int
-    players: Mapping[str, int]
-    """Number of the snapshot that plays for each behaviour id.
-
-    It is `NEWEST` for learners, and for opponents that play the newest policy.
-    """
-
-
-@dataclass(frozen=True, slots=True)
 class _Side:
     """One team in one game, with its players."""
 
@@ -196,19 +184,22 @@ class SnapshotRatings:
 
     def __init__(self, histories: Mapping[str, PolicyHistory]) -> None:
         self._histories = histories
-        self._matches: dict[int, Match] = {}
+        self._matches: dict[int, tuple[int, Mapping[str, int]]] = {}
+        """Per assignment: the team that learns, and the number of the snapshot that plays for each behaviour id.
+
+        The number is `NEWEST` for learners, and for opponents that play the newest policy.
+        """
         self._skill = SkillRating()
 
-    def begin(self, generation: int, match: Match) -> None:
-        """Store the match of a new assignment."""
-        self._matches[generation] = match
+    def begin(self, generation: int, learning_team: int, players: Mapping[str, int]) -> None:
+        """Store the learning team and the snapshots of a new assignment."""
+        self._matches[generation] = learning_team, players
         while len(self._matches) > REMEMBERED:
             del self._matches[next(iter(self._matches))]
 
     def players(self, generation: int) -> Collection[str]:
         """Return the behaviour ids that play under an assignment; empty if its match is no longer remembered."""
-        match = self._matches.get(generation)
-        return match.players.keys() if match is not None else ()
+        return self._matches.get(generation, (-1, {}))[1].keys()
 
     def rate(self, games: Columns) -> list[tuple[str, str, float]]:
         """Rate finished games, each once.
@@ -228,25 +219,25 @@ class SnapshotRatings:
             match = self._matches.get(int(generation))
             if match is not None:
                 teams = None if outcomes is None else outcomes[i], () if draws is None else draws[i].tolist()
-                statistics += self._rate(match, float(outcome), *teams)
+                statistics += self._rate(*match, float(outcome), *teams)
         return statistics
 
     def state_dict(self) -> list[Any]:
         """Return the remembered matches; ratings are saved with the histories."""
-        return [[generation, match.learning_team, dict(match.players)] for generation, match in self._matches.items()]
+        return [[generation, team, dict(players)] for generation, (team, players) in self._matches.items()]
 
     def load_state_dict(self, state: list[Any]) -> None:
         """Restore the state from `state_dict()`."""
         self._matches = {
-            int(generation): Match(int(team), {str(i): int(number) for i, number in players.items()})
+            int(generation): (int(team), {str(i): int(number) for i, number in players.items()})
             for generation, team, players in state
         }
 
     def _rate(
-        self, match: Match, outcome: float, outcomes: Any, draws: Sequence[float]
+        self, learning_team: int, players: Mapping[str, int], outcome: float, outcomes: Any, draws: Sequence[float]
     ) -> list[tuple[str, str, float]]:
-        sides = self._sides(match, outcome, outcomes, draws)
-        learner = sides.pop(match.learning_team)
+        sides = self._sides(learning_team, players, outcome, outcomes, draws)
+        learner = sides.pop(learning_team)
         others = [side for side in sides.values() if len(_on_both(learner, side)) < len(side.players)]
         if not others:
             return []
@@ -260,16 +251,18 @@ class SnapshotRatings:
             self._skill.rate([side.records for side in teams], [side.outcome for side in teams])
         return _statistics([learner, *others])
 
-    def _sides(self, match: Match, outcome: float, outcomes: Any, draws: Sequence[float]) -> dict[int, _Side]:
+    def _sides(
+        self, learning_team: int, players: Mapping[str, int], outcome: float, outcomes: Any, draws: Sequence[float]
+    ) -> dict[int, _Side]:
         members: dict[int, list[tuple[PolicyHistory, Player]]] = {}
-        for behavior_id, number in match.players.items():
+        for behavior_id, number in players.items():
             history, team = self._histories[behavior_name(behavior_id)], behavior_team(behavior_id)
-            brain = _brain(history, draws[team]) if team != match.learning_team and team < len(draws) else None
+            brain = _brain(history, draws[team]) if team != learning_team and team < len(draws) else None
             members.setdefault(team, []).append((history, number if brain is None else brain))
-        by_team = dict.fromkeys(members, 1.0 - outcome) | {match.learning_team: outcome}
+        by_team = dict.fromkeys(members, 1.0 - outcome) | {learning_team: outcome}
         if outcomes is not None:
             by_team |= {team: float(outcomes[team]) for team in members if team < len(outcomes)}
-        return {team: _Side(tuple(players), by_team[team]) for team, players in members.items()}
+        return {team: _Side(tuple(side), by_team[team]) for team, side in members.items()}
 
     @staticmethod
     def _count(learner: _Side, side: _Side, score: float, lost: float) -> None:
@@ -309,9 +302,9 @@ def _statistics(sides: list[_Side]) -> list[tuple[str, str, float]]:
     for history in dict.fromkeys(history for history, number in players if number == NEWEST):
         record = history.records[NEWEST]
         statistics.append((history.name, "Self-play/ELO", record.rating))
-        known = skill(record)
-        if known is not None:
-            statistics.append((history.name, "Self-play/Skill", known))
+        lower_bound = skill(record)
+        if lower_bound is not None:
+            statistics.append((history.name, "Self-play/Skill", lower_bound))
     return statistics
 
 

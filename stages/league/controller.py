@@ -50,9 +50,9 @@ def made_table(
     seats: Sequence[int],
     opponents: Sequence[int],
     weights: Sequence[float],
-    members: Mapping[int, Member],
+    members: Sequence[Member],
 ) -> MatchTable:
-    """Make a table; `members` is the entire pool, keyed by number."""
+    """Make a table; `members` is the entire pool, in the order of the numbers."""
     named = {player: members[player] for player in sorted({*seats, *opponents}) if player >= 0}
     return MatchTable(number, tuple(seats), tuple(opponents), tuple(weights), named)
 
@@ -239,18 +239,6 @@ class LeagueController:
         self._add_brains()
         self._follow_pool()
 
-    def receive_policy(self, learner: str, update: PolicyUpdate) -> Reset | None:
-        """Record a learner's newest policy, and freeze it if the learner is due.
-
-        Returns:
-            The learner's reset if a freeze triggers one, otherwise None.
-
-        Raises:
-            StageError: as for `Pool.add`.
-        """
-        freeze = self.note_policy(learner, update)
-        return None if freeze is None else self.frozen(freeze, self.write(freeze))
-
     def note_policy(self, learner: str, update: PolicyUpdate) -> Freeze | None:
         """Record a learner's newest policy.
 
@@ -258,26 +246,26 @@ class LeagueController:
             The policy to freeze, or None. The learner gets no other policy to freeze until this one has been passed to
             `write` and `frozen`.
         """
-        settings, known = self.settings.learners[learner], self._progress.get(learner)
+        settings, progress = self.settings.learners[learner], self._progress.get(learner)
         if learner in self._sources:
             self._newest[learner] = update.copy()
         begun = self._progress or self.freezing or self._resumed
         if not begun and any(not member.use for member in self.pool.members):
             self.pool.restore(())  # from a run that was killed before its first checkpoint
             self._add_brains()
-        if known is not None:
-            known.advance(update.step, update.version)
+        if progress is not None:
+            progress.advance(update.step, update.version)
         if learner in self.freezing:
             return None
-        if known is None and not settings.freeze.first:
+        if progress is None and not settings.freeze.first:
             self._begin(learner, update, -1)
             return None
-        if known is not None:
+        if progress is not None:
             chances = self._payoffs.chances(self._matches.code(learner), self._matches.targets(learner))
-            if not is_due(settings.freeze, update.step - known.frozen, chances):
+            if not is_due(settings.freeze, update.step - progress.frozen, chances):
                 return None
         self.freezing.add(learner)
-        return Freeze(learner, update, -1 if known is None else known.parent)
+        return Freeze(learner, update, -1 if progress is None else progress.parent)
 
     def write(self, freeze: Freeze) -> Member | OSError:
         """Write a policy into the pool. This changes nothing else, so it may run in a thread, one call at a time.
@@ -286,7 +274,7 @@ class LeagueController:
             The future member, or the disk's error.
 
         Raises:
-            StageError: as for `Pool.add`.
+            StageError: as for `Pool.write`.
         """
         try:
             return self.pool.write(freeze.update, freeze.learner, freeze.parent, self._matches.sides[freeze.learner])
@@ -304,19 +292,19 @@ class LeagueController:
                 there would be no next policy to write.
         """
         learner, update = freeze.learner, freeze.update
-        known, settings = self._progress.get(learner), self.settings.learners[learner]
+        progress, settings = self._progress.get(learner), self.settings.learners[learner]
         self.freezing.discard(learner)
         if isinstance(written, OSError):
-            self._refused(learner, written, first=known is None)
+            self._refused(learner, written, first=progress is None)
             return None
         self._disk_refuses = False
         self.pool.enter(written)
-        if known is None:
+        if progress is None:
             self._begin(learner, update, written.number)
             return None
-        known.freeze(settings.freeze, written.number, update.step)
+        progress.freeze(settings.freeze, written.number, update.step)
         self._payoffs.inherit(written.number, self._matches.code(learner))
-        reset = self._reset(learner, known) if is_reset(settings.reset, self._random) else None
+        reset = self._reset(learner, progress) if is_reset(settings.reset, self._random) else None
         self._follow_pool()
         return reset
 
@@ -337,20 +325,21 @@ class LeagueController:
         """
         if not games or not len(games["game_team"]):
             return []
-        own, scores, least = self._matches.code(learner), [], -1 - len(self.settings.learners)
-        for seat, opponent, outcomes, returns in duels(games, own, range(least, len(self.pool.members))):
+        code, scores, least = self._matches.code(learner), [], -1 - len(self.settings.learners)
+        for seat, opponent, outcomes, returns in duels(games, code, range(least, len(self.pool.members))):
             values = outcomes if self.settings.payoff == "win_rate" else returns
             self._payoffs.count(seat, opponent, values[:, 0], values[:, 1])
             self._member_games += len(values) if seat >= 0 and opponent >= 0 else 0
-            if seat == own != opponent:
+            if seat == code != opponent:
                 scores.append(outcomes[:, 0])
                 self._matches.count_wins(learner, opponent, int((outcomes[:, 0] > outcomes[:, 1]).sum()))
         if learner in self._fresh:
             self._fresh[learner] += len(games["game_team"])
-        chances = self._payoffs.chances(own, self._matches.targets(learner))
-        found = [("League/Score", float(np.concatenate(scores).mean()))] if scores else []
-        found += [("League/Lowest Chance", min(chances))] if chances else []
-        return [(learner, name, value) for name, value in [*found, ("League/Members", float(len(self.pool.members)))]]
+        chances = self._payoffs.chances(code, self._matches.targets(learner))
+        measures = [("League/Score", float(np.concatenate(scores).mean()))] if scores else []
+        measures += [("League/Lowest Chance", min(chances))] if chances else []
+        measures.append(("League/Members", float(len(self.pool.members))))
+        return [(learner, name, value) for name, value in measures]
 
     def table(self, learner: str) -> MatchTable | None:
         """Return the match table for a learner's games; None until there is an opponent."""
@@ -401,11 +390,11 @@ class LeagueController:
         labels = codes | {member.number: member.label for member in self.pool.members}
         learners = []
         for name, settings in self.settings.learners.items():
-            known = self._progress.get(name)
-            table = self._tables.get(name) or (self._make_table(name) if known is not None else None)
+            progress = self._progress.get(name)
+            table = self._tables.get(name) or (self._make_table(name) if progress is not None else None)
             rows = [] if table is None else zip(table.seats, table.opponents, table.weights, strict=True)
             met = [[labels.get(opponent, name), weight] for seat, opponent, weight in rows if seat == OWN]
-            plain = {} if known is None else asdict(known)
+            plain = {} if progress is None else asdict(progress)
             learners.append({"learner": name, "actors": settings.actors, **plain, "opponents": met})
         return {
             "behavior": self.behavior,
@@ -429,7 +418,7 @@ class LeagueController:
             "members": self.pool.state_dict(),
             "payoffs": self._payoffs.state_dict(),
             "qualities": {name: scores.state_dict() for name, scores in self._matches.qualities.items()},
-            "progress": {name: asdict(each) for name, each in self._progress.items()},
+            "progress": {name: asdict(progress) for name, progress in self._progress.items()},
             "newest": {name: packed(update) for name, update in self._newest.items()},
             "mixture": [[*entry] for entry in self._matches.mixture.items()],
             "games": [self._member_games, self._solved_games],
@@ -463,9 +452,8 @@ class LeagueController:
         self._member_games, self._solved_games = map(int, state["games"])
         self._matches.mixture = {int(number): float(share) for number, share in state["mixture"]}
         if there == list(state["learners"]):
-            members = {member.number: member for member in self.pool.members}
             self._tables = {
-                name: made_table(int(number), seats, opponents, weights, members)
+                name: made_table(int(number), seats, opponents, weights, self.pool.members)
                 for name, (number, seats, opponents, weights) in state["tables"].items()
             }
             self._fresh = {str(name): int(games) for name, games in state["fresh"].items()}
@@ -481,7 +469,7 @@ class LeagueController:
     def _follow_pool(self) -> None:
         """Update the matchmaker to the current members and learners."""
         listed = {(brain.name, brain.use) for brain in self.settings.members}
-        members = [each for each in self.pool.members if not each.use or (each.name, each.use) in listed]
+        members = [member for member in self.pool.members if not member.use or (member.name, member.use) in listed]
         self._matches.members = members
         self._matches.present = self._progress.keys()
         self._member_games, self._solved_games = 0, -1
@@ -496,11 +484,11 @@ class LeagueController:
             log.warning("%s. Training continues, and the league retries with each new policy.", what)
         self._disk_refuses = True
 
-    def _reset(self, learner: str, known: LearnerProgress) -> Reset:
+    def _reset(self, learner: str, progress: LearnerProgress) -> Reset:
         settings = self.settings.learners[learner].reset
         assert settings is not None, "it was drawn"
         weights = self._newest.get(settings.to)  # None for `start`, and for a learner without a policy
-        known.parent = known.first if weights is None else self._progress[settings.to].parent
+        progress.parent = progress.first if weights is None else self._progress[settings.to].parent
         self._matches.forget(learner)
         return Reset(learner, weights)
 
@@ -514,11 +502,11 @@ class LeagueController:
         listed = [[each.number for each in self._matches.members if each.behavior == side] for side in sides]
         by_side = [numbers for numbers in listed if numbers]
         if len(by_side) == 2:
-            found = [*matchmaking.solve_two(self._payoffs.matrix_between(*by_side), solver)]
+            mixtures = [*matchmaking.solve_two(self._payoffs.matrix_between(*by_side), solver)]
         else:  # only one side has members
-            found = [matchmaking.solve(self._payoffs.matrix(numbers), solver) for numbers in by_side]
+            mixtures = [matchmaking.solve(self._payoffs.matrix(numbers), solver) for numbers in by_side]
         self._matches.mixture = {}
-        for numbers, mixture in zip(by_side, found, strict=True):
+        for numbers, mixture in zip(by_side, mixtures, strict=True):
             likely = np.where(mixture < RARE, 0.0, mixture)
             shares = (likely / likely.sum()).tolist()
             self._matches.mixture |= {number: share for number, share in zip(numbers, shares, strict=True) if share}
@@ -534,6 +522,5 @@ class LeagueController:
             share = self.settings.rating if pairs else 0.0
             rows += [(OWN, player, weight * (1 - share)) for player, weight in sorted(draw.items())]
             rows += [(a, b, share / len(pairs)) for a, b in pairs]
-        members = {member.number: member for member in self.pool.members}
         seats, opponents, weights = zip(*rows, strict=True)
-        return made_table(self._number + 1, seats, opponents, weights, members)
+        return made_table(self._number + 1, seats, opponents, weights, self.pool.members)

@@ -101,12 +101,12 @@ class PayoffTable:
         count = len(values)
         decay = self._decay if min(player, opponent) < 0 else 1.0
         weights = decay ** np.arange(count - 1, -1, -1, dtype=np.float64)
-        for key, own in (((player, opponent), values), ((opponent, player), opposite)):
+        for key, results in (((player, opponent), values), ((opponent, player), opposite)):
             pair = self._pairs.setdefault(key, _Pair())
-            more, left = (float(weights.sum()), float(weights @ own)), decay**count
+            more, left = (float(weights.sum()), float(weights @ results)), decay**count
             pair.games += count
             pair.weight, pair.total = pair.weight * left + more[0], pair.total * left + more[1]
-            pair.squares = pair.squares * left + float(weights @ own**2)
+            pair.squares = pair.squares * left + float(weights @ results**2)
             pair.recent_weight, pair.recent_total = (
                 pair.recent_weight * left + more[0],
                 pair.recent_total * left + more[1],
@@ -124,10 +124,10 @@ class PayoffTable:
         smoothed by two games with the maximum variance, 1/4, because a few equal results prove little.
         """
         low, high = self._range if self._by_return else (0.0, 1.0)
-        known = [self._pairs.get(pair, _NOBODY) for pair in pairs]
-        weights = np.array([pair.weight for pair in known])
+        records = [self._pairs.get(pair, _NOBODY) for pair in pairs]
+        weights = np.array([pair.weight for pair in records])
         least = np.maximum(weights, 1.0)
-        means, squares = (np.array([getattr(pair, name) for pair in known]) / least for name in ("total", "squares"))
+        means, squares = (np.array([getattr(pair, name) for pair in records]) / least for name in ("total", "squares"))
         sums = weights * np.maximum(squares - means**2, 0.0) / ((high - low) ** 2 if high > low else 1.0)
         mean = (sums.sum() + SMOOTHING / 4) / (weights.sum() + SMOOTHING)
         return np.asarray((sums + SMOOTHING * mean) / (weights + SMOOTHING), np.float64)
@@ -216,15 +216,15 @@ class PayoffTable:
         self._range = float(state["range"][0]), float(state["range"][1])
 
 
-def duels(games: Columns, own: int, known: range) -> Iterator[tuple[int, int, Floats, Floats]]:
+def duels(games: Columns, code: int, codes: range) -> Iterator[tuple[int, int, Floats, Floats]]:
     """Yield (seat, opponent, outcomes [G, 2], returns [G, 2]) for each pair of players; column 0 belongs to the seat.
 
     Args:
         games: as in `LeagueController.rate`.
-        own: the code of the learner whose actors have played; `games` contains -1 instead of this code.
-        known: the codes of all players. Games with other players, for example from before a rewind, are omitted.
+        code: the code of the learner whose actors have played; `games` contains -1 instead of this code.
+        codes: the codes of all players. Games with other players, for example from before a rewind, are omitted.
     """
-    players = np.where(games["game_players"] == -1, own, games["game_players"])
+    players = np.where(games["game_players"] == -1, code, games["game_players"])
     rows, teams = np.arange(len(players))[:, None], players.shape[1]
     seats = games["game_team"].astype(np.int64)[:, None]
     others = (seats + np.arange(1, teams)) % teams  # [G, T - 1], so duels stay in the order of their games
@@ -240,8 +240,8 @@ def duels(games: Columns, own: int, known: range) -> Iterator[tuple[int, int, Fl
 
     pairs, outcomes = flat(players[rows, seats], players[rows, others]), flat(scores, 1 - scores)
     both = flat(returns[rows, seats], returns[rows, others])
-    there = ((pairs < known.stop) & (pairs >= known.start)).all(axis=1)
-    for seat, opponent in np.unique(pairs[there], axis=0).tolist():
+    in_league = ((pairs < codes.stop) & (pairs >= codes.start)).all(axis=1)
+    for seat, opponent in np.unique(pairs[in_league], axis=0).tolist():
         chosen = (pairs == (seat, opponent)).all(axis=1)
         yield seat, opponent, outcomes[chosen], both[chosen]
 
@@ -276,7 +276,9 @@ def solve(payoffs: Floats, solver: str) -> Floats:
     largest = np.abs(payoffs).max(initial=0.0)
     if len(payoffs) == 1 or solver == "uniform" or largest == 0:
         return np.full(len(payoffs), 1 / len(payoffs))
-    return (_nash if solver == "nash" else _replicator)(payoffs / largest)
+    if solver == "nash":  # the value of a symmetric zero-sum game is 0
+        return _most_even(payoffs / largest, 0.0)
+    return _replicator(payoffs / largest)
 
 
 def solve_two(payoffs: Floats, solver: str) -> tuple[Floats, Floats]:
@@ -307,10 +309,10 @@ def _best_mixture(payoffs: Floats) -> Floats:
     n, m = payoffs.shape
     against = np.hstack([-payoffs.T, np.ones((m, 1))])  # v - x A <= 0
     bounds = [*[(0, 1)] * n, (-1, 1)]
-    found = linprog([*np.zeros(n), -1.0], against, np.zeros(m), [[*np.ones(n), 0.0]], [1.0], bounds)
-    if not found.success:
-        raise StageError(f"the meta-solver found no Nash equilibrium for {n} and {m} members: {found.message}")
-    return _most_even(payoffs, found.x[n] - _TOLERANCE)
+    solution = linprog([*np.zeros(n), -1.0], against, np.zeros(m), [[*np.ones(n), 0.0]], [1.0], bounds)
+    if not solution.success:
+        raise StageError(f"the meta-solver found no Nash equilibrium for {n} and {m} members: {solution.message}")
+    return _most_even(payoffs, solution.x[n] - _TOLERANCE)
 
 
 def _most_even(payoffs: Floats, value: float) -> Floats:
@@ -321,7 +323,7 @@ def _most_even(payoffs: Floats, value: float) -> Floats:
     from scipy.optimize import linprog  # an optional dependency
 
     n, m = payoffs.shape
-    found = linprog(
+    solution = linprog(
         c=[*np.zeros(n), 1.0],
         A_ub=np.block([[-payoffs.T, np.zeros((m, 1))], [np.eye(n), -np.ones((n, 1))]]),
         b_ub=[*np.full(m, -value), *np.zeros(n)],
@@ -329,9 +331,9 @@ def _most_even(payoffs: Floats, value: float) -> Floats:
         b_eq=[1.0],
         bounds=(0, 1),
     )
-    if not found.success:
-        raise StageError(f"the meta-solver found no Nash equilibrium for {n} and {m} members: {found.message}")
-    mixture = np.maximum(found.x[:n], 0.0)
+    if not solution.success:
+        raise StageError(f"the meta-solver found no Nash equilibrium for {n} and {m} members: {solution.message}")
+    mixture = np.maximum(solution.x[:n], 0.0)
     return np.asarray(mixture / mixture.sum(), np.float64)
 
 
@@ -347,11 +349,6 @@ def _two_replicators(payoffs: Floats) -> tuple[Floats, Floats]:
         for total, mixture in zip(totals, mixtures, strict=True):
             total += mixture
     return totals[0] / totals[0].sum(), totals[1] / totals[1].sum()
-
-
-def _nash(payoffs: Floats) -> Floats:
-    """Return the most even Nash equilibrium of a symmetric zero-sum game, whose value is 0."""
-    return _most_even(payoffs, 0.0)
 
 
 def _replicator(payoffs: Floats) -> Floats:
@@ -498,8 +495,8 @@ class Matchmaker:
 
     def rivals(self, learner: str) -> list[str]:
         """Return the sides that a learner plays against: all other sides, or its own side if there is only one."""
-        own, found = self.sides[learner], [*dict.fromkeys(self.sides.values())]
-        return [side for side in found if side != own] or [own]
+        home, sides = self.sides[learner], [*dict.fromkeys(self.sides.values())]
+        return [side for side in sides if side != home] or [home]
 
     def draw(self, learner: str, side: str = "") -> Draw:
         """Return the opponents on `side`, with their probabilities, for a learner's next game.
@@ -519,8 +516,8 @@ class Matchmaker:
             case "self":
                 return self._itself(learner, side)
             case "meta":
-                there = [member.number for member in self.members if member.behavior == side]
-                return {number: self.mixture[number] for number in there if number in self.mixture}
+                numbers = [member.number for member in self.members if member.behavior == side]
+                return {number: self.mixture[number] for number in numbers if number in self.mixture}
             case "verify":
                 return self._verify(learner, share, side)
             case "newest":
@@ -533,16 +530,18 @@ class Matchmaker:
 
     def candidates(self, share: MatchSettings, side: str = "") -> list[int]:
         """Return the members on `side` that an entry of `matches` may draw."""
-        there = [each for each in self.members if each.behavior == side]
-        return [each.number for each in there if share.against is None or _of(each) in share.against]
+        members = [member for member in self.members if member.behavior == side]
+        # `against` names a frozen policy by its learner, and a brain by its own name.
+        named = share.against
+        return [each.number for each in members if named is None or (each.learner or each.name) in named]
 
     def counterpart(self, learner: str, side: str) -> str:
         """Return a learner's counterpart on `side`: itself, the learner of that name, `main`, or the first learner."""
         if side == self.sides[learner]:
             return learner
-        there = [name for name, its in self.sides.items() if its == side]
+        learners = [name for name, its in self.sides.items() if its == side]
         same = side + learner.removeprefix(self.sides[learner])
-        return next((name for name in (same, f"{side}.main") if name in there), there[0])
+        return next((name for name in (same, f"{side}.main") if name in learners), learners[0])
 
     def count_wins(self, learner: str, member: int, wins: int) -> None:
         """Lower the quality score of a member that a learner has beaten, if the learner draws opponents by quality."""
@@ -626,7 +625,7 @@ class Matchmaker:
             code, former = self.code(name), self._frozen_of([name])
             meets = not former or self.payoffs.chance(self.code(learner), code) > share.above
             one = {code: 1.0} if meets else self._by(learner, former, "variance")
-            drawn |= {player: each / len(others) for player, each in one.items()}
+            drawn |= {player: probability / len(others) for player, probability in one.items()}
         return drawn
 
     def _by(self, learner: str, members: Sequence[int], weighting: str) -> Draw:
@@ -637,13 +636,8 @@ class Matchmaker:
 
     def _others(self, learner: str, share: MatchSettings, side: str) -> list[str]:
         """Return the learners on `side` that an entry of `matches` names, except `learner` itself."""
-        there = [name for name in self.settings.learners if name != learner and self.sides[name] == side]
-        return [name for name in there if name in (share.against or (name,))]
+        learners = [name for name in self.settings.learners if name != learner and self.sides[name] == side]
+        return [name for name in learners if name in (share.against or (name,))]
 
     def _frozen_of(self, learners: Collection[str]) -> list[int]:
         return [member.number for member in self.members if member.learner in learners]
-
-
-def _of(member: Member) -> str:
-    """Return the name that `against` uses for a member: its learner's name, or the name of a brain."""
-    return member.learner or member.name

@@ -17,6 +17,7 @@ from headrace.config.brains import MemberSettings
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.windows_files import once_released, write_all, write_whole
 from headrace.stages.errors import StageError
+from headrace.stages.plain_state import policy_from_state
 
 FOLDER = "league"
 """Name of the pool's folder, inside the behaviour's folder of a run."""
@@ -60,7 +61,7 @@ class Pool:
     """A pool with write access, for the main process.
 
     A member's file is flushed to disk before the index names it. If the process is killed between the two, the pool is
-    unchanged except for an additional file, which `add` or `restore` adopts or removes. The pool keeps no weights in
+    unchanged except for an additional file, which `write` or `restore` adopts or removes. The pool keeps no weights in
     memory.
 
     Args:
@@ -80,12 +81,6 @@ class Pool:
     def members(self) -> Sequence[Member]:
         """All members, in order of their numbers."""
         return self._members
-
-    def add(self, update: PolicyUpdate, learner: str, parent: int, behavior: str = "") -> Member:
-        """Freeze a policy: call `write`, then `enter`."""
-        member = self.write(update, learner, parent, behavior)
-        self.enter(member)
-        return member
 
     def enter(self, member: Member) -> None:
         """Add the result of `write` to the members."""
@@ -130,9 +125,9 @@ class Pool:
             StageError: if a brain's file has changed since it became a member.
             OSError: if writing fails.
         """
-        known = {(member.name, member.use): member for member in self._members if member.use}
+        members = {(member.name, member.use): member for member in self._members if member.use}
         for brain in brains:
-            digest, before = _hash_of_file(Path(brain.use)), known.get((brain.name, brain.use))
+            digest, before = _hash_of_file(Path(brain.use)), members.get((brain.name, brain.use))
             if before is None:
                 about = brain.use, brain.name, behaviors.get(brain.name, "")
                 member = Member(len(self._members), "", -1, 0, 0, digest, brain.use, *about)
@@ -156,10 +151,10 @@ class Pool:
         Raises:
             StageError: if a member's file is missing.
         """
-        members = [Member(**each) for each in state]
+        members = [Member(**plain) for plain in state]
         for member in members:
             if not member.use and not (self.folder / member.path).exists():
-                raise _missing(self.folder / member.path, member)
+                raise _fault(self.folder, member, f"is missing (SHA-256 {member.hash})")
         self._members = members
         if self.folder.exists():
             kept = {member.path for member in members if not member.use}
@@ -191,23 +186,16 @@ def read_member(folder: Path, member: Member) -> PolicyUpdate:
     Raises:
         StageError: if its file is missing, can't be read, or holds weights other than the frozen ones.
     """
-    path = folder / member.path
     try:
-        update = unpacked(path.read_bytes())
+        update = unpacked((folder / member.path).read_bytes())
     except FileNotFoundError:
-        raise _missing(path, member) from None
+        raise _fault(folder, member, f"is missing (SHA-256 {member.hash})") from None
     except Exception as error:
-        raise StageError(
-            f"{path}, member {member.number} ({member.label}) of the league's pool, can't be read: {error}; "
-            "restore the original file, or restart the run with --force"
-        ) from error
-    found = hash_of(update)
-    if found != member.hash:
-        raise StageError(
-            f"{path}, member {member.number} ({member.label}) of the league's pool, has changed since it was frozen: "
-            f"the SHA-256 of its weights was {member.hash} and is {found}; restore the original file, or restart the "
-            "run with --force"
-        )
+        raise _fault(folder, member, f"can't be read: {error}") from error
+    digest = hash_of(update)
+    if digest != member.hash:
+        was = f"has changed since it was frozen: the SHA-256 of its weights was {member.hash} and is {digest}"
+        raise _fault(folder, member, was)
     return update
 
 
@@ -241,9 +229,9 @@ def packed(update: PolicyUpdate) -> bytes:
 def unpacked(data: bytes) -> PolicyUpdate:
     """Invert `packed`."""
     plain = msgpack.unpackb(data)
-    layout = tuple((str(name), tuple(int(size) for size in shape)) for name, shape in plain["layout"])
-    weights = np.frombuffer(plain["weights"], "<f4").astype(np.float32)
-    return PolicyUpdate(**{**plain, "layout": layout, "weights": weights})
+    update = policy_from_state({**plain, "weights": np.frombuffer(plain["weights"], "<f4").astype(np.float32)})
+    assert update is not None, "there is plain data"
+    return update
 
 
 def _read_index(path: Path) -> list[Member]:
@@ -263,8 +251,8 @@ def _write(path: Path, data: bytes) -> None:
     write_whole(path, lambda file: write_all(file, data))
 
 
-def _missing(path: Path, member: Member) -> StageError:
+def _fault(folder: Path, member: Member, fault: str) -> StageError:
     return StageError(
-        f"{path}, member {member.number} ({member.label}) of the league's pool, is missing (SHA-256 {member.hash}); "
-        "restore the file, or restart the run with --force"
+        f"{folder / member.path}, member {member.number} ({member.label}) of the league's pool, {fault}; restore the "
+        "original file, or restart the run with --force"
     )

@@ -69,7 +69,6 @@ def test_both_sides_and_a_behaviour_of_no_side_train_to_their_ends(tmp_path, cap
         with Image.open(result.folder / name / "league.png") as picture:
             assert picture.width > 100
     assert not (result.folder / "Referee" / "league.json").exists()
-    assert "unequal size" not in caplog.text
 
 
 @pytest.mark.lengthy
@@ -140,13 +139,6 @@ def test_a_run_is_not_resumed_without_the_self_play_block_of_a_side(tmp_path):
         RunError, match=r"^behaviors\.Seeker: has no self_play, but took part .* Restore its self_play block"
     ):
         run_here(plain, tmp_path, "run", resume=True)
-
-
-def test_teams_of_unequal_size_with_the_same_swap_steps_are_warned_of(tmp_path, caplog):
-    short = {f"behaviors__{side}__max_steps": 400 for side in ("Hider", "Seeker")}
-    run_here(duel(0, **short, behaviors__Seeker__self_play__swap_steps=40), tmp_path, "run")
-    (said,) = [text for text in caplog.messages if text.startswith("Teams of unequal size")]
-    assert "swap_steps to" in said
 
 
 def test_an_environment_with_a_single_team_gives_a_warning(tmp_path, caplog):

@@ -73,7 +73,7 @@ def test_failed_preparations_end():
 
 async def test_a_stage_that_stood_still_meanwhile_was_not_silent():
     activity = Activity()
-    activity.operation = object()  # type: ignore[assignment]
+    activity.operation = lambda: "on item 1"
     with activity.running("environment", lambda: 0):
         assert [activity.silent_s(now) for now in (0.0, 1.0, 5.0)] == [0.0, 1.0, 5.0]
         with preparing():

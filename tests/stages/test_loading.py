@@ -180,7 +180,7 @@ def test_a_module_that_raises_is_reported_with_the_users_own_line(tmp_path):
         load_attribute("my_stages:Clip", tmp_path, "stage")
 
     assert "importing 'my_stages' raised JSONDecodeError: Expecting property name" in str(caught.value)
-    assert str(caught.value).endswith(f", at {tmp_path / 'my_stages.py'}:3: limits = json.loads('{{')")
+    assert str(caught.value).endswith(f"(at {tmp_path / 'my_stages.py'}:3, in <module>)")
     assert type(caught.value.__cause__).__name__ == "JSONDecodeError"
     assert "my_stages" not in sys.modules
 
@@ -188,14 +188,16 @@ def test_a_module_that_raises_is_reported_with_the_users_own_line(tmp_path):
 def test_a_missing_dependency_of_the_module_is_not_taken_for_the_module(tmp_path):
     write(tmp_path, my_stages="import not_installed_anywhere\n")
 
-    with pytest.raises(LoadError, match=r"importing 'my_stages' raised ModuleNotFoundError: .*my_stages\.py:1: import"):
+    with pytest.raises(
+        LoadError, match=r"importing 'my_stages' raised ModuleNotFoundError: .*my_stages\.py:1, in <module>\)"
+    ):
         load_attribute("my_stages:Clip", tmp_path, "stage")
 
 
 def test_a_syntax_error_is_reported_with_its_line(tmp_path):
     write(tmp_path, my_stages="x = 1\ny = (\n")
 
-    with pytest.raises(LoadError, match=r"raised SyntaxError: .*my_stages\.py:2: y = \("):
+    with pytest.raises(LoadError, match=r"raised SyntaxError: .*\(my_stages\.py, line 2\)"):
         load_attribute("my_stages:Clip", tmp_path, "stage")
 
 
@@ -235,7 +237,10 @@ def test_a_plugin_whose_module_is_broken_is_reported(tmp_path):
     write(tmp_path, offering_stages="x = 1 / 0\n")
     offer(tmp_path, "clip = offering_stages:Clip", "gone = offering_gone:Clip")
 
-    with pytest.raises(LoadError, match=r"importing 'offering_stages' raised ZeroDivisionError.*x = 1 / 0"):
+    with pytest.raises(
+        LoadError,
+        match=r"importing 'offering_stages' raised ZeroDivisionError: division by zero .at .*offering_stages.py:1, in",
+    ):
         load_plugin("headrace.stages", "clip")
     with pytest.raises(LoadError, match="no module named 'offering_gone' is installed"):
         load_plugin("headrace.stages", "gone")

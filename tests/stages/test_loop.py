@@ -319,16 +319,6 @@ def plain(clock, seconds):
     return process
 
 
-def waiting(clock, seconds):
-    async def process(item):
-        await asyncio.sleep(100)  # waiting is not blocking
-        clock.work(seconds)
-        yield item
-        await asyncio.sleep(100)
-
-    return process
-
-
 def returning(clock, seconds):
     def process(item):
         clock.work(seconds)
@@ -337,7 +327,7 @@ def returning(clock, seconds):
     return process
 
 
-@pytest.mark.parametrize("kind", [plain, waiting, returning])
+@pytest.mark.parametrize("kind", [plain, returning])
 async def test_a_stage_that_blocks_its_loop_is_named_with_how_long(kind, clock, caplog):
     await run(Lifecycle(kind(clock, 1.5)), "item")
     (record,) = caplog.records

@@ -30,11 +30,6 @@ MODULE = """
     class Asking(SACTrainer):
         extra_columns = ("action_heads",)
 
-    class AskingByText(SACTrainer):
-        extra_columns = "action_heads"
-
-    class AskingInVain(SACTrainer):
-        extra_columns = 2
 """
 
 
@@ -68,16 +63,8 @@ def test_a_class_of_the_users_own_is_asked(folder, name, squashed, off_policy):
     assert (kind.squashed, kind.off_policy, kind.imitates, kind.extra_columns) == (squashed, off_policy, False, ())
 
 
-@pytest.mark.parametrize("name", ["Asking", "AskingByText"])
-def test_a_class_of_the_users_own_may_ask_for_columns(folder, name):
-    assert trainer_kind(f"kinds_of_trainers:{name}", folder, PATH).extra_columns == ("action_heads",)
-
-
-def test_columns_that_are_asked_for_otherwise_than_by_name_are_refused(folder):
-    with pytest.raises(
-        LoadError, match=r"behaviors\.P\.trainer_type: .*AskingInVain: .* a tuple of column names, got 2"
-    ):
-        trainer_kind("kinds_of_trainers:AskingInVain", folder, PATH)
+def test_a_class_of_the_users_own_may_ask_for_columns(folder):
+    assert trainer_kind("kinds_of_trainers:Asking", folder, PATH).extra_columns == ("action_heads",)
 
 
 def test_a_class_that_is_not_there_is_named_with_its_behaviour(folder):

@@ -21,7 +21,7 @@ from headrace.pipeline.roles.runtime import Host
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.exhibition.film import FilmedGroup, make_shown_group
-from headrace.stages.exhibition.people import HumanControllers, buttons, keys_of
+from headrace.stages.exhibition.people import HumanBrain, HumanControllers, buttons, keys_of
 from headrace.stages.exhibition.show import PacedGroup, ShownFrame
 from headrace.stages.games.scene import Display
 
@@ -198,7 +198,8 @@ class PlayInRun(ActorPart):
         super().__init__(host, request)
         self._game = HostedGame(request.config, host.control, must_play=self._must_play)
         if persons_in(request.config):
-            self.person, self.make_group = self._game.people.brain, partial(self._game.make, request)
+            self.person = partial(HumanBrain, self._game.people)
+            self.make_group = partial(self._game.make, request)
 
     def receive(self, message: ControlMessage) -> None:
         """Handle the page's messages. Any message wakes a game that waits for people."""

@@ -252,14 +252,14 @@ def game_of(plan: RunPlan, coordinator: Coordinator) -> ShownGame:
     environments can't be shown.
     """
     from headrace.stages.environments.given import why_not_elsewhere
-    from headrace.stages.exhibition.film import why_not_shown
 
     config = plan.config
     if persons_in(config):
         messages: RunGameMessages = coordinator.parts.get("exhibition")
         return messages.game
-    replayed = config.replay is not None and config.environment is None
-    refused = "the run learns from recordings, so there is no game to watch" if replayed else why_not_shown(config)
+    refused = config.environment_kind.not_shown
+    if config.replay is not None and config.environment is None:
+        refused = "the run learns from recordings, so there is no game to watch"
     if not refused and config.environment is not None and (why := why_not_elsewhere(config.environment.factory)):
         refused = (
             f"only the main process can step the environment passed to run() ({why}); pass a function that makes the "

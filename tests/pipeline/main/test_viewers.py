@@ -78,30 +78,6 @@ def test_an_environment_that_can_not_be_shown_is_refused_with_an_alternative(env
         for_viewers(playing(environment, actors=1, **viewers))
 
 
-@pytest.mark.parametrize("name", ["ALE/Pong-v5", "ale_py:ALE/Pong-v5"])
-@pytest.mark.parametrize(
-    ("section", "stacked"),
-    [
-        ({}, True),
-        ({"options": {"vectorization_mode": "vector_entry_point"}}, True),
-        ({"options": {"vectorization_mode": "sync"}}, False),
-        ({"options": {"obs_type": "ram"}}, False),
-        ({"wrappers": ["math:sqrt"]}, False),
-        ({"max_episode_steps": 100}, False),
-    ],
-    ids=str,
-)
-def test_atari_has_a_window_where_it_was_trained_on_single_environments(name, section, stacked):
-    config = playing({"kind": "gymnasium", "id": name, **section}, watch=True)
-    if stacked:
-        with pytest.raises(RunError, match="--watch: Atari's .*: record a video with --video"):
-            for_viewers(config)
-        return
-    environment = for_viewers(config).environment
-    assert environment is not None
-    assert (environment.options["render_mode"], environment.options["vectorization_mode"]) == ("human", "sync")
-
-
 def test_a_window_needs_a_screen(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):

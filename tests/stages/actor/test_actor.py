@@ -173,11 +173,11 @@ async def test_an_actor_stops_at_its_cap_and_flushes():
     await rig.__aexit__()
 
 
-async def test_a_renewed_actor_requests_new_credits_and_loses_no_step():
+async def test_an_actor_with_a_new_source_requests_new_credits_and_loses_no_step():
     rig = await walking()
     rig.grant(Walker=10)
     await asyncio.sleep(2.5)
-    rig.actor.renew(8)
+    rig.actor.begin_source(8)
     assert rig.asked == (2, {"Walker": 0}, [], ["Walker"])  # as the source that it was: nothing was emitted
     await asyncio.sleep(100)
     assert rig.ticks == 3

@@ -18,10 +18,10 @@ class World:
     def emitted(self, name: str) -> int:
         return 10
 
-    def pending(self, name: str) -> int:
-        return self.held
+    def used(self, name: str) -> int:
+        return 10 + self.held
 
-    def renew(self, source: int) -> None:
+    def begin_source(self, source: int) -> None:
         self.source = source
 
 
@@ -30,10 +30,10 @@ def test_steps_are_counted_from_the_version_that_made_them_and_anew_for_another_
     account = CreditAccount(world, world, CreditGate(lambda *request: None))
     account.adopt_behaviors()
     world.held = 5
-    account.note_versions(account.newest_versions(), {})
+    account.note_versions(account.newest_versions())
     world.held = 7
-    account.note_versions(account.newest_versions(), {})
+    account.note_versions(account.newest_versions())
     assert account.acting == {"A": (15, 3)}
 
-    account.renew(4)
+    account.begin_source(4)
     assert (world.source, account.acting) == (4, {})

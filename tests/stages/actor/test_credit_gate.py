@@ -59,9 +59,9 @@ def test_a_waiting_actor_requests_credits_and_returns_the_rest(gate, ledger):
 def test_more_credits_are_requested_at_half_of_the_last_grant(gate, ledger):
     gate.wait({}, ("Walker",))
     gate.granted(1, {"Walker": 10}, {"Walker": 0})
-    gate.look_ahead({"Walker": 4}, ("Walker",))
+    gate.request_ahead({"Walker": 4}, ("Walker",))
     assert len(ledger.requests) == 1
-    gate.look_ahead({"Walker": 5}, ("Walker",))
+    gate.request_ahead({"Walker": 5}, ("Walker",))
     assert ledger.last == (2, {"Walker": 5}, ["Walker"], [])
 
 
@@ -69,19 +69,19 @@ def test_the_gate_sends_one_request_at_a_time(gate, ledger):
     gate.wait({}, ("Walker",))
     gate.granted(1, {"Walker": 10}, {"Walker": 0})
     for used in (6, 7, 8):
-        gate.look_ahead({"Walker": used}, ("Walker",))
+        gate.request_ahead({"Walker": used}, ("Walker",))
     assert len(ledger.requests) == 2
     gate.granted(2, {"Walker": 20}, {"Walker": 1})
-    gate.look_ahead({"Walker": 14}, ("Walker",))
+    gate.request_ahead({"Walker": 14}, ("Walker",))
     assert len(ledger.requests) == 2
-    gate.look_ahead({"Walker": 15}, ("Walker",))
+    gate.request_ahead({"Walker": 15}, ("Walker",))
     assert len(ledger.requests) == 3
 
 
 def test_a_grant_older_than_the_last_return_is_ignored(gate):
     gate.wait({}, ("Walker",))
     gate.granted(1, {"Walker": 10}, {"Walker": 0})
-    gate.look_ahead({"Walker": 6}, ("Walker",))
+    gate.request_ahead({"Walker": 6}, ("Walker",))
     gate.wait({"Walker": 10}, ("Walker",))  # overtakes the answer to request 2
     gate.granted(2, {"Walker": 16}, {"Walker": 1})
     assert gate.closed({"Walker": 10}, ("Walker",)) == ["Walker"]
@@ -94,9 +94,9 @@ def test_a_grant_older_than_the_last_return_is_ignored(gate):
 def test_credits_of_behaviours_without_agents_are_returned(gate, ledger):
     gate.wait({}, ("Walker", "Swimmer"))
     gate.granted(1, {"Walker": 10, "Swimmer": 8}, {"Walker": 0, "Swimmer": 0})
-    gate.look_ahead({"Walker": 1, "Swimmer": 3}, ("Walker",))
+    gate.request_ahead({"Walker": 1, "Swimmer": 3}, ("Walker",))
     assert ledger.last == (2, {"Walker": 1, "Swimmer": 3}, [], ["Swimmer"])
-    gate.look_ahead({"Walker": 2, "Swimmer": 3}, ("Walker",))
+    gate.request_ahead({"Walker": 2, "Swimmer": 3}, ("Walker",))
     assert len(ledger.requests) == 2, "they are given back once"
     assert gate.closed({"Swimmer": 3}, ("Swimmer",)) == ["Swimmer"], "it must ask anew when it is back"
 
@@ -109,10 +109,10 @@ def test_a_waiting_actor_returns_grants_that_are_in_flight(gate, ledger):
     assert gate.closed({}, ("Hider", "Walker")) == ["Hider", "Walker"]
 
 
-def test_a_renewed_source_has_no_credits(gate, ledger):
+def test_a_new_source_has_no_credits(gate, ledger):
     gate.wait({}, ["Walker"])
     gate.granted(1, {"Walker": 8}, {"Walker": 4})
-    gate.renew({"Walker": 5})
+    gate.start_again({"Walker": 5})
     assert ledger.last == (2, {"Walker": 5}, [], ["Walker"])
     assert gate.closed({}, ["Walker"]) == ["Walker"]
     assert gate.needed_version("Walker") == 0

@@ -190,18 +190,6 @@ async def test_behaviours_that_appear_later_join():
     assert not stage.mappings.ready(stage.specs)
 
 
-async def test_the_stage_produces_steps_until_its_stop():
-    stage, groups = await started(Cast("Walker"))
-    seen = 0
-    async for _ in stage.produce():
-        seen += 1
-        if seen == 5:
-            stage.request_stop()
-    assert seen == 5
-    stage.stop()
-    assert groups[0].closed == 1
-
-
 async def test_statistics_are_reported_by_behaviour_with_their_aggregation():
     class Talkative(CountingGroup):
         def step(self, actions):
@@ -229,12 +217,10 @@ async def test_restarted_instances_play_under_the_current_mapping():
     stage, _ = await started(Cast(HOME), Cast(AWAY), num_envs=2, game_length=10**6, self_play=True, loses_at={2: [1]})
     stage.mappings.assign(assignment(1, 0))
     stage.decide()
-    await stage.advance()
-    lost = [stage.lost]
+    lost = [(await stage.advance()).lost]
     stage.mappings.assign(assignment(2, 0))
     stage.decide()
-    await stage.advance()
-    lost.append(stage.lost)
+    lost.append((await stage.advance()).lost)
     assert lost[0] is None
     assert lost[1].tolist() == [1]
     assert [game.generation for game in stage.mappings.games] == [1, 2]

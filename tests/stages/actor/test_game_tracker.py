@@ -113,11 +113,9 @@ def test_a_ranking_of_three_teams_is_reported_as_the_share_of_beaten_opponents()
 @pytest.mark.parametrize(
     ("outcomes", "complaint"),
     [
-        ([1.0, -1], r"outcomes of instance 1's game are 1, -1; expected numbers from 0 to 1 that add up to 1"),
-        ([100.0, 0], r"are 100, 0; expected"),
-        ([1, 1], r"are 1, 1; expected"),
-        ([1e300, 0], r"are (1e\+300|inf), 0; expected"),
-        ([0, np.inf, 1], r"are 0, inf, 1; expected finite numbers indexed by team id"),
+        ([1.0, -1], r"outcomes of instance 1's game are \[1.0, -1.0\]; expected.* 0 to 1, numbers .* that add up to 1"),
+        ([1, 1], r"are \[1.0, 1.0\]; expected"),
+        ([0, np.inf, 1], r"are \[0.0, inf, 1.0\]; expected, for each team id from 0 to 2, finite numbers"),
     ],
 )
 def test_invalid_outcomes_are_refused(outcomes, complaint):
@@ -131,11 +129,9 @@ def test_invalid_outcomes_are_refused(outcomes, complaint):
 @pytest.mark.parametrize(
     ("env_ids", "outcomes", "complaint"),
     [
-        ([2], [[1.0, 0]], r"env_ids contains 2, but there are 2 instances; expected numbers from 0 to 1"),
-        ([1, 0, 1], [[1.0, 0]] * 3, r"env_ids contains 1 more than once; expected one row per game"),
-        ([0.0], [[1, 0]], r"env_ids has dtype float(64|32); expected whole numbers"),
+        ([2], [[1.0, 0]], r"env_ids is \[2\]; expected different numbers from 0 to 1"),
+        ([1, 0, 1], [[1.0, 0]] * 3, r"env_ids is \[1, 0, 1\]; expected different numbers"),
         ([0, 1], [[1, 0]], r"has shape \[2\] and outcomes \[1, 2\]"),
-        ([0], [["1", "0"]], r"outcomes have dtype <U1; expected an array of numbers"),
     ],
 )
 def test_invalid_game_results_are_refused(env_ids, outcomes, complaint):

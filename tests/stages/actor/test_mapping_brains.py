@@ -44,8 +44,8 @@ def test_a_brain_decides_its_share_of_the_games_and_the_rest_is_trained_on():
     found = deciders(made, "Walker")
     assert found.count("scripted") == pytest.approx(500, abs=80)
     assert found.count("random") == pytest.approx(500, abs=80)
-    assert all(game.learns("Walker") == (game.players["Walker"].brain == "") for game in made.games)
-    assert next(game for game in made.games if game.learns("Walker")).players["Walker"].version == 3
+    assert all(("Walker" in game.learners) == (game.players["Walker"].brain == "") for game in made.games)
+    assert next(game for game in made.games if "Walker" in game.learners).players["Walker"].version == 3
 
 
 def test_each_new_game_draws_its_brain_by_the_seed():

@@ -53,7 +53,7 @@ def test_if_all_teams_learn_a_new_policy_acts_in_running_games():
         made.update(policy_update(behavior_id, 1))
     made.assign(replace(assignment(1), all_learn=True))
     for behavior_id in (HOME, AWAY):
-        assert made.games[0].learns(behavior_id)
+        assert behavior_id in made.games[0].learners
         made.update(policy_update(behavior_id, 2))
         assert loaded(made.games[0], behavior_id) == (-1, 2)
     assert made.current is made.games[0]
@@ -68,7 +68,7 @@ def test_the_newest_policy_acts_immediately():
     made.update(policy_update("Walker", 3))
     assert loaded(made.games[1], "Walker") == (-1, 3)
     assert made.current.players["Walker"].version == 3
-    assert made.current.learns("Walker")
+    assert "Walker" in made.current.learners
 
 
 def test_a_policy_is_copied_before_its_sender_writes_over_it():
@@ -174,24 +174,24 @@ def test_after_a_rotation_the_former_learner_is_frozen():
     old, new = made.games
     assert (loaded(old, HOME), loaded(old, AWAY)) == ((-1, 0), (0, 0))
     assert (loaded(new, HOME), loaded(new, AWAY)) == ((1, 2), (-1, 4))
-    assert new.learns(AWAY)
+    assert AWAY in new.learners
 
 
 def test_after_a_rotation_games_of_the_previous_turn_are_not_trained_on():
     """The ghost stage would turn it away; and the gate must not wait for credits of whose turn is over."""
     made = assigned()
     (old, _) = made.games
-    assert old.learns(HOME)
+    assert HOME in old.learners
     made.update(policy_update(HOME, 2, snapshot=1))
     made.update(policy_update(AWAY, 3))
     made.assign(assignment(2, team=1, opponent=1, home=(1, 2), away=(-1, 3)))
-    assert not old.learns(HOME)
+    assert HOME not in old.learners
     made.update(policy_update(HOME, 4))
     made.update(policy_update(AWAY, 4, snapshot=2))
     made.assign(assignment(3, opponent=2, home=(-1, 4), away=(2, 4)))
     assert made.games == [old, old], "no game has ended meanwhile"
-    assert not old.learns(HOME), "also when its turn comes round again"
-    assert made.current.learns(HOME)
+    assert HOME not in old.learners, "also when its turn comes round again"
+    assert HOME in made.current.learners
 
 
 def test_only_the_last_of_two_assignments_counts_while_policies_are_awaited():
@@ -250,7 +250,7 @@ def test_a_plain_behaviour_learns_in_all_games_on_every_team_s_turn():
     assert made.learns("Walker")
     assert made.newest_version("Walker") == 6
     for game in made.games:
-        assert game.learns("Walker")
+        assert "Walker" in game.learners
         assert (loaded(game, "Walker"), game.players["Walker"].plain) == ((-1, 6), True)
     assert not made.has_self_play("Walker")
     assert made.has_self_play(HOME)

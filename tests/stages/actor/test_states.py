@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.stages.actor.actor import STANDS_STILL, TRANSITIONS, Action, Guard, State
 
-CHECKPOINT, RENEWAL, STOP = Guard.CHECKPOINT_DUE, Guard.RENEWAL_DUE, Guard.STOP_DUE
+CHECKPOINT, RESETTING, STOP = Guard.CHECKPOINT_DUE, Guard.RESETTING_CHECKPOINT_DUE, Guard.STOP_DUE
 NO_POLICY, RESET, NO_CREDITS = Guard.POLICY_MISSING, Guard.RESET_DUE, Guard.CREDITS_MISSING
 
 
@@ -21,7 +21,7 @@ def test_states_that_wait_follow_commands():
     for row in (row for rows in TRANSITIONS.values() for row in rows if row.action in waits):
         guards = {each.guard for each in TRANSITIONS[row.then]}
         assert STOP in guards
-        assert guards & {CHECKPOINT, RENEWAL}
+        assert guards & {CHECKPOINT, RESETTING}
 
 
 def test_a_deterministic_run_steps_only_after_a_grant():

@@ -89,6 +89,10 @@ def make(horizon: int = 100, **options: int) -> AgentProcessor:
     return AgentProcessor({"Ball": horizon}, **options)
 
 
+def pending(processor: AgentProcessor) -> int:
+    return processor.used("Ball") - processor.emitted("Ball")
+
+
 # Steps, endings and cuts. -----------------------------------------------------------------------------------
 
 
@@ -182,7 +186,7 @@ def test_a_new_episode_without_an_ending_drops_the_open_decision_and_truncates_b
     assert (observed(batch), followed_by(batch)) == ([1, 2], [3])
     assert (batch.terminated.tolist(), batch.truncated.tolist()) == ([False], [True])
     assert batch.episodes == {}
-    assert processor.pending("Ball") == 0
+    assert pending(processor) == 0
     assert len(caplog.records) == 1
     assert "agent 7 began episode 1, but its episode 0 has not ended" in caplog.text
 
@@ -208,13 +212,13 @@ def test_the_end_of_learning_keeps_completed_steps_and_spends_no_more_credits() 
     processor = make(min_rows=100)
     run(processor, *(step(Row(7, obs=i, action=i, reward=i, generation=4), Row(8, learning=False)) for i in (1, 2)))
     processor.end_learning("Ball")
-    assert processor.pending("Ball") == 1
+    assert pending(processor) == 1
     run(
         processor,
         step(Row(7, obs=3, action=3, reward=3, generation=4, learning=False), Row(8, learning=False)),
         step(Row(7, obs=4, reward=4, generation=5), Row(8, learning=False)),
     )
-    assert processor.pending("Ball") == 1
+    assert pending(processor) == 1
     (batch,) = processor.flush()
     assert batch.trajectories["agent_ids"].tolist() == [7, 7, 8]
     assert batch.trajectories["lengths"].tolist() == [1, 2, 3], "what did not learn anyway is not cut"
@@ -268,8 +272,6 @@ def test_a_behaviour_without_a_sound_horizon_is_refused() -> None:
         run(AgentProcessor({"Other": 3}), step(Row(7)))
     with pytest.raises(StageError, match="at least 1, got 0"):
         run(AgentProcessor(lambda name: 0), step(Row(7)))
-    with pytest.raises(StageError, match="min_rows must be at least 1"):
-        make(min_rows=0)
 
 
 # Batches. ---------------------------------------------------------------------------------------------------
@@ -278,7 +280,7 @@ def test_a_behaviour_without_a_sound_horizon_is_refused() -> None:
 def test_closed_rows_wait_until_there_are_min_rows() -> None:
     processor = make(2, min_rows=4)
     assert run(processor, *(step(Row(1, obs=i)) for i in range(4))) == []
-    assert processor.pending("Ball") == 3
+    assert pending(processor) == 3
     (batch,) = run(processor, step(Row(1, obs=4)))
     assert batch.lengths.tolist() == [2, 2]
     assert observed(batch) == [0, 1, 2, 3]
@@ -291,11 +293,11 @@ def test_teams_make_batches_of_their_own_and_are_counted_under_one_name() -> Non
             processor,
             *(step(Row(team, learning=team == 0), behavior_id=f"Ball?team={team}") for _ in range(3)),
         )
-    assert (processor.pending("Ball"), processor.open_agents("Ball")) == (2, 2)
+    assert (pending(processor), processor.open_agents("Ball")) == (2, 2)
     batches = processor.flush("Ball")
     assert [batch.behavior_id for batch in batches] == ["Ball?team=0", "Ball?team=1"]
     assert [batch.credits for batch in batches] == [2, 0]
-    assert (processor.pending("Ball"), processor.emitted("Ball"), processor.emitted("Other")) == (0, 2, 0)
+    assert (pending(processor), processor.emitted("Ball"), processor.emitted("Other")) == (0, 2, 0)
 
 
 def test_episodes_are_summed_over_trajectories_in_double_precision() -> None:
@@ -372,10 +374,10 @@ def test_drop_environments_forgets_agents_and_returns_the_number_of_lost_steps()
     processor = make()
     agents = [Row(1, env=0), Row(2, env=1), Row(3, env=1, learning=False)]
     run(processor, *(step(*agents) for _ in range(3)))
-    assert processor.pending("Ball") == 4
+    assert pending(processor) == 4
     assert processor.drop_environments([1]) == 2
     assert processor.drop_environments(np.arange(5, 9)) == 0
-    assert (processor.pending("Ball"), processor.open_agents("Ball")) == (2, 1)
+    assert (pending(processor), processor.open_agents("Ball")) == (2, 1)
     (batch,) = processor.flush()
     assert batch.trajectories["agent_ids"].tolist() == [1]
 
@@ -384,7 +386,7 @@ def test_close_environments_forgets_their_agents_and_keeps_what_they_made() -> N
     processor = make()
     run(processor, *(step(Row(1, env=0), Row(2, env=1)) for _ in range(3)))
     processor.close_environments([1, 7])
-    assert (processor.pending("Ball"), processor.open_agents("Ball")) == (4, 1)
+    assert (pending(processor), processor.open_agents("Ball")) == (4, 1)
     (batch,) = run(processor, step(Row(1, env=0)))
     assert (batch.trajectories["agent_ids"].tolist(), batch.lengths.tolist()) == ([2], [2])
     assert (batch.truncated.tolist(), batch.terminated.tolist()) == ([True], [False])
@@ -401,12 +403,12 @@ def test_decisions_may_be_replaced_before_the_environment_acts_on_them() -> None
     assert acted_before(batch) == [0]
 
 
-def test_a_renewed_source_numbers_batches_from_0_and_keeps_open_steps() -> None:
+def test_a_new_source_numbers_batches_from_0_and_keeps_open_steps() -> None:
     processor = make()
     run(processor, step(Row(7), Row(8)), step(Row(7), ended=[Row(8)]))
-    assert (processor.emitted("Ball"), processor.pending("Ball")) == (1, 1)
-    processor.renew(9)
-    assert (processor.source, processor.emitted("Ball"), processor.pending("Ball")) == (9, 0, 1)
+    assert (processor.emitted("Ball"), pending(processor)) == (1, 1)
+    processor.begin_source(9)
+    assert (processor.source, processor.emitted("Ball"), pending(processor)) == (9, 0, 1)
     (batch,) = processor.flush()
     assert (batch.source, numbers(batch), batch.credits) == (9, [0], 1)
     assert processor.emitted("Ball") == 1

@@ -373,7 +373,7 @@ class World:
     def check_counters(self) -> None:
         for name in ("Ball", "Walker", "Unknown"):
             tables = [table for b, table in self.tables.items() if b.partition("?")[0] == name]
-            assert self.processor.pending(name) == sum(table.pending() for table in tables)
+            assert self.processor.used(name) == sum(table.emitted + table.pending() for table in tables)
             assert self.processor.emitted(name) == sum(table.emitted for table in tables)
             assert self.processor.open_agents(name) == sum(len(table.agents) for table in tables)
 

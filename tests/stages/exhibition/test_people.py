@@ -1,6 +1,7 @@
 """People in the run's only instance: the keys that they press, the game's pace, and how the game waits for them."""
 
 import asyncio
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import EnvironmentGroup, Punctual, Stoppable
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.film import make_shown_group
-from headrace.stages.exhibition.people import LATE_S, HumanControllers, keys_of
+from headrace.stages.exhibition.people import LATE_S, HumanBrain, HumanControllers, keys_of
 from headrace.stages.exhibition.show import PacedGroup
 
 SIDE = "Ball?team=1"
@@ -36,7 +37,7 @@ class Table:
         self.now = 0.0
         keys = KEYS.model_copy(update={"wait": wait})
         self.people = HumanControllers(lambda spec: keys, lambda: self.now, lambda spec: spec.team == 1)
-        self.brain = make_brain(BrainRequest("player", person=self.people.brain, spec=SPEC))
+        self.brain = make_brain(BrainRequest("player", person=partial(HumanBrain, self.people), spec=SPEC))
 
     def act(self, masks=ALL, rows=ROWS):
         made = self.brain.act(rows, masks, np.random.default_rng(0)).actions

@@ -46,8 +46,7 @@ def steps_of(assignments, learning_team=0):
 
 def test_learners_play_their_newest_policy_and_opponents_the_chosen_one(assignments, history):
     assignments.choose([AWAY])
-    match = assignments.begin(PLAYERS, 0, PLAYERS)
-    assert (match.learning_team, match.players) == (0, {HOME: NEWEST, AWAY: 0})
+    assert assignments.begin(PLAYERS, 0, PLAYERS) == {HOME: NEWEST, AWAY: 0}
     history.add(policy_update("Ball", 25, 250))
     assert steps_of(assignments) == {HOME: 250, AWAY: 0}
     assignment = assignments.matchup(PLAYERS, 0).assignment
@@ -71,7 +70,7 @@ def test_an_opponent_stays_what_it_was_when_its_snapshot_leaves_the_window(assig
     assignments.begin(PLAYERS, 0, PLAYERS)
     for step in (400, 600):
         history.add(policy_update("Ball", step // 10, step))
-    assert [snapshot.number for snapshot in history.snapshots] == [2, 3]
+    assert [snapshot.snapshot for snapshot in history.snapshots] == [2, 3]
     assignments.begin(PLAYERS, 0, ())
     assert steps_of(assignments)[AWAY] == 0
 

@@ -574,3 +574,37 @@ def test_a_replayed_recording_swaps_and_rates_nothing(caplog):
     assert controller.generation == before
     assert controller.rate_games(games((before, 1.0))) == []
     assert not caplog.messages
+
+
+# Uneven swaps. --------------------------------------------------------------------------------------------------------
+
+
+def play_turns(turns, hider, seeker, agents=1):
+    """Turns of 1000 steps of a hider and of some seekers, in which all agents make equally many steps."""
+    settings = {"Hider": {"swap_steps": hider}, "Seeker": {"swap_steps": seeker}}
+    controller = make(HIDER, SEEKER, each=settings)
+    for name in settings:
+        controller.receive_policy(policy(0, name))
+    for turn in range(1, turns + 1):
+        ghosts(controller, 1000 * agents, SEEKER)
+        controller.receive_policy(policy(1001 * turn, "Hider"))
+        ghosts(controller, 1000 // agents, HIDER)
+        controller.receive_policy(policy(1001 * turn, "Seeker"))
+
+
+def test_a_pair_with_the_swap_steps_of_a_lone_agent_gets_advice_which_to_set(caplog):
+    play_turns(30, hider=125, seeker=125, agents=2)
+    (message,) = [text for text in caplog.messages if "unequal size" in text]
+    assert "Hider makes 0.50 steps for each step of Seeker" in message
+    assert "Seeker meets new opponents 4 times per turn, and Hider 16 times" in message
+    assert "set behaviors.Seeker.self_play.swap_steps to 500" in message
+
+
+@pytest.mark.parametrize(
+    ("turns", "hider", "seeker", "agents"), [(30, 125, 125, 1), (30, 125, 500, 2), (15, 125, 125, 2)]
+)
+def test_sides_with_equally_many_swaps_and_sides_that_have_just_begun_cause_no_warning(
+    caplog, turns, hider, seeker, agents
+):
+    play_turns(turns, hider, seeker, agents)
+    assert not [text for text in caplog.messages if "unequal size" in text]

@@ -109,10 +109,10 @@ class Model:
         weights = np.array([*MOVES.values()])
         getattr(self, self.random.choice([*MOVES], p=weights / weights.sum()))()
         for name, history in self.controller.histories.items():
-            numbers = [snapshot.number for snapshot in history.snapshots]
+            numbers = [snapshot.snapshot for snapshot in history.snapshots]
             assert numbers == list(range(history.newest_snapshot + 1))[-self.settings[name].window :]
             for snapshot in history.snapshots:
-                assert snapshot.update.weights[0] == snapshot.update.version
+                assert snapshot.weights[0] == snapshot.version
 
     def learn(self) -> None:
         name = self.one(self.names)

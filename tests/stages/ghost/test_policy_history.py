@@ -27,7 +27,7 @@ def test_snapshots_are_made_by_trainer_steps_and_the_window_is_bounded():
     for step in range(0, 1100, 50):
         history.add(policy(step))
     # The first policy, then whenever more than 100 steps have passed.
-    assert [(s.number, s.update.step) for s in history.snapshots] == [(5, 750), (6, 900), (7, 1050)]
+    assert [(s.snapshot, s.step) for s in history.snapshots] == [(5, 750), (6, 900), (7, 1050)]
     assert history.newest_snapshot == 7
 
 
@@ -36,7 +36,7 @@ def test_a_snapshot_keeps_the_weights_that_it_was_made_of():
     update = policy(0)
     history.add(update)
     update.weights[:] = 99
-    assert history.snapshots[0].update.weights.tolist() == [0.0]
+    assert history.snapshots[0].weights.tolist() == [0.0]
     assert history.newest.weights.tolist() == [0.0]
 
 
@@ -145,10 +145,10 @@ def test_a_trainer_that_goes_back_takes_the_rating_and_the_counters_with_it_and_
     history.rewind(250)
     assert history.records[NEWEST].rating == 1300.0
     assert not history.counters.done
-    assert [snapshot.update.step for snapshot in history.snapshots] == [0, 200, 400]
+    assert [snapshot.step for snapshot in history.snapshots] == [0, 200, 400]
     history.add(policy(250))
     history.add(policy(351))
-    assert history.snapshots[-1].update.step == 351
+    assert history.snapshots[-1].step == 351
     assert not history.turn_is_over
     history.add(policy(1251))
     assert history.turn_is_over  # 1000 steps after the step that it went back to
@@ -173,4 +173,4 @@ def test_a_resumed_history_is_what_it_was_even_in_a_smaller_window():
     assert repr(again.state_dict()) == repr(history.state_dict())
     smaller = make(window=2)
     smaller.load_state_dict(history.state_dict())
-    assert [s.number for s in smaller.snapshots] == [s.number for s in history.snapshots][-2:]
+    assert [s.snapshot for s in smaller.snapshots] == [s.snapshot for s in history.snapshots][-2:]

@@ -8,7 +8,7 @@ from fakes import policy_update
 
 from headrace.config import SelfPlaySettings
 from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory, UniformOpponents
-from headrace.stages.ghost.rating import Match, SnapshotRatings, report
+from headrace.stages.ghost.rating import SnapshotRatings, report
 
 
 def history(name, snapshots=3, **settings):
@@ -34,7 +34,7 @@ def ratings(history):
 
 def test_a_win_moves_both_ratings_by_the_same_amount():
     board, histories = make("Ball")
-    board.begin(4, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 1}))
+    board.begin(4, 0, {"Ball?team=0": NEWEST, "Ball?team=1": 1})
     assert board.rate(games(4, 1.0)) == [("Ball", "Self-play/ELO", 1208.0)]
     assert ratings(histories["Ball"]) == {NEWEST: 1208.0, 1: 1192.0}
     assert board.rate(games(4, 0.0)) == [("Ball", "Self-play/ELO", pytest.approx(1199.632, abs=0.001))]
@@ -43,7 +43,7 @@ def test_a_win_moves_both_ratings_by_the_same_amount():
 def test_the_last_thousand_assignments_are_remembered():
     board, _ = make("Ball")
     for generation in range(1001):
-        board.begin(generation, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 0}))
+        board.begin(generation, 0, {"Ball?team=0": NEWEST, "Ball?team=1": 0})
     assert [len(board.rate(games(generation, 1.0))) for generation in (0, 1, 1000)] == [0, 1, 1]
 
 
@@ -51,7 +51,7 @@ def test_a_team_s_rating_is_its_members_mean_and_all_of_them_are_moved():
     board, histories = make("A", "B", "C")
     histories["A"].records[NEWEST].rating = 1300
     histories["B"].records[NEWEST].rating = 1100
-    board.begin(1, Match(0, {"A?team=0": NEWEST, "B?team=0": NEWEST, "C?team=1": 2}))
+    board.begin(1, 0, {"A?team=0": NEWEST, "B?team=0": NEWEST, "C?team=1": 2})
     told = board.rate(games(1, 1.0))
     assert told == [("A", "Self-play/ELO", 1308.0), ("B", "Self-play/ELO", 1108.0)]
     assert ratings(histories["C"]) == {2: 1192.0}
@@ -60,7 +60,7 @@ def test_a_team_s_rating_is_its_members_mean_and_all_of_them_are_moved():
 def test_among_many_teams_a_game_is_a_duel_with_each():
     board, histories = make("Ball", elo_k=18.0)
     players = {"Ball?team=0": 0, "Ball?team=1": NEWEST, "Ball?team=2": 1, "Ball?team=3": 2}
-    board.begin(1, Match(1, players))
+    board.begin(1, 1, players)
     board.rate(games(1, 0.5, [1.0, 0.5, 0.5, 0.0]))
     assert ratings(histories["Ball"]) == {0: 1203.0, 2: 1197.0}, "lost to 0, drawn with 1, won against 2"
     assert [histories["Ball"].records[n].games for n in range(3)] == [1, 1, 1]
@@ -68,7 +68,7 @@ def test_among_many_teams_a_game_is_a_duel_with_each():
 
 def test_teams_with_the_learner_s_newest_policy_are_not_rated():
     board, histories = make("Ball")
-    board.begin(1, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": NEWEST, "Ball?team=2": 1}))
+    board.begin(1, 0, {"Ball?team=0": NEWEST, "Ball?team=1": NEWEST, "Ball?team=2": 1})
     assert board.rate(games(1, 1.0, [1.0, 0.0, 0.0]))[0] == ("Ball", "Self-play/ELO", 1208.0)
     assert ratings(histories["Ball"]) == {NEWEST: 1208.0, 1: 1192.0}
 
@@ -76,7 +76,7 @@ def test_teams_with_the_learner_s_newest_policy_are_not_rated():
 def test_members_that_play_for_both_sides_are_not_rated():
     board, histories = make("A", "B")
     players = {"A?team=0": NEWEST, "B?team=0": NEWEST, "A?team=1": NEWEST, "B?team=1": 2}
-    board.begin(1, Match(0, players))
+    board.begin(1, 0, players)
     assert {name: value for name, _, value in board.rate(games(1, 1.0))} == {"A": 1200.0, "B": 1208.0}
     assert ratings(histories["A"]) == {}
     assert ratings(histories["B"]) == {NEWEST: 1208.0, 2: 1192.0}
@@ -86,15 +86,15 @@ def test_members_that_play_for_both_sides_are_not_rated():
 
 def test_a_guessed_result_counts_for_all_opponents():
     board, histories = make("Ball")
-    board.begin(1, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 0, "Ball?team=2": 1}))
+    board.begin(1, 0, {"Ball?team=0": NEWEST, "Ball?team=1": 0, "Ball?team=2": 1})
     board.rate(games(1, 0.0))
     assert ratings(histories["Ball"]) == {NEWEST: 1192.0, 0: 1204.0, 1: 1204.0}
 
 
 def test_the_report_has_each_snapshot_from_its_own_side_and_the_matrix_from_the_learner_s():
     board, histories = make("Hider", "Seeker", snapshots=2)
-    board.begin(1, Match(0, {"Hider?team=0": NEWEST, "Seeker?team=1": 0}))
-    board.begin(2, Match(0, {"Hider?team=0": NEWEST, "Seeker?team=1": NEWEST}))
+    board.begin(1, 0, {"Hider?team=0": NEWEST, "Seeker?team=1": 0})
+    board.begin(2, 0, {"Hider?team=0": NEWEST, "Seeker?team=1": NEWEST})
     for outcome in (1.0, 1.0, 0.5, 0.0):
         board.rate(games(1, outcome))
     histories["Hider"].add(policy_update("Hider", 9, 9))
@@ -116,7 +116,7 @@ def test_the_report_has_each_snapshot_from_its_own_side_and_the_matrix_from_the_
 
 def test_matches_are_saved_and_resumed():
     board, histories = make("Ball")
-    board.begin(7, Match(1, {"Ball?team=0": 2, "Ball?team=1": NEWEST}))
+    board.begin(7, 1, {"Ball?team=0": 2, "Ball?team=1": NEWEST})
     again = SnapshotRatings(histories)
     again.load_state_dict(board.state_dict())
     assert again.state_dict() == board.state_dict()
@@ -141,7 +141,7 @@ def drawn_games(*draws):
 
 def test_a_game_is_rated_for_the_brain_that_was_drawn():
     board, histories = make("Ball", brains=SHARES)
-    board.begin(4, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 1}))
+    board.begin(4, 0, {"Ball?team=0": NEWEST, "Ball?team=1": 1})
     (said,) = [s for s in board.rate(drawn_games(0.3)) if s[1].startswith("Self-play/ELO of")]
     assert said == ("Ball", "Self-play/ELO of random", 1192.0)
     assert ratings(histories["Ball"]) == {NEWEST: 1208.0}, "the snapshot did not play"
@@ -153,7 +153,7 @@ def test_a_game_is_rated_for_the_brain_that_was_drawn():
 
 def test_a_game_against_a_brain_counts_even_if_the_newest_policy_would_have_met_itself():
     board, histories = make("Ball", brains=SHARES)
-    board.begin(4, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": NEWEST}))
+    board.begin(4, 0, {"Ball?team=0": NEWEST, "Ball?team=1": NEWEST})
     assert board.rate(drawn_games(0.7)) == []
     board.rate(drawn_games(0.1))
     assert ratings(histories["Ball"]) == {NEWEST: 1208.0}
@@ -161,7 +161,7 @@ def test_a_game_against_a_brain_counts_even_if_the_newest_policy_would_have_met_
 
 def test_the_report_names_the_brains_and_a_resumed_run_keeps_their_results():
     board, histories = make("Ball", brains=SHARES)
-    board.begin(4, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 1}))
+    board.begin(4, 0, {"Ball?team=0": NEWEST, "Ball?team=1": 1})
     board.rate(drawn_games(0.1, 0.1, 0.7))
     told = report(histories["Ball"])
     assert [(each["brain"], each["games"], each["lost"]) for each in told["brains"]] == [

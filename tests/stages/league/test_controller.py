@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from league_fakes import controller, games, policy
+from league_fakes import controller, games, policy, receive_policy
 from properties import examples
 
 from headrace.stages.errors import StageError
@@ -40,7 +40,7 @@ def frozen(league: LeagueController) -> list[tuple[str, int, int]]:
 def test_the_first_policy_is_the_first_opponent(tmp_path):
     league = controller(tmp_path, PFSP)
     assert league.table("main") is None
-    assert league.receive_policy("main", policy()) is None
+    assert receive_policy(league, "main", policy()) is None
     assert rows(league) == {(OWN, 0): 1.0}
     assert frozen(league) == [("main", 0, -1)]
 
@@ -48,22 +48,22 @@ def test_the_first_policy_is_the_first_opponent(tmp_path):
 def test_a_learner_is_frozen_after_the_most_steps_or_as_soon_as_it_beats_all(tmp_path):
     league = controller(tmp_path, PFSP)
     for step in (0, 999, 1000, 1499, 1500):
-        league.receive_policy("main", policy(step=step, fill=step))
+        receive_policy(league, "main", policy(step=step, fill=step))
     assert frozen(league) == [("main", 0, -1), ("main", 1000, 0)]
     league.rate("main", games(*[(OWN, member, 1.0) for member in (0, 1)] * 9))
-    league.receive_policy("main", policy(step=1499, fill=3))
+    receive_policy(league, "main", policy(step=1499, fill=3))
     assert len(league.pool.members) == 2
-    league.receive_policy("main", policy(step=1500, fill=4))
+    receive_policy(league, "main", policy(step=1500, fill=4))
     assert frozen(league)[2:] == [("main", 1500, 1)]
     league.rate("main", games((OWN, 0, 1.0), (OWN, 1, 1.0), (OWN, 2, 0.0)))
-    league.receive_policy("main", policy(step=2400))
+    receive_policy(league, "main", policy(step=2400))
     assert len(league.pool.members) == 3
 
 
 def test_opponents_follow_the_results_and_the_table_rises_with_each_change(tmp_path):
     league = controller(tmp_path, PFSP)
     for step in (0, 1000):
-        league.receive_policy("main", policy(step=step, fill=step))
+        receive_policy(league, "main", policy(step=step, fill=step))
     assert rows(league) == {(OWN, 0): 0.5, (OWN, 1): 0.5}
     first = league.table("main")
     league.rate("main", games((OWN, 0, 1.0)))
@@ -79,16 +79,16 @@ def no_space(*_):
 
 def test_a_full_disk_delays_a_freeze_and_is_told_once(tmp_path, monkeypatch, caplog):
     league = controller(tmp_path, ALPHASTAR)
-    league.receive_policy("main", policy())
+    receive_policy(league, "main", policy())
     with monkeypatch.context() as full:
         full.setattr(os, "replace", no_space)
-        assert league.receive_policy("main", policy(step=5000)) is None
-        assert league.receive_policy("main", policy(step=5010)) is None
+        assert receive_policy(league, "main", policy(step=5000)) is None
+        assert receive_policy(league, "main", policy(step=5010)) is None
     assert [record.getMessage() for record in caplog.records] == [
         f"Duel.main can't be frozen into {tmp_path}: No space left on device. Training continues, and the league "
         "retries with each new policy."
     ]
-    league.receive_policy("main", policy(step=5020))
+    receive_policy(league, "main", policy(step=5020))
     assert frozen(league) == [("main", 0, -1), ("main", 5020, 0)]
 
 
@@ -98,15 +98,15 @@ def test_a_full_disk_at_the_start_fails_the_run(tmp_path, monkeypatch):
     with pytest.raises(
         StageError, match=r"^Duel.main can't be frozen into .*: No space left on device; its games need"
     ):
-        league.receive_policy("main", policy())
+        receive_policy(league, "main", policy())
 
 
 def test_a_run_without_a_checkpoint_begins_with_an_empty_pool(tmp_path):
     killed = controller(tmp_path, {**PFSP, "members": "random"})
     for step in (0, 1000):
-        killed.receive_policy("main", policy(step=step))
+        receive_policy(killed, "main", policy(step=step))
     league = controller(tmp_path, {**PFSP, "members": "random"})
-    league.receive_policy("main", policy(fill=1.0))
+    receive_policy(league, "main", policy(fill=1.0))
     assert [(member.label, member.step) for member in league.pool.members] == [("random", 0), ("main 1", 0)]
     assert len(list(tmp_path.glob("*.policy"))) == 1
     assert set(rows(league)) == {(OWN, 0), (OWN, 1)}
@@ -115,14 +115,14 @@ def test_a_run_without_a_checkpoint_begins_with_an_empty_pool(tmp_path):
 def test_an_exploiter_is_frozen_before_it_is_reset(tmp_path):
     league = controller(tmp_path, ALPHASTAR)
     for learner in ("main", "main_exploiter", "league_exploiter"):
-        assert league.receive_policy(learner, policy(learner)) is None
+        assert receive_policy(league, learner, policy(learner)) is None
     assert frozen(league) == [("main", 0, -1)]
-    reset = league.receive_policy("main_exploiter", policy("main_exploiter", 1000, 7.0))
+    reset = receive_policy(league, "main_exploiter", policy("main_exploiter", 1000, 7.0))
     assert (reset.learner, reset.weights) == ("main_exploiter", None)
     assert frozen(league)[1:] == [("main_exploiter", 1000, -1)]
     assert read_member(tmp_path, league.pool.members[1]).weights[0] == 7.0
-    assert league.receive_policy("main_exploiter", policy("main_exploiter", 1999)) is None
-    assert league.receive_policy("main_exploiter", policy("main_exploiter", 2000)) is not None
+    assert receive_policy(league, "main_exploiter", policy("main_exploiter", 1999)) is None
+    assert receive_policy(league, "main_exploiter", policy("main_exploiter", 2000)) is not None
     assert frozen(league)[2:] == [("main_exploiter", 2000, -1)], "it does not descend from the one before its reset"
 
 
@@ -131,23 +131,23 @@ def test_a_learner_that_is_reset_to_another_descends_from_that(tmp_path):
         tmp_path,
         {"iterations": 4, "learners": {"main": {}, "other": {"freeze": {"first": False}, "reset": {"to": "main"}}}},
     )
-    league.receive_policy("main", policy("main", 0))
-    league.receive_policy("other", policy("other", 0))
+    receive_policy(league, "main", policy("main", 0))
+    receive_policy(league, "other", policy("other", 0))
     update = policy("main", 900, 3.0)
-    league.receive_policy("main", update)
+    receive_policy(league, "main", update)
     update.weights[:] = 9  # a trainer goes on
-    reset = league.receive_policy("other", policy("other", 1000, 2.0))
+    reset = receive_policy(league, "other", policy("other", 1000, 2.0))
     assert (reset.weights.behavior_id, reset.weights.weights.tolist()) == ("Duel.main", [3.0] * 3)
-    league.receive_policy("other", policy("other", 2000, 4.0))
+    receive_policy(league, "other", policy("other", 2000, 4.0))
     assert frozen(league) == [("main", 0, -1), ("other", 1000, -1), ("other", 2000, 0)]
 
 
 @pytest.mark.lengthy
 def test_a_league_exploiter_is_reset_in_a_quarter_of_the_cases(tmp_path):
     league = controller(tmp_path, {**ALPHASTAR, "iterations": 1})
-    league.receive_policy("league_exploiter", policy("league_exploiter"))
+    receive_policy(league, "league_exploiter", policy("league_exploiter"))
     found = [
-        league.receive_policy("league_exploiter", policy("league_exploiter", 4000 * i, i)) is not None
+        receive_policy(league, "league_exploiter", policy("league_exploiter", 4000 * i, i)) is not None
         for i in range(1, 61)
     ]
     assert 6 <= sum(found) <= 26
@@ -157,11 +157,11 @@ def test_a_league_exploiter_is_reset_in_a_quarter_of_the_cases(tmp_path):
 def test_main_meets_exploiters_that_beat_it(tmp_path):
     league = controller(tmp_path, ALPHASTAR)
     for learner in ("main", "main_exploiter", "league_exploiter"):
-        league.receive_policy(learner, policy(learner))
+        receive_policy(league, learner, policy(learner))
     assert rows(league) == pytest.approx({(OWN, 0): 0.5, (OWN, OWN): 0.5})
     assert rows(league, "main_exploiter") == {(OWN, -2): 1.0}
     assert rows(league, "league_exploiter") == {(OWN, 0): 1.0}
-    league.receive_policy("main_exploiter", policy("main_exploiter", 1000))
+    receive_policy(league, "main_exploiter", policy("main_exploiter", 1000))
     league.rate("main", games(*[(OWN, 1, 0.0)] * 64))
     assert rows(league) == pytest.approx({(OWN, 0): 0.1, (OWN, 1): 0.4 + 0.15, (OWN, OWN): 0.35}, abs=0.01)
 
@@ -169,7 +169,7 @@ def test_main_meets_exploiters_that_beat_it(tmp_path):
 def test_opponents_of_openai_five_are_lowered_by_wins(tmp_path):
     league = controller(tmp_path, {"preset": "five", "quality_rate": 0.5, "iterations": 4})
     for step in (0, 1000):
-        league.receive_policy("main", policy(step=step))
+        receive_policy(league, "main", policy(step=step))
     assert rows(league) == pytest.approx({(OWN, OWN): 0.8, (OWN, 0): 0.1, (OWN, 1): 0.1})
     league.rate("main", games(*[(OWN, OWN, 1.0)] * 31, (OWN, 0, 1.0), (OWN, 1, 0.0)))
     share = np.exp(-0.5) / (np.exp(-0.5) + 1)
@@ -179,7 +179,7 @@ def test_opponents_of_openai_five_are_lowered_by_wins(tmp_path):
 def test_the_number_of_members_does_not_depend_on_the_size_of_updates(tmp_path):
     league = controller(tmp_path, {**PFSP, "learners": {"main": {"freeze": {"win_rate": None}}}})
     for step in range(0, 4001, 800):
-        league.receive_policy("main", policy(step=step))
+        receive_policy(league, "main", policy(step=step))
     assert [step for _, step, _ in frozen(league)] == [0, 1600, 2400, 3200, 4000]
 
 
@@ -190,7 +190,7 @@ def psro(folder, **more):
 def test_psro_meets_the_mixture_and_rates_members_that_have_played_little(tmp_path):
     league = psro(tmp_path)
     for step in (0, 1000):
-        league.receive_policy("main", policy(step=step))
+        receive_policy(league, "main", policy(step=step))
     assert rows(league) == pytest.approx({(OWN, 0): 0.45, (OWN, 1): 0.45, (0, 1): 0.1})
     assert league.mixture() == {0: 0.5, 1: 0.5}
     league.rate("main", games(*[(0, 1, 1.0)] * 40, returns=2.0))
@@ -201,9 +201,9 @@ def test_psro_meets_the_mixture_and_rates_members_that_have_played_little(tmp_pa
 
 def test_a_member_that_was_not_rated_yet_has_what_its_learner_had(tmp_path):
     league = psro(tmp_path)
-    league.receive_policy("main", policy())
+    receive_policy(league, "main", policy())
     league.rate("main", games(*[(OWN, 0, 1.0)] * 9))
-    league.receive_policy("main", policy(step=1000))
+    receive_policy(league, "main", policy(step=1000))
     assert league.mixture()[1] > 0.9
     assert league.report()["games"][2][1] == 0
 
@@ -213,13 +213,13 @@ def test_without_a_meta_solver_all_that_main_has_frozen_are_the_mixture(tmp_path
     league = controller(tmp_path, {"preset": preset, "iterations": 4, "members": "random"})
     assert league.mixture() == {}
     for step in (0, 1000, 2000):
-        league.receive_policy("main", policy(step=step))
+        receive_policy(league, "main", policy(step=step))
     assert league.mixture() == pytest.approx({1: 1 / 6, 2: 2 / 6, 3: 3 / 6})
 
 
 def test_results_come_with_statistics(tmp_path):
     league = controller(tmp_path, PFSP)
-    league.receive_policy("main", policy())
+    receive_policy(league, "main", policy())
     assert league.rate("main", {}) == []
     found = league.rate("main", games((OWN, 0, 1.0), (OWN, 0, 0.0), (OWN, 0, 0.5), (OWN, 0, 1.0), (OWN, OWN, 0.0)))
     assert found[0] == ("main", "League/Score", 0.625)
@@ -231,7 +231,7 @@ def test_results_come_with_statistics(tmp_path):
 def test_games_of_more_teams_are_duels_of_the_seat(tmp_path):
     league = controller(tmp_path, PFSP)
     for step in (0, 1000):
-        league.receive_policy("main", policy(step=step))
+        receive_policy(league, "main", policy(step=step))
     league.rate(
         "main",
         {
@@ -251,8 +251,8 @@ def test_games_of_more_teams_are_duels_of_the_seat(tmp_path):
 def test_the_report_is_plain_data_of_all_that_a_picture_needs(tmp_path):
     league = controller(tmp_path, {**ALPHASTAR, "members": [{"use": "random", "name": "chance"}]})
     for learner in ("main", "main_exploiter"):
-        league.receive_policy(learner, policy(learner))
-    league.receive_policy("main", policy(step=1000))
+        receive_policy(league, learner, policy(learner))
+    receive_policy(league, "main", policy(step=1000))
     league.rate("main", games((OWN, 0, 0.5), (OWN, 1, 0.0)))
     report = json.loads(json.dumps(league.report()))
     assert [each["learner"] for each in report["learners"]] == ["main", "main_exploiter", "league_exploiter"]
@@ -274,11 +274,11 @@ def test_the_report_is_plain_data_of_all_that_a_picture_needs(tmp_path):
 def test_a_brain_that_is_listed_no_more_is_not_met(tmp_path):
     members = [{"use": "random", "name": "chance"}]
     before = controller(tmp_path, {**PFSP, "members": members})
-    before.receive_policy("main", policy())
+    receive_policy(before, "main", policy())
     assert set(rows(before)) == {(OWN, 0), (OWN, 1)}
     after = controller(tmp_path, PFSP)
     after.load_state_dict(before.state_dict())
-    after.receive_policy("main", policy(step=1000))
+    receive_policy(after, "main", policy(step=1000))
     assert set(rows(after)) == {(OWN, 1), (OWN, 2)}
 
 
@@ -302,7 +302,7 @@ def test_a_member_whose_model_has_changed_is_refused_at_resume_by_its_key(tmp_pa
 def test_a_learner_that_is_new_in_a_resumed_run_begins(tmp_path):
     before = controller(tmp_path, {"iterations": 4, "learners": {"main": {}, "second": {}}})
     for learner in ("main", "second"):
-        before.receive_policy(learner, policy(learner))
+        receive_policy(before, learner, policy(learner))
     before.rate("second", games((OWN, 0, 0.5)))
     after = controller(tmp_path, {"iterations": 4, "learners": {"main": {}, "third": {}, "second": {}}})
     after.load_state_dict(before.state_dict())
@@ -330,7 +330,7 @@ def test_psro_finds_the_equilibrium_of_a_game_by_best_responses(tmp_path, solver
             played = dict(games(*((table.seats[row], table.opponents[row], 0.5) for row in drawn)))
             played["game_returns"] = game[*np.array(actions)[played["game_players"]].T][:, None] * [1, -1]
             league.rate("main", played)
-        league.receive_policy("main", policy(step=step, fill=actions[-1]))
+        receive_policy(league, "main", policy(step=step, fill=actions[-1]))
     assert mixture.max() < (0.02 if solver == "nash" else 0.1) * np.abs(game).max()
 
 
@@ -350,7 +350,7 @@ def drive(league: LeagueController, steps: Iterable[tuple], at: list[int]) -> li
         learner = names[index % len(names)]
         if kind == "policy":
             at[index] += more
-            reset = league.receive_policy(learner, policy(learner, at[index], at[index] % 7))
+            reset = receive_policy(league, learner, policy(learner, at[index], at[index] % 7))
             said.append(None if reset is None else (reset.learner, reset.weights and reset.weights.weights.tolist()))
         else:
             said.append(league.rate(learner, games(*((OWN, player, outcome) for player, outcome in played))))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from league_fakes import policy
+from league_fakes import added, policy
 
 from headrace.config.brains import MemberSettings
 from headrace.stages.errors import StageError
@@ -28,7 +28,7 @@ def test_a_member_is_read_as_it_was_frozen(tmp_path):
     pool = Pool(folder)
     assert not folder.exists()
     update = policy("main", 40, 0.1, 7)
-    member = pool.add(update, "main", -1)
+    member = added(pool, update, "main", -1)
     update.weights[:] = 5  # a trainer goes on
     found = read_member(folder, member)
     assert (member.number, member.learner, member.parent, member.step, member.version) == (0, "main", -1, 40, 7)
@@ -36,13 +36,13 @@ def test_a_member_is_read_as_it_was_frozen(tmp_path):
     assert found.layout == update.layout
     assert found.weights.tobytes() == np.full(3, 0.1, np.float32).tobytes()
     assert found.weights.flags.writeable
-    assert pool.add(policy("exploiter", 50), "exploiter", 0).number == 1
+    assert added(pool, policy("exploiter", 50), "exploiter", 0).number == 1
     assert Pool(folder).members == pool.members
 
 
 def test_weights_that_have_changed_are_refused_with_both_hashes(tmp_path):
     pool = Pool(tmp_path)
-    member, other = pool.add(policy(fill=1.0), "main", -1), pool.add(policy(fill=2.0), "main", 0)
+    member, other = added(pool, policy(fill=1.0), "main", -1), added(pool, policy(fill=2.0), "main", 0)
     os.replace(tmp_path / other.path, tmp_path / member.path)
     with pytest.raises(StageError, match=rf"{member.path}, member 0 \(main 0\).*{member.hash} and is {other.hash}"):
         read_member(tmp_path, member)
@@ -54,25 +54,25 @@ def test_weights_that_have_changed_are_refused_with_both_hashes(tmp_path):
 
 
 def test_a_kill_before_the_index_leaves_a_file_that_is_taken_over(tmp_path):
-    Pool(tmp_path).add(policy(), "main", -1)
+    added(Pool(tmp_path), policy(), "main", -1)
     before = (tmp_path / INDEX).read_bytes()
-    orphan = Pool(tmp_path).add(policy(fill=1.0), "main", 0)
+    orphan = added(Pool(tmp_path), policy(fill=1.0), "main", 0)
     (tmp_path / INDEX).write_bytes(before)
     pool = Pool(tmp_path)
     assert [member.number for member in pool.members] == [0]
     written_ns = (tmp_path / orphan.path).stat().st_mtime_ns
-    assert pool.add(policy(fill=1.0), "main", 0) == orphan
+    assert added(pool, policy(fill=1.0), "main", 0) == orphan
     assert (tmp_path / orphan.path).stat().st_mtime_ns == written_ns
 
 
 def test_a_kill_before_the_index_leaves_a_file_that_another_member_replaces(tmp_path):
-    Pool(tmp_path).add(policy(), "main", -1)
+    added(Pool(tmp_path), policy(), "main", -1)
     before = (tmp_path / INDEX).read_bytes()
-    orphan = Pool(tmp_path).add(policy(fill=1.0), "main", 0)
+    orphan = added(Pool(tmp_path), policy(fill=1.0), "main", 0)
     (tmp_path / INDEX).write_bytes(before)
     (tmp_path / f".{orphan.path}.77.partial").write_bytes(b"half")
     pool = Pool(tmp_path)
-    member = pool.add(policy(fill=2.0), "main", 0)
+    member = added(pool, policy(fill=2.0), "main", 0)
     assert read_member(tmp_path, member).weights[0] == 2.0
     assert orphan.path not in files(tmp_path)
     pool.restore(pool.state_dict())
@@ -81,7 +81,7 @@ def test_a_kill_before_the_index_leaves_a_file_that_another_member_replaces(tmp_
 
 def test_a_disk_that_refuses_leaves_the_pool_as_it_was(tmp_path, monkeypatch):
     pool = Pool(tmp_path)
-    pool.add(policy(), "main", -1)
+    added(pool, policy(), "main", -1)
     before = files(tmp_path)
 
     def refuse(*_: object) -> None:
@@ -89,18 +89,18 @@ def test_a_disk_that_refuses_leaves_the_pool_as_it_was(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(OSError, match="No space"):
-        pool.add(policy(fill=1.0), "main", 0)
+        added(pool, policy(fill=1.0), "main", 0)
     monkeypatch.undo()
     assert len(pool.members) == 1
     assert files(tmp_path) == before
-    assert pool.add(policy(fill=1.0), "main", 0).number == 1
+    assert added(pool, policy(fill=1.0), "main", 0).number == 1
 
 
 def test_a_run_that_goes_back_to_a_checkpoint_has_the_pool_of_that_time(tmp_path):
     pool = Pool(tmp_path)
-    first = pool.add(policy(), "main", -1)
+    first = added(pool, policy(), "main", -1)
     state = pool.state_dict()
-    later = pool.add(policy(fill=1.0), "main", 0)
+    later = added(pool, policy(fill=1.0), "main", 0)
     resumed = Pool(tmp_path)
     resumed.restore(json.loads(json.dumps(state)))
     assert list(resumed.members) == [first]
@@ -110,7 +110,7 @@ def test_a_run_that_goes_back_to_a_checkpoint_has_the_pool_of_that_time(tmp_path
 
 def test_a_checkpoint_whose_members_are_gone_is_refused(tmp_path):
     pool = Pool(tmp_path)
-    member = pool.add(policy(), "main", -1)
+    member = added(pool, policy(), "main", -1)
     (tmp_path / member.path).unlink()
     with pytest.raises(StageError, match=rf"{member.path}, member 0 \(main 0\) of the league's pool, is missing"):
         Pool(tmp_path).restore(pool.state_dict())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgpack
 import numpy as np
 import pytest
-from league_fakes import MAX_STEPS, games, policy
+from league_fakes import MAX_STEPS, games, policy, receive_policy
 
 from headrace.config.league import LeagueSettings, LearnerSettings
 from headrace.stages.league.controller import LeagueController
@@ -33,10 +33,10 @@ def rows(found, learner):
 
 def test_members_are_met_by_the_other_behaviour_alone(tmp_path):
     found = league(tmp_path, [A, B])
-    found.receive_policy(A, policy())
+    receive_policy(found, A, policy())
     assert found.table(A) is None, "nobody of the other behaviour is there"
-    found.receive_policy(B, policy())
-    found.receive_policy(A, policy(step=1000))
+    receive_policy(found, B, policy())
+    receive_policy(found, A, policy(step=1000))
     assert [(member.learner, member.behavior) for member in found.pool.members] == [
         (A, "Attack"),
         (B, "Defence"),
@@ -57,15 +57,15 @@ def test_members_are_met_by_the_other_behaviour_alone(tmp_path):
 def test_self_is_the_learner_of_the_same_name_else_main_else_the_first(tmp_path, learners, learner, met):
     found = league(tmp_path, {name: {"matches": [{"match": "self"}]} for name in learners})
     for name in learners:
-        found.receive_policy(name, policy())
+        receive_policy(found, name, policy())
     assert rows(found, learner) == {(OWN, met): 1.0}
 
 
 def test_verification_uses_the_former_policies_of_the_counterpart(tmp_path):
     found = league(tmp_path, {A: {"matches": [{"match": "verify"}]}, B: {}})
     for step in (0, 1000, 2000):
-        found.receive_policy(A, policy(step=step, fill=step))
-        found.receive_policy(B, policy(step=step, fill=step))
+        receive_policy(found, A, policy(step=step, fill=step))
+        receive_policy(found, B, policy(step=step, fill=step))
     assert [member.learner for member in found.pool.members] == [A, B, A, B, A, B]
     found.rate(A, games(*[(OWN, 1, 0.5), (OWN, 3, 1.0), (OWN, 5, 0.0)] * 20))
     draw = rows(found, A)
@@ -105,7 +105,7 @@ def test_psro_finds_the_equilibrium_of_a_game_of_two_different_sides_by_best_res
                 found.rate(learner, played)
         for learner, action in zip((A, B), best, strict=True):
             actions.append(action)
-            found.receive_policy(learner, policy(step=step, fill=len(actions)))
+            receive_policy(found, learner, policy(step=step, fill=len(actions)))
     x, y = (np.zeros(size) for size in (2, 3))
     for number, share in found.mixture().items():
         (x if found.pool.members[number].behavior == "Attack" else y)[actions[number]] += share
@@ -120,8 +120,8 @@ def test_a_restored_league_of_two_behaviours_equals_the_saved_one(tmp_path):
     more = {"payoff": "mean_return", "meta_solver": "replicator", "rating": 0.1}
     before = league(tmp_path, plain, **more)
     for step in (0, 1000):
-        before.receive_policy(A, policy(step=step, fill=step))
-        before.receive_policy(B, policy(step=step, fill=step))
+        receive_policy(before, A, policy(step=step, fill=step))
+        receive_policy(before, B, policy(step=step, fill=step))
         before.rate(A, games((OWN, 1, 1.0), (0, 1, 0.0)))
         before.table(A), before.table(B)
     state = msgpack.unpackb(msgpack.packb(before.state_dict()))

@@ -1,6 +1,6 @@
 """A person's keys come late, twice, or never again."""
 
-from headrace.stages.exhibition.people import AWAY_S, LATE_S, HeldKeys
+from headrace.stages.exhibition.people import AWAY_S, LATE_S, Person
 
 
 class Clock:
@@ -11,7 +11,7 @@ class Clock:
 
 
 def test_held_keys_count_until_they_are_let_go():
-    hands = HeldKeys(Clock())
+    hands = Person(Clock())
     hands.hear(0, ["a", "b"])
     assert hands.pressed == {"a", "b"}
     hands.decided()
@@ -20,7 +20,7 @@ def test_held_keys_count_until_they_are_let_go():
 
 
 def test_a_tap_between_two_decisions_counts_once():
-    hands = HeldKeys(Clock())
+    hands = Person(Clock())
     hands.hear(0, ["a"])
     hands.hear(1, [])
     assert hands.pressed == hands.tapped == {"a"}
@@ -29,7 +29,7 @@ def test_a_tap_between_two_decisions_counts_once():
 
 
 def test_a_key_that_is_held_on_is_tapped_once():
-    hands = HeldKeys(Clock())
+    hands = Person(Clock())
     hands.hear(0, ["a"])
     hands.decided()
     hands.hear(1, ["a"])
@@ -38,7 +38,7 @@ def test_a_key_that_is_held_on_is_tapped_once():
 
 
 def test_a_message_that_comes_twice_or_too_late_is_left_out():
-    hands = HeldKeys(Clock())
+    hands = Person(Clock())
     hands.hear(5, ["a"])
     hands.hear(5, ["b"])
     hands.hear(4, [])
@@ -47,13 +47,13 @@ def test_a_message_that_comes_twice_or_too_late_is_left_out():
 
 def test_keys_are_released_after_a_while_without_messages():
     clock = Clock()
-    hands = HeldKeys(clock)
+    hands = Person(clock)
     hands.hear(0, ["a"])
     clock.now = LATE_S
     assert hands.pressed == frozenset()
-    assert hands.there
+    assert hands.present
     clock.now = AWAY_S
-    assert not hands.there
+    assert not hands.present
     hands.hear(1, ["b"])
-    assert hands.there
+    assert hands.present
     assert hands.pressed >= {"b"}
