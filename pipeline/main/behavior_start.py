@@ -155,7 +155,8 @@ class BehaviorStarter:
             for student in self._plan.students(name):
                 if student not in self.behaviors:
                     await self._open(replace(spec, behavior_id=student))
-                state.path.students[student] = self._launcher.feed_of(student)
+                feed: Any = self._launcher.ends[f"learn/{student}"]
+                state.path.students[student] = feed
             if state.settings.learns:
                 self._run_all(await self._launcher.start_learner(state, through_main))
             else:

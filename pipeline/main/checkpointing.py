@@ -122,7 +122,7 @@ class Checkpointing:
         else:
             self._assembler.move(self.folder)
             self._run.stages.folder.move(self._folder.path)
-            for host in self._run.running.all():
+            for host in self._run.running.hosts.values():
                 host.control.send(FolderMoved(str(self._folder.path.resolve())))
         if not self.failed(HostFailed(f"{why}.", "", MAIN)):  # the run had failed already, and reports that at its end
             log.error("%s.", why)

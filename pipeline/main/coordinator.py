@@ -74,15 +74,43 @@ class HostWatch:
     def __init__(self, run: Coordinator) -> None:
         self.learners = Learners(run)
         self.silence = SilenceWatch(run, self.may_replace)
-        self._actors = Actors(run)
         self._run = run
-        self._reasons: dict[str, str] = {}
-        """Reasons why hosts that are not at fault were ended, keyed by host name."""
 
     async def start(self) -> None:
-        """Start the parts' own hosts and all actors."""
-        if not await self._actors.start(actor_names(self._run.plan.config)):
+        """Start the parts' own hosts and all actors; if one of them can't start, the run fails."""
+        run = self._run
+        started = False
+        with run.tasks.failing():
+            for part in run.parts:
+                await part.start()
+            for replica, name in enumerate(actor_names(run.plan.config)):
+                await self._start_actor(replica, name)
+            started = True
+        if not started:
             self._fewer_hosts()
+
+    async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
+        """Start an actor, and send it the messages that earlier actors have already received.
+
+        Args:
+            replica: its replica number.
+            name: its name.
+            old: the slot of the dead actor that it replaces; None if it is new.
+        """
+        run = self._run
+        if old is not None:
+            run.flow.sources_removed((*old.former, old.source))
+            run.parts.tell(lambda part: part.actor_replaced(name))
+            run.shutdown.source_replaced(name)
+        slot = await run.launcher.start_actor(replica, name, old)
+        run.flow.ledger.add_source(slot.source)
+        for part in run.parts:
+            await part.actor_started(slot)
+        if old is not None:
+            run.checkpointing.repeat_announcement(slot.handle)
+        run.controls.source_started(slot.handle)
+        if run.shutdown.begun:  # the other actors were sent it before this one existed
+            slot.handle.control.send(Stop())
 
     def listen_to(self, host: HostHandle) -> None:
         """Listen to a started host until it ends, and handle its end."""
@@ -97,7 +125,7 @@ class HostWatch:
         role, behavior = host.plan.role, host.plan.behavior
         self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, self._loop_of(host))
         if report.memory:
-            self._run.running.note_usage(name, ProcessUsage(now_s, report.cpu_s, report.memory))
+            self._run.running.usage[name] = ProcessUsage(now_s, report.cpu_s, report.memory)
         slot = self._run.launcher.slot_of(host)
         if slot is not None:
             self._run.starter.heartbeat(slot)
@@ -141,11 +169,6 @@ class HostWatch:
         else:
             self._run.shutdown.fail(message)
 
-    def end(self, host: HostHandle, why: str) -> None:
-        """End a host that is not itself at fault, so that a new one can replace it."""
-        self._reasons[host.plan.name] = why
-        host.kill()
-
     def _fewer_hosts(self) -> None:
         """Notify the parts that a host won't be replaced. Some parts' own hosts may then have nothing left to do."""
         at_once = bool(self._run.early_end.ended_by) or self._run.shutdown.failure is not None
@@ -161,7 +184,8 @@ class HostWatch:
         """
         self._run.supervisor.ended(host.plan.name)
         name = host.plan.name
-        how = self._reasons.pop(name, "") or (how_it_ended(status) + ("" if status else " before the run was over"))
+        how = how_it_ended(status) + ("" if status else " before the run was over")
+        how = self._run.running.reasons.pop(name, how)
         if not said_goodbye and (sharers := self._run.running.sharers(host)):
             how += f", and with it {', '.join(sharers)}"
         part = self._run.parts.of_role(host.plan.role)
@@ -179,7 +203,7 @@ class HostWatch:
         host.settle()  # otherwise consumers would wait forever on queue ends kept open for a replacement
         self._run.running.mark_ended(name)
         if self._run.shutdown.begun:
-            in_order = said_goodbye or (status == 0 and self._run.running.was_dismissed(name))
+            in_order = said_goodbye or (status == 0 and name in self._run.running.dismissed)
             self._run.shutdown.host_ended(name, how, in_order)
         return True
 
@@ -200,7 +224,7 @@ class HostWatch:
         lost = "its incomplete trajectories are lost" if slot is not None else "the actors wait for it"
         log.warning("The process of %s %s. Restarting it; %s.", name, how, lost)
         if slot is not None:
-            await self._actors.restart(slot)
+            await self._start_actor(slot.replica, name, slot)
         else:
             await self.learners.replace(host)
             if self._run.shutdown.begun:  # the other learners were notified before this one existed
@@ -212,52 +236,6 @@ class HostWatch:
         if not self._run.shutdown.begun:
             text = f"{name} ended in the middle of the run: its consumer is gone."
             self._run.shutdown.fail(HostFailed(text, "", name))
-
-
-# Starting hosts, and replacing lost ones.
-
-
-class Actors:
-    """Starts actors one after another, and sends each actor the messages that earlier ones have already received."""
-
-    def __init__(self, run: Coordinator) -> None:
-        self._run = run
-
-    async def start(self, names: list[str]) -> bool:
-        """Start the parts' own hosts and all actors; return False if one fails to start, which ends the run."""
-        run = self._run
-        for part in run.parts:
-            with run.tasks.failing():
-                await part.start()
-                continue
-            run.running.mark_ended(part.host_name)
-            return False
-        for replica, name in enumerate(names):
-            with run.tasks.failing():
-                await self._start(replica, name)
-                continue
-            run.running.mark_ended(name)  # nothing else marks it if it was the first host
-            return False
-        return True
-
-    async def restart(self, slot: ActorSlot) -> None:
-        """Start an actor to replace a dead one."""
-        name = slot.handle.plan.name
-        self._run.flow.sources_removed((*slot.former, slot.source))
-        self._run.parts.tell(lambda part: part.actor_replaced(name))
-        self._run.shutdown.source_replaced(name)
-        await self._start(slot.replica, name, slot)
-
-    async def _start(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
-        slot = await self._run.launcher.start_actor(replica, name, old)
-        self._run.flow.ledger.add_source(slot.source)
-        for part in self._run.parts:
-            await part.actor_started(slot)
-        if old is not None:
-            self._run.checkpointing.repeat_announcement(slot.handle)
-        self._run.controls.source_started(slot.handle)
-        if self._run.shutdown.begun:  # the other actors were sent it before this one existed
-            slot.handle.control.send(Stop())
 
 
 # The new learner opens the old one's links, so no link is rewired and other behaviours continue (docs/decisions/040).
@@ -343,7 +321,7 @@ class SilenceWatch:
         """Check for silent hosts; called about once a second."""
         self._run.supervisor.alive(MAIN, now_s, self._run.stages.silent_s())
         for silence in self._run.supervisor.silent(now_s):
-            host = self._run.running.get(silence.host)
+            host = self._run.running.hosts.get(silence.host)
             if host is None:
                 self._judge_main(silence)
             else:
@@ -351,7 +329,7 @@ class SilenceWatch:
 
     async def _judge(self, host: HostHandle, silence: Silence) -> None:
         words = f"{_words(silence)}: {await host.describe()}"
-        if not self._run.running.current(host) or self._run.running.has_ended(silence.host):
+        if not self._run.running.current(host) or silence.host in self._run.running.ended:
             return
         if not silence.ends:
             log.warning("%s", words)
@@ -451,10 +429,6 @@ class Coordinator:
             await self.tasks.group.__aexit__(kind, error, trace)
         finally:
             self.running.leave()
-
-    def end_host(self, host: HostHandle, why: str) -> None:
-        """End a host that is not at fault, so that a new one can replace it."""
-        self._hosts.end(host, why)
 
     async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
         """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""

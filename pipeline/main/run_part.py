@@ -68,9 +68,6 @@ class Run(Protocol):
     def behaviors(self) -> Mapping[str, BehaviorState]:
         """The open behaviours, keyed by name."""
 
-    def end_host(self, host: HostHandle, why: str) -> None:
-        """End a host that is not at fault, so that a new one can replace it."""
-
 
 class RunPart:
     """One part of a run in main's event loop. Methods that a part does not override do nothing.
@@ -81,8 +78,6 @@ class RunPart:
 
     receives: ClassVar[tuple[type[ControlMessage], ...]] = ()
     """Types of the messages from hosts that the part receives."""
-    host_name: ClassVar[str] = ""
-    """Name of the host that the part starts before the actors; empty if it starts none."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -71,7 +71,7 @@ class Shutdown:
     def learners_ended(self) -> bool:
         """True if the run is ending and no trainer will send another policy."""
         learners = [name for name, state in self._behaviors.items() if state.settings.learns]
-        return self.begun and all(self._running.has_ended(learner_name(name)) for name in learners)
+        return self.begun and all(learner_name(name) in self._running.ended for name in learners)
 
     @property
     def failed_at_start(self) -> bool:
@@ -146,7 +146,7 @@ class Shutdown:
 
     def host_ended(self, name: str, how: str, in_order: bool) -> None:
         """Handle a host's end while the run is ending; `how` describes an abnormal end for a warning."""
-        if not in_order and self.failure is None and not self._running.was_killed(name):
+        if not in_order and self.failure is None and name not in self._running.killed:
             log.warning("The process of %s %s as the run ended.", name, how)
         owed = name in self._owing
         self._owing.discard(name)
@@ -221,7 +221,7 @@ class Shutdown:
     def _trainers_are_sound(self, failed_stage: str) -> bool:
         """Return True if the trainers' current state is consistent and newer than the last checkpoint."""
         learners = [learner_name(state.behavior) for state in self._behaviors.values() if state.learner is not None]
-        dead = any(self._running.has_ended(name) or name == failed_stage for name in learners)
+        dead = any(name in self._running.ended or name == failed_stage for name in learners)
         return bool(learners) and not dead and failed_stage != "trainer"
 
 

@@ -472,7 +472,7 @@ def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[Queue
 def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[str, Any]]:
     """Describe the credit windows, as edges from learners to actors."""
     ledger, found = coordinator.flow.ledger, []
-    actors = [host.plan.name for host in coordinator.running.all() if host.plan.role == "actor"]
+    actors = [host.plan.name for host in coordinator.running.hosts.values() if host.plan.role == "actor"]
     for name in coordinator.starter.behaviors:
         size, queue, trainer = ledger.size(name), f"{CREDITS}/{name}", StagePlace(learner_name(name), TRAINER)
         for actor in actors if size else ():
@@ -580,13 +580,13 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
         coordinator: the run's coordinator in main.
         snapshot: the run's progress.
     """
-    config, hosts = plan.config, coordinator.running.all()
+    config, hosts = plan.config, [*coordinator.running.hosts.values()]
     status, message = _status(coordinator)
     found = [*edges(config, hosts, snapshot.queues), *windows(coordinator, snapshot.shares)]
     described = [main_host(config, coordinator.starter.behaviors, os.getpid())]
     for host in hosts:
         name = host.plan.name
-        known = {"ended": coordinator.running.has_ended(name), "told": coordinator.running.usage(name)}
+        known = {"ended": name in coordinator.running.ended, "told": coordinator.running.usage.get(name)}
         described.append({**host_of(host, config), **known})
     return {
         "status": status,

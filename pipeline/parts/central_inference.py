@@ -241,7 +241,6 @@ class CentralInference(RunPart):
     """The inference host, and the queues that connect it to the actors."""
 
     receives = (PolicyKept,)
-    host_name = INFERENCE
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

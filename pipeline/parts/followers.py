@@ -46,7 +46,7 @@ class FollowersPart(RunPart):
 
     def receive(self, host: HostHandle, message: FollowerLost) -> None:
         """End a learner that has lost a follower, so that a new learner can replace it."""
-        self.run.end_host(host, f"was ended, because {message.how}")
+        self.run.running.end(host, f"was ended, because {message.how}")
 
 
 CAUSE_S = 5.0

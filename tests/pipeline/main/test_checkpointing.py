@@ -47,7 +47,7 @@ class Made:
         self.leagues: dict[str, Any] = {}
         self.ended: list[str | None] = []
         self.sources: list[Any] = []
-        self.hosts: list[Any] = []
+        self.hosts: dict[str, Any] = {}
         self.failures: list[HostFailed] = []
         run: Any = SimpleNamespace(
             plan=self.plan,
@@ -57,7 +57,7 @@ class Made:
             starter=SimpleNamespace(self_play=None, brain_league=BrainLeague(), league_reports=lambda: self.leagues),
             broadcaster=SimpleNamespace(sources=lambda: self.sources),
             reporter=SimpleNamespace(elapsed_s=0.0, leave=lambda: None, mark=lambda *of_a_curve: None),
-            running=SimpleNamespace(all=lambda: self.hosts),
+            running=SimpleNamespace(hosts=self.hosts),
             flow=SimpleNamespace(resume=lambda: None),
         )
         self.checkpointing = Checkpointing(run)
@@ -188,7 +188,7 @@ needs_unix = pytest.mark.skipif(sys.platform == "win32", reason="Windows removes
 @pytest.mark.parametrize("moment", ["look", "part failed"])
 async def test_a_lost_folder_is_noticed_and_a_checkpoint_made_beside_it(made, moment):
     control, theirs = local_pair("learner-Ball")
-    made.hosts.append(SimpleNamespace(control=control))
+    made.hosts["learner-Ball"] = SimpleNamespace(control=control)
     made.checkpointing.begin()
     made.part(0)
     lost = made.plan.folder.path

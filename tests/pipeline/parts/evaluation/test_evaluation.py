@@ -53,6 +53,10 @@ def _kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Waiting, "refuses", False)
 
 
+async def nothing_beside(*_: Any) -> list[Any]:
+    return []
+
+
 @asynccontextmanager
 async def evaluation_of(folder: Path, **sections: Any) -> AsyncIterator[Evaluation]:
     plain: dict[str, Any] = {
@@ -68,7 +72,7 @@ async def evaluation_of(folder: Path, **sections: Any) -> AsyncIterator[Evaluati
             plan = RunPlan(config, made, 0, None)
             run: Any = SimpleNamespace(
                 plan=plan,
-                launcher=Launcher(plan, running),
+                launcher=Launcher(plan, running, nothing_beside),
                 supervisor=Supervisor(config.env_settings, config.pipeline.supervision),
                 shutdown=SimpleNamespace(begun=False, learners_ended=True, moved=lambda: None),
                 reporter=SimpleNamespace(record_evaluation=lambda message: None),
