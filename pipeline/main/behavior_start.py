@@ -111,7 +111,8 @@ class BehaviorStarter:
         if spec.name not in self.behaviors:
             await self._open(spec)
         state = self.behaviors[spec.name]
-        state.path.add_behavior(spec.behavior_id)
+        if self.self_play is not None and self._plan.route(spec.name).self_play:
+            self.self_play.add_behavior(spec.behavior_id)
         await self._drain_student(state, spec)
         if learns and not self._plan.replay_edge:  # a recording needs no policy
             if self._broadcaster.relay is not None:

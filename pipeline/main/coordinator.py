@@ -511,7 +511,8 @@ class Coordinator:
         self.checkpointing.look()
         checkpoint_due = state.receive_report(report)
         self.early_end.check_rating(state)
-        state.path.on_report(report)
+        if self.starter.self_play is not None:
+            self.starter.self_play.on_report(report)
         self.parts.tell(lambda part: part.reported(report))
         # First, so that in a deterministic run no actor gets credits to continue before the checkpoint.
         learners = [other for other in behaviors.values() if other.settings.learns]

@@ -79,8 +79,9 @@ class SelfPlay:
         self.publish(self.controller.all_announced())
 
     def on_report(self, report: TrainerReport) -> None:
-        """Handle a trainer's report for a behaviour with self-play."""
-        self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
+        """Handle a trainer's report; do nothing if its behaviour has no self-play."""
+        if report.behavior in self.controller.histories:
+            self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 
     def rewind(self, behavior: str, step: int) -> None:
         """Roll a behaviour's self-play back to an earlier trainer step.

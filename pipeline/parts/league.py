@@ -557,12 +557,6 @@ class LeaguePart(RunPart):
         assert self._league is not None, "a learner is opened"
         return self._league
 
-    def add_behavior(self, behavior_id: str) -> None:
-        """Do nothing: leagues do not need to know about new teams."""
-
-    def on_report(self, report: TrainerReport) -> None:
-        """Do nothing: `reported` handles the learners' reports."""
-
     def elo(self, behavior: str) -> float | None:
         """Return None, because payoffs contain more information than a rating."""
         return None
