@@ -339,8 +339,8 @@ async def drain(receiver: Any) -> None:
         receiver.close()
 
 
-async def carry(receiver: Any, sender: Any) -> None:
-    """Move items from one queue to another until either ends."""
+async def carry(receiver: Any, sender: Any, closes: bool = True) -> None:
+    """Move items from one queue to another until either ends; then close both, or only the first if not `closes`."""
     try:
         async for item in receiver:
             await sender.put(item)
@@ -349,4 +349,5 @@ async def carry(receiver: Any, sender: Any) -> None:
         pass  # the consumer is gone; main detects that elsewhere
     finally:
         receiver.close()
-        sender.close()
+        if closes:
+            sender.close()

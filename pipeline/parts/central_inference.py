@@ -23,6 +23,7 @@ from headrace.pipeline.common.graph import INFERENCE, actor_names
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import ControlEnd, DecideFor, OpenEdge, PolicyKept, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan, contained
+from headrace.pipeline.main.behavior import carry
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.policies.inference import acting_design, make_inference_policy, policy_maker
@@ -271,7 +272,8 @@ class CentralInference(RunPart):
             self.run.tasks.run(self._carry_answers(slot.replica, receiver))
         receiver = ends[requests] = await slot.handle.receiver(requests, newest=False)
         self._answers[slot.replica] = ends[answers] = await slot.handle.sender(answers)
-        self.run.tasks.run(_carry_requests(receiver, self._requests[slot.replica]))
+        # The host's queue stays open, because another actor may replace this one.
+        self.run.tasks.run(carry(receiver, self._requests[slot.replica], closes=False))
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
         """Handle an actor's first agents with a behaviour id; if the id is new, send it and its policy to the host.
@@ -326,18 +328,3 @@ class CentralInference(RunPart):
             del answer
         self._answers[replica].close()  # signals to the actor that no more answers will come
         self._requests[replica].close()
-
-
-async def _carry_requests(requests: Receiver[Any], sender: Sender[Any]) -> None:
-    """Forward an actor's requests until the actor ends.
-
-    Leave the output queue open, because a replacement may follow.
-    """
-    try:
-        async for request in requests:
-            await sender.put(request)
-            del request
-    except QueueClosed:
-        pass  # the inference host is gone; main detects that elsewhere
-    finally:
-        requests.close()
