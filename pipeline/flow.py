@@ -269,7 +269,7 @@ class CreditLedger:
         self._wanted: Counter[tuple[str, ...]] = Counter()
         """Number of waiting requests for each combination of behaviours."""
         self._paused: set[str] = set()
-        self._held: frozenset[str] = frozenset()
+        self._paused_behaviors: frozenset[str] = frozenset()
 
     def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
         """Open the window of a behaviour whose trainer makes an update every `rows_per_update` rows.
@@ -404,9 +404,9 @@ class CreditLedger:
         self._paused.discard(why)
         return self._serve()
 
-    def hold(self, behaviors: Collection[str]) -> None:
+    def pause_behaviors(self, behaviors: Collection[str]) -> None:
         """Grant no credits for these behaviours from now on, and none for the others until these are at rest."""
-        self._held = frozenset(behaviors)
+        self._paused_behaviors = frozenset(behaviors)
 
     def outstanding(self, behavior: str) -> int:
         """Return the number of credits outside the ledger: held by actors, in transit, or in the trainer's buffer."""
@@ -445,8 +445,8 @@ class CreditLedger:
         A request gets credits for all behaviours that it wants, or keeps waiting.
         """
         grants: list[Grant] = []
-        held = (self._windows[name] for name in self._held if name in self._windows)
-        if self._paused or not all(window.at_rest for window in held):
+        paused = (self._windows[name] for name in self._paused_behaviors if name in self._windows)
+        if self._paused or not all(window.at_rest for window in paused):
             return grants
         if self._at_rest and not self._all_can_go_on():
             return grants
@@ -487,7 +487,7 @@ class CreditLedger:
 
     def _grant(self, request: CreditRequest) -> Grant | None:
         wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
-        if len(wanted) < len(request.wants) or not self._held.isdisjoint(wanted):
+        if len(wanted) < len(request.wants) or not self._paused_behaviors.isdisjoint(wanted):
             return None  # the behaviour's trainer is not ready yet, or must wait
         bounded = {name: window for name, window in wanted.items() if window.rows != FREE}
         free = {name: window.free(request.source) for name, window in bounded.items()}
@@ -567,17 +567,9 @@ class FlowControl:
             grants += self.ledger.resize_window(report.behavior, lag)
         self._grant(grants)
 
-    def pause(self, why: str = "") -> None:
-        """Grant no credits until `resume` is called with the same reason."""
-        self.ledger.pause(why)
-
     def resume(self, why: str = "") -> None:
         """Resume granting credits, unless granting is paused for another reason."""
         self._grant(self.ledger.resume(why))
-
-    def hold(self, behaviors: Collection[str]) -> None:
-        """Grant no credits for these behaviours, and none for others until these behaviours' trainers are idle."""
-        self.ledger.hold(behaviors)
 
     def _grant(self, grants: list[Grant]) -> None:
         if grants and self._config.pipeline.deterministic:

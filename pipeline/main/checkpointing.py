@@ -141,7 +141,7 @@ class Checkpointing:
             return
         put_back()
         if self._plan.deterministic:
-            self._run.flow.pause()  # no actor steps meanwhile, so a resumed run starts at the same point
+            self._run.flow.ledger.pause()  # no actor steps meanwhile, so a resumed run starts at the same point
         if self._run.starter.self_play is not None:
             self._run.starter.self_play.shared.begin_checkpoint()
         self._run.parts.tell(lambda part: part.checkpoint_begins())

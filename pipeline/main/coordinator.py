@@ -444,8 +444,7 @@ class Coordinator:
                 for task in background:
                     task.cancel()
         for part in self.parts:
-            await part.settle()
-        self.parts.tell(lambda part: part.close())
+            await part.finish()
         if self.shutdown.failure is None:
             self.checkpointing.close()
         self.checkpointing.look()

@@ -157,11 +157,8 @@ class RunPart:
         """Return each league's report, keyed by behaviour name, for `league.json`, its chart and the live page."""
         return {}
 
-    async def settle(self) -> None:
-        """Wait for pending writes after all hosts have ended."""
-
-    def close(self) -> None:
-        """Clean up; called after `settle`."""
+    async def finish(self) -> None:
+        """Wait for pending writes, and warn of what is missing, after all hosts have ended."""
 
     def results(self, behavior: str) -> Mapping[str, Any]:
         """Return the part's fields for a behaviour's `BehaviorResult`."""

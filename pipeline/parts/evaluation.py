@@ -422,7 +422,7 @@ class Evaluation(RunPart):
         if self._host is not None and (at_once or not self._senders):
             self._host.control.send(Stop())
 
-    def close(self) -> None:
+    async def finish(self) -> None:
         """Warn if any policies were not evaluated."""
         if self._lost:
             log.warning("Not all policies were evaluated: evaluation had failed (%s).", self._lost.partition("\n")[0])

@@ -14,7 +14,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -39,7 +39,7 @@ from headrace.stages.brains import BrainRequest, StandIn, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, WrappedGroup
 from headrace.stages.errors import StageError
-from headrace.stages.league.controller import Freeze, LeagueController, MatchTable, Turns
+from headrace.stages.league.controller import Freeze, LeagueController, Turns
 from headrace.stages.league.pool import FOLDER, Member, Pool, packed, read_member, unpacked
 from headrace.stages.policy.design import design_of
 from headrace.stages.policy.protocol import ActingPolicy
@@ -460,12 +460,9 @@ class LeagueActor(ActorPart):
 
 _SHARED = {"resets", "turns", "freezes"}
 """Keys of the league's part of a checkpoint, in addition to the league's behaviour."""
-SLOW_S = 10.0
-"""Seconds after which a write into the pool causes a warning."""
-_SLOW = "Freezing %s is taking more than %.0f s. Until the disk responds, the league freezes no policy."
-_LEFT = (
-    "The run is ending without freezing %s: the disk has not responded for %.0f s (pipeline.supervision.grace_s). A "
-    "resumed run freezes that policy or a later one."
+_NOT_WRITTEN = (
+    "The run is ending without freezing step %d of %s into %s: the disk has not responded for %.0f s "
+    "(pipeline.supervision.grace_s). A resumed run freezes that policy or a later one."
 )
 
 
@@ -496,9 +493,9 @@ class LeaguePart(RunPart):
         """Per learner: the version of the policy that the checkpoint already includes."""
         self._freezes: deque[Freeze] = deque()
         """Policies to write into the pool; the first one is being written."""
-        self._settled = asyncio.Event()
+        self._all_written = asyncio.Event()
         """Set while no policy waits to be written."""
-        self._settled.set()
+        self._all_written.set()
         self._writing: asyncio.Task[None] | None = None
         """The task that writes the policies in `_freezes`."""
         self._turns: Turns | None = None
@@ -523,7 +520,7 @@ class LeaguePart(RunPart):
         self._league = controller = LeagueController(game.home, game.settings, pool, random, game.sides)
         pending = self._restore(self.run.stages.saved_state(LEAGUE) or {}, game)
         if self._turns is not None:
-            self._hold(self._turns)
+            self._pause_others(self._turns)
         for freeze in pending:
             controller.freezing.add(freeze.learner)
             self._freeze(freeze)
@@ -546,10 +543,10 @@ class LeaguePart(RunPart):
         pending = [Freeze(learner, unpacked(policy), parent) for learner, parent, policy in saved.get("freezes", ())]
         return [freeze for freeze in pending if freeze.learner in game.learners]
 
-    def _hold(self, turns: Turns) -> None:
+    def _pause_others(self, turns: Turns) -> None:
         """Pause the actors of all learners whose turn it is not."""
         assert self._game is not None, "it has turns"
-        self.run.flow.hold([self._game.learners[key] for key in turns.waiting])
+        self.run.flow.ledger.pause_behaviors([self._game.learners[key] for key in turns.waiting])
 
     @property
     def league(self) -> LeagueController:
@@ -619,20 +616,20 @@ class LeaguePart(RunPart):
         """Handle a trainer's report, which may end a turn; in a deterministic run, wait for the learner's policy."""
         key = self._learners.get(report.behavior)
         if self._turns is not None and key is not None and self._turns.reported(key, report.step, report.done):
-            self._hold(self._turns)
+            self._pause_others(self._turns)
         updates = self._waiting.get(report.behavior, ([], []))[1]
         newest = updates[-1] if updates else self._newest.get(report.behavior)
         if self._deterministic and newest is not None and newest.version < report.version:
             self._late[report.behavior] = report.version
-            self.run.flow.pause(LEAGUE)
+            self.run.flow.ledger.pause(LEAGUE)
 
     def at_rest(self) -> None:
         """Handle the pending events, and send the new match tables to the actors."""
         if self._newest or self._waiting.keys() >= set(self._seats):
-            self._look()
+            self._handle_waiting()
             self._tell_all()
 
-    def _look(self) -> None:
+    def _handle_waiting(self) -> None:
         """Handle the pending events of a deterministic run, one learner after the other."""
         waiting, self._waiting = self._waiting, {}
         learners = () if self._game is None else self._game.learners.values()
@@ -660,8 +657,8 @@ class LeaguePart(RunPart):
             self._tell(behavior)
 
     def _rate(self, behavior: str, games: Columns) -> list[tuple[str, str, float]]:
-        found = self.league.rate(self._learners[behavior], games)
-        return [(behavior, name, value) for _, name, value in found]
+        rated = self.league.rate(self._learners[behavior], games)
+        return [(behavior, name, value) for _, name, value in rated]
 
     def _take(self, behavior: str, update: PolicyUpdate) -> None:
         self._newest[behavior] = kept = update.copy()
@@ -678,32 +675,19 @@ class LeaguePart(RunPart):
             self._frozen(freeze, self.league.write(freeze))
             return
         self._freezes.append(freeze)
-        if self._settled.is_set():
-            self._settled.clear()
+        if self._all_written.is_set():
+            self._all_written.clear()
             self._writing = self.run.tasks.start(self._freeze_all())
 
     async def _freeze_all(self) -> None:
         """Write policies into the pool one at a time, because each may take a second on a slow disk."""
         try:
             while self._freezes:
-                written = await self._written(self._freezes[0])
+                written = await in_thread("write into a pool", self.league.write, self._freezes[0])
                 self._frozen(self._freezes.popleft(), written)
                 self._tell_all()
         finally:
-            self._settled.set()
-
-    async def _written(self, freeze: Freeze) -> Member | OSError:
-        """Write a policy in a thread, and warn if that takes too long."""
-        slow = asyncio.get_running_loop().call_later(SLOW_S, log.warning, _SLOW, self._words(freeze), SLOW_S)
-        try:
-            return await in_thread("write into a pool", self.league.write, freeze)
-        finally:
-            slow.cancel()
-
-    def _words(self, freeze: Freeze) -> str:
-        assert self._game is not None, "it has learners"
-        behavior, folder = self._game.learners[freeze.learner], shown(self.league.pool.folder)
-        return f"step {freeze.update.step} of {behavior} into {folder}"
+            self._all_written.set()
 
     def _frozen(self, freeze: Freeze, written: Member | OSError) -> None:
         """Handle the outcome of writing a policy, and the reset that may follow."""
@@ -741,25 +725,27 @@ class LeaguePart(RunPart):
         for slot in self.run.launcher.actors.values():
             if self._seats[slot.replica] == behavior and self._sent.get((behavior, slot.replica)) != table.number:
                 self._sent[behavior, slot.replica] = table.number
-                slot.handle.control.send(_matches(table))
+                slot.handle.control.send(table)
 
     # Checkpoints and the end. -----------------------------------------------------------------------------------------
 
-    async def settle(self) -> None:
+    async def finish(self) -> None:
         """Wait until all policies are written, or until the disk has been unresponsive for `grace_s`."""
         grace_s = self.run.plan.config.pipeline.supervision.grace_s
-        while not self._settled.is_set():
+        while not self._all_written.is_set():
             awaited = self._freezes[0]
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._settled.wait(), grace_s)
-            if not self._settled.is_set() and self._freezes[0] is awaited:
-                log.warning(_LEFT, self._words(awaited), grace_s)
+                await asyncio.wait_for(self._all_written.wait(), grace_s)
+            if not self._all_written.is_set() and self._freezes[0] is awaited:
+                assert self._game is not None, "it has learners"
+                behavior, folder = self._game.learners[awaited.learner], shown(self.league.pool.folder)
+                log.warning(_NOT_WRITTEN, awaited.update.step, behavior, folder, grace_s)
                 assert self._writing is not None, "it waits for the disk"
                 self._writing.cancel()
                 return
 
     def _state(self) -> dict[str, Any]:
-        self._look()
+        self._handle_waiting()
         resets = {"resets": dict(self._resets)} if self._resets else {}
         turns = {"turns": self._turns.state_dict()} if self._turns is not None else {}
         pending = [[each.learner, each.parent, packed(each.update)] for each in self._freezes]
@@ -772,11 +758,6 @@ class LeaguePart(RunPart):
             return {}
         turn = {"turn": self._turns.learner} if self._turns is not None else {}
         return {self._league.behavior: self._league.report() | turn}
-
-
-def _matches(table: MatchTable) -> Matches:
-    members = {number: asdict(member) for number, member in table.members.items()}
-    return Matches(table.number, table.seats, table.opponents, table.weights, members)
 
 
 class LeagueStage(Stage[TrajectoryBatch, TrajectoryBatch]):
