@@ -34,7 +34,6 @@ from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.preflight import check_run, key_of
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.run_shape import for_viewers, settled_shape
-from headrace.pipeline.main.self_play import check_players
 from headrace.pipeline.policies.clip import write_final_clips
 from headrace.pipeline.policies.export import NEWEST, best_policy, read_score
 from headrace.pipeline.policies.inference import plays_given_models
@@ -311,9 +310,7 @@ def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint |
         return checkpoint, {}
     folder.put_broken_status_aside()
     left = left_steps(folder.path, () if checkpoint is None else checkpoint.steps)
-    if checkpoint is not None:
-        check_players(config, checkpoint)
-    elif not left:
+    if checkpoint is None and not left:
         log.warning("%s ended before its first checkpoint was complete: starting from step 0.", shown(folder.path))
     return checkpoint, left
 
