@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,38 +159,23 @@ request.
 
 
 class CentralActor(ActorPart):
-    """Lets the inference host decide for this actor."""
+    """Lets the inference host decide for this actor, which sends one request at a time.
+
+    It is the actor's `headrace.stages.actor.remote_policy.DecisionClient`.
+    """
 
     senders, receivers = ("requests",), ("answers",)
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
-        self.oracle = self._decisions = CentralDecisions(host.plan.source)
+        self.oracle = self
         self.make_policy = _remote_policies(host.config, host.plan.folder)
-
-    def open_sender(self, sender: Sender[Any]) -> None:
-        """Send requests through this queue."""
-        self._decisions.open(sender)
-
-    def follow(self, receiver: Receiver[Any]) -> Coroutine[Any, Any, None]:
-        """Receive answers from this queue."""
-        return self._decisions.follow(receiver)
-
-
-class CentralDecisions:
-    """Sends one request at a time; see `headrace.stages.actor.remote_policy.DecisionClient`.
-
-    Args:
-        source: the actor's source id, which is different for each incarnation.
-    """
-
-    def __init__(self, source: int) -> None:
-        self._number = source * _NUMBERS_OF_ONE
+        self._number = host.plan.source * _NUMBERS_OF_ONE
         self._sender: Sender[DecisionRequest] | None = None
         self._waiting: asyncio.Future[tuple[PolicyAnswer, ...]] | None = None
         self._lost = False
 
-    def open(self, sender: Sender[Any]) -> None:
+    def open_sender(self, sender: Sender[Any]) -> None:
         """Send requests through this queue, which main opens before the first policy arrives."""
         self._sender = sender
 

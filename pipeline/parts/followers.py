@@ -14,7 +14,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
@@ -55,8 +55,6 @@ END_S = 10.0
 """Seconds within which a follower must end after its learner has ended; after that, the follower is killed."""
 _PATIENCE = 0.9
 """Fraction of the silence limit after which a follower counts as lost, before main can blame the learner."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
