@@ -33,7 +33,7 @@ from headrace.pipeline.hosts.early_children import started_early
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.preflight import check_run, key_of
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.run_shape import for_viewers, settled_shape
+from headrace.pipeline.main.run_shape import choose_shape, for_viewers
 from headrace.pipeline.policies.clip import write_final_clips
 from headrace.pipeline.policies.export import NEWEST, best_policy, read_score
 from headrace.pipeline.policies.inference import plays_given_models
@@ -188,7 +188,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
                 if not isinstance(config, RunConfig):  # the caller has loaded it, and has seen its warnings
                     for warning in loaded.warnings:
                         log.warning("%s", warning)
-                loaded, chosen = await _settled(loaded, stop)
+                loaded, chosen = await _shaped(loaded, stop)
                 with started_early(loaded):
                     result = await _run(loaded, chosen, options, stop)
                     return replace(result, config=loaded, environment=options.environment)
@@ -208,10 +208,10 @@ def _loaded(config: Configuration, environment: Any) -> AbstractContextManager[R
     return given_to(config, environment)
 
 
-async def _settled(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, str]:
+async def _shaped(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, str]:
     """Choose the run's shape; a stop request ends the measurement of the environment."""
     try:
-        return await in_thread("shape of the run", settled_shape, config, hurry=stop)
+        return await in_thread("shape of the run", choose_shape, config, hurry=stop)
     except Exception as error:
         text = f"choosing the numbers of actors and environments: {describe_error(error)}"
         raise RunFailed(text, detail="".join(traceback.format_exception(error))) from error
