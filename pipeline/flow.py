@@ -39,6 +39,7 @@ from headrace.config.pipeline import PipelineSettings
 from headrace.pipeline.common.graph import teacher_of
 from headrace.pipeline.control import CreditRequest, CreditsReturned, Grant, LearnerReady
 from headrace.queues.messages import FREE
+from headrace.stages.errors import StageError
 from headrace.stages.trainer.report import TrainerReport
 
 TRAINER = "trainer"
@@ -239,10 +240,6 @@ class CreditWindow:
             heappop(least)
 
 
-class FlowError(ValueError):
-    """A window is too small to work; the message says why."""
-
-
 class CreditLedger:
     """Main's ledger of all credits. Pure: calls in, grants out, no clock or I/O.
 
@@ -281,10 +278,10 @@ class CreditLedger:
             restored_rows: number of rows that the trainer already holds after a resume.
 
         Raises:
-            FlowError: if the window could never fill the trainer's buffer.
+            StageError: if the window could never fill the trainer's buffer.
         """
         if rows_per_update < 1 or max_policy_lag < 0:
-            raise FlowError(
+            raise StageError(
                 f"{behavior}: a window needs at least 1 row per update and a lag of at least 0, "
                 f"got {rows_per_update} rows and lag {max_policy_lag}"
             )

@@ -148,20 +148,20 @@ class BehaviorStarter:
             check_fixed_spec(self._plan.config, self._plan.resumed, spec)
         through_main = self._plan.route(name).through_main
         state = self._add_state(spec)
-        if self._plan.playing and state.settings.learns:
+        learns = state.settings.learns
+        if self._plan.playing and learns:
             await self._play(state)
-        elif self._plan.teacher(name) is not None and state.settings.learns:
-            self._run_all(await self._launcher.start_student(state))
+            return
+        imitates = learns and self._plan.teacher(name) is not None
+        for student in () if imitates else self._plan.students(name):
+            if student not in self.behaviors:
+                await self._open(replace(spec, behavior_id=student))
+            feed: Any = self._launcher.ends[f"learn/{student}"]
+            state.path.students[student] = feed
+        if learns:
+            self._run_all(await self._launcher.start_learner(state, through_main, imitates))
         else:
-            for student in self._plan.students(name):
-                if student not in self.behaviors:
-                    await self._open(replace(spec, behavior_id=student))
-                feed: Any = self._launcher.ends[f"learn/{student}"]
-                state.path.students[student] = feed
-            if state.settings.learns:
-                self._run_all(await self._launcher.start_learner(state, through_main))
-            else:
-                await self._count(state)
+            await self._count(state)
 
     def _add_state(self, spec: BehaviorSpec) -> BehaviorState:
         name, plan = spec.name, self._plan
@@ -235,7 +235,8 @@ class BehaviorStarter:
         receiver = await self._launcher.gather(state.behavior)
         context = self._stages.context(f"inference-{state.behavior}")
         self._start(StageRunner(stage, receiver, nowhere, context).run())
-        self._start(self._publish_later(policy))
+        for _ in self._broadcaster.publisher.process(policy):
+            pass
 
     async def _count(self, state: BehaviorState) -> None:
         """Start the stage that counts the steps of brains that do not learn, and forwards steps to broadcast."""
@@ -254,10 +255,6 @@ class BehaviorStarter:
     def _count_play(self, report: TrainerReport) -> None:
         self.behaviors[report.behavior].receive_report(report)
         self._reporter.record_report(report)
-
-    async def _publish_later(self, policy: PolicyUpdate) -> None:
-        for _ in self._broadcaster.publisher.process(policy):
-            pass
 
     def _run_all(self, runners: list[Runner]) -> None:
         for runner in runners:

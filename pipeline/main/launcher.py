@@ -222,15 +222,23 @@ class Launcher:
         slot = self.actors[replica] = ActorSlot(replica, host, source)
         return slot
 
-    async def start_learner(self, state: BehaviorState, through_main: bool) -> list[Runner]:
-        """Start a behaviour's learner and connect it to the actors; return the runners that main needs."""
+    async def start_learner(self, state: BehaviorState, through_main: bool, imitates: bool = False) -> list[Runner]:
+        """Start a behaviour's learner and connect it to the actors; return the runners that main needs.
+
+        Args:
+            state: the behaviour.
+            through_main: True if its trajectories pass through main.
+            imitates: True if it imitates another behaviour; main then feeds it with that behaviour's trajectories.
+        """
         behavior = state.behavior
         async with self._starting:
-            if not through_main:
+            if not (through_main or imitates):
                 _, runners = await self._start_trainer(state, self._gather(behavior))
                 return runners
             host, runners = await self._start_trainer(state)
             sender = self.ends[f"learn/{behavior}"] = await host.sender(f"learn/{behavior}")
+            if imitates:
+                return runners
             return [*runners, *state.path.trajectories(await self.gather(behavior), sender)]
 
     async def replace_learner(self, state: BehaviorState, resume: bool) -> None:
@@ -247,13 +255,6 @@ class Launcher:
         slot.former.append(slot.source)
         slot.source, self._sources = self._sources, self._sources + 1
         return slot.source
-
-    async def start_student(self, state: BehaviorState) -> list[Runner]:
-        """Start a learner that imitates another behaviour; main, not the actors, feeds this learner."""
-        async with self._starting:
-            host, runners = await self._start_trainer(state)
-            self.ends[f"learn/{state.behavior}"] = await host.sender(f"learn/{state.behavior}")
-            return runners
 
     async def gather(self, behavior: str) -> Receiver[Any]:
         """Open main's end of the queue that receives a behaviour's trajectories from all actors."""

@@ -35,7 +35,6 @@ from headrace.pipeline.reporting.writers import check_writers
 from headrace.pipeline.roles.stages import check_stages
 from headrace.pipeline.run_folder.checkpoint import CheckpointError, holds_checkpoint, newest_checkpoint
 from headrace.pipeline.run_folder.folder import check_there_is_a_run, unusable
-from headrace.pipeline.run_folder.names import check_behavior_name
 from headrace.queues.errors import StreamError
 from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.errors import StageError, blaming
@@ -70,8 +69,6 @@ def missing_parts(config: RunConfig) -> Iterator[str]:
 def _missing(config: RunConfig) -> Iterator[str]:
     """Yield everything that a run lacks, apart from its environment and the run that it resumes."""
     settings = config.checkpoint_settings
-    if not (settings.resume or settings.inference):
-        yield from _unusable_names(config)
     yield from _missing_streams(config)
     if not settings.inference:
         yield from _missing_demonstrations(config)
@@ -130,15 +127,6 @@ def _check_origin(run_folder: Path) -> None:
         "the checkpoints from a copy; or start a new run with a different --run-id from the newest policy, with "
         f"--initialize-from={run_folder.name}; or start over with --force, which archives this run"
     )
-
-
-def _unusable_names(config: RunConfig) -> Iterator[str]:
-    """Yield the behaviour names under which a new run could not save its progress."""
-    for name in config.behaviors:
-        try:
-            check_behavior_name(name)
-        except RunFolderError as error:
-            yield config.in_place(("behaviors", name), str(error))
 
 
 def _missing_streams(config: RunConfig) -> Iterator[str]:
