@@ -328,10 +328,10 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Pause:
     """To sources: pause or resume producing, but keep following all other commands."""
 
-    held: bool
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +397,7 @@ ControlMessage = (
     | PartSaved | PartFailed | EpisodesScored | SourceEnded | PolicyKept | PolicyExported | ExportFailed | Preparing
     | StatisticsReport | EpochEnded | PolicyEvaluated | LogLine | HostFailed | HostFinished | OpenEdge | DecideFor
     | Assignment | Matches | EnvironmentParameters | Grant | LearnerReplaced | BeginCheckpoint | SaveNow | FolderMoved
-    | Stop | Hold | SetHyperparameter | LearnNoMore | BeginAnew | ShowAnnounced | PictureTaken | DirectShow | KeysHeld
+    | Stop | Pause | SetHyperparameter | LearnNoMore | BeginAnew | ShowAnnounced | PictureTaken | DirectShow | KeysHeld
     | ProbeRequest | ProbeAnswer
 )
 

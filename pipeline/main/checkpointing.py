@@ -71,7 +71,7 @@ class Checkpointing:
         self._behaviors = run.behaviors
         self._patience_s = max(PATIENCE_S, plan.config.pipeline.supervision.learners.end_s or 0.0)
         self._signs: object = None
-        self._held = -1
+        self._delayed = -1
         """Number of the last checkpoint that had to wait for another program; -1 if none did."""
         self._saved_at: dict[str, int] = {}
         """Steps of the trainers' states in the checkpoint in progress, keyed by behaviour name."""
@@ -101,7 +101,7 @@ class Checkpointing:
         """True while a checkpoint is in progress."""
         return self._assembler.busy
 
-    def look(self) -> bool:
+    def check_folder(self) -> bool:
         """Check that the folder still belongs to this run; if not, end the run and save its state next to the folder.
 
         Returns:
@@ -137,7 +137,7 @@ class Checkpointing:
         before any source can react to its barrier. The number is announced before the barriers are sent, because saved
         parts of a number that is not pending are ignored.
         """
-        if self.look():
+        if self.check_folder():
             return
         put_back()
         if self._plan.deterministic:
@@ -302,7 +302,7 @@ class Checkpointing:
         return self._assembler.begin(expected, time.monotonic())
 
     def _commit(self) -> None:
-        if self.look():
+        if self.check_folder():
             return
         number = self._assembler.pending
         assert number is not None, "a checkpoint is whole"
@@ -315,8 +315,8 @@ class Checkpointing:
         except OSError as error:
             if self._assembler.pending is None:
                 self._failed(number, str(error))
-            elif number != self._held:
-                self._held = number
+            elif number != self._delayed:
+                self._delayed = number
                 log.warning("Checkpoint %d is delayed: %s.", number, error)
             return
         if self._plan.deterministic:  # the next checkpoint is due at the same step as in a resumed run
@@ -377,7 +377,7 @@ class Checkpointing:
             log.error("%s is gone. A resumed run starts these behaviours at step 0: %s.", path, names)
 
     def _failed(self, number: int, reason: str) -> None:
-        if self.look():
+        if self.check_folder():
             return
         before = "so the previous one is kept" if self.newest >= 0 else "and there is no earlier one"
         log.error("Checkpoint %d could not be written, %s: %s", number, before, reason)

@@ -210,7 +210,7 @@ class HostWatch:
     async def _replace(self, host: HostHandle, how: str) -> bool:
         """Handle a host's death: restart an actor or learner if allowed; the death of any other host ends the run."""
         name = host.plan.name
-        if self._run.checkpointing.look():
+        if self._run.checkpointing.check_folder():
             return False
         slot = self._run.launcher.slot_of(host)
         if not self.may_replace(host):  # nor a replay: trainers would learn twice from a restarted recording
@@ -317,7 +317,7 @@ class SilenceWatch:
         limits: Role = role.limits if host.may_hang else "main"
         self._run.supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
 
-    def look(self, now_s: float) -> None:
+    def check(self, now_s: float) -> None:
         """Check for silent hosts; called about once a second."""
         self._run.supervisor.alive(MAIN, now_s, self._run.stages.silent_s())
         for silence in self._run.supervisor.silent(now_s):
@@ -447,7 +447,7 @@ class Coordinator:
             await part.finish()
         if self.shutdown.failure is None:
             self.checkpointing.close()
-        self.checkpointing.look()
+        self.checkpointing.check_folder()
         if not self.plan.playing and not self.plan.folder.waits:
             self.reporter.finish()
             self.checkpointing.write_status(final=True)
@@ -507,7 +507,7 @@ class Coordinator:
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.behaviors
         state = behaviors[report.behavior]
-        self.checkpointing.look()
+        self.checkpointing.check_folder()
         checkpoint_due = state.receive_report(report)
         self.early_end.check_rating(state)
         if self.starter.self_play is not None:
@@ -538,7 +538,7 @@ class Coordinator:
             await asyncio.sleep(EVERY_S)
             now, before_s, cpu_s = time.monotonic(), cpu_s, time.thread_time()
             self.stages.timings.add(COMPUTING, cpu_s - before_s)
-            self.checkpointing.look()
+            self.checkpointing.check_folder()
             if not self.shutdown.begun:  # then the limits of `shutdown` apply
                 self.checkpointing.check_time(now)
                 self.early_end.check_time(now)
@@ -549,4 +549,4 @@ class Coordinator:
             if on_progress is not None and self.shutdown.failure is None:  # the failure may come from `on_progress`
                 with self.tasks.failing():
                     on_progress(self.reporter.snapshot())
-            self._hosts.silence.look(now)
+            self._hosts.silence.check(now)

@@ -27,7 +27,7 @@ for learners."""
 DISMISSED_S = 4.0
 """Maximum seconds that hosts have to end by themselves if the run has nothing to save."""
 
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 
 _NOTHING_SEEN = (
     "the environments closed before any agent requested a decision, so nothing was learned. In Unity, check that the "
@@ -181,9 +181,9 @@ class Shutdown:
         self._owing = {host.plan.name for host in self._broadcaster.sources()}
         self.moved()
         self._begun_s = self._moved_s
-        self._running.until_all_ended(self._look, min(_LOOK_S, self._sources_s / 2))
+        self._running.until_all_ended(self._check_progress, min(_CHECK_S, self._sources_s / 2))
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """Kill hosts that end too slowly: first only sources, and later all hosts."""
         now_s = asyncio.get_running_loop().time()
         signs = (self._checkpointing.signs(), len(self._owing), len(self._running.unended))

@@ -19,9 +19,9 @@ from headrace.pipeline.control import (
     ControlMessage,
     CreditRequest,
     Grant,
-    Hold,
     LearnerReplaced,
     OpenEdge,
+    Pause,
     SourceEnded,
     Stop,
 )
@@ -222,8 +222,8 @@ class ActorHost(Host):
                     self._edges.renew(f"trajectories/{message.behavior}")
                 case BeginCheckpoint():
                     self._actor.request_checkpoint(message.number)
-                case Hold():
-                    self._actor.hold(message.held)
+                case Pause():
+                    self._actor.hold(message.paused)
                 case Stop():
                     self._actor.request_stop()
                 case OpenEdge():

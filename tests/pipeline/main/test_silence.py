@@ -83,7 +83,7 @@ class Watched:
         until = self._now + seconds
         while self._now < until:
             self._now += PAUSE_S / 2
-            self.watch.look(self._now)
+            self.watch.check(self._now)
             for _ in range(3):  # who is silent is asked in a task
                 await asyncio.sleep(0)
 
