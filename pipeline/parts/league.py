@@ -15,13 +15,14 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.config.league_game import LeagueGame, league_game
+from headrace.config.league_game import league_game
 from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import LEAGUE, league_seats
 from headrace.pipeline.common.seeds import derive_seed
@@ -472,12 +473,10 @@ class LeaguePart(RunPart):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         plan = run.plan
-        self._config = plan.config
         self._seats = league_seats(plan.config)
         self._deterministic = plan.config.pipeline.deterministic
-        self._shared: SharedState | None = None
+        self._game = league_game(plan.config)
         self._league: LeagueController | None = None
-        self._game: LeagueGame | None = None
         self._learners: dict[str, str] = {}
         """Maps each learner's behaviour name to the learner's key in the settings."""
         self._newest: dict[str, PolicyUpdate] = {}
@@ -507,26 +506,17 @@ class LeaguePart(RunPart):
 
     def add(self, behavior: str) -> None:
         """Add a learner whose route is being opened."""
-        if self._game is None:
-            self._game = league_game(self._config)
-            self._open(self._game)
+        if self._league is None:
+            self._open()
         self._learners[behavior] = self._game.keys[behavior]
         self.shared.add(behavior)
 
-    def _open(self, game: LeagueGame) -> None:
-        plan = self.run.plan
+    def _open(self) -> None:
+        plan, game = self.run.plan, self._game
         pool = Pool(behavior_folder(plan.folder.path, game.home) / FOLDER)
         random = np.random.default_rng(derive_seed(plan.seed, LEAGUE, game.home))
         self._league = controller = LeagueController(game.home, game.settings, pool, random, game.sides)
-        pending = self._restore(self.run.stages.saved_state(LEAGUE) or {}, game)
-        if self._turns is not None:
-            self._pause_others(self._turns)
-        for freeze in pending:
-            controller.freezing.add(freeze.learner)
-            self._freeze(freeze)
-
-    def _restore(self, saved: Mapping[str, Any], game: LeagueGame) -> list[Freeze]:
-        """Restore the state from a checkpoint; return the policies that were waiting to be written into the pool."""
+        saved = self.run.stages.saved_state(LEAGUE) or {}
         if saved and game.home not in saved:
             raise StageError(
                 f"the league's part of the checkpoint belongs to {', '.join(saved.keys() - _SHARED)}, but should "
@@ -536,16 +526,18 @@ class LeaguePart(RunPart):
         if lengths := game.settings.turns():
             self._turns = Turns(lengths)
             self._turns.load_state_dict(saved.get("turns", self._turns.state_dict()))
+            self._pause_others(self._turns)
         if game.home in saved:
-            self.league.load_state_dict(saved[game.home])
+            controller.load_state_dict(saved[game.home])
             versions = {name: each["version"] for name, each in saved[game.home]["progress"].items()}
             self._restored |= {game.learner_name(key): version for key, version in versions.items()}
-        pending = [Freeze(learner, unpacked(policy), parent) for learner, parent, policy in saved.get("freezes", ())]
-        return [freeze for freeze in pending if freeze.learner in game.learners]
+        for learner, parent, policy in saved.get("freezes", ()):  # they were waiting to be written into the pool
+            if learner in game.learners:
+                controller.freezing.add(learner)
+                self._freeze(Freeze(learner, unpacked(policy), parent))
 
     def _pause_others(self, turns: Turns) -> None:
         """Pause the actors of all learners whose turn it is not."""
-        assert self._game is not None, "it has turns"
         self.run.flow.ledger.pause_behaviors([self._game.learners[key] for key in turns.waiting])
 
     @property
@@ -566,12 +558,10 @@ class LeaguePart(RunPart):
         """Create the stage between trainer and publisher."""
         return LeaguePolicies(self, behavior)
 
-    @property
+    @cached_property
     def shared(self) -> SharedState:
         """The state that all learners' routes share, which is one part of a checkpoint."""
-        if self._shared is None:
-            self._shared = SharedState(LEAGUE, self.run.stages, self._state)
-        return self._shared
+        return SharedState(LEAGUE, self.run.stages, self._state)
 
     def checkpoint_begins(self) -> None:
         """Expect a barrier on each learner's route, and hold back resets until the checkpoint has ended."""
@@ -632,8 +622,7 @@ class LeaguePart(RunPart):
     def _handle_waiting(self) -> None:
         """Handle the pending events of a deterministic run, one learner after the other."""
         waiting, self._waiting = self._waiting, {}
-        learners = () if self._game is None else self._game.learners.values()
-        for behavior in filter(waiting.__contains__, learners):
+        for behavior in filter(waiting.__contains__, self._game.learners.values()):
             games, updates = waiting[behavior]
             for each in games:
                 for category, name, value in self._rate(behavior, each):
@@ -645,7 +634,7 @@ class LeaguePart(RunPart):
 
     async def learns(self, behavior: str, slot: ActorSlot) -> None:
         """Send an actor that has a learner's agents the match table and the other learners' newest policies."""
-        if behavior not in self._learners or self._game is None:
+        if behavior not in self._learners:
             return
         for name in self._game.learners.values():
             if name != behavior and name not in slot.policies:
@@ -694,7 +683,6 @@ class LeaguePart(RunPart):
         reset = self.league.frozen(freeze, written)
         if reset is None:
             return
-        assert self._game is not None, "it has learners"
         behavior = self._game.learners[freeze.learner]
         weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
         whose = "its initial" if weights is None else "another learner's"
@@ -737,7 +725,6 @@ class LeaguePart(RunPart):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_written.wait(), grace_s)
             if not self._all_written.is_set() and self._freezes[0] is awaited:
-                assert self._game is not None, "it has learners"
                 behavior, folder = self._game.learners[awaited.learner], shown(self.league.pool.folder)
                 log.warning(_NOT_WRITTEN, awaited.update.step, behavior, folder, grace_s)
                 assert self._writing is not None, "it waits for the disk"
@@ -746,11 +733,9 @@ class LeaguePart(RunPart):
 
     def _state(self) -> dict[str, Any]:
         self._handle_waiting()
-        resets = {"resets": dict(self._resets)} if self._resets else {}
-        turns = {"turns": self._turns.state_dict()} if self._turns is not None else {}
-        pending = [[each.learner, each.parent, packed(each.update)] for each in self._freezes]
-        freezes = {"freezes": pending} if pending else {}
-        return {self.league.behavior: self.league.state_dict()} | resets | turns | freezes
+        freezes = [[freeze.learner, freeze.parent, packed(freeze.update)] for freeze in self._freezes]
+        state = {self._game.home: self.league.state_dict(), "resets": dict(self._resets), "freezes": freezes}
+        return state if self._turns is None else state | {"turns": self._turns.state_dict()}
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:
         """Return the league's report; empty before the league exists."""
