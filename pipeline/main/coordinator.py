@@ -61,20 +61,20 @@ CAUSE_S = 5.0
 
 
 class HostWatch:
-    """Listens to each host and handles its end.
+    """Starts actors, listens to each host, and handles hosts that end or are silent.
+
+    A silent host, or main's silent stage, is named with its stack, and later ended. Lost actors and learners are
+    replaced. A new learner starts from the newest checkpoint, and main's state is rolled back to it; actors continue.
 
     Args:
         run: the run.
-
-    Attributes:
-        learners: replaces lost learners.
-        silence: detects silent hosts.
     """
 
     def __init__(self, run: Coordinator) -> None:
-        self.learners = Learners(run)
-        self.silence = SilenceWatch(run, self.may_replace)
         self._run = run
+        self._lost: dict[str, int] = {}
+        """Steps at which the learners that are being replaced were lost, keyed by behaviour name."""
+        run.supervisor.started(MAIN, "main", time.monotonic())
 
     async def start(self) -> None:
         """Start the parts' own hosts and all actors; if one of them can't start, the run fails."""
@@ -114,8 +114,15 @@ class HostWatch:
 
     def listen_to(self, host: HostHandle) -> None:
         """Listen to a started host until it ends, and handle its end."""
-        self.silence.started(host)
+        self.expect_reports(host)
         self._run.tasks.group.create_task(self._listen(host), name=f"listening to {host.plan.name}")
+
+    def expect_reports(self, host: HostHandle) -> None:
+        """Count a host as silent from now on, unless it reports."""
+        role = host_role(host.plan.role)
+        # A host in main's event loop can't be ended separately while it blocks the loop.
+        limits: Role = role.limits if host.may_hang else "main"
+        self._run.supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
 
     def alive(self, host: HostHandle, report: StatisticsReport) -> None:
         """Record a host's report, which also shows that the host is alive."""
@@ -226,7 +233,7 @@ class HostWatch:
         if slot is not None:
             await self._start_actor(slot.replica, name, slot)
         else:
-            await self.learners.replace(host)
+            await self._replace_learner(host)
             if self._run.shutdown.begun:  # the other learners were notified before this one existed
                 self._run.shutdown.learner_started()
         return True
@@ -237,22 +244,13 @@ class HostWatch:
             text = f"{name} ended in the middle of the run: its consumer is gone."
             self._run.shutdown.fail(HostFailed(text, "", name))
 
+    # The new learner opens the old one's links: no link is rewired, and other behaviours continue (docs/decisions/040).
+    async def _replace_learner(self, lost: HostHandle) -> None:
+        """Start a learner that replaces a lost one; the actors continue, with credits counted from 0.
 
-# The new learner opens the old one's links, so no link is rewired and other behaviours continue (docs/decisions/040).
-class Learners:
-    """Replaces lost learners from the newest checkpoint, and rolls main's state back to it; actors continue.
-
-    A learner is lost if its process ends without a message or is killed for being silent. A learner that raises an
-    exception reports it and ends the run, because a replacement would fail too.
-    """
-
-    def __init__(self, run: Coordinator) -> None:
-        self._run = run
-        self._lost: dict[str, int] = {}
-        """Steps at which the learners that are being replaced were lost, keyed by behaviour name."""
-
-    async def replace(self, lost: HostHandle) -> None:
-        """Start a learner that replaces a lost one; the actors continue, with credits counted from 0."""
+        A learner is lost if its process ends without a message or is killed for being silent. A learner that raises an
+        exception reports it and ends the run, because a replacement would fail too.
+        """
         state = self._run.behaviors[lost.plan.behavior]
         name = state.behavior
         self._lost[name] = max(state.step, self._lost.get(name, 0))
@@ -269,7 +267,7 @@ class Learners:
             self._run.flow.ledger.add_source(source)
             slot.handle.control.send(LearnerReplaced(name, source))
 
-    def ready(self, host: HostHandle, message: LearnerReady) -> None:
+    def learner_ready(self, host: HostHandle, message: LearnerReady) -> None:
         """Handle a ready learner. If it replaces a lost learner, roll main's state back to the step of the new one."""
         self._run.supervisor.alive(host.plan.name, time.monotonic())  # after the start, the limits for updates apply
         state = self._run.behaviors[message.behavior]
@@ -291,43 +289,20 @@ class Learners:
             max(0, lost_at - step),
         )
 
+    def check_silence(self, now_s: float) -> None:
+        """Check for silent hosts; called about once a second.
 
-# The response to silence: a warning with the stack, after which the silent host, or main's silent stage, is ended.
-
-
-class SilenceWatch:
-    """Watches the hosts and main's own stages for silence.
-
-    This class can't run while code blocks main's event loop; `headrace.pipeline.common.loop_watch` handles that case.
-
-    Args:
-        run: the run.
-        may_replace: returns True if a given host will be replaced when it dies.
-    """
-
-    def __init__(self, run: Coordinator, may_replace: Callable[[HostHandle], bool]) -> None:
-        self._run = run
-        self._may_replace = may_replace
-        run.supervisor.started(MAIN, "main", time.monotonic())
-
-    def started(self, host: HostHandle) -> None:
-        """Start watching a host."""
-        role = host_role(host.plan.role)
-        # A host in main's event loop can't be ended separately while it blocks the loop.
-        limits: Role = role.limits if host.may_hang else "main"
-        self._run.supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
-
-    def check(self, now_s: float) -> None:
-        """Check for silent hosts; called about once a second."""
+        This can't run while code blocks main's event loop; `headrace.pipeline.common.loop_watch` handles that case.
+        """
         self._run.supervisor.alive(MAIN, now_s, self._run.stages.silent_s())
         for silence in self._run.supervisor.silent(now_s):
             host = self._run.running.hosts.get(silence.host)
             if host is None:
-                self._judge_main(silence)
+                self._handle_silent_main(silence)
             else:
-                self._run.tasks.group.create_task(self._judge(host, silence))
+                self._run.tasks.group.create_task(self._handle_silent(host, silence))
 
-    async def _judge(self, host: HostHandle, silence: Silence) -> None:
+    async def _handle_silent(self, host: HostHandle, silence: Silence) -> None:
         words = f"{_words(silence)}: {await host.describe()}"
         if not self._run.running.current(host) or silence.host in self._run.running.ended:
             return
@@ -336,13 +311,13 @@ class SilenceWatch:
             return
         if (part := self._run.parts.of_role(host.plan.role)) is not None:
             part.host_failed(words)
-        elif host.may_hang and self._may_replace(host):
+        elif host.may_hang and self.may_replace(host):
             log.warning("%s\nKilling it.", words)
         else:
             self._run.shutdown.fail(HostFailed(f"{words}\nThe host was killed.", "", silence.host))
         host.kill()
 
-    def _judge_main(self, silence: Silence) -> None:
+    def _handle_silent_main(self, silence: Silence) -> None:
         activity = self._run.stages.most_silent()
         words = f"{_words(silence)}: {describe_holder(None, threading.get_ident())}"
         if not silence.ends:
@@ -472,7 +447,7 @@ class Coordinator:
                 await self.starter.agents_seen(host, BehaviorSpec.from_plain(dict(message.spec)))
                 self._go_on()
             case control.LearnerReady():
-                self._hosts.learners.ready(host, message)
+                self._hosts.learner_ready(host, message)
                 self.parts.tell(lambda part: part.learner_ready(message.behavior))
                 self._go_on()
             case control.PolicyExported() | control.ExportFailed():
@@ -549,4 +524,4 @@ class Coordinator:
             if on_progress is not None and self.shutdown.failure is None:  # the failure may come from `on_progress`
                 with self.tasks.failing():
                     on_progress(self.reporter.snapshot())
-            self._hosts.silence.check(now)
+            self._hosts.check_silence(now)
