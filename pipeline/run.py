@@ -11,7 +11,7 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from operator import methodcaller
 from os import PathLike
@@ -220,7 +220,10 @@ async def _shaped(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, st
 async def _run(config: RunConfig, chosen: str, options: RunOptions, stop: asyncio.Event) -> RunResult:
     config = for_viewers(config)
     check_run(config)
-    with _open_folder(config) as folder, cleaned_up_by(folder.close), _logged(folder, config):
+    settings = config.checkpoint_settings
+    with _open_folder(config) as folder, cleaned_up_by(folder.close), ExitStack() as stack:
+        if not settings.inference:
+            stack.enter_context(logged_to(folder.path, append=settings.resume))
         checkpoint, left = _open_checkpoint(config, folder)
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
         if options.console:
@@ -234,12 +237,6 @@ async def _run(config: RunConfig, chosen: str, options: RunOptions, stop: asynci
         if problem is not None:
             raise problem
         return await _report(plan, coordinator)
-
-
-def _logged(folder: RunFolder, config: RunConfig) -> AbstractContextManager[None]:
-    """Return a context that writes the log to the run's folder, unless policies only play."""
-    settings = config.checkpoint_settings
-    return nullcontext() if settings.inference else logged_to(folder.path, append=settings.resume)
 
 
 async def _run_to_end(

@@ -279,16 +279,14 @@ class _CopyingSink:
     async def put(self, item: Any) -> None:
         await self._trainer.put(item)
         for name, sink in self._students.items():
-            await sink.put(_under(name, item) if isinstance(item, TrajectoryBatch) else item)
+            if isinstance(item, TrajectoryBatch):
+                await sink.put(replace(item, behavior_id=name + item.behavior_id.removeprefix(item.behavior)))
+            else:
+                await sink.put(item)
 
     def close(self) -> None:
         for sink in (self._trainer, *self._students.values()):
             sink.close()
-
-
-def _under(name: str, item: TrajectoryBatch) -> TrajectoryBatch:
-    """Return trajectories relabelled with another behaviour's name."""
-    return replace(item, behavior_id=name + item.behavior_id.removeprefix(item.behavior))
 
 
 class _ObservedQueue:

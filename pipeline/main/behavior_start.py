@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headrace.config import BehaviorSettings
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import GHOST, LEAGUE
 from headrace.pipeline.common.seeds import derive_seed
@@ -182,7 +181,9 @@ class BehaviorStarter:
                 text = "%s has reached its max_steps (%d), so it no longer learns. To continue, raise %s.max_steps."
                 log.warning(text, name, settings.max_steps, block)
         elif not settings.learns:
-            log.info("%s does not learn: %s.", name, _deciders(settings))
+            shares = [f"{brain.name} plays {100 * brain.weight:g} % of the games" for brain in settings.brain]
+            lone = f"{settings.brain[0].name} controls it"
+            log.info("%s does not learn: %s.", name, lone if len(shares) == 1 else ", ".join(shares))
         elif not plan.playing:
             log.info("Starting training from step 0 and saving to %s.", shown(plan.folder.behavior(name)))
         if settings.learns:
@@ -259,9 +260,3 @@ class BehaviorStarter:
     def _run_all(self, runners: list[Runner]) -> None:
         for runner in runners:
             self._start(runner)
-
-
-def _deciders(settings: BehaviorSettings) -> str:
-    """Describe which brains control a behaviour's agents."""
-    words = [f"{brain.name} plays {100 * brain.weight:g} % of the games" for brain in settings.brain]
-    return f"{settings.brain[0].name} controls it" if len(words) == 1 else ", ".join(words)

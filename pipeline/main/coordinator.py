@@ -130,17 +130,15 @@ class HostWatch:
         self._run.supervisor.alive(name, now_s, report.silent_s)
         self._run.reporter.add_statistics(report.statistics, report.queues, name, report.span_s)
         role, behavior = host.plan.role, host.plan.behavior
-        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, self._loop_of(host))
+        # The event loop in which the host runs: main's loop, a loop that learners share, or the host's own.
+        kind = getattr(self._run.plan.config.pipeline.hosts, host_role(role).placed_as).kind
+        loop = MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or name)
+        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, loop)
         if report.memory:
             self._run.running.usage[name] = ProcessUsage(now_s, report.cpu_s, report.memory)
         slot = self._run.launcher.slot_of(host)
         if slot is not None:
             self._run.starter.heartbeat(slot)
-
-    def _loop_of(self, host: HostHandle) -> str:
-        """Name the event loop in which a host runs: main's loop, a loop that learners share, or the host's own."""
-        kind = getattr(self._run.plan.config.pipeline.hosts, host_role(host.plan.role).placed_as).kind
-        return MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or host.plan.name)
 
     async def _listen(self, host: HostHandle) -> None:
         said_goodbye = False
@@ -397,7 +395,8 @@ class Coordinator:
     ) -> None:
         try:
             self.running.close()
-            self.launcher.close_ends()
+            for end in self.launcher.ends.values():  # failed hosts have left some open, and main's stages must end
+                end.close()
             self.reporter.close()
             if error is None:
                 await self.tasks.end_runners(self.plan.config.pipeline.supervision.grace_s * SOURCES_SHARE)

@@ -278,11 +278,6 @@ class Launcher:
         kind = getattr(self._hosts, host_role(role).placed_as).kind
         return await self._running.start(kind, replace(self._run.host_plan(role, name), **fields), replaces=replaces)
 
-    def close_ends(self) -> None:
-        """Once all hosts have ended, close the queues that failed hosts have left open, so that main's stages end."""
-        for end in self.ends.values():
-            end.close()
-
     def _gather(self, behavior: str) -> Feed:
         # Actors of other learners in the league have no agents for this one; their barriers would arrive too early.
         strangers = {replica for replica, learner in enumerate(self._seats) if learner != behavior}

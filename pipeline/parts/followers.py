@@ -235,7 +235,10 @@ class Followers:
             )
 
     def _share(self, queue: str, receiver: ItemSource[Any]) -> ItemSource[Any]:
-        return _SharedReceiver(receiver, self._senders[queue], self._slab_bytes(), self._patience_s, self._learns)
+        from headrace.pipeline.hosts.links import default_slab_bytes
+
+        slab_bytes = self._config.pipeline.queues.slab_bytes or default_slab_bytes()
+        return _SharedReceiver(receiver, self._senders[queue], slab_bytes, self._patience_s, self._learns)
 
     def _learns(self) -> bool:
         """Return True until the trainer is done."""
@@ -249,11 +252,6 @@ class Followers:
             if self._config.pipeline.ray.address is not None or len(ray.nodes()) > 1:
                 return str(ray.util.get_node_ip_address())
         return "127.0.0.1"
-
-    def _slab_bytes(self) -> int:
-        from headrace.pipeline.hosts.links import default_slab_bytes
-
-        return self._config.pipeline.queues.slab_bytes or default_slab_bytes()
 
     async def _end(self, patience_s: float) -> None:
         """Wait for the followers to end, and kill those that take too long."""
@@ -330,13 +328,6 @@ def device_of_replica(device: str, rank: int, size: int) -> tuple[str, str]:
     return device, "cpu"
 
 
-def own_address(address: str, port: int) -> str:
-    """Return this machine's address in the network that `address` belongs to."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.connect((address, port))  # sends nothing
-        return str(sock.getsockname()[0])
-
-
 async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:
     """Forward a follower's messages until the follower ends; return how it ended."""
     name, failure, finished = host.plan.name, None, False
@@ -383,7 +374,9 @@ class FollowerHost(TrainerHost):
         from headrace.stages.trainer.joined_replicas import JoinedReplicas, connect
 
         (address, port), rank = self.plan.rendezvous, self.plan.replica
-        here = own_address(address, port)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect((address, port))  # sends nothing
+            here = str(sock.getsockname()[0])  # this machine's address in the network that the learner's belongs to
         size = self.config.pipeline.hosts.learners.replicas
         device, own = device_of_replica(device_of(self.config, self.plan.behavior)[0], rank, size)
         self.control.send(FollowerReady())

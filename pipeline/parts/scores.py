@@ -6,10 +6,8 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
-from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import actor_names
 from headrace.pipeline.control import EpisodesScored
@@ -31,23 +29,22 @@ class ActorScores(ActorPart):
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
+
+        def competes(name: str) -> bool:
+            settings = host.config.known_settings(name)
+            return settings is not None and settings.self_play is not None
+
         self.audience = self._scores = ScoreKeeper(
             host.config.inference.wanted,
             host.plan.replica,
             host.config.pipeline.hosts.actors.replicas,
-            partial(_competes, host.config),
+            competes,
             host.report,  # immediately, because the run ends with the last actor's score
         )
 
     def before_report(self) -> None:
         """Send the score for all episodes since the last report."""
         self.host.control.send(EpisodesScored(self._scores.drain(), self._scores.complete))
-
-
-def _competes(config: RunConfig, name: str) -> bool:
-    """Return True if this behaviour has self-play, and False if not or if no settings apply to it."""
-    settings = config.known_settings(name)
-    return settings is not None and settings.self_play is not None
 
 
 FILE = "inference.json"
