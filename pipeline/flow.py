@@ -228,10 +228,10 @@ class CreditWindow:
         self._drop_past()
         if not self._least or self._least[0][1] != but_of:
             return self._least[0][0] if self._least else None
-        own = heappop(self._least)
-        self._drop_past(own)
+        own_entry = heappop(self._least)
+        self._drop_past(own_entry)
         least = self._least[0][0] if self._least else None
-        heappush(self._least, own)
+        heappush(self._least, own_entry)
         return least
 
     def _drop_past(self, but: tuple[int, int] | None = None) -> None:
@@ -682,17 +682,17 @@ class PolicyLags:
 
     def measured(self, behavior: str, collecting_s: Sequence[float], learning_s: Sequence[float]) -> int | None:
         """Add the seconds spent on collecting and learning; return the lag once it is decided, and None until then."""
-        found = self._measured.get(behavior)
-        if found is None:
+        times = self._measured.get(behavior)
+        if times is None:
             return None
-        found.collecting_s.extend(collecting_s)
-        found.learning_s.extend(learning_s)
-        if len(found.learning_s) < MEASURED_UPDATES:
+        times.collecting_s.extend(collecting_s)
+        times.learning_s.extend(learning_s)
+        if len(times.learning_s) < MEASURED_UPDATES:
             return None
         del self._measured[behavior]
-        collecting, learning = median(found.collecting_s), median(found.learning_s)
+        collecting, learning = median(times.collecting_s), median(times.learning_s)
         lag = AHEAD if collecting <= MOST_COLLECTING * learning else 0
-        why = f"collecting {found.rows} steps takes {collecting:.2g} s, learning from them {learning:.2g} s, so actors "
+        why = f"collecting {times.rows} steps takes {collecting:.2g} s, learning from them {learning:.2g} s, so actors "
         return self._say(behavior, lag, why + ("keep collecting during updates" if lag else "wait for each policy"))
 
     def _say(self, behavior: str, lag: int, why: str) -> int:

@@ -177,9 +177,9 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
 
 async def run_async(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
     """Run a configuration like `run`, within a running event loop. Cancellation ends all hosts immediately."""
-    known = {each.name for each in fields(RunOptions)}
-    if unknown := parts.keys() - known:
-        raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}; expected only {', '.join(sorted(known))}")
+    names = {each.name for each in fields(RunOptions)}
+    if unknown := parts.keys() - names:
+        raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}; expected only {', '.join(sorted(names))}")
     try:
         with kept_startup_context(), global_state_guard():
             options = replace(options or RunOptions(), **parts)

@@ -127,10 +127,10 @@ def _without_update(config: RunConfig, result: RunResult, rows: int) -> Iterator
 def _advice(small: RunConfig, config: RunConfig) -> Iterator[str]:
     """Yield advice that the run would not give (`advice_on`)."""
     if acts(config) and (config.environment_kind.advice is not None or config.monitor is not None):
-        asked = small.model_copy(update={"monitor": config.monitor})
+        with_page = small.model_copy(update={"monitor": config.monitor})
         try:
             yield from probe(
-                asked, "headrace.pipeline.roles.probe:advice_on", timeout_s=config.env_settings.timeout_wait
+                with_page, "headrace.pipeline.roles.probe:advice_on", timeout_s=config.env_settings.timeout_wait
             )
         except ProbeError as error:
             yield f"not tried: checks of the environment beyond those of the run: {error}"

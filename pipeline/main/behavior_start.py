@@ -127,8 +127,8 @@ class BehaviorStarter:
 
     def league_reports(self) -> dict[str, dict[str, Any]]:
         """Return the reports of all leagues: self-play, brains against brains, and leagues with several learners."""
-        found = self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
-        return found | self._run.parts.merged(lambda part: part.league_reports())
+        reports = self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
+        return reports | self._run.parts.merged(lambda part: part.league_reports())
 
     def heartbeat(self, slot: ActorSlot) -> None:
         """Handle an actor's sign of life, which arrives only after the actor has announced all its initial ids.

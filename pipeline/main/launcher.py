@@ -344,8 +344,8 @@ class Broadcaster:
 
     def catch_up(self, slot: ActorSlot, behavior_id: str) -> None:
         """Send an actor that starts later the messages that the other actors already have."""
-        known = self.publisher if self.relay is None else self.relay
-        for update in known.newest_for(behavior_id):
+        policies = self.publisher if self.relay is None else self.relay
+        for update in policies.newest_for(behavior_id):
             slot.policies[behavior_id].put_nowait(update)
         if self.publisher.assignment is not None:
             slot.handle.control.send(self.publisher.assignment)

@@ -177,12 +177,12 @@ def _missing_packages(config: RunConfig) -> Iterator[str]:
 
 def _missing_persons(config: RunConfig) -> Iterator[str]:
     """Yield why people who play can't reach the live page or see the game there."""
-    found = persons_in(config)
-    if not found:
+    persons = persons_in(config)
+    if not persons:
         return
     from headrace.stages.exhibition.film import why_not_shown
 
-    where = f"{dotted(found[0][0])}.brain: 'player'"
+    where = f"{dotted(persons[0][0])}.brain: 'player'"
     if refused := why_not_shown(config):
         yield f"{where} needs a game that the live page can show: {refused}"
     elif config.monitor is None or not config.monitor.control:
@@ -205,13 +205,13 @@ def names_of_main(config: RunConfig) -> list[str]:
 
 def all_names(config: RunConfig) -> list[str]:
     """Return error messages about all names of modules, classes and functions; each begins with a location."""
-    found = []
+    mistakes = []
     for find in (*_of_environment(config), *_of_learners(config)):
         try:
             find()
         except StageError as mistake:
-            found.append(config.in_place(mistake.key, str(mistake)))
-    return list(dict.fromkeys([*found, *names_of_main(config)]))  # several behaviours may inherit one mistake
+            mistakes.append(config.in_place(mistake.key, str(mistake)))
+    return list(dict.fromkeys([*mistakes, *names_of_main(config)]))  # several behaviours may inherit one mistake
 
 
 def key_of(failure: HostFailed, config: RunConfig) -> KeyPath:

@@ -131,10 +131,12 @@ class Followers:
         all_ready = await self._start((address, store.port), tasks)
 
         async def work() -> None:
-            device, own = device_of_replica(self._device, 0, self._size)
+            device, exchange_device = device_of_replica(self._device, 0, self._size)
             for ready in all_ready:  # wait here and not in a thread, because a follower may die while it starts
                 await ready.wait()
-            joined = await in_thread("joining", JoinedReplicas, 0, self._size, store, own, address, self._patience_s)
+            joined = await in_thread(
+                "joining", JoinedReplicas, 0, self._size, store, exchange_device, address, self._patience_s
+            )
             await train(joined, device, self)
 
         working = asyncio.create_task(work())
@@ -226,9 +228,9 @@ class Followers:
 
         policy = trainer.policy()
         state = [[zlib.crc32(policy.weights.tobytes()), trainer.step, trainer.version]]
-        own = torch.tensor(state, dtype=torch.int64, device=trainer.context.device)
-        everywhere = replicas.gathered(own, replicas.part(replicas.size), replicas.size)
-        if bool((everywhere != everywhere[0]).any()):
+        own_state = torch.tensor(state, dtype=torch.int64, device=trainer.context.device)
+        all_states = replicas.gathered(own_state, replicas.part(replicas.size), replicas.size)
+        if bool((all_states != all_states[0]).any()):
             raise StageError(
                 f"{trainer.context.behavior}: the learner's replicas would start with different weights or steps; make "
                 "sure that all of them see the same run folder and the same files that the YAML names"
@@ -378,11 +380,11 @@ class FollowerHost(TrainerHost):
             sock.connect((address, port))  # sends nothing
             here = str(sock.getsockname()[0])  # this machine's address in the network that the learner's belongs to
         size = self.config.pipeline.hosts.learners.replicas
-        device, own = device_of_replica(device_of(self.config, self.plan.behavior)[0], rank, size)
+        device, exchange_device = device_of_replica(device_of(self.config, self.plan.behavior)[0], rank, size)
         self.control.send(FollowerReady())
         # No time limit is needed, because a follower ends with its learner.
         replicas = await in_thread(
-            "joining", lambda: JoinedReplicas(rank, size, connect(address, port, size), own, here)
+            "joining", lambda: JoinedReplicas(rank, size, connect(address, port, size), exchange_device, here)
         )
         nowhere: Any = NoSender()
         if self._shards is not None:

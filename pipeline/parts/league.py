@@ -70,7 +70,7 @@ class LearnersGroup(WrappedGroup):
                 setattr(self, name, getattr(group, name))
         self._specs: dict[str, BehaviorSpec] = {}
         self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
-        self._adopt()
+        self._add_new_ids()
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
         """Reset the environments."""
@@ -87,23 +87,24 @@ class LearnersGroup(WrappedGroup):
             return self._later(result)
         assert isinstance(result, StepResult)
         if len(self._group.behavior_specs) > len(self._names):
-            self._adopt()
+            self._add_new_ids()
         steps = {self._names[behavior_id]: each for behavior_id, each in result.steps.items()}
-        own = result.behavior_statistics
-        if self._behavior in own:
-            own = {self._learner if name == self._behavior else name: each for name, each in own.items()}
-        return replace(result, steps=steps, behavior_statistics=own)
+        statistics = result.behavior_statistics
+        if self._behavior in statistics:
+            statistics = {self._learner if name == self._behavior else name: each for name, each in statistics.items()}
+        return replace(result, steps=steps, behavior_statistics=statistics)
 
     async def _later(self, result: Awaitable[StepResult]) -> Any:
         return self._named(await result)
 
-    def _adopt(self) -> None:
+    def _add_new_ids(self) -> None:
         for behavior_id, spec in self._group.behavior_specs.items():
             if behavior_id not in self._names:
                 name = behavior_name(behavior_id)
-                own = self._learner + behavior_id.removeprefix(name) if name == self._behavior else behavior_id
-                self._names[behavior_id] = own
-                self._specs[own] = spec if own == behavior_id else replace(spec, behavior_id=own)
+                is_league = name == self._behavior
+                new_id = self._learner + behavior_id.removeprefix(name) if is_league else behavior_id
+                self._names[behavior_id] = new_id
+                self._specs[new_id] = replace(spec, behavior_id=new_id) if is_league else spec
 
 
 OWN = -1
@@ -177,7 +178,7 @@ class LeagueMappings(PolicyMappings):
         self._teams = dict(sorted(teams.items()))
         if spec.name == self._learner:
             self._newest.setdefault(OWN, MappedPlayer(self._make_policy(spec)))
-        self._renew()
+        self._update_current()
         self._begun = False  # the running games have no policy for this behaviour id
         early, self._early = self._early, {}
         for update in early.values():
@@ -190,10 +191,10 @@ class LeagueMappings(PolicyMappings):
         flat = [name for each in names for name in each]
         if max(map(len, names)) > 1 or len({*flat}) < len(flat):
             named = {team: [self._side_of_name(name) for name in each] for team, each in zip(teams, names, strict=True)}
-            found = ", ".join(f"{' and '.join(each)} in team {team}" for team, each in sorted(named.items()))
+            described = ", ".join(f"{' and '.join(each)} in team {team}" for team, each in sorted(named.items()))
             raise StageError(
                 "a league of several behaviours requires a game in which each team has a different behaviour; found "
-                f"{found}; give the agents of all teams the same behaviour, or each team a different one"
+                f"{described}; give the agents of all teams the same behaviour, or each team a different one"
             )
 
     def emits(self, behavior_id: str) -> bool:
@@ -224,18 +225,18 @@ class LeagueMappings(PolicyMappings):
         if player.version != update.version:
             player.policy.load(update)
             player.version = update.version
-        self._adopt()
+        self._use_offered_matches()
 
     def assign(self, assignment: Assignment | Matches) -> None:
         """Draw games from these matches once the newest policies that they name have arrived."""
         assert isinstance(assignment, Matches), "assignments are for self-play"
         self._offered = assignment
-        self._adopt()
+        self._use_offered_matches()
 
-    def _adopt(self) -> None:
-        matches, found = self._offered, self._newest
+    def _use_offered_matches(self) -> None:
+        matches, newest = self._offered, self._newest
         named = () if matches is None else (OWN, *matches.seats, *matches.opponents)
-        if matches is None or not all(code >= 0 or (code in found and found[code].version >= 0) for code in named):
+        if matches is None or not all(code >= 0 or (code in newest and newest[code].version >= 0) for code in named):
             self._start()
             return
         self._matches, self._offered = matches, None
@@ -246,7 +247,7 @@ class LeagueMappings(PolicyMappings):
             limits[-1] = np.inf
             self._rows[side] = rows, limits
         self._drawn_games.clear()
-        self._renew()
+        self._update_current()
         self._start()
 
     def ready(self, behavior_ids: Iterable[str]) -> bool:
@@ -286,10 +287,10 @@ class LeagueMappings(PolicyMappings):
         bounds = pairwise([0, *inner, len(order)])
         return [(self._distinct[ordered[first]], order[first:end]) for first, end in bounds]
 
-    def _renew(self) -> None:
+    def _update_current(self) -> None:
         """Make a representative mapping: the learner's newest policy, and a player for each other behaviour."""
         ids = [i for ids in self._teams.values() for i in ids if behavior_name(i) == self._learner]
-        own = dict.fromkeys(ids, self._newest[OWN]) if ids else {}
+        own_players = dict.fromkeys(ids, self._newest[OWN]) if ids else {}
         plain = {**self._plain, **self._fixed}
         number = self._matches.number if self._matches is not None else 0
         for team, others in self._teams.items():
@@ -297,7 +298,7 @@ class LeagueMappings(PolicyMappings):
             if side != self._own and self._matches is not None and side in self._rows:
                 first = self._matches.opponents[self._rows[side][0][0]]
                 plain |= dict.fromkeys(others, self._player_of(first))
-        self.current = PolicyMapping(number, OWN, None, {**plain, **own}, {*self._plain, *ids})
+        self.current = PolicyMapping(number, OWN, None, {**plain, **own_players}, {*self._plain, *ids})
 
     def _start(self) -> None:
         """Begin a game in every instance once all players of the matches have arrived."""
@@ -311,12 +312,12 @@ class LeagueMappings(PolicyMappings):
 
     def _draw_games(self, count: int) -> list[PolicyMapping]:
         random, sides = self._draws.random, {team: self._side_of_team(team) for team in self._teams}
-        own = [team for team, side in sides.items() if side == self._own]
-        others = [side for side in sides.values() if side != self._own] or [self._own] * max(1, len(own) - 1)
-        seats = random.integers(len(own), size=count)
+        own_teams = [team for team, side in sides.items() if side == self._own]
+        others = [side for side in sides.values() if side != self._own] or [self._own] * max(1, len(own_teams) - 1)
+        seats = random.integers(len(own_teams), size=count)
         draws = random.random((count, len(others)))
         rows = [self._drawn_rows(side, draws[:, column]) for column, side in enumerate(others)]
-        return [self._game(own[seat], *each) for seat, *each in zip(seats.tolist(), *rows, strict=True)]
+        return [self._game(own_teams[seat], *each) for seat, *each in zip(seats.tolist(), *rows, strict=True)]
 
     def _drawn_rows(self, side: str, draws: NDArray[np.float64]) -> list[int]:
         rows, limits = self._rows[side]
@@ -652,8 +653,8 @@ class LeaguePart(RunPart):
     def _take(self, behavior: str, update: PolicyUpdate) -> None:
         self._newest[behavior] = kept = update.copy()
         self.run.broadcaster.send_to_actors(kept)  # with only the behaviour name, for the actors of other learners
-        known = self._restored.pop(behavior, None) == kept.version
-        if known:  # the checkpoint already includes this policy's effects
+        is_restored = self._restored.pop(behavior, None) == kept.version
+        if is_restored:  # the checkpoint already includes this policy's effects
             return
         freeze = self.league.note_policy(self._learners[behavior], kept)
         if freeze is not None:

@@ -183,8 +183,8 @@ def unknown_names(config: RunConfig, film: FilmedGroup, specs: Mapping[str, Beha
     played = [*specs, *(spec.name for spec in specs.values())]
     for section, given, known in (("sides", environment.sides, [*agents, *played]), ("keys", environment.keys, played)):
         if lost := [key for key in given if key not in known]:
-            there = ", ".join(dict.fromkeys(known))
-            return f"environment.{section}: unknown player {', '.join(lost)}; available: {there}"
+            available = ", ".join(dict.fromkeys(known))
+            return f"environment.{section}: unknown player {', '.join(lost)}; available: {available}"
     return ""
 
 
