@@ -12,7 +12,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from operator import methodcaller
 from os import PathLike
 from pathlib import Path
@@ -177,9 +177,6 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
 
 async def run_async(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
     """Run a configuration like `run`, within a running event loop. Cancellation ends all hosts immediately."""
-    names = {each.name for each in fields(RunOptions)}
-    if unknown := parts.keys() - names:
-        raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}; expected only {', '.join(sorted(names))}")
     try:
         with kept_startup_context(), global_state_guard():
             options = replace(options or RunOptions(), **parts)

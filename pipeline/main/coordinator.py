@@ -191,8 +191,6 @@ class HostWatch:
         name = host.plan.name
         how = how_it_ended(status) + ("" if status else " before the run was over")
         how = self._run.running.reasons.pop(name, how)
-        if not said_goodbye and (sharers := self._run.running.sharers(host)):
-            how += f", and with it {', '.join(sharers)}"
         part = self._run.parts.of_role(host.plan.role)
         if part is not None:
             if await part.host_ended(host, status, how):

@@ -58,8 +58,6 @@ class RunningHosts:
         """Names of the hosts that main ended, so that no last message is expected."""
         self.reasons: dict[str, str] = {}
         """Reasons why hosts that are not at fault were ended, keyed by host name."""
-        self._in_process: dict[int, set[str]] = {}
-        """Names of the hosts started in each process."""
         self._all_ended = asyncio.Event()
 
     def factory(self, kind: str) -> HostFactory:
@@ -74,19 +72,12 @@ class RunningHosts:
     ) -> HostHandle:
         """Start a host; the arguments are those of `HostFactory.start`."""
         host = self.hosts[plan.name] = await self.factory(kind).start(plan, feed, replaces)
-        if (pid := getattr(host, "pid", None)) is not None:
-            self._in_process.setdefault(pid, set()).add(plan.name)
         for names in (self.ended, self.killed, self.dismissed):
             names.discard(plan.name)
         if replaces is not None:
             replaces.close()
         self._on_start(host)
         return host
-
-    def sharers(self, host: HostHandle) -> list[str]:
-        """Return the names of the other hosts in a host's process that have not ended."""
-        inside = self._in_process.get(getattr(host, "pid", -1), set())
-        return sorted(inside - {host.plan.name} - self.ended)
 
     def current(self, host: HostHandle) -> bool:
         """Return True if a host has not been replaced by another with the same name."""
