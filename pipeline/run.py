@@ -362,9 +362,9 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         folder,
         behaviors,
         coordinator.checkpointing.newest,
-        bool(coordinator.early_end.ended_by),
+        bool(coordinator.shutdown.ended_by),
         elapsed_s,
-        ended_by=coordinator.early_end.ended_by,
+        ended_by=coordinator.shutdown.ended_by,
         **results,
     )
 

@@ -40,7 +40,7 @@ from headrace.pipeline.main.controls import RunControls
 from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher, RunningHosts
 from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.shutdown import SOURCES_SHARE, EarlyEnd, Shutdown
+from headrace.pipeline.main.shutdown import SOURCES_SHARE, Shutdown
 from headrace.pipeline.main.supervision import GuardedTasks, Role, Silence, Supervisor
 from headrace.pipeline.reporting.console import Progress, ProgressSnapshot
 from headrace.pipeline.reporting.reporter import Reporter
@@ -176,7 +176,7 @@ class HostWatch:
 
     def _fewer_hosts(self) -> None:
         """Notify the parts that a host won't be replaced. Some parts' own hosts may then have nothing left to do."""
-        at_once = bool(self._run.early_end.ended_by) or self._run.shutdown.failure is not None
+        at_once = bool(self._run.shutdown.ended_by) or self._run.shutdown.failure is not None
         self._run.parts.tell(lambda part: part.fewer_hosts(at_once))
 
     async def _ended(self, host: HostHandle, status: int, said_goodbye: bool) -> bool:
@@ -349,7 +349,6 @@ class Coordinator:
         shutdown: ends the run and records its failure.
         checkpointing: the run's checkpoints.
         controls: the controls that users have over the run.
-        early_end: ends the run before it is done.
         plan, tasks, stages and so on: see `headrace.pipeline.main.run_part.Run`.
     """
 
@@ -380,7 +379,6 @@ class Coordinator:
         self.behaviors = self.starter.behaviors
         self.checkpointing = Checkpointing(self)
         self.shutdown = Shutdown(self)
-        self.early_end = EarlyEnd(plan, self.shutdown)
         self.controls = RunControls(self)
         self._hosts = HostWatch(self)
 
@@ -407,7 +405,7 @@ class Coordinator:
         with self.reporter.showing():
             background = [
                 self.tasks.start(self._watch_clock(on_progress)),
-                self.tasks.start(self.early_end.watch(stop)),
+                self.tasks.start(self.shutdown.stop_on(stop)),
             ]
             try:
                 await self._hosts.start()
@@ -481,7 +479,7 @@ class Coordinator:
         state = behaviors[report.behavior]
         self.checkpointing.check_folder()
         checkpoint_due = state.receive_report(report)
-        self.early_end.check_rating(state)
+        self.shutdown.check_rating(state)
         if self.starter.self_play is not None:
             self.starter.self_play.on_report(report)
         self.parts.tell(lambda part: part.reported(report))
@@ -513,7 +511,7 @@ class Coordinator:
             self.checkpointing.check_folder()
             if not self.shutdown.begun:  # then the limits of `shutdown` apply
                 self.checkpointing.check_time(now)
-                self.early_end.check_time(now)
+                self.shutdown.check_time(now)
             queues = [plain_statistics(end.statistics()) for end in self.launcher.ends.values()]
             self.reporter.add_statistics({}, queues, MAIN)
             self.reporter.shares.add(MAIN, *self.stages.timings.drain())

@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 
 from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import actor_names, learner_name
 from headrace.pipeline.control import HostFailed, LearnNoMore, Stop
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.checkpointing import SavedRun
-from headrace.pipeline.main.run_plan import RunPlan
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +24,9 @@ for learners."""
 
 DISMISSED_S = 4.0
 """Maximum seconds that hosts have to end by themselves if the run has nothing to save."""
+
+STOPPED, OUT_OF_TIME = "stop", "max_wall_time_s"
+"""Values of `Shutdown.ended_by`."""
 
 _CHECK_S = 1.0
 
@@ -38,17 +39,26 @@ _NOTHING_SEEN = (
 class Shutdown:
     """Ends the run once, for the first reason that arises.
 
+    Also ends a behaviour's training at its target rating.
+
     Args:
         run: the run, with its checkpoints.
 
     Attributes:
         begun: True if the run is ending.
         failure: the first failure; None if the run has not failed.
+        ended_by: `stop` if a user ended the run before its trainers were done, `max_wall_time_s` if its time limit was
+            reached; otherwise empty.
     """
 
     def __init__(self, run: SavedRun) -> None:
         self.begun = False
         self.failure: HostFailed | None = None
+        self.ended_by = ""
+        self._limit_s = run.plan.config.pipeline.max_wall_time_s
+        self._started_s = time.monotonic()
+        self._at_target: set[str] = set()
+        """Names of the behaviours that have reached their target ratings."""
         self._playing, self._folder = run.plan.playing, run.plan.folder
         self._behaviors, self._running, self._broadcaster = run.behaviors, run.running, run.broadcaster
         self._checkpointing = run.checkpointing
@@ -85,6 +95,33 @@ class Shutdown:
         states = [*self._behaviors.values()]  # other threads also use this property
         learners = [state for state in states if state.settings.learns and not self._playing]
         return any(state.was_ready for state in learners) if learners else bool(states)
+
+    async def stop_on(self, stop: asyncio.Event) -> None:
+        """Wait until a user requests the end of the run, then end it."""
+        await stop.wait()
+        self._end_early(STOPPED, "Stopped." if self._playing else "Learning was interrupted.")
+
+    def check_time(self, now_s: float) -> None:
+        """End the run if its time limit is reached."""
+        if self._limit_s is not None and not self.begun and now_s - self._started_s >= self._limit_s:
+            words = f"The run has reached its time limit of {self._limit_s:g} s (pipeline.max_wall_time_s)."
+            self._end_early(OUT_OF_TIME, words)
+
+    def check_rating(self, state: BehaviorState) -> None:
+        """Stop training a behaviour if it has reached its target rating."""
+        target = state.settings.stop_when.elo if state.settings.stop_when is not None else None
+        if target is None or state.elo is None or state.elo < target or state.done or state.learner is None:
+            return
+        if state.behavior not in self._at_target:
+            self._at_target.add(state.behavior)
+            state.learner.control.send(LearnNoMore(f"its rating is {state.elo:.1f} (stop_when.elo)"))
+
+    def _end_early(self, why: str, words: str) -> None:
+        if not self.begun:
+            self.ended_by = why
+        saving = self.would_save and not self._playing
+        log.info("%s%s", words, " Please wait while a checkpoint is saved." if saving else "")
+        self.stop()
 
     def stop(self) -> None:
         """End the run before it is done: immediately if it has nothing to save, and otherwise cleanly."""
@@ -223,59 +260,3 @@ class Shutdown:
         learners = [learner_name(state.behavior) for state in self._behaviors.values() if state.learner is not None]
         dead = any(name in self._running.ended or name == failed_stage for name in learners)
         return bool(learners) and not dead and failed_stage != "trainer"
-
-
-# Early ends, before the trainers have completed their steps: on request, at the time limit or at a target rating.
-
-
-STOPPED, OUT_OF_TIME = "stop", "max_wall_time_s"
-
-
-class EarlyEnd:
-    """Ends a run early: on request or at the time limit. Also ends a behaviour's training at its target rating.
-
-    Args:
-        plan: the run.
-        shutdown: ends the run.
-        clock: returns seconds from an arbitrary origin.
-
-    Attributes:
-        ended_by: `stop` if a user ended the run before its trainers were done, `max_wall_time_s` if its time limit was
-            reached; otherwise empty.
-    """
-
-    def __init__(self, plan: RunPlan, shutdown: Shutdown, clock: Callable[[], float] = time.monotonic) -> None:
-        self.ended_by = ""
-        self._plan = plan
-        self._shutdown = shutdown
-        self._limit_s = plan.config.pipeline.max_wall_time_s
-        self._began_s = clock()
-        self._ended_behaviors: set[str] = set()
-
-    async def watch(self, stop: asyncio.Event) -> None:
-        """Wait until a user requests the end of the run, then end it."""
-        await stop.wait()
-        playing = self._plan.playing
-        self._end(STOPPED, "Stopped." if playing else "Learning was interrupted.")
-
-    def check_time(self, now_s: float) -> None:
-        """End the run if its time limit is reached."""
-        if self._limit_s is not None and not self._shutdown.begun and now_s - self._began_s >= self._limit_s:
-            words = f"The run has reached its time limit of {self._limit_s:g} s (pipeline.max_wall_time_s)."
-            self._end(OUT_OF_TIME, words)
-
-    def check_rating(self, state: BehaviorState) -> None:
-        """Stop training a behaviour if it has reached its target rating."""
-        wanted = state.settings.stop_when.elo if state.settings.stop_when is not None else None
-        if wanted is None or state.elo is None or state.elo < wanted or state.done or state.learner is None:
-            return
-        if state.behavior not in self._ended_behaviors:
-            self._ended_behaviors.add(state.behavior)
-            state.learner.control.send(LearnNoMore(f"its rating is {state.elo:.1f} (stop_when.elo)"))
-
-    def _end(self, why: str, words: str) -> None:
-        if not self._shutdown.begun:
-            self.ended_by = why
-        saving = self._shutdown.would_save and not self._plan.playing
-        log.info("%s%s", words, " Please wait while a checkpoint is saved." if saving else "")
-        self._shutdown.stop()

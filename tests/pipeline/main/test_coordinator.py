@@ -162,7 +162,7 @@ def test_a_run_that_is_asked_to_stop_makes_a_last_checkpoint(caplog):
 
     with caplog.at_level(logging.INFO):
         flow = run_flow(ENDLESS, stop)
-    assert flow.coordinator.early_end.ended_by == "stop"
+    assert flow.coordinator.shutdown.ended_by == "stop"
     assert flow.coordinator.checkpointing.newest == 0
     assert "Learning was interrupted." in caplog.text
 
