@@ -43,7 +43,7 @@ def check_settings(config: RunConfig, checkpoint: Checkpoint) -> None:
     for name, fixed in checkpoint.progress.get(FIXED, {}).items():
         settings = config.behaviors.get(name, config.default_settings)
         if settings is None or not settings.learns:
-            if fixed["settings"].get("self_play"):  # the others would play against nobody
+            if fixed["settings"].get("self_play"):  # the other sides need its games and turns
                 mistakes.append(f"behaviors.{name}: took part in self-play, and must learn with self_play again")
             continue
         block = ("behaviors", name) if name in config.behaviors else ("default_settings",)
