@@ -39,6 +39,7 @@ from headrace.config.pipeline import PipelineSettings
 from headrace.pipeline.common.graph import teacher_of
 from headrace.pipeline.control import CreditRequest, CreditsReturned, Grant, LearnerReady
 from headrace.queues.messages import FREE
+from headrace.stages.errors import StageError
 from headrace.stages.trainer.report import TrainerReport
 
 TRAINER = "trainer"
@@ -227,20 +228,16 @@ class CreditWindow:
         self._drop_past()
         if not self._least or self._least[0][1] != but_of:
             return self._least[0][0] if self._least else None
-        own = heappop(self._least)
-        self._drop_past(own)
+        own_entry = heappop(self._least)
+        self._drop_past(own_entry)
         least = self._least[0][0] if self._least else None
-        heappush(self._least, own)
+        heappush(self._least, own_entry)
         return least
 
     def _drop_past(self, but: tuple[int, int] | None = None) -> None:
         least = self._least
         while least and (least[0] == but or self._leeways.get(least[0][1]) != least[0][0]):
             heappop(least)
-
-
-class FlowError(ValueError):
-    """A window is too small to work; the message says why."""
 
 
 class CreditLedger:
@@ -269,7 +266,7 @@ class CreditLedger:
         self._wanted: Counter[tuple[str, ...]] = Counter()
         """Number of waiting requests for each combination of behaviours."""
         self._paused: set[str] = set()
-        self._held: frozenset[str] = frozenset()
+        self._paused_behaviors: frozenset[str] = frozenset()
 
     def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
         """Open the window of a behaviour whose trainer makes an update every `rows_per_update` rows.
@@ -281,10 +278,10 @@ class CreditLedger:
             restored_rows: number of rows that the trainer already holds after a resume.
 
         Raises:
-            FlowError: if the window could never fill the trainer's buffer.
+            StageError: if the window could never fill the trainer's buffer.
         """
         if rows_per_update < 1 or max_policy_lag < 0:
-            raise FlowError(
+            raise StageError(
                 f"{behavior}: a window needs at least 1 row per update and a lag of at least 0, "
                 f"got {rows_per_update} rows and lag {max_policy_lag}"
             )
@@ -404,9 +401,9 @@ class CreditLedger:
         self._paused.discard(why)
         return self._serve()
 
-    def hold(self, behaviors: Collection[str]) -> None:
+    def pause_behaviors(self, behaviors: Collection[str]) -> None:
         """Grant no credits for these behaviours from now on, and none for the others until these are at rest."""
-        self._held = frozenset(behaviors)
+        self._paused_behaviors = frozenset(behaviors)
 
     def outstanding(self, behavior: str) -> int:
         """Return the number of credits outside the ledger: held by actors, in transit, or in the trainer's buffer."""
@@ -445,8 +442,8 @@ class CreditLedger:
         A request gets credits for all behaviours that it wants, or keeps waiting.
         """
         grants: list[Grant] = []
-        held = (self._windows[name] for name in self._held if name in self._windows)
-        if self._paused or not all(window.at_rest for window in held):
+        paused = (self._windows[name] for name in self._paused_behaviors if name in self._windows)
+        if self._paused or not all(window.at_rest for window in paused):
             return grants
         if self._at_rest and not self._all_can_go_on():
             return grants
@@ -487,7 +484,7 @@ class CreditLedger:
 
     def _grant(self, request: CreditRequest) -> Grant | None:
         wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
-        if len(wanted) < len(request.wants) or not self._held.isdisjoint(wanted):
+        if len(wanted) < len(request.wants) or not self._paused_behaviors.isdisjoint(wanted):
             return None  # the behaviour's trainer is not ready yet, or must wait
         bounded = {name: window for name, window in wanted.items() if window.rows != FREE}
         free = {name: window.free(request.source) for name, window in bounded.items()}
@@ -567,17 +564,9 @@ class FlowControl:
             grants += self.ledger.resize_window(report.behavior, lag)
         self._grant(grants)
 
-    def pause(self, why: str = "") -> None:
-        """Grant no credits until `resume` is called with the same reason."""
-        self.ledger.pause(why)
-
     def resume(self, why: str = "") -> None:
         """Resume granting credits, unless granting is paused for another reason."""
         self._grant(self.ledger.resume(why))
-
-    def hold(self, behaviors: Collection[str]) -> None:
-        """Grant no credits for these behaviours, and none for others until these behaviours' trainers are idle."""
-        self.ledger.hold(behaviors)
 
     def _grant(self, grants: list[Grant]) -> None:
         if grants and self._config.pipeline.deterministic:
@@ -693,17 +682,17 @@ class PolicyLags:
 
     def measured(self, behavior: str, collecting_s: Sequence[float], learning_s: Sequence[float]) -> int | None:
         """Add the seconds spent on collecting and learning; return the lag once it is decided, and None until then."""
-        found = self._measured.get(behavior)
-        if found is None:
+        times = self._measured.get(behavior)
+        if times is None:
             return None
-        found.collecting_s.extend(collecting_s)
-        found.learning_s.extend(learning_s)
-        if len(found.learning_s) < MEASURED_UPDATES:
+        times.collecting_s.extend(collecting_s)
+        times.learning_s.extend(learning_s)
+        if len(times.learning_s) < MEASURED_UPDATES:
             return None
         del self._measured[behavior]
-        collecting, learning = median(found.collecting_s), median(found.learning_s)
+        collecting, learning = median(times.collecting_s), median(times.learning_s)
         lag = AHEAD if collecting <= MOST_COLLECTING * learning else 0
-        why = f"collecting {found.rows} steps takes {collecting:.2g} s, learning from them {learning:.2g} s, so actors "
+        why = f"collecting {times.rows} steps takes {collecting:.2g} s, learning from them {learning:.2g} s, so actors "
         return self._say(behavior, lag, why + ("keep collecting during updates" if lag else "wait for each policy"))
 
     def _say(self, behavior: str, lag: int, why: str) -> int:

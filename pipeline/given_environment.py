@@ -67,9 +67,9 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
         values["behaviors", name] = {}
     if not behaviors and "default_settings" not in written:
         values["default_settings",] = {}
-    known = _importable(first) if count is None else None
-    if known is not None:
-        yield _loaded(config, {**values, ("environment", key): known})
+    reference_name = _importable(first) if count is None else None
+    if reference_name is not None:
+        yield _loaded(config, {**values, ("environment", key): reference_name})
         return
     given = GivenEnvironment([])
     before = section.get("factory")  # set if a run is resumed
@@ -188,11 +188,11 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
     """Fill in the functions that make the instances; check the number of instances and the kinds of hosts."""
     section, hosts = config.environment, config.pipeline.hosts
     assert section is not None, "it was given"
-    asked = None if hosts.actors.is_auto("kind") else hosts.actors.kind
-    wants, actors = section.num_envs, 1 if hosts.actors.is_auto("replicas") else hosts.actors.replicas
+    actors_kind = None if hosts.actors.is_auto("kind") else hosts.actors.kind
+    num_envs, actors = section.num_envs, 1 if hosts.actors.is_auto("replicas") else hosts.actors.replicas
     stays = ""
     for each in makers:
-        maker, why = _maker_of(each, in_main=asked == "inline" and wants * actors == 1)
+        maker, why = _maker_of(each, in_main=actors_kind == "inline" and num_envs * actors == 1)
         given.makers.append(maker)
         stays = stays or why
     if _is_object(makers[0]) and not stays:
@@ -202,15 +202,15 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
     if isinstance(given.makers[0], GivenObject) and count is None:
         count = getattr(makers[0], "num_envs", 1)
     if count is not None and (
-        (wants != 1 and wants * actors != count and not section.is_auto("num_envs")) or count % actors
+        (num_envs != 1 and num_envs * actors != count and not section.is_auto("num_envs")) or count % actors
     ):
         raise RunError(
-            f"environment.num_envs: {wants}{f' for each of {actors} actors' if actors > 1 else ''} conflicts with "
+            f"environment.num_envs: {num_envs}{f' for each of {actors} actors' if actors > 1 else ''} conflicts with "
             f"{_WHO}, which gives {count}; omit num_envs, or {_FUNCTION}"
         )
     if count is not None:
         config = with_num_envs(config, count // actors)
-    if not stays and asked != "inline":
+    if not stays and actors_kind != "inline":
         try:
             given.pickled()
         except StageError as error:
@@ -222,8 +222,8 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
     if stays:
         return _in_main(config, stays)
     if count is None and _is_object(makers[0]) and (env_id := _id_of(makers[0].spec)):
-        known = {"id": env_id, "factory": None}
-        return config.model_copy(update={"environment": section.model_copy(update=known)})
+        by_id = {"id": env_id, "factory": None}
+        return config.model_copy(update={"environment": section.model_copy(update=by_id)})
     return _apart(config)
 
 
@@ -231,9 +231,10 @@ def _id_of(spec: Any) -> str:
     """Return an id from which Gymnasium makes the same environment in every process; empty if this is not certain."""
     from gymnasium import registry
 
-    known, fields = registry.get(spec.id), ("entry_point", "kwargs", "max_episode_steps", "additional_wrappers")
-    own = known is not None and str(spec.entry_point).startswith("gymnasium.envs.")
-    return str(spec.id) if own and all(getattr(spec, each) == getattr(known, each) for each in fields) else ""
+    registered, fields = registry.get(spec.id), ("entry_point", "kwargs", "max_episode_steps", "additional_wrappers")
+    is_builtin = registered is not None and str(spec.entry_point).startswith("gymnasium.envs.")
+    is_same = is_builtin and all(getattr(spec, field) == getattr(registered, field) for field in fields)
+    return str(spec.id) if is_same else ""
 
 
 def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]:
@@ -263,10 +264,11 @@ def _in_main(config: RunConfig, why: str) -> RunConfig:
     involved += ["evaluation"] if config.evaluation is not None else []
     involved += ["learners"] if with_hindsight(config) else []
     for which in involved:
-        asked = getattr(hosts, which)
-        if asked.kind != "inline" and asked._is_set("kind"):
+        section = getattr(hosts, which)
+        if section.kind != "inline" and section._is_set("kind"):
             raise RunError(
-                f"pipeline.hosts.{which}.kind: '{asked.kind}' is not possible, because {why}; {_FUNCTION}, or omit kind"
+                f"pipeline.hosts.{which}.kind: '{section.kind}' is not possible, because {why}; {_FUNCTION}, or omit "
+                "kind"
             )
     log.info("The main process steps the environments, because %s.", why)
     for which in {*involved} - {"evaluation"}:

@@ -11,8 +11,8 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field, fields, replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from operator import methodcaller
 from os import PathLike
 from pathlib import Path
@@ -33,8 +33,7 @@ from headrace.pipeline.hosts.early_children import started_early
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.preflight import check_run, key_of
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.run_shape import for_viewers, settled_shape
-from headrace.pipeline.main.self_play import check_players
+from headrace.pipeline.main.run_shape import choose_shape, for_viewers
 from headrace.pipeline.policies.clip import write_final_clips
 from headrace.pipeline.policies.export import NEWEST, best_policy, read_score
 from headrace.pipeline.policies.inference import plays_given_models
@@ -178,9 +177,6 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
 
 async def run_async(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
     """Run a configuration like `run`, within a running event loop. Cancellation ends all hosts immediately."""
-    known = {each.name for each in fields(RunOptions)}
-    if unknown := parts.keys() - known:
-        raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}; expected only {', '.join(sorted(known))}")
     try:
         with kept_startup_context(), global_state_guard():
             options = replace(options or RunOptions(), **parts)
@@ -189,7 +185,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
                 if not isinstance(config, RunConfig):  # the caller has loaded it, and has seen its warnings
                     for warning in loaded.warnings:
                         log.warning("%s", warning)
-                loaded, chosen = await _settled(loaded, stop)
+                loaded, chosen = await _shaped(loaded, stop)
                 with started_early(loaded):
                     result = await _run(loaded, chosen, options, stop)
                     return replace(result, config=loaded, environment=options.environment)
@@ -209,10 +205,10 @@ def _loaded(config: Configuration, environment: Any) -> AbstractContextManager[R
     return given_to(config, environment)
 
 
-async def _settled(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, str]:
+async def _shaped(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, str]:
     """Choose the run's shape; a stop request ends the measurement of the environment."""
     try:
-        return await in_thread("shape of the run", settled_shape, config, hurry=stop)
+        return await in_thread("shape of the run", choose_shape, config, hurry=stop)
     except Exception as error:
         text = f"choosing the numbers of actors and environments: {describe_error(error)}"
         raise RunFailed(text, detail="".join(traceback.format_exception(error))) from error
@@ -221,7 +217,10 @@ async def _settled(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, s
 async def _run(config: RunConfig, chosen: str, options: RunOptions, stop: asyncio.Event) -> RunResult:
     config = for_viewers(config)
     check_run(config)
-    with _open_folder(config) as folder, cleaned_up_by(folder.close), _logged(folder, config):
+    settings = config.checkpoint_settings
+    with _open_folder(config) as folder, cleaned_up_by(folder.close), ExitStack() as stack:
+        if not settings.inference:
+            stack.enter_context(logged_to(folder.path, append=settings.resume))
         checkpoint, left = _open_checkpoint(config, folder)
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
         if options.console:
@@ -235,12 +234,6 @@ async def _run(config: RunConfig, chosen: str, options: RunOptions, stop: asynci
         if problem is not None:
             raise problem
         return await _report(plan, coordinator)
-
-
-def _logged(folder: RunFolder, config: RunConfig) -> AbstractContextManager[None]:
-    """Return a context that writes the log to the run's folder, unless policies only play."""
-    settings = config.checkpoint_settings
-    return nullcontext() if settings.inference else logged_to(folder.path, append=settings.resume)
 
 
 async def _run_to_end(
@@ -311,9 +304,7 @@ def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint |
         return checkpoint, {}
     folder.put_broken_status_aside()
     left = left_steps(folder.path, () if checkpoint is None else checkpoint.steps)
-    if checkpoint is not None:
-        check_players(config, checkpoint)
-    elif not left:
+    if checkpoint is None and not left:
         log.warning("%s ended before its first checkpoint was complete: starting from step 0.", shown(folder.path))
     return checkpoint, left
 
@@ -371,9 +362,9 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         folder,
         behaviors,
         coordinator.checkpointing.newest,
-        bool(coordinator.early_end.ended_by),
+        bool(coordinator.shutdown.ended_by),
         elapsed_s,
-        ended_by=coordinator.early_end.ended_by,
+        ended_by=coordinator.shutdown.ended_by,
         **results,
     )
 

@@ -125,10 +125,10 @@ def _without_update(config: RunConfig, result: RunResult, rows: int) -> Iterator
 def _advice(small: RunConfig, config: RunConfig) -> Iterator[str]:
     """Yield advice that the run would not give (`advice_on`)."""
     if acts(config) and (config.environment_kind.advice is not None or config.monitor is not None):
-        asked = small.model_copy(update={"monitor": config.monitor})
+        with_page = small.model_copy(update={"monitor": config.monitor})
         try:
             yield from probe(
-                asked, "headrace.pipeline.roles.probe:advice_on", timeout_s=config.env_settings.timeout_wait
+                with_page, "headrace.pipeline.roles.probe:advice_on", timeout_s=config.env_settings.timeout_wait
             )
         except ProbeError as error:
             yield f"not tried: checks of the environment beyond those of the run: {error}"
@@ -166,25 +166,27 @@ def _untried_environment(config: RunConfig) -> str:
 
 def left_out(config: RunConfig) -> Iterator[str]:
     """Yield a line with the features of a run that its trial leaves out, if there are any."""
-    hosts, settings, names = config.pipeline.hosts, config.checkpoint_settings, []
-    if settings.resume:
-        names.append("the checkpoint that the run resumes from (checkpoint_settings.resume)")
-    if settings.initialize_from is not None and config.default_settings is not None:
-        names.append("starting unlisted behaviours from another run (checkpoint_settings.initialize_from)")
-    if hosts.learners.replicas > 1 and not settings.inference:
-        names.append(
-            f"running {hosts.learners.replicas} replicas of a learner together (pipeline.hosts.learners.replicas)"
-        )
-    if any(each.kind is not None and HOST_KINDS[each.kind].on_ray for _, each in hosts):
-        names.append("hosts on Ray (pipeline.hosts)")
-    if config.pipeline.statistics_writers:
-        names.append("statistics writers (pipeline.statistics_writers)")
-    if config.evaluation is not None and not settings.inference:
-        names.append("evaluation")
-    if config.record is not None:
-        names.append("recording (record)")
-    for path, _ in persons_in(config):
-        names.append(f"the person who plays ({dotted(path)}.brain), replaced by random actions")
+    hosts, settings, trains = (
+        config.pipeline.hosts,
+        config.checkpoint_settings,
+        not config.checkpoint_settings.inference,
+    )
+    unlisted_start = settings.initialize_from is not None and config.default_settings is not None
+    used = {
+        "the checkpoint that the run resumes from (checkpoint_settings.resume)": settings.resume,
+        "starting unlisted behaviours from another run (checkpoint_settings.initialize_from)": unlisted_start,
+        "several replicas of a learner (pipeline.hosts.learners.replicas)": hosts.learners.replicas > 1 and trains,
+        "hosts on Ray (pipeline.hosts)": any(
+            each.kind is not None and HOST_KINDS[each.kind].on_ray for _, each in hosts
+        ),
+        "statistics writers (pipeline.statistics_writers)": bool(config.pipeline.statistics_writers),
+        "evaluation": config.evaluation is not None and trains,
+        "recording (record)": config.record is not None,
+    }
+    names = [name for name, is_used in used.items() if is_used]
+    names += [
+        f"the person who plays ({dotted(path)}.brain), replaced by random actions" for path, _ in persons_in(config)
+    ]
     if names:
         yield f"not tried: {', '.join(names)}"
 

@@ -51,7 +51,7 @@ class World:
             launcher=SimpleNamespace(actors={}),
             broadcaster=SimpleNamespace(send_to_actors=lambda update: None),
             tasks=SimpleNamespace(start=lambda work: asyncio.get_running_loop().create_task(work)),
-            flow=SimpleNamespace(hold=lambda names: None),
+            flow=SimpleNamespace(ledger=SimpleNamespace(pause_behaviors=lambda names: None)),
         )
         self.part = LeaguePart(self.run)
         for name in (FIRST, OTHER):

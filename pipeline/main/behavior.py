@@ -83,12 +83,6 @@ class SharedPlay(Protocol):
     def add(self, behavior: str) -> None:
         """Add a behaviour that is about to start training."""
 
-    def add_behavior(self, behavior_id: str) -> None:
-        """Add a behaviour id, i.e. a new team."""
-
-    def on_report(self, report: TrainerReport) -> None:
-        """Handle a trainer's report for a behaviour that shares this stage."""
-
     def elo(self, behavior: str) -> float | None:
         """Return the rating of a behaviour's newest policy; None if there is no rating."""
 
@@ -127,7 +121,7 @@ class TrajectoryPath:
         self._config = config
         self._main = stages
         self._publisher = publisher
-        self._shared = shared
+        self.shared = shared
         self._on_policy = on_policy
         if shared is not None:
             shared.add(route.behavior)
@@ -141,21 +135,6 @@ class TrajectoryPath:
         hang again.
         """
 
-    @property
-    def elo(self) -> float | None:
-        """Self-play rating of the newest policy; None without self-play."""
-        return self._shared.elo(self._route.behavior) if self._shared is not None else None
-
-    def add_behavior(self, behavior_id: str) -> None:
-        """Add a behaviour id, i.e. a new team, to the shared self-play or league."""
-        if self._shared is not None:
-            self._shared.add_behavior(behavior_id)
-
-    def on_report(self, report: TrainerReport) -> None:
-        """Handle a report from the trainer."""
-        if self._shared is not None:
-            self._shared.on_report(report)
-
     def trajectories(self, receiver: Receiver[Any], sender: Sender[Any]) -> list[Runner]:
         """Create the runners that carry trajectories from the actors' queue to the learner's."""
         last: Any = _CopyingSink(sender, self.students) if self.students else sender
@@ -167,10 +146,10 @@ class TrajectoryPath:
         """Create the runners that carry policies from the trainer to the publisher."""
         behavior = self._route.behavior
         seen, publish = _ObservedQueue(updates, self._on_policy), _PublisherSink(self._publisher, self._main.timings)
-        if self._shared is None:
+        if self.shared is None:
             return [carry(seen, publish)]
-        name = main_stage_name(f"{self._shared.shared.name}-policies", behavior)
-        return [StageRunner(self._shared.policy_stage(behavior), seen, publish, self._main.context(name)).run()]
+        name = main_stage_name(f"{self.shared.shared.name}-policies", behavior)
+        return [StageRunner(self.shared.policy_stage(behavior), seen, publish, self._main.context(name)).run()]
 
     def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
         """Pass each stage's state to `save`, without waiting for a barrier.
@@ -184,8 +163,8 @@ class TrajectoryPath:
                 save(name, None)
                 continue
             try:
-                if placed.hooks is not None and self._shared is not None:
-                    self._shared.shared.save_now(self._route.behavior, save)
+                if placed.hooks is not None and self.shared is not None:
+                    self.shared.shared.save_now(self._route.behavior, save)
                 else:
                     save(name, placed.stage.state_dict())
             except BaseException as error:
@@ -211,10 +190,10 @@ class TrajectoryPath:
         behavior = self._route.behavior
         stages = []
         for after, names in (("agent_processor", self._route.before_ghost), ("ghost", self._route.after_ghost)):
-            if after == "ghost" and self._shared is not None:
-                name = main_stage_name(self._shared.shared.name, behavior)
-                hooks = self._shared.shared.hooks(name, behavior)
-                stages.append(PlacedStage(name, self._shared.trajectory_stage(behavior), hooks=hooks))
+            if after == "ghost" and self.shared is not None:
+                name = main_stage_name(self.shared.shared.name, behavior)
+                hooks = self.shared.shared.hooks(name, behavior)
+                stages.append(PlacedStage(name, self.shared.trajectory_stage(behavior), hooks=hooks))
             for placement in placements_after(self._config, after, in_main=True):
                 if placement.name in names:
                     name = main_stage_name(placement.name, behavior)
@@ -251,7 +230,7 @@ class BehaviorState:
     @property
     def elo(self) -> float | None:
         """Self-play rating of the newest policy; None without self-play."""
-        return self.path.elo
+        return self.path.shared.elo(self.behavior) if self.path.shared is not None else None
 
     @property
     def export(self) -> Path | None:
@@ -300,16 +279,14 @@ class _CopyingSink:
     async def put(self, item: Any) -> None:
         await self._trainer.put(item)
         for name, sink in self._students.items():
-            await sink.put(_under(name, item) if isinstance(item, TrajectoryBatch) else item)
+            if isinstance(item, TrajectoryBatch):
+                await sink.put(replace(item, behavior_id=name + item.behavior_id.removeprefix(item.behavior)))
+            else:
+                await sink.put(item)
 
     def close(self) -> None:
         for sink in (self._trainer, *self._students.values()):
             sink.close()
-
-
-def _under(name: str, item: TrajectoryBatch) -> TrajectoryBatch:
-    """Return trajectories relabelled with another behaviour's name."""
-    return replace(item, behavior_id=name + item.behavior_id.removeprefix(item.behavior))
 
 
 class _ObservedQueue:
@@ -360,8 +337,8 @@ async def drain(receiver: Any) -> None:
         receiver.close()
 
 
-async def carry(receiver: Any, sender: Any) -> None:
-    """Move items from one queue to another until either ends."""
+async def carry(receiver: Any, sender: Any, closes: bool = True) -> None:
+    """Move items from one queue to another until either ends; then close both, or only the first if not `closes`."""
     try:
         async for item in receiver:
             await sender.put(item)
@@ -370,4 +347,5 @@ async def carry(receiver: Any, sender: Any) -> None:
         pass  # the consumer is gone; main detects that elsewhere
     finally:
         receiver.close()
-        sender.close()
+        if closes:
+            sender.close()

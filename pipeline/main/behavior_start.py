@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headrace.config import BehaviorSettings
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import GHOST, LEAGUE
 from headrace.pipeline.common.seeds import derive_seed
@@ -111,7 +110,8 @@ class BehaviorStarter:
         if spec.name not in self.behaviors:
             await self._open(spec)
         state = self.behaviors[spec.name]
-        state.path.add_behavior(spec.behavior_id)
+        if self.self_play is not None and self._plan.route(spec.name).self_play:
+            self.self_play.add_behavior(spec.behavior_id)
         await self._drain_student(state, spec)
         if learns and not self._plan.replay_edge:  # a recording needs no policy
             if self._broadcaster.relay is not None:
@@ -127,8 +127,8 @@ class BehaviorStarter:
 
     def league_reports(self) -> dict[str, dict[str, Any]]:
         """Return the reports of all leagues: self-play, brains against brains, and leagues with several learners."""
-        found = self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
-        return found | self._run.parts.merged(lambda part: part.league_reports())
+        reports = self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
+        return reports | self._run.parts.merged(lambda part: part.league_reports())
 
     def heartbeat(self, slot: ActorSlot) -> None:
         """Handle an actor's sign of life, which arrives only after the actor has announced all its initial ids.
@@ -147,19 +147,20 @@ class BehaviorStarter:
             check_fixed_spec(self._plan.config, self._plan.resumed, spec)
         through_main = self._plan.route(name).through_main
         state = self._add_state(spec)
-        if self._plan.playing and state.settings.learns:
+        learns = state.settings.learns
+        if self._plan.playing and learns:
             await self._play(state)
-        elif self._plan.teacher(name) is not None and state.settings.learns:
-            self._run_all(await self._launcher.start_student(state))
+            return
+        imitates = learns and self._plan.teacher(name) is not None
+        for student in () if imitates else self._plan.students(name):
+            if student not in self.behaviors:
+                await self._open(replace(spec, behavior_id=student))
+            feed: Any = self._launcher.ends[f"learn/{student}"]
+            state.path.students[student] = feed
+        if learns:
+            self._run_all(await self._launcher.start_learner(state, through_main, imitates))
         else:
-            for student in self._plan.students(name):
-                if student not in self.behaviors:
-                    await self._open(replace(spec, behavior_id=student))
-                state.path.students[student] = self._launcher.feed_of(student)
-            if state.settings.learns:
-                self._run_all(await self._launcher.start_learner(state, through_main))
-            else:
-                await self._count(state)
+            await self._count(state)
 
     def _add_state(self, spec: BehaviorSpec) -> BehaviorState:
         name, plan = spec.name, self._plan
@@ -180,7 +181,9 @@ class BehaviorStarter:
                 text = "%s has reached its max_steps (%d), so it no longer learns. To continue, raise %s.max_steps."
                 log.warning(text, name, settings.max_steps, block)
         elif not settings.learns:
-            log.info("%s does not learn: %s.", name, _deciders(settings))
+            shares = [f"{brain.name} plays {100 * brain.weight:g} % of the games" for brain in settings.brain]
+            lone = f"{settings.brain[0].name} controls it"
+            log.info("%s does not learn: %s.", name, lone if len(shares) == 1 else ", ".join(shares))
         elif not plan.playing:
             log.info("Starting training from step 0 and saving to %s.", shown(plan.folder.behavior(name)))
         if settings.learns:
@@ -233,7 +236,8 @@ class BehaviorStarter:
         receiver = await self._launcher.gather(state.behavior)
         context = self._stages.context(f"inference-{state.behavior}")
         self._start(StageRunner(stage, receiver, nowhere, context).run())
-        self._start(self._publish_later(policy))
+        for _ in self._broadcaster.publisher.process(policy):
+            pass
 
     async def _count(self, state: BehaviorState) -> None:
         """Start the stage that counts the steps of brains that do not learn, and forwards steps to broadcast."""
@@ -253,16 +257,6 @@ class BehaviorStarter:
         self.behaviors[report.behavior].receive_report(report)
         self._reporter.record_report(report)
 
-    async def _publish_later(self, policy: PolicyUpdate) -> None:
-        for _ in self._broadcaster.publisher.process(policy):
-            pass
-
     def _run_all(self, runners: list[Runner]) -> None:
         for runner in runners:
             self._start(runner)
-
-
-def _deciders(settings: BehaviorSettings) -> str:
-    """Describe which brains control a behaviour's agents."""
-    words = [f"{brain.name} plays {100 * brain.weight:g} % of the games" for brain in settings.brain]
-    return f"{settings.brain[0].name} controls it" if len(words) == 1 else ", ".join(words)

@@ -71,7 +71,7 @@ class Checkpointing:
         self._behaviors = run.behaviors
         self._patience_s = max(PATIENCE_S, plan.config.pipeline.supervision.learners.end_s or 0.0)
         self._signs: object = None
-        self._held = -1
+        self._delayed = -1
         """Number of the last checkpoint that had to wait for another program; -1 if none did."""
         self._saved_at: dict[str, int] = {}
         """Steps of the trainers' states in the checkpoint in progress, keyed by behaviour name."""
@@ -101,7 +101,7 @@ class Checkpointing:
         """True while a checkpoint is in progress."""
         return self._assembler.busy
 
-    def look(self) -> bool:
+    def check_folder(self) -> bool:
         """Check that the folder still belongs to this run; if not, end the run and save its state next to the folder.
 
         Returns:
@@ -122,7 +122,7 @@ class Checkpointing:
         else:
             self._assembler.move(self.folder)
             self._run.stages.folder.move(self._folder.path)
-            for host in self._run.running.all():
+            for host in self._run.running.hosts.values():
                 host.control.send(FolderMoved(str(self._folder.path.resolve())))
         if not self.failed(HostFailed(f"{why}.", "", MAIN)):  # the run had failed already, and reports that at its end
             log.error("%s.", why)
@@ -137,15 +137,15 @@ class Checkpointing:
         before any source can react to its barrier. The number is announced before the barriers are sent, because saved
         parts of a number that is not pending are ignored.
         """
-        if self.look():
+        if self.check_folder():
             return
         put_back()
         if self._plan.deterministic:
-            self._run.flow.pause()  # no actor steps meanwhile, so a resumed run starts at the same point
+            self._run.flow.ledger.pause()  # no actor steps meanwhile, so a resumed run starts at the same point
         if self._run.starter.self_play is not None:
             self._run.starter.self_play.shared.begin_checkpoint()
         self._run.parts.tell(lambda part: part.checkpoint_begins())
-        number = self._announce(self._expected())
+        number = self._announce(self._plan.expected_parts(self._behaviors))
         for state in self._behaviors.values():
             state.checkpoint_begun()
         for host in self._run.broadcaster.sources():
@@ -160,7 +160,8 @@ class Checkpointing:
         Do nothing if the dead source has saved its parts: a second copy might arrive after the checkpoint is complete.
         """
         number, name = self._assembler.pending, source.plan.name
-        saved = any(_host_of(part) == name for part in self._expected()) and not self._missing_of(name)
+        has_parts = name in map(_host_of, self._plan.expected_parts(self._behaviors))
+        saved = has_parts and not self._missing_of(name)
         if number is not None and not saved:
             source.control.send(BeginCheckpoint(number))
 
@@ -178,11 +179,11 @@ class Checkpointing:
         """
         if self._folder.waits:
             return
-        number = self._assembler.pending
+        number, expected = self._assembler.pending, self._plan.expected_parts(self._behaviors)
         if number is None:
-            number = self._announce(self._expected())
+            number = self._announce(expected)
         else:  # it may have begun with fewer behaviours
-            self._assembler.expect(part for part in self._expected() if not _is_of_actor(part))
+            self._assembler.expect(part for part in expected if not _is_of_actor(part))
         self._leave_out(part for part in self._assembler.missing if _is_of_actor(part))
         for state in self._behaviors.values():
             if state.learner is not None:
@@ -281,9 +282,6 @@ class Checkpointing:
             text = f"the final policy could not be written for {', '.join(lost)}. Free disk space and resume the run"
             self.failed(HostFailed(f"{text} to write it again.", "", MAIN))
 
-    def _expected(self) -> set[str]:
-        return self._plan.expected_parts(self._behaviors)
-
     def _missing_of(self, host: str) -> list[str]:
         return [part for part in self._assembler.missing if _host_of(part) == host]
 
@@ -302,7 +300,7 @@ class Checkpointing:
         return self._assembler.begin(expected, time.monotonic())
 
     def _commit(self) -> None:
-        if self.look():
+        if self.check_folder():
             return
         number = self._assembler.pending
         assert number is not None, "a checkpoint is whole"
@@ -315,8 +313,8 @@ class Checkpointing:
         except OSError as error:
             if self._assembler.pending is None:
                 self._failed(number, str(error))
-            elif number != self._held:
-                self._held = number
+            elif number != self._delayed:
+                self._delayed = number
                 log.warning("Checkpoint %d is delayed: %s.", number, error)
             return
         if self._plan.deterministic:  # the next checkpoint is due at the same step as in a resumed run
@@ -332,20 +330,15 @@ class Checkpointing:
 
     def _progress(self) -> dict[str, Any]:
         """Return main's own state, to save in the manifest."""
+        before = self._plan.resumed.progress.get(FIXED, {}) if self._plan.resumed is not None else {}
+        fixed = {name: before[name] for name in self._unseen() if name in before}
+        fixed |= {name: fixed_by(s.settings, s.spec) for name, s in self._behaviors.items() if s.settings.learns}
         return {
             "elapsed_s": self._run.reporter.elapsed_s,
             "seed": self._plan.seed,
             **self._run.parts.merged(lambda part: part.progress()),
             "brains": self._run.starter.brain_league.state_dict(),
-            FIXED: self._fixed(),
-        }
-
-    def _fixed(self) -> dict[str, Any]:
-        """Return the settings that the checkpoint fixes, keyed by behaviour name."""
-        before = self._plan.resumed.progress.get(FIXED, {}) if self._plan.resumed is not None else {}
-        learners = {name: state for name, state in self._behaviors.items() if state.settings.learns}
-        return {name: each for name, each in before.items() if name in self._unseen()} | {
-            name: fixed_by(state.settings, state.spec) for name, state in learners.items()
+            FIXED: fixed,
         }
 
     def _ended(self, problem: str | None) -> None:
@@ -377,7 +370,7 @@ class Checkpointing:
             log.error("%s is gone. A resumed run starts these behaviours at step 0: %s.", path, names)
 
     def _failed(self, number: int, reason: str) -> None:
-        if self.look():
+        if self.check_folder():
             return
         before = "so the previous one is kept" if self.newest >= 0 else "and there is no earlier one"
         log.error("Checkpoint %d could not be written, %s: %s", number, before, reason)

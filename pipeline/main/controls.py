@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from headrace.config.errors import nowhere
 from headrace.config.validation import check
-from headrace.pipeline.control import Hold, LearnerReady, SetHyperparameter
+from headrace.pipeline.control import LearnerReady, Pause, SetHyperparameter
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.checkpointing import SavedRun
 
@@ -55,12 +55,12 @@ class RunControls:
         if paused != self.paused:
             self.paused = self._run.reporter.paused = paused
             log.info("Paused." if paused else "Resumed.")
-            self._run.broadcaster.send_to_sources(Hold(paused))
+            self._run.broadcaster.send_to_sources(Pause(paused))
 
     def source_started(self, source: HostHandle) -> None:
         """Pause a new source if the others are paused."""
         if self.paused:
-            source.control.send(Hold(True))
+            source.control.send(Pause(True))
 
     def checkpoint(self) -> None:
         """Begin a checkpoint.

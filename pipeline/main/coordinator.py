@@ -40,7 +40,7 @@ from headrace.pipeline.main.controls import RunControls
 from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher, RunningHosts
 from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.shutdown import SOURCES_SHARE, EarlyEnd, Shutdown
+from headrace.pipeline.main.shutdown import SOURCES_SHARE, Shutdown
 from headrace.pipeline.main.supervision import GuardedTasks, Role, Silence, Supervisor
 from headrace.pipeline.reporting.console import Progress, ProgressSnapshot
 from headrace.pipeline.reporting.reporter import Reporter
@@ -61,33 +61,68 @@ CAUSE_S = 5.0
 
 
 class HostWatch:
-    """Listens to each host and handles its end.
+    """Starts actors, listens to each host, and handles hosts that end or are silent.
+
+    A silent host, or main's silent stage, is named with its stack, and later ended. Lost actors and learners are
+    replaced. A new learner starts from the newest checkpoint, and main's state is rolled back to it; actors continue.
 
     Args:
         run: the run.
-
-    Attributes:
-        learners: replaces lost learners.
-        silence: detects silent hosts.
     """
 
     def __init__(self, run: Coordinator) -> None:
-        self.learners = Learners(run)
-        self.silence = SilenceWatch(run, self.may_replace)
-        self._actors = Actors(run)
         self._run = run
-        self._reasons: dict[str, str] = {}
-        """Reasons why hosts that are not at fault were ended, keyed by host name."""
+        self._lost: dict[str, int] = {}
+        """Steps at which the learners that are being replaced were lost, keyed by behaviour name."""
+        run.supervisor.started(MAIN, "main", time.monotonic())
 
     async def start(self) -> None:
-        """Start the parts' own hosts and all actors."""
-        if not await self._actors.start(actor_names(self._run.plan.config)):
+        """Start the parts' own hosts and all actors; if one of them can't start, the run fails."""
+        run = self._run
+        started = False
+        with run.tasks.failing():
+            for part in run.parts:
+                await part.start()
+            for replica, name in enumerate(actor_names(run.plan.config)):
+                await self._start_actor(replica, name)
+            started = True
+        if not started:
             self._fewer_hosts()
+
+    async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
+        """Start an actor, and send it the messages that earlier actors have already received.
+
+        Args:
+            replica: its replica number.
+            name: its name.
+            old: the slot of the dead actor that it replaces; None if it is new.
+        """
+        run = self._run
+        if old is not None:
+            run.flow.sources_removed((*old.former, old.source))
+            run.parts.tell(lambda part: part.actor_replaced(name))
+            run.shutdown.source_replaced(name)
+        slot = await run.launcher.start_actor(replica, name, old)
+        run.flow.ledger.add_source(slot.source)
+        for part in run.parts:
+            await part.actor_started(slot)
+        if old is not None:
+            run.checkpointing.repeat_announcement(slot.handle)
+        run.controls.source_started(slot.handle)
+        if run.shutdown.begun:  # the other actors were sent it before this one existed
+            slot.handle.control.send(Stop())
 
     def listen_to(self, host: HostHandle) -> None:
         """Listen to a started host until it ends, and handle its end."""
-        self.silence.started(host)
+        self.expect_reports(host)
         self._run.tasks.group.create_task(self._listen(host), name=f"listening to {host.plan.name}")
+
+    def expect_reports(self, host: HostHandle) -> None:
+        """Count a host as silent from now on, unless it reports."""
+        role = host_role(host.plan.role)
+        # A host in main's event loop can't be ended separately while it blocks the loop.
+        limits: Role = role.limits if host.may_hang else "main"
+        self._run.supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
 
     def alive(self, host: HostHandle, report: StatisticsReport) -> None:
         """Record a host's report, which also shows that the host is alive."""
@@ -95,17 +130,15 @@ class HostWatch:
         self._run.supervisor.alive(name, now_s, report.silent_s)
         self._run.reporter.add_statistics(report.statistics, report.queues, name, report.span_s)
         role, behavior = host.plan.role, host.plan.behavior
-        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, self._loop_of(host))
+        # The event loop in which the host runs: main's loop, a loop that learners share, or the host's own.
+        kind = getattr(self._run.plan.config.pipeline.hosts, host_role(role).placed_as).kind
+        loop = MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or name)
+        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, loop)
         if report.memory:
-            self._run.running.note_usage(name, ProcessUsage(now_s, report.cpu_s, report.memory))
+            self._run.running.usage[name] = ProcessUsage(now_s, report.cpu_s, report.memory)
         slot = self._run.launcher.slot_of(host)
         if slot is not None:
             self._run.starter.heartbeat(slot)
-
-    def _loop_of(self, host: HostHandle) -> str:
-        """Name the event loop in which a host runs: main's loop, a loop that learners share, or the host's own."""
-        kind = getattr(self._run.plan.config.pipeline.hosts, host_role(host.plan.role).placed_as).kind
-        return MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or host.plan.name)
 
     async def _listen(self, host: HostHandle) -> None:
         said_goodbye = False
@@ -141,14 +174,9 @@ class HostWatch:
         else:
             self._run.shutdown.fail(message)
 
-    def end(self, host: HostHandle, why: str) -> None:
-        """End a host that is not itself at fault, so that a new one can replace it."""
-        self._reasons[host.plan.name] = why
-        host.kill()
-
     def _fewer_hosts(self) -> None:
         """Notify the parts that a host won't be replaced. Some parts' own hosts may then have nothing left to do."""
-        at_once = bool(self._run.early_end.ended_by) or self._run.shutdown.failure is not None
+        at_once = bool(self._run.shutdown.ended_by) or self._run.shutdown.failure is not None
         self._run.parts.tell(lambda part: part.fewer_hosts(at_once))
 
     async def _ended(self, host: HostHandle, status: int, said_goodbye: bool) -> bool:
@@ -161,9 +189,8 @@ class HostWatch:
         """
         self._run.supervisor.ended(host.plan.name)
         name = host.plan.name
-        how = self._reasons.pop(name, "") or (how_it_ended(status) + ("" if status else " before the run was over"))
-        if not said_goodbye and (sharers := self._run.running.sharers(host)):
-            how += f", and with it {', '.join(sharers)}"
+        how = how_it_ended(status) + ("" if status else " before the run was over")
+        how = self._run.running.reasons.pop(name, how)
         part = self._run.parts.of_role(host.plan.role)
         if part is not None:
             if await part.host_ended(host, status, how):
@@ -179,14 +206,14 @@ class HostWatch:
         host.rule_out_successor()  # otherwise consumers would wait forever on queue ends kept open for a replacement
         self._run.running.mark_ended(name)
         if self._run.shutdown.begun:
-            in_order = said_goodbye or (status == 0 and self._run.running.was_dismissed(name))
+            in_order = said_goodbye or (status == 0 and name in self._run.running.dismissed)
             self._run.shutdown.host_ended(name, how, in_order)
         return True
 
     async def _replace(self, host: HostHandle, how: str) -> bool:
         """Handle a host's death: restart an actor or learner if allowed; the death of any other host ends the run."""
         name = host.plan.name
-        if self._run.checkpointing.look():
+        if self._run.checkpointing.check_folder():
             return False
         slot = self._run.launcher.slot_of(host)
         if not self.may_replace(host):  # nor a replay: trainers would learn twice from a restarted recording
@@ -200,9 +227,9 @@ class HostWatch:
         lost = "its incomplete trajectories are lost" if slot is not None else "the actors wait for it"
         log.warning("The process of %s %s. Restarting it; %s.", name, how, lost)
         if slot is not None:
-            await self._actors.restart(slot)
+            await self._start_actor(slot.replica, name, slot)
         else:
-            await self.learners.replace(host)
+            await self._replace_learner(host)
             if self._run.shutdown.begun:  # the other learners were notified before this one existed
                 self._run.shutdown.learner_started()
         return True
@@ -213,68 +240,13 @@ class HostWatch:
             text = f"{name} ended in the middle of the run: its consumer is gone."
             self._run.shutdown.fail(HostFailed(text, "", name))
 
+    # The new learner opens the old one's links: no link is rewired, and other behaviours continue (docs/decisions/040).
+    async def _replace_learner(self, lost: HostHandle) -> None:
+        """Start a learner that replaces a lost one; the actors continue, with credits counted from 0.
 
-# Starting hosts, and replacing lost ones.
-
-
-class Actors:
-    """Starts actors one after another, and sends each actor the messages that earlier ones have already received."""
-
-    def __init__(self, run: Coordinator) -> None:
-        self._run = run
-
-    async def start(self, names: list[str]) -> bool:
-        """Start the parts' own hosts and all actors; return False if one fails to start, which ends the run."""
-        run = self._run
-        for part in run.parts:
-            with run.tasks.failing():
-                await part.start()
-                continue
-            run.running.mark_ended(part.host_name)
-            return False
-        for replica, name in enumerate(names):
-            with run.tasks.failing():
-                await self._start(replica, name)
-                continue
-            run.running.mark_ended(name)  # nothing else marks it if it was the first host
-            return False
-        return True
-
-    async def restart(self, slot: ActorSlot) -> None:
-        """Start an actor to replace a dead one."""
-        name = slot.handle.plan.name
-        self._run.flow.sources_removed((*slot.former, slot.source))
-        self._run.parts.tell(lambda part: part.actor_replaced(name))
-        self._run.shutdown.source_replaced(name)
-        await self._start(slot.replica, name, slot)
-
-    async def _start(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
-        slot = await self._run.launcher.start_actor(replica, name, old)
-        self._run.flow.ledger.add_source(slot.source)
-        for part in self._run.parts:
-            await part.actor_started(slot)
-        if old is not None:
-            self._run.checkpointing.repeat_announcement(slot.handle)
-        self._run.controls.source_started(slot.handle)
-        if self._run.shutdown.begun:  # the other actors were sent it before this one existed
-            slot.handle.control.send(Stop())
-
-
-# The new learner opens the old one's links, so no link is rewired and other behaviours continue (docs/decisions/040).
-class Learners:
-    """Replaces lost learners from the newest checkpoint, and rolls main's state back to it; actors continue.
-
-    A learner is lost if its process ends without a message or is killed for being silent. A learner that raises an
-    exception reports it and ends the run, because a replacement would fail too.
-    """
-
-    def __init__(self, run: Coordinator) -> None:
-        self._run = run
-        self._lost: dict[str, int] = {}
-        """Steps at which the learners that are being replaced were lost, keyed by behaviour name."""
-
-    async def replace(self, lost: HostHandle) -> None:
-        """Start a learner that replaces a lost one; the actors continue, with credits counted from 0."""
+        A learner is lost if its process ends without a message or is killed for being silent. A learner that raises an
+        exception reports it and ends the run, because a replacement would fail too.
+        """
         state = self._run.behaviors[lost.plan.behavior]
         name = state.behavior
         self._lost[name] = max(state.step, self._lost.get(name, 0))
@@ -291,7 +263,7 @@ class Learners:
             self._run.flow.ledger.add_source(source)
             slot.handle.control.send(LearnerReplaced(name, source))
 
-    def ready(self, host: HostHandle, message: LearnerReady) -> None:
+    def learner_ready(self, host: HostHandle, message: LearnerReady) -> None:
         """Handle a ready learner. If it replaces a lost learner, roll main's state back to the step of the new one."""
         self._run.supervisor.alive(host.plan.name, time.monotonic())  # after the start, the limits for updates apply
         state = self._run.behaviors[message.behavior]
@@ -313,58 +285,35 @@ class Learners:
             max(0, lost_at - step),
         )
 
+    def check_silence(self, now_s: float) -> None:
+        """Check for silent hosts; called about once a second.
 
-# The response to silence: a warning with the stack, after which the silent host, or main's silent stage, is ended.
-
-
-class SilenceWatch:
-    """Watches the hosts and main's own stages for silence.
-
-    This class can't run while code blocks main's event loop; `headrace.pipeline.common.loop_watch` handles that case.
-
-    Args:
-        run: the run.
-        may_replace: returns True if a given host will be replaced when it dies.
-    """
-
-    def __init__(self, run: Coordinator, may_replace: Callable[[HostHandle], bool]) -> None:
-        self._run = run
-        self._may_replace = may_replace
-        run.supervisor.started(MAIN, "main", time.monotonic())
-
-    def started(self, host: HostHandle) -> None:
-        """Start watching a host."""
-        role = host_role(host.plan.role)
-        # A host in main's event loop can't be ended separately while it blocks the loop.
-        limits: Role = role.limits if host.may_hang else "main"
-        self._run.supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
-
-    def look(self, now_s: float) -> None:
-        """Check for silent hosts; called about once a second."""
+        This can't run while code blocks main's event loop; `headrace.pipeline.common.loop_watch` handles that case.
+        """
         self._run.supervisor.alive(MAIN, now_s, self._run.stages.silent_s())
         for silence in self._run.supervisor.silent(now_s):
-            host = self._run.running.get(silence.host)
+            host = self._run.running.hosts.get(silence.host)
             if host is None:
-                self._judge_main(silence)
+                self._handle_silent_main(silence)
             else:
-                self._run.tasks.group.create_task(self._judge(host, silence))
+                self._run.tasks.group.create_task(self._handle_silent(host, silence))
 
-    async def _judge(self, host: HostHandle, silence: Silence) -> None:
+    async def _handle_silent(self, host: HostHandle, silence: Silence) -> None:
         words = f"{_words(silence)}: {await host.describe()}"
-        if not self._run.running.current(host) or self._run.running.has_ended(silence.host):
+        if not self._run.running.current(host) or silence.host in self._run.running.ended:
             return
         if not silence.ends:
             log.warning("%s", words)
             return
         if (part := self._run.parts.of_role(host.plan.role)) is not None:
             part.host_failed(words)
-        elif host.may_hang and self._may_replace(host):
+        elif host.may_hang and self.may_replace(host):
             log.warning("%s\nKilling it.", words)
         else:
             self._run.shutdown.fail(HostFailed(f"{words}\nThe host was killed.", "", silence.host))
         host.kill()
 
-    def _judge_main(self, silence: Silence) -> None:
+    def _handle_silent_main(self, silence: Silence) -> None:
         activity = self._run.stages.most_silent()
         words = f"{_words(silence)}: {describe_holder(None, threading.get_ident())}"
         if not silence.ends:
@@ -400,7 +349,6 @@ class Coordinator:
         shutdown: ends the run and records its failure.
         checkpointing: the run's checkpoints.
         controls: the controls that users have over the run.
-        early_end: ends the run before it is done.
         plan, tasks, stages and so on: see `headrace.pipeline.main.run_part.Run`.
     """
 
@@ -431,7 +379,6 @@ class Coordinator:
         self.behaviors = self.starter.behaviors
         self.checkpointing = Checkpointing(self)
         self.shutdown = Shutdown(self)
-        self.early_end = EarlyEnd(plan, self.shutdown)
         self.controls = RunControls(self)
         self._hosts = HostWatch(self)
 
@@ -444,7 +391,8 @@ class Coordinator:
     ) -> None:
         try:
             self.running.close()
-            self.launcher.close_ends()
+            for end in self.launcher.ends.values():  # failed hosts have left some open, and main's stages must end
+                end.close()
             self.reporter.close()
             if error is None:
                 await self.tasks.end_runners(self.plan.config.pipeline.supervision.grace_s * SOURCES_SHARE)
@@ -452,16 +400,12 @@ class Coordinator:
         finally:
             self.running.leave()
 
-    def end_host(self, host: HostHandle, why: str) -> None:
-        """End a host that is not at fault, so that a new one can replace it."""
-        self._hosts.end(host, why)
-
     async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
         """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
         with self.reporter.showing():
             background = [
                 self.tasks.start(self._watch_clock(on_progress)),
-                self.tasks.start(self.early_end.watch(stop)),
+                self.tasks.start(self.shutdown.stop_on(stop)),
             ]
             try:
                 await self._hosts.start()
@@ -470,11 +414,10 @@ class Coordinator:
                 for task in background:
                     task.cancel()
         for part in self.parts:
-            await part.settle()
-        self.parts.tell(lambda part: part.close())
+            await part.finish()
         if self.shutdown.failure is None:
             self.checkpointing.close()
-        self.checkpointing.look()
+        self.checkpointing.check_folder()
         if not self.plan.playing and not self.plan.folder.waits:
             self.reporter.finish()
             self.checkpointing.write_status(final=True)
@@ -499,7 +442,7 @@ class Coordinator:
                 await self.starter.agents_seen(host, BehaviorSpec.from_plain(dict(message.spec)))
                 self._go_on()
             case control.LearnerReady():
-                self._hosts.learners.ready(host, message)
+                self._hosts.learner_ready(host, message)
                 self.parts.tell(lambda part: part.learner_ready(message.behavior))
                 self._go_on()
             case control.PolicyExported() | control.ExportFailed():
@@ -534,10 +477,11 @@ class Coordinator:
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.behaviors
         state = behaviors[report.behavior]
-        self.checkpointing.look()
+        self.checkpointing.check_folder()
         checkpoint_due = state.receive_report(report)
-        self.early_end.check_rating(state)
-        state.path.on_report(report)
+        self.shutdown.check_rating(state)
+        if self.starter.self_play is not None:
+            self.starter.self_play.on_report(report)
         self.parts.tell(lambda part: part.reported(report))
         # First, so that in a deterministic run no actor gets credits to continue before the checkpoint.
         learners = [other for other in behaviors.values() if other.settings.learns]
@@ -564,10 +508,10 @@ class Coordinator:
             await asyncio.sleep(EVERY_S)
             now, before_s, cpu_s = time.monotonic(), cpu_s, time.thread_time()
             self.stages.timings.add(COMPUTING, cpu_s - before_s)
-            self.checkpointing.look()
+            self.checkpointing.check_folder()
             if not self.shutdown.begun:  # then the limits of `shutdown` apply
                 self.checkpointing.check_time(now)
-                self.early_end.check_time(now)
+                self.shutdown.check_time(now)
             queues = [plain_statistics(end.statistics()) for end in self.launcher.ends.values()]
             self.reporter.add_statistics({}, queues, MAIN)
             self.reporter.shares.add(MAIN, *self.stages.timings.drain())
@@ -575,4 +519,4 @@ class Coordinator:
             if on_progress is not None and self.shutdown.failure is None:  # the failure may come from `on_progress`
                 with self.tasks.failing():
                     on_progress(self.reporter.snapshot())
-            self._hosts.silence.look(now)
+            self._hosts.check_silence(now)

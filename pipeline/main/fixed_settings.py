@@ -43,11 +43,14 @@ def check_settings(config: RunConfig, checkpoint: Checkpoint) -> None:
     for name, fixed in checkpoint.progress.get(FIXED, {}).items():
         settings = config.behaviors.get(name, config.default_settings)
         if settings is None or not settings.learns:
+            if fixed["settings"].get("self_play"):  # the other sides need its games and turns
+                mistakes.append(f"behaviors.{name}: took part in self-play, and must learn with self_play again")
             continue
         block = ("behaviors", name) if name in config.behaviors else ("default_settings",)
         now = _settings(settings, BehaviorSpec.from_plain(fixed["spec"]))
         for key, was in fixed["settings"].items():
-            if key in now and now[key] != was:
+            begins_self_play = (key, was) == ("self_play", False)
+            if key in now and now[key] != was and not begins_self_play:
                 path = (*block, *key.split("."))
                 text = f"{dotted(path)} is {_text(now[key])}, but the checkpoint was written with {_text(was)}"
                 mistakes.append(config.in_place(path, text))
@@ -87,20 +90,22 @@ def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSp
 
 def _settings(settings: BehaviorSettings, spec: BehaviorSpec) -> dict[str, Any]:
     """Return the fixed settings as JSON values, keyed by their names within the behaviour's block."""
-    found = {"trainer_type": settings.trainer_type, "reward_signals": sorted(settings.signals)}
-    found.update(_network("network_settings", settings.network_settings, spec))
+    fixed: dict[str, Any] = {"trainer_type": settings.trainer_type, "self_play": settings.self_play is not None}
+    fixed["reward_signals"] = sorted(settings.signals)
+    fixed.update(_network("network_settings", settings.network_settings, spec))
     for name, signal in settings.learned_signals.items():
         at = f"reward_signals.{name}"
-        found.update(_network(f"{at}.network_settings", signal.network_settings, spec))
+        fixed.update(_network(f"{at}.network_settings", signal.network_settings, spec))
         for key in ("use", "use_actions", "use_vail"):
             if hasattr(signal, key):
-                found[f"{at}.{key}"] = getattr(signal, key)
-    return found
+                fixed[f"{at}.{key}"] = getattr(signal, key)
+    return fixed
 
 
 def _network(at: str, network: NetworkSettings, spec: BehaviorSpec) -> Iterator[tuple[str, Any]]:
     """Yield the settings that determine a network's parameters and computation, with their keys."""
-    kinds = [OBSERVATION_KINDS[each.kind] for each in spec.observations if each.kind in OBSERVATION_KINDS]
+    observed = {observation.kind for observation in spec.observations}
+    kinds = [kind for name, kind in OBSERVATION_KINDS.items() if name in observed]
     yield f"{at}.hidden_units", list(network.widths)
     yield f"{at}.memory", None if network.memory is None else network.memory.memory_size
     yield f"{at}.activation", network.activation
@@ -112,7 +117,7 @@ def _network(at: str, network: NetworkSettings, spec: BehaviorSpec) -> Iterator[
         yield f"{at}.normalize", network.normalize
     if any(kind.pixels for kind in kinds):
         yield f"{at}.vis_encode_type", network.vis_encode_type
-    if any(each.goal for each in spec.observations):
+    if any(observation.goal for observation in spec.observations):
         yield f"{at}.goal_conditioning_type", network.goal_conditioning_type
 
 

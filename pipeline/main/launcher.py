@@ -46,13 +46,18 @@ class RunningHosts:
         self._tasks = tasks
         self._on_start = on_start
         self._factories: dict[str, HostFactory] = {}
-        self._hosts: dict[str, HostHandle] = {}
-        self._usage: dict[str, ProcessUsage] = {}
-        self._in_process: dict[int, set[str]] = {}
-        """Names of the hosts started in each process."""
-        self._ended: set[str] = set()
-        self._killed: set[str] = set()
-        self._dismissed: set[str] = set()
+        self.hosts: dict[str, HostHandle] = {}
+        """All hosts that have not been replaced, including those that have ended."""
+        self.usage: dict[str, ProcessUsage] = {}
+        """CPU time and memory that the hosts last reported for their processes."""
+        self.ended: set[str] = set()
+        """Names of the hosts that have ended without a replacement."""
+        self.killed: set[str] = set()
+        """Names of the hosts that were killed because they did not end by themselves."""
+        self.dismissed: set[str] = set()
+        """Names of the hosts that main ended, so that no last message is expected."""
+        self.reasons: dict[str, str] = {}
+        """Reasons why hosts that are not at fault were ended, keyed by host name."""
         self._all_ended = asyncio.Event()
 
     def factory(self, kind: str) -> HostFactory:
@@ -66,110 +71,78 @@ class RunningHosts:
         self, kind: str, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None
     ) -> HostHandle:
         """Start a host; the arguments are those of `HostFactory.start`."""
-        host = self._hosts[plan.name] = await self.factory(kind).start(plan, feed, replaces)
-        if (pid := getattr(host, "pid", None)) is not None:
-            self._in_process.setdefault(pid, set()).add(plan.name)
-        self._ended.discard(plan.name)
-        self._killed.discard(plan.name)
-        self._dismissed.discard(plan.name)
+        host = self.hosts[plan.name] = await self.factory(kind).start(plan, feed, replaces)
+        for names in (self.ended, self.killed, self.dismissed):
+            names.discard(plan.name)
         if replaces is not None:
             replaces.close()
         self._on_start(host)
         return host
 
-    def note_usage(self, name: str, usage: ProcessUsage) -> None:
-        """Store the CPU time and memory that a host has reported for its process."""
-        self._usage[name] = usage
-
-    def usage(self, name: str) -> ProcessUsage | None:
-        """Return the CPU time and memory that a host last reported; None before its first report."""
-        return self._usage.get(name)
-
-    def sharers(self, host: HostHandle) -> list[str]:
-        """Return the names of the other hosts in a host's process that have not ended."""
-        inside = self._in_process.get(getattr(host, "pid", -1), set())
-        return sorted(inside - {host.plan.name} - self._ended)
-
     def current(self, host: HostHandle) -> bool:
         """Return True if a host has not been replaced by another with the same name."""
-        return self._hosts.get(host.plan.name) is host
-
-    def get(self, name: str) -> HostHandle | None:
-        """Return the current host with this name; None if there is none."""
-        return self._hosts.get(name)
-
-    def all(self) -> list[HostHandle]:
-        """Return all hosts that have not been replaced, including those that have ended."""
-        return [*self._hosts.values()]
+        return self.hosts.get(host.plan.name) is host
 
     def mark_ended(self, name: str) -> None:
         """Record that a host has ended without a replacement, and release everything that main holds for it."""
-        self._ended.add(name)
-        if name in self._hosts:
-            self._hosts[name].close()
-        if self._ended >= self._hosts.keys():
+        self.ended.add(name)
+        if name in self.hosts:
+            self.hosts[name].close()
+        if not self.unended:
             self._all_ended.set()
-
-    def has_ended(self, name: str) -> bool:
-        """Return True if the host with this name has ended."""
-        return name in self._ended
 
     async def wait_all(self) -> None:
         """Wait until every host has ended."""
-        if not self._hosts:  # the first host failed to start
+        if not self.hosts:  # the first host failed to start
             self._all_ended.set()
         await self._all_ended.wait()
 
     @property
     def unended(self) -> set[str]:
         """Names of the hosts that have not ended."""
-        return self._hosts.keys() - self._ended
+        return self.hosts.keys() - self.ended
 
-    def was_killed(self, name: str) -> bool:
-        """Return True if the host with this name was killed because it did not end by itself."""
-        return name in self._killed
-
-    def was_dismissed(self, name: str) -> bool:
-        """Return True if main ended the host with this name, so that no last message is expected."""
-        return name in self._dismissed
+    def end(self, host: HostHandle, why: str) -> None:
+        """End a host that is not itself at fault, so that a new one can replace it."""
+        self.reasons[host.plan.name] = why
+        host.kill()
 
     def kill(self, names: Iterable[str], waited_s: float) -> None:
         """Kill these hosts, except those that have already ended."""
-        left = sorted(self.unended.intersection(names) - self._killed)
-        self._killed.update(left)
+        left = sorted(self.unended.intersection(names) - self.killed)
+        self.killed.update(left)
         if left:
             them = "it" if len(left) == 1 else "them"
             log.warning("%s did not end within %.0f s; killing %s.", ", ".join(left), waited_s, them)
         for name in left:
-            self._hosts[name].kill()
+            self.hosts[name].kill()
 
-    def until_all_ended(self, look: Callable[[], None], every_s: float) -> None:
-        """Call `look` every `every_s` seconds until all hosts have ended."""
-        self._tasks.create_task(self._look_until(look, every_s))
+    def until_all_ended(self, check: Callable[[], None], every_s: float) -> None:
+        """Call `check` every `every_s` seconds until all hosts have ended."""
+        self._tasks.create_task(self._check_until(check, every_s))
 
-    async def _look_until(self, look: Callable[[], None], every_s: float) -> None:
+    async def _check_until(self, check: Callable[[], None], every_s: float) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_s):
                     await self._all_ended.wait()
                     return
-            look()
+            check()
 
     def dismiss_all(self, seconds: float) -> None:
         """End all hosts, even busy ones, with the processes they started; kill those that remain after `seconds`."""
-        for name, host in self._hosts.items():
-            if name not in self._ended:
-                self._dismissed.add(name)
-                host.control.close()
-        if not self._hosts:
+        for name in self.unended:
+            self.dismissed.add(name)
+            self.hosts[name].control.close()
+        if not self.hosts:
             self._all_ended.set()
         self.until_all_ended(lambda: self.kill(self.unended, seconds), seconds)
 
     def close(self) -> None:
         """Kill all hosts and release everything that connected main to them."""
-        for host in self._hosts.values():
+        for host in self.hosts.values():
             host.kill()
-        for host in self._hosts.values():
+        for host in self.hosts.values():
             host.close()
 
     def leave(self) -> None:
@@ -191,10 +164,6 @@ class ActorSlot:
     """Main's ends of the actor's policy queues, keyed by behaviour id."""
 
 
-async def _nothing(state: BehaviorState, learner: HostHandle) -> list[Runner]:
-    return []
-
-
 class Launcher:
     """Starts hosts from their plans, and opens main's ends of the queues that connect them.
 
@@ -208,7 +177,7 @@ class Launcher:
         self,
         plan: RunPlan,
         running: RunningHosts,
-        beside_learner: Callable[[BehaviorState, HostHandle], Awaitable[list[Runner]]] = _nothing,
+        beside_learner: Callable[[BehaviorState, HostHandle], Awaitable[list[Runner]]],
     ) -> None:
         self._beside_learner = beside_learner
         self._run = plan
@@ -244,15 +213,23 @@ class Launcher:
         slot = self.actors[replica] = ActorSlot(replica, host, source)
         return slot
 
-    async def start_learner(self, state: BehaviorState, through_main: bool) -> list[Runner]:
-        """Start a behaviour's learner and connect it to the actors; return the runners that main needs."""
+    async def start_learner(self, state: BehaviorState, through_main: bool, imitates: bool = False) -> list[Runner]:
+        """Start a behaviour's learner and connect it to the actors; return the runners that main needs.
+
+        Args:
+            state: the behaviour.
+            through_main: True if its trajectories pass through main.
+            imitates: True if it imitates another behaviour; main then feeds it with that behaviour's trajectories.
+        """
         behavior = state.behavior
         async with self._starting:
-            if not through_main:
+            if not (through_main or imitates):
                 _, runners = await self._start_trainer(state, self._gather(behavior))
                 return runners
             host, runners = await self._start_trainer(state)
             sender = self.ends[f"learn/{behavior}"] = await host.sender(f"learn/{behavior}")
+            if imitates:
+                return runners
             return [*runners, *state.path.trajectories(await self.gather(behavior), sender)]
 
     async def replace_learner(self, state: BehaviorState, resume: bool) -> None:
@@ -269,17 +246,6 @@ class Launcher:
         slot.former.append(slot.source)
         slot.source, self._sources = self._sources, self._sources + 1
         return slot.source
-
-    async def start_student(self, state: BehaviorState) -> list[Runner]:
-        """Start a learner that imitates another behaviour; main, not the actors, feeds this learner."""
-        async with self._starting:
-            host, runners = await self._start_trainer(state)
-            self.ends[f"learn/{state.behavior}"] = await host.sender(f"learn/{state.behavior}")
-            return runners
-
-    def feed_of(self, behavior: str) -> Sender[Any]:
-        """Return main's end of the queue that feeds a behaviour's learner."""
-        return self.ends[f"learn/{behavior}"]  # type: ignore[return-value]
 
     async def gather(self, behavior: str) -> Receiver[Any]:
         """Open main's end of the queue that receives a behaviour's trajectories from all actors."""
@@ -302,11 +268,6 @@ class Launcher:
         """
         kind = getattr(self._hosts, host_role(role).placed_as).kind
         return await self._running.start(kind, replace(self._run.host_plan(role, name), **fields), replaces=replaces)
-
-    def close_ends(self) -> None:
-        """Once all hosts have ended, close the queues that failed hosts have left open, so that main's stages end."""
-        for end in self.ends.values():
-            end.close()
 
     def _gather(self, behavior: str) -> Feed:
         # Actors of other learners in the league have no agents for this one; their barriers would arrive too early.
@@ -374,8 +335,8 @@ class Broadcaster:
 
     def catch_up(self, slot: ActorSlot, behavior_id: str) -> None:
         """Send an actor that starts later the messages that the other actors already have."""
-        known = self.publisher if self.relay is None else self.relay
-        for update in known.newest_for(behavior_id):
+        policies = self.publisher if self.relay is None else self.relay
+        for update in policies.newest_for(behavior_id):
             slot.policies[behavior_id].put_nowait(update)
         if self.publisher.assignment is not None:
             slot.handle.control.send(self.publisher.assignment)

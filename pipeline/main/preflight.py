@@ -35,7 +35,6 @@ from headrace.pipeline.reporting.writers import check_writers
 from headrace.pipeline.roles.stages import check_stages
 from headrace.pipeline.run_folder.checkpoint import CheckpointError, holds_checkpoint, newest_checkpoint
 from headrace.pipeline.run_folder.folder import check_there_is_a_run, unusable
-from headrace.pipeline.run_folder.names import check_behavior_name
 from headrace.queues.errors import StreamError
 from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.errors import StageError, blaming
@@ -70,8 +69,6 @@ def missing_parts(config: RunConfig) -> Iterator[str]:
 def _missing(config: RunConfig) -> Iterator[str]:
     """Yield everything that a run lacks, apart from its environment and the run that it resumes."""
     settings = config.checkpoint_settings
-    if not (settings.resume or settings.inference):
-        yield from _unusable_names(config)
     yield from _missing_streams(config)
     if not settings.inference:
         yield from _missing_demonstrations(config)
@@ -132,15 +129,6 @@ def _check_origin(run_folder: Path) -> None:
     )
 
 
-def _unusable_names(config: RunConfig) -> Iterator[str]:
-    """Yield the behaviour names under which a new run could not save its progress."""
-    for name in config.behaviors:
-        try:
-            check_behavior_name(name)
-        except RunFolderError as error:
-            yield config.in_place(("behaviors", name), str(error))
-
-
 def _missing_streams(config: RunConfig) -> Iterator[str]:
     if config.replay is None:
         return
@@ -189,10 +177,10 @@ def _missing_packages(config: RunConfig) -> Iterator[str]:
 
 def _missing_persons(config: RunConfig) -> Iterator[str]:
     """Yield why people who play can't reach the live page or see the game there."""
-    found = persons_in(config)
-    if not found:
+    persons = persons_in(config)
+    if not persons:
         return
-    where = f"{dotted(found[0][0])}.brain: 'player'"
+    where = f"{dotted(persons[0][0])}.brain: 'player'"
     if refused := config.environment_kind.not_shown:
         yield f"{where} needs a game that the live page can show: {refused}"
     elif config.monitor is None or not config.monitor.control:
@@ -215,13 +203,13 @@ def names_of_main(config: RunConfig) -> list[str]:
 
 def all_names(config: RunConfig) -> list[str]:
     """Return error messages about all names of modules, classes and functions; each begins with a location."""
-    found = []
+    mistakes = []
     for find in (*_of_environment(config), *_of_learners(config)):
         try:
             find()
         except StageError as mistake:
-            found.append(config.in_place(mistake.key, str(mistake)))
-    return list(dict.fromkeys([*found, *names_of_main(config)]))  # several behaviours may inherit one mistake
+            mistakes.append(config.in_place(mistake.key, str(mistake)))
+    return list(dict.fromkeys([*mistakes, *names_of_main(config)]))  # several behaviours may inherit one mistake
 
 
 def key_of(failure: HostFailed, config: RunConfig) -> KeyPath:

@@ -68,9 +68,6 @@ class Run(Protocol):
     def behaviors(self) -> Mapping[str, BehaviorState]:
         """The open behaviours, keyed by name."""
 
-    def end_host(self, host: HostHandle, why: str) -> None:
-        """End a host that is not at fault, so that a new one can replace it."""
-
 
 class RunPart:
     """One part of a run in main's event loop. Methods that a part does not override do nothing.
@@ -81,8 +78,6 @@ class RunPart:
 
     receives: ClassVar[tuple[type[ControlMessage], ...]] = ()
     """Types of the messages from hosts that the part receives."""
-    host_name: ClassVar[str] = ""
-    """Name of the host that the part starts before the actors; empty if it starts none."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -162,11 +157,8 @@ class RunPart:
         """Return each league's report, keyed by behaviour name, for `league.json`, its chart and the live page."""
         return {}
 
-    async def settle(self) -> None:
-        """Wait for pending writes after all hosts have ended."""
-
-    def close(self) -> None:
-        """Clean up; called after `settle`."""
+    async def finish(self) -> None:
+        """Wait for pending writes, and warn of what is missing, after all hosts have ended."""
 
     def results(self, behavior: str) -> Mapping[str, Any]:
         """Return the part's fields for a behaviour's `BehaviorResult`."""

@@ -84,25 +84,20 @@ class RunPlan:
         if not self.resumes:
             return 0
         steps = self.resumed.steps if self.resumed is not None else {}
-        return steps.get(behavior, self.left.get(self._left_of(behavior) or "", 0))
+        return steps.get(behavior, self.left.get(file_name(behavior), 0))
 
     def origin(self, behavior: str) -> Path | None:
         """Return the path from which a behaviour's training resumes; None if it starts from scratch."""
         if self.resumed is not None and behavior in self.resumed.steps:
             return self.resumed.folder
-        return left_checkpoint(self.folder.path, behavior) if self._left_of(behavior) else None
+        return left_checkpoint(self.folder.path, behavior) if file_name(behavior) in self.left else None
 
     def ratings_left(self) -> dict[str, float]:
         """Return ML-Agents' ratings for the behaviours that resume from its checkpoints."""
         if not self.left:
             return {}
         behaviors = self.folder.read_training_status().behaviors.items()
-        return {name: each.elo for name, each in behaviors if each.elo is not None and self._left_of(name)}
-
-    def _left_of(self, behavior: str) -> str | None:
-        """Return the folder name of a behaviour's ML-Agents checkpoint; None if there is none."""
-        name = file_name(behavior)
-        return name if name in self.left else None
+        return {name: each.elo for name, each in behaviors if each.elo is not None and file_name(name) in self.left}
 
     def route(self, behavior: str) -> Route:
         """Return the route for a behaviour's trajectories; recorded trainer input goes straight to the trainer."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import yaml
 
-from headrace.config import RunConfig
+from headrace.config import EnvironmentSettings, RunConfig
 from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import acts, decides_centrally, league_seats, placements_after
@@ -53,101 +53,142 @@ _BUDGET_S = 5.0
 
 
 # The shape is fixed before the start: a later actor would need a new way into each learner (docs/decisions/019).
-def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
+def choose_shape(
+    config: RunConfig, cores: int | None = None, ask: Callable[..., Sequence[Any]] | None = None
+) -> tuple[RunConfig, str]:
     """Return the configuration with all automatic choices made, and a line that explains the choices.
 
     The line is empty if there was nothing to choose.
+
+    Args:
+        config: the configuration.
+        cores: number of cores to use; None for those of this machine.
+        ask: function to call in place of `probe`.
     """
-    hosts = config.pipeline.hosts
-    kept = _kept(config)
-    cores = usable_cores()
-    remarks: list[str] = []
-    config = _with_kinds(config, kept, cores, remarks)
-    if config.env_settings.is_auto("num_envs") or _is_auto_section(config):
-        config = _with_instances(config, kept, cores, remarks)
+    choice = _ShapeChoice(config, cores or usable_cores(), ask or probe)
+    config = choice.with_kinds(config)
+    if config.env_settings.is_auto("num_envs") or (
+        config.environment is not None and config.environment.is_auto("num_envs")
+    ):
+        config = choice.with_instances(config)
     if seats := league_seats(config):
         config = with_hosts(config, "actors", replicas=len(seats))
-        remarks.append(f"{len(seats)} actors, each for one learner of a league")
-    elif hosts.actors.is_auto("replicas"):
-        config = _with_actors(config, kept, cores, remarks)
-    return config, f"Chosen for this machine: {'; '.join(remarks)}." if remarks else ""
+        choice.remarks.append(f"{len(seats)} actors, each for one learner of a league")
+    elif config.pipeline.hosts.actors.is_auto("replicas"):
+        config = choice.with_actors(config)
+    return config, f"Chosen for this machine: {'; '.join(choice.remarks)}." if choice.remarks else ""
 
 
-def _with_kinds(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks: list[str]) -> RunConfig:
-    chosen = []
-    for which in ("actors", "learners"):
-        if getattr(config.pipeline.hosts, which).is_auto("kind"):
-            before = kept.get("pipeline", {}).get("hosts", {}).get(which, {}).get("kind")
-            config = with_hosts(config, which, kind=before or ("process" if cores > 1 else "inline"))
-            chosen.append(which)
-    kinds = {getattr(config.pipeline.hosts, which).kind for which in chosen}
-    if kinds:
-        where = "in the main process" if kinds == {"inline"} else "in separate processes"
-        remarks.append(f"{' and '.join(chosen)} {where} ({_cores(cores)})")
-    return config
+class _ShapeChoice:
+    """The choices for one run.
 
+    Args:
+        config: the configuration, of which the choices for an earlier part of the run are read.
+        cores: number of cores to use.
+        ask: calls a function in a separate process (`probe`).
 
-def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks: list[str]) -> RunConfig:
-    """Choose `num_envs`."""
-    section = config.environment
-    if _has_player(config):
-        return with_num_envs(config, 1)
-    if (before := _instances(kept)) is not None:
-        remarks.append(f"num_envs {before}, as before")
-        return with_num_envs(config, before)
-    if section is None or config.environment_kind.apart:
-        number = min(max(1, cores - 1), MOST_PROGRAMS)
-        remarks.append(f"num_envs {number}, because there are {_cores(cores)}, one of them for learning")
-        return with_num_envs(config, number)
-    most = _most_instances(config)
-    counts = [2**power for power in range(most.bit_length()) if 2**power <= most]
-    took = _measured(config, counts, GROWTH)
-    if not took:
-        remarks.append("num_envs 1, because the environment's step time could not be measured")
-        return with_num_envs(config, 1)
-    best = max(count / (TICK_S + seconds) for count, seconds in took.items())
-    number = next((count for count, seconds in took.items() if count / (TICK_S + seconds) * GROWTH >= best), 1)
-    remarks.append(f"num_envs {number}, with {took[number]:.2g} s per step ({_others(took, number)})")
-    return with_num_envs(config, number)
+    Attributes:
+        remarks: explanations of the choices.
+    """
 
+    def __init__(self, config: RunConfig, cores: int, ask: Callable[..., Sequence[Any]]) -> None:
+        self.remarks: list[str] = []
+        self._kept = _kept(config)
+        section = self._kept.get("environment") or self._kept.get("env_settings") or {}
+        self._kept_instances = section.get("num_envs") if isinstance(section.get("num_envs"), int) else None
+        self._cores = cores
+        self._cores_text = f"{cores} core{'' if cores == 1 else 's'}"
+        self._ask = ask
 
-# One actor either steps or decides; a second actor overlaps the two (docs/decisions/029).
-def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks: list[str]) -> RunConfig:
-    """Choose the number of actors that share the instances."""
-    section = config.environment
-    if section is None or section.num_envs == 1 or not _may_share(config):
+    def _kept_hosts(self, which: str, key: str) -> Any:
+        return self._kept.get("pipeline", {}).get("hosts", {}).get(which, {}).get(key)
+
+    def with_kinds(self, config: RunConfig) -> RunConfig:
+        """Choose the kinds of the actors' and learners' hosts."""
+        chosen = [which for which in ("actors", "learners") if getattr(config.pipeline.hosts, which).is_auto("kind")]
+        for which in chosen:
+            kind = self._kept_hosts(which, "kind") or ("process" if self._cores > 1 else "inline")
+            config = with_hosts(config, which, kind=kind)
+        kinds = {getattr(config.pipeline.hosts, which).kind for which in chosen}
+        if kinds:
+            where = "in the main process" if kinds == {"inline"} else "in separate processes"
+            self.remarks.append(f"{' and '.join(chosen)} {where} ({self._cores_text})")
         return config
-    before = kept.get("pipeline", {}).get("hosts", {}).get("actors", {}).get("replicas")
-    share = _instances(kept)
-    if isinstance(before, int) and share is not None and before * share == section.num_envs:
-        if before > 1:
-            remarks.append(f"{before} actors with {share} environments each, as before")
-        return _shared(config, before)
-    learners = max(1, sum(settings.learns for settings in config.behaviors.values()))
-    free = cores - min(learners, max(1, cores // 2))
-    if free < 2:
-        return config
-    whole = section.num_envs
-    took = _measured(config, [max(1, whole // 2), whole], 0.0)
-    if len(took) < 2:
-        return config
-    half, full = took.values()
-    # At most the mean, because instances that slow each other down would otherwise make a shorter step negative.
-    each = min(max(0.0, (full - half) / (whole - max(1, whole // 2))), full / whole)
-    tick = {actors: TICK_S + full - each * (whole - whole // actors) for actors in _divisors(whole, free)}
-    least = min(tick.values())
-    actors = next((number for number, seconds in tick.items() if seconds <= 1.1 * least), 1)
-    if tick[1] < WORTH * tick[actors]:
-        remarks.append(
-            f"1 actor for {whole} environments, because a step of all of them takes {full:.2g} s and more actors would "
-            "hardly be faster"
+
+    def with_instances(self, config: RunConfig) -> RunConfig:
+        """Choose `num_envs`."""
+        if _has_player(config):
+            return with_num_envs(config, 1)
+        if self._kept_instances is not None:
+            self.remarks.append(f"num_envs {self._kept_instances}, as before")
+            return with_num_envs(config, self._kept_instances)
+        if config.environment is None or config.environment_kind.apart:
+            number = min(max(1, self._cores - 1), MOST_PROGRAMS)
+            self.remarks.append(f"num_envs {number}, because there are {self._cores_text}, one of them for learning")
+            return with_num_envs(config, number)
+        most = _most_instances(config)
+        took = self._measured(config, [2**power for power in range(most.bit_length()) if 2**power <= most], GROWTH)
+        if not took:
+            self.remarks.append("num_envs 1, because the environment's step time could not be measured")
+            return with_num_envs(config, 1)
+        best = max(count / (TICK_S + seconds) for count, seconds in took.items())
+        number = next((count for count, seconds in took.items() if count / (TICK_S + seconds) * GROWTH >= best), 1)
+        others = ", ".join(f"{count}: {seconds:.2g} s" for count, seconds in took.items() if count != number)
+        self.remarks.append(
+            f"num_envs {number}, with {took[number]:.2g} s per step ({others or 'nothing else was measured'})"
         )
-        return config
-    remarks.append(
-        f"{actors} actors with {whole // actors} of the {whole} environments each, because a step of all of them takes "
-        f"{full:.2g} s and there are {_cores(cores)}"
-    )
-    return _shared(config, actors)
+        return with_num_envs(config, number)
+
+    # One actor either steps or decides; a second actor overlaps the two (docs/decisions/029).
+    def with_actors(self, config: RunConfig) -> RunConfig:
+        """Choose the number of actors that share the instances."""
+        section = config.environment
+        if section is None or section.num_envs == 1 or not _may_share(config):
+            return config
+        whole = section.num_envs
+        before, share = self._kept_hosts("actors", "replicas"), self._kept_instances
+        if isinstance(before, int) and share is not None and before * share == whole:
+            if before > 1:
+                self.remarks.append(f"{before} actors with {share} environments each, as before")
+            return _shared(config, section, before)
+        learners = max(1, sum(settings.learns for settings in config.behaviors.values()))
+        free = self._cores - min(learners, max(1, self._cores // 2))
+        if free < 2:
+            return config
+        took = self._measured(config, [max(1, whole // 2), whole], 0.0)
+        if len(took) < 2:
+            return config
+        half, full = took.values()
+        # At most the mean, because instances that slow each other down would otherwise make a shorter step negative.
+        each = min(max(0.0, (full - half) / (whole - max(1, whole // 2))), full / whole)
+        divisors = [number for number in range(1, free + 1) if whole % number == 0]
+        tick = {actors: TICK_S + full - each * (whole - whole // actors) for actors in divisors}
+        least = min(tick.values())
+        actors = next((number for number, seconds in tick.items() if seconds <= 1.1 * least), 1)
+        if tick[1] < WORTH * tick[actors]:
+            self.remarks.append(
+                f"1 actor for {whole} environments, because a step of all of them takes {full:.2g} s and more actors "
+                "would hardly be faster"
+            )
+            return config
+        self.remarks.append(
+            f"{actors} actors with {whole // actors} of the {whole} environments each, because a step of all of them "
+            f"takes {full:.2g} s and there are {self._cores_text}"
+        )
+        return _shared(config, section, actors)
+
+    def _measured(self, config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
+        """Return seconds per tick, keyed by number of instances; empty if the measurement failed.
+
+        The run then reports why.
+        """
+        function = "headrace.stages.environments.stepping_time:measure_stepping"
+        try:
+            answer = self._ask(config, function, counts, gain, _BUDGET_S, timeout_s=config.env_settings.timeout_wait)
+        except ProbeError as error:
+            log.debug("the environment's step time could not be measured: %s", error)
+            return {}
+        return {count: max(0.0, seconds) for count, seconds in answer}  # the environment may have changed the clock
 
 
 def _may_share(config: RunConfig) -> bool:
@@ -163,17 +204,6 @@ def _has_player(config: RunConfig) -> bool:
     return any(brain.name == "player" for settings in config.behaviors.values() for brain in settings.brain)
 
 
-def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
-    """Return seconds per tick, keyed by number of instances; empty if the measurement failed, which the run reports."""
-    function = "headrace.stages.environments.stepping_time:measure_stepping"
-    try:
-        answer = probe(config, function, counts, gain, _BUDGET_S, timeout_s=config.env_settings.timeout_wait)
-    except ProbeError as error:
-        log.debug("the environment's step time could not be measured: %s", error)
-        return {}
-    return {count: max(0.0, seconds) for count, seconds in answer}  # the environment may have changed the clock
-
-
 def _most_instances(config: RunConfig) -> int:
     """Return the maximum number of instances at which each still provides enough rows for an update."""
     most = MOST_INSTANCES
@@ -187,28 +217,18 @@ def _most_instances(config: RunConfig) -> int:
     return max(1, most)
 
 
-def _kept(config: RunConfig) -> Mapping[str, Any]:
+def _kept(config: RunConfig) -> dict[str, Any]:
     """Return the configuration saved in a resumed or played run's folder; empty if there is none."""
     settings = config.checkpoint_settings
     path = absolute(settings.results_dir) / settings.run_id / CONFIGURATION
     if not (settings.resume or settings.inference):
         return {}
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
-        RunConfig.from_plain(found)
+        kept: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
+        RunConfig.from_plain(kept)
     except Exception:  # missing, from another version or foreign: choose again
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _instances(kept: Mapping[str, Any]) -> int | None:
-    section = kept.get("environment") or kept.get("env_settings") or {}
-    found = section.get("num_envs")
-    return found if isinstance(found, int) else None
-
-
-def _is_auto_section(config: RunConfig) -> bool:
-    return config.environment is not None and config.environment.is_auto("num_envs")
+    return kept
 
 
 def with_hosts(config: RunConfig, which: str, **changes: Any) -> RunConfig:
@@ -229,25 +249,9 @@ def with_num_envs(config: RunConfig, number: int) -> RunConfig:
     return config.model_copy(update=update)
 
 
-def _shared(config: RunConfig, actors: int) -> RunConfig:
-    assert config.environment is not None, "its instances are shared"
-    share = config.environment.model_copy(update={"num_envs": config.environment.num_envs // actors})
+def _shared(config: RunConfig, environment: EnvironmentSettings, actors: int) -> RunConfig:
+    share = environment.model_copy(update={"num_envs": environment.num_envs // actors})
     return with_hosts(config.model_copy(update={"environment": share}), "actors", replicas=actors)
-
-
-def _divisors(whole: int, most: int) -> list[int]:
-    return [number for number in range(1, most + 1) if whole % number == 0]
-
-
-def _cores(cores: int) -> str:
-    return f"{cores} core{'' if cores == 1 else 's'}"
-
-
-def _others(took: Mapping[int, float], number: int) -> str:
-    return (
-        ", ".join(f"{count}: {seconds:.2g} s" for count, seconds in took.items() if count != number)
-        or "nothing else was measured"
-    )
 
 
 # Viewing a run with `--inference`, in a window or as video, which changes how its environments are arranged.
@@ -272,26 +276,12 @@ def for_viewers(config: RunConfig) -> RunConfig:
     from headrace.stages.exhibition.film import for_one_film, for_one_window
 
     try:
-        arranged = for_one_window(config) if settings.watch else for_one_film(config)
+        config = for_one_window(config) if settings.watch else for_one_film(config)
     except StageError as error:
         raise RunError(f"{option}: {error}") from error
     if settings.watch and no_screen():
         raise RunError(f"--watch opens a window, but {no_screen()}")
-    _tell(config, arranged, option)
-    return arranged
-
-
-def _tell(before: RunConfig, after: RunConfig, option: str) -> None:
-    assert before.environment is not None, "it can be seen"
-    assert after.environment is not None, "as before"
-    actors, num_envs = before.pipeline.hosts.actors.replicas, before.environment.num_envs
-    changes = []
-    if actors * num_envs > 1:
-        changes.append(f"only one instance plays (instead of {actors * num_envs})")
-    before_options, options = before.environment.options, after.environment.options
-    changes += [f"{key}: {value}" for key, value in options.items() if before_options.get(key) != value]
-    if changes:
-        log.info("For %s: %s.", option, ", ".join(changes))
+    return config
 
 
 _START_S = 60.0

@@ -10,13 +10,10 @@ import numpy as np
 from headrace.config import RunConfig, SelfPlaySettings
 from headrace.config.errors import KeyPath, dotted
 from headrace.config.opponents import OPPONENT_SAMPLERS
-from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.graph import GHOST, MAIN, part_name
+from headrace.pipeline.common.graph import GHOST
 from headrace.pipeline.main.behavior import SharedState
 from headrace.pipeline.roles.stages import StageHost
-from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.queues.messages import Matchup
-from headrace.queues.specs import behavior_name
 from headrace.stages.errors import LoadError, blaming
 from headrace.stages.ghost import GhostController, GhostPolicies, GhostStage, OpponentSampler
 from headrace.stages.loading import check_arguments, construct, find_class
@@ -79,8 +76,9 @@ class SelfPlay:
         self.publish(self.controller.all_announced())
 
     def on_report(self, report: TrainerReport) -> None:
-        """Handle a trainer's report for a behaviour with self-play."""
-        self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
+        """Handle a trainer's report; do nothing if its behaviour has no self-play."""
+        if report.behavior in self.controller.histories:
+            self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 
     def rewind(self, behavior: str, step: int) -> None:
         """Roll a behaviour's self-play back to an earlier trainer step.
@@ -111,28 +109,6 @@ class SelfPlay:
         """Return a league report for each behaviour that has had a policy."""
         histories = self.controller.histories.items()
         return {behavior: self.controller.report(behavior) for behavior, h in histories if h.newest is not None}
-
-
-def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:
-    """Check that all behaviours that took part in self-play when a checkpoint was saved still have `self_play`.
-
-    Raises:
-        RunError: if a behaviour no longer has it, because its trainer, games and turns would be missing.
-    """
-    state = checkpoint.read(part_name(GHOST, MAIN))
-    ids: list[str] = state["ids"] if state is not None else []
-    mistakes = []
-    for name in dict.fromkeys(map(behavior_name, ids)):
-        settings = config.behaviors.get(name, config.default_settings)
-        if settings is None or settings.self_play is None:
-            teams = ", ".join(behavior_id for behavior_id in ids if behavior_name(behavior_id) == name)
-            mistakes.append(
-                f"behaviors.{name}: {'has no self_play' if settings is not None else 'is not listed'}, but took part "
-                f"in the self-play of the run that you resume ({teams}). Restore its self_play block; or start a new "
-                f"run from that run's policies, with --initialize-from {config.checkpoint_settings.run_id}."
-            )
-    if mistakes:
-        raise RunError("\n".join(mistakes))
 
 
 def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:

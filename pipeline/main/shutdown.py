@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 
 from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import actor_names, learner_name
 from headrace.pipeline.control import HostFailed, LearnNoMore, Stop
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.checkpointing import SavedRun
-from headrace.pipeline.main.run_plan import RunPlan
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +25,10 @@ for learners."""
 DISMISSED_S = 4.0
 """Maximum seconds that hosts have to end by themselves if the run has nothing to save."""
 
-_LOOK_S = 1.0
+STOPPED, OUT_OF_TIME = "stop", "max_wall_time_s"
+"""Values of `Shutdown.ended_by`."""
+
+_CHECK_S = 1.0
 
 _NOTHING_SEEN = (
     "the environments closed before any agent requested a decision, so nothing was learned. In Unity, check that the "
@@ -38,17 +39,26 @@ _NOTHING_SEEN = (
 class Shutdown:
     """Ends the run once, for the first reason that arises.
 
+    Also ends a behaviour's training at its target rating.
+
     Args:
         run: the run, with its checkpoints.
 
     Attributes:
         begun: True if the run is ending.
         failure: the first failure; None if the run has not failed.
+        ended_by: `stop` if a user ended the run before its trainers were done, `max_wall_time_s` if its time limit was
+            reached; otherwise empty.
     """
 
     def __init__(self, run: SavedRun) -> None:
         self.begun = False
         self.failure: HostFailed | None = None
+        self.ended_by = ""
+        self._limit_s = run.plan.config.pipeline.max_wall_time_s
+        self._started_s = time.monotonic()
+        self._at_target: set[str] = set()
+        """Names of the behaviours that have reached their target ratings."""
         self._playing, self._folder = run.plan.playing, run.plan.folder
         self._behaviors, self._running, self._broadcaster = run.behaviors, run.running, run.broadcaster
         self._checkpointing = run.checkpointing
@@ -71,7 +81,7 @@ class Shutdown:
     def learners_ended(self) -> bool:
         """True if the run is ending and no trainer will send another policy."""
         learners = [name for name, state in self._behaviors.items() if state.settings.learns]
-        return self.begun and all(self._running.has_ended(learner_name(name)) for name in learners)
+        return self.begun and all(learner_name(name) in self._running.ended for name in learners)
 
     @property
     def failed_at_start(self) -> bool:
@@ -85,6 +95,33 @@ class Shutdown:
         states = [*self._behaviors.values()]  # other threads also use this property
         learners = [state for state in states if state.settings.learns and not self._playing]
         return any(state.was_ready for state in learners) if learners else bool(states)
+
+    async def stop_on(self, stop: asyncio.Event) -> None:
+        """Wait until a user requests the end of the run, then end it."""
+        await stop.wait()
+        self._end_early(STOPPED, "Stopped." if self._playing else "Learning was interrupted.")
+
+    def check_time(self, now_s: float) -> None:
+        """End the run if its time limit is reached."""
+        if self._limit_s is not None and not self.begun and now_s - self._started_s >= self._limit_s:
+            words = f"The run has reached its time limit of {self._limit_s:g} s (pipeline.max_wall_time_s)."
+            self._end_early(OUT_OF_TIME, words)
+
+    def check_rating(self, state: BehaviorState) -> None:
+        """Stop training a behaviour if it has reached its target rating."""
+        target = state.settings.stop_when.elo if state.settings.stop_when is not None else None
+        if target is None or state.elo is None or state.elo < target or state.done or state.learner is None:
+            return
+        if state.behavior not in self._at_target:
+            self._at_target.add(state.behavior)
+            state.learner.control.send(LearnNoMore(f"its rating is {state.elo:.1f} (stop_when.elo)"))
+
+    def _end_early(self, why: str, words: str) -> None:
+        if not self.begun:
+            self.ended_by = why
+        saving = self.would_save and not self._playing
+        log.info("%s%s", words, " Please wait while a checkpoint is saved." if saving else "")
+        self.stop()
 
     def stop(self) -> None:
         """End the run before it is done: immediately if it has nothing to save, and otherwise cleanly."""
@@ -146,7 +183,7 @@ class Shutdown:
 
     def host_ended(self, name: str, how: str, in_order: bool) -> None:
         """Handle a host's end while the run is ending; `how` describes an abnormal end for a warning."""
-        if not in_order and self.failure is None and not self._running.was_killed(name):
+        if not in_order and self.failure is None and name not in self._running.killed:
             log.warning("The process of %s %s as the run ended.", name, how)
         owed = name in self._owing
         self._owing.discard(name)
@@ -181,9 +218,9 @@ class Shutdown:
         self._owing = {host.plan.name for host in self._broadcaster.sources()}
         self.moved()
         self._begun_s = self._moved_s
-        self._running.until_all_ended(self._look, min(_LOOK_S, self._sources_s / 2))
+        self._running.until_all_ended(self._check_progress, min(_CHECK_S, self._sources_s / 2))
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """Kill hosts that end too slowly: first only sources, and later all hosts."""
         now_s = asyncio.get_running_loop().time()
         signs = (self._checkpointing.signs(), len(self._owing), len(self._running.unended))
@@ -221,61 +258,5 @@ class Shutdown:
     def _trainers_are_sound(self, failed_stage: str) -> bool:
         """Return True if the trainers' current state is consistent and newer than the last checkpoint."""
         learners = [learner_name(state.behavior) for state in self._behaviors.values() if state.learner is not None]
-        dead = any(self._running.has_ended(name) or name == failed_stage for name in learners)
+        dead = any(name in self._running.ended or name == failed_stage for name in learners)
         return bool(learners) and not dead and failed_stage != "trainer"
-
-
-# Early ends, before the trainers have completed their steps: on request, at the time limit or at a target rating.
-
-
-STOPPED, OUT_OF_TIME = "stop", "max_wall_time_s"
-
-
-class EarlyEnd:
-    """Ends a run early: on request or at the time limit. Also ends a behaviour's training at its target rating.
-
-    Args:
-        plan: the run.
-        shutdown: ends the run.
-        clock: returns seconds from an arbitrary origin.
-
-    Attributes:
-        ended_by: `stop` if a user ended the run before its trainers were done, `max_wall_time_s` if its time limit was
-            reached; otherwise empty.
-    """
-
-    def __init__(self, plan: RunPlan, shutdown: Shutdown, clock: Callable[[], float] = time.monotonic) -> None:
-        self.ended_by = ""
-        self._plan = plan
-        self._shutdown = shutdown
-        self._limit_s = plan.config.pipeline.max_wall_time_s
-        self._began_s = clock()
-        self._ended_behaviors: set[str] = set()
-
-    async def watch(self, stop: asyncio.Event) -> None:
-        """Wait until a user requests the end of the run, then end it."""
-        await stop.wait()
-        playing = self._plan.playing
-        self._end(STOPPED, "Stopped." if playing else "Learning was interrupted.")
-
-    def check_time(self, now_s: float) -> None:
-        """End the run if its time limit is reached."""
-        if self._limit_s is not None and not self._shutdown.begun and now_s - self._began_s >= self._limit_s:
-            words = f"The run has reached its time limit of {self._limit_s:g} s (pipeline.max_wall_time_s)."
-            self._end(OUT_OF_TIME, words)
-
-    def check_rating(self, state: BehaviorState) -> None:
-        """Stop training a behaviour if it has reached its target rating."""
-        wanted = state.settings.stop_when.elo if state.settings.stop_when is not None else None
-        if wanted is None or state.elo is None or state.elo < wanted or state.done or state.learner is None:
-            return
-        if state.behavior not in self._ended_behaviors:
-            self._ended_behaviors.add(state.behavior)
-            state.learner.control.send(LearnNoMore(f"its rating is {state.elo:.1f} (stop_when.elo)"))
-
-    def _end(self, why: str, words: str) -> None:
-        if not self._shutdown.begun:
-            self.ended_by = why
-        saving = self._shutdown.would_save and not self._plan.playing
-        log.info("%s%s", words, " Please wait while a checkpoint is saved." if saving else "")
-        self._shutdown.stop()

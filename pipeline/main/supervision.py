@@ -95,18 +95,18 @@ class Supervisor:
         """Return the silent hosts that now need a warning (one for each silence) or must now be ended."""
         pause = now_s - self._looked if self._looked is not None else 0.0
         self._looked = now_s
-        found = []
+        silences = []
         for host, heard in list(self._heard.items()):
             if pause > PAUSE_S:
                 heard.since = min(heard.since + pause, now_s)
             silence = self._judge(host, heard, now_s - heard.since)
             if silence is None:
                 continue
-            found.append(silence)
+            silences.append(silence)
             heard.warned = True
             if silence.ends:
                 del self._heard[host]
-        return found
+        return silences
 
     def _judge(self, host: str, heard: _SignOfLife, seconds: float) -> Silence | None:
         limits = getattr(self._limits, heard.role)

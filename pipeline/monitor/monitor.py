@@ -366,7 +366,7 @@ def _hosts(config: RunConfig, coordinator: Coordinator) -> list[dict[str, Any]]:
     relay = [RELAY] if decides_centrally(config) else []
     main = {"name": MAIN, "role": MAIN, "kind": "main", "behavior": "", "pid": os.getpid()}
     described: list[dict[str, Any]] = [{**main, "stages": [*stages, PUBLISHER, *relay]}]
-    for host in coordinator.running.all():
+    for host in coordinator.running.hosts.values():
         name, role = host.plan.name, host.plan.role
         described.append(
             {
@@ -376,8 +376,8 @@ def _hosts(config: RunConfig, coordinator: Coordinator) -> list[dict[str, Any]]:
                 "behavior": host.plan.behavior,
                 "pid": getattr(host, "pid", None),
                 "stages": [*_stages(role, config)],
-                "ended": coordinator.running.has_ended(name),
-                "reported": coordinator.running.usage(name),
+                "ended": name in coordinator.running.ended,
+                "reported": coordinator.running.usage.get(name),
             }
         )
     return described
@@ -401,7 +401,7 @@ def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[Queue
 def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[str, Any]]:
     """Describe the credit windows, as edges from learners to actors."""
     ledger, states = coordinator.flow.ledger, []
-    actors = [host.plan.name for host in coordinator.running.all() if host.plan.role == "actor"]
+    actors = [host.plan.name for host in coordinator.running.hosts.values() if host.plan.role == "actor"]
     for name in coordinator.starter.behaviors:
         size, queue, trainer = ledger.size(name), f"{CREDITS}/{name}", StagePlace(learner_name(name), TRAINER)
         for actor in actors if size else ():
@@ -502,7 +502,7 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
         snapshot: the run's progress.
     """
     status, message = _status(coordinator)
-    hosts = coordinator.running.all()
+    hosts = [*coordinator.running.hosts.values()]
     queues = [*edges(plan.config, hosts, snapshot.queues), *windows(coordinator, snapshot.shares)]
     return {
         "status": status,

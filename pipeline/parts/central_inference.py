@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from headrace.pipeline.common.graph import INFERENCE, actor_names
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import ControlEnd, DecideFor, OpenEdge, PolicyKept, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan, contained
+from headrace.pipeline.main.behavior import carry
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.policies.inference import acting_design, make_inference_policy, policy_maker
@@ -150,38 +151,23 @@ request.
 
 
 class CentralActor(ActorPart):
-    """Lets the inference host decide for this actor."""
+    """Lets the inference host decide for this actor, which sends one request at a time.
+
+    It is the actor's `headrace.stages.actor.remote_policy.DecisionClient`.
+    """
 
     senders, receivers = ("requests",), ("answers",)
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
-        self.oracle = self._decisions = CentralDecisions(host.plan.source)
+        self.oracle = self
         self.make_policy = _remote_policies(host.config, host.plan.folder)
-
-    def open_sender(self, sender: Sender[Any]) -> None:
-        """Send requests through this queue."""
-        self._decisions.open(sender)
-
-    def follow(self, receiver: Receiver[Any]) -> Coroutine[Any, Any, None]:
-        """Receive answers from this queue."""
-        return self._decisions.follow(receiver)
-
-
-class CentralDecisions:
-    """Sends one request at a time; see `headrace.stages.actor.remote_policy.DecisionClient`.
-
-    Args:
-        source: the actor's source id, which is different for each incarnation.
-    """
-
-    def __init__(self, source: int) -> None:
-        self._number = source * _NUMBERS_OF_ONE
+        self._number = host.plan.source * _NUMBERS_OF_ONE
         self._sender: Sender[DecisionRequest] | None = None
         self._waiting: asyncio.Future[tuple[PolicyAnswer, ...]] | None = None
         self._lost = False
 
-    def open(self, sender: Sender[Any]) -> None:
+    def open_sender(self, sender: Sender[Any]) -> None:
         """Send requests through this queue, which main opens before the first policy arrives."""
         self._sender = sender
 
@@ -233,7 +219,6 @@ class CentralInference(RunPart):
     """The inference host, and the queues that connect it to the actors."""
 
     receives = (PolicyKept,)
-    host_name = INFERENCE
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -264,7 +249,8 @@ class CentralInference(RunPart):
             self.run.tasks.run(self._carry_answers(slot.replica, receiver))
         receiver = ends[requests] = await slot.handle.receiver(requests, newest=False)
         self._answers[slot.replica] = ends[answers] = await slot.handle.sender(answers)
-        self.run.tasks.run(_carry_requests(receiver, self._requests[slot.replica]))
+        # The host's queue stays open, because another actor may replace this one.
+        self.run.tasks.run(carry(receiver, self._requests[slot.replica], closes=False))
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
         """Handle an actor's first agents with a behaviour id; if the id is new, send it and its policy to the host.
@@ -319,18 +305,3 @@ class CentralInference(RunPart):
             del answer
         self._answers[replica].close()  # signals to the actor that no more answers will come
         self._requests[replica].close()
-
-
-async def _carry_requests(requests: Receiver[Any], sender: Sender[Any]) -> None:
-    """Forward an actor's requests until the actor ends.
-
-    Leave the output queue open, because a replacement may follow.
-    """
-    try:
-        async for request in requests:
-            await sender.put(request)
-            del request
-    except QueueClosed:
-        pass  # the inference host is gone; main detects that elsewhere
-    finally:
-        requests.close()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.config import (
@@ -19,6 +18,7 @@ from headrace.config import (
     UniformSampler,
 )
 from headrace.config.environment_parameters import ParameterValue
+from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.run_plan import RunPlan
@@ -36,16 +36,6 @@ log = logging.getLogger(__name__)
 
 SMOOTHING = 0.25
 """Weight of the previous smoothed mean return, as in ML-Agents."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredProgress:
-    """Measures of a behaviour's progress, other than returns, that completion criteria may use."""
-
-    step: int
-    max_steps: int
-    elo: float | None = None
-    """Rating of the behaviour's newest policy; None without self-play."""
 
 
 class Curricula:
@@ -71,10 +61,6 @@ class Curricula:
         self._steps: dict[str, int] = {}
         self._reported: set[str] = set()
 
-    def __bool__(self) -> bool:
-        """Return True if there are any parameters."""
-        return bool(self._courses)
-
     @property
     def lessons(self) -> Mapping[str, int]:
         """Current lesson number, counted from 0, of each parameter that has a curriculum; keyed by parameter name."""
@@ -99,11 +85,11 @@ class Curricula:
             self._reported.add(report.behavior)
             self._steps[report.behavior] = report.step
 
-    def advance(self, measures: Callable[[str], MeasuredProgress | None]) -> EnvironmentParameters | None:
+    def advance(self, behaviors: Mapping[str, BehaviorState]) -> EnvironmentParameters | None:
         """Begin the next lesson of each curriculum whose criteria are met by a behaviour with a new report.
 
         Args:
-            measures: returns a behaviour's measures; None for a behaviour without a trainer.
+            behaviors: the behaviours whose progress the criteria may use, keyed by name.
 
         Returns:
             The message for the environments; None if no lesson has changed.
@@ -111,9 +97,8 @@ class Curricula:
         passed = {}
         for name, lesson in self._lessons.items():
             criteria = self._courses[name][lesson].completion_criteria
-            if criteria is not None and criteria.behavior in self._reported:
-                measured = measures(criteria.behavior)
-                reason = self._judge(name, criteria, measured) if measured is not None else None
+            if criteria is not None and criteria.behavior in self._reported & behaviors.keys():
+                reason = self._judge(name, criteria, behaviors[criteria.behavior])
                 if reason is not None:
                     passed[name] = reason
         self._reported.clear()
@@ -166,7 +151,7 @@ class Curricula:
         """Describe the current lesson of each curriculum in ML-Agents' wording, which other tools look for."""
         return [self._described(name) for name in self._lessons]
 
-    def _judge(self, name: str, criteria: CompletionCriteria, measured: MeasuredProgress) -> str | None:
+    def _judge(self, name: str, criteria: CompletionCriteria, state: BehaviorState) -> str | None:
         """Return why a parameter's lesson is complete; None if it is not complete."""
         returns, threshold = self._returns[criteria.behavior], criteria.threshold
         if len(returns) < criteria.min_lesson_length:
@@ -174,9 +159,9 @@ class Curricula:
             return None
         match criteria.measure:
             case "progress":
-                value, what = measured.step / measured.max_steps, "progress"
+                value, what = state.step / state.settings.max_steps, "progress"
             case "Elo":
-                value, what = math.nan if measured.elo is None else measured.elo, "Elo"
+                value, what = math.nan if state.elo is None else state.elo, "Elo"
             case _:
                 value, what = self._mean_return(name, criteria), "mean reward"
         text = f"{what} {value:.6g}"
@@ -274,13 +259,9 @@ class CurriculaPart(RunPart):
     def _advance(self) -> None:
         """Begin lessons that are due; do nothing for a recording, which can't change its parameters."""
         plan = self.run.plan
-        begun = None if plan.playing or plan.replay_edge else self._curricula.advance(self._measures)
+        begun = None if plan.playing or plan.replay_edge else self._curricula.advance(self.run.behaviors)
         if begun is not None:
             self.run.broadcaster.send_to_sources(begun)
-
-    def _measures(self, behavior: str) -> MeasuredProgress | None:
-        state = self.run.behaviors.get(behavior)
-        return MeasuredProgress(state.step, state.settings.max_steps, state.elo) if state is not None else None
 
 
 def curricula_of(plan: RunPlan) -> Curricula:

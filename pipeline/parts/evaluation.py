@@ -69,8 +69,14 @@ class EvaluationHost(Host):
         # Always the last lessons, so that scores are comparable and the best policy is the best at the final task.
         parameters.receive(final_parameters(config.environment_parameters))
         request = EnvironmentRequest(config, self.plan.seed, config.pipeline.hosts.actors.replicas, self.plan.folder)
+
+        def make_connected_group() -> EnvironmentGroup:
+            group = make_group(request)
+            connect_parameters(group, parameters)
+            return group
+
         stage = EvaluationStage(
-            lambda: _connected(make_group(request), parameters),
+            make_connected_group,
             policy_maker(config, self.plan.folder),
             make_opponents(config, self),
             every=settings.every,
@@ -200,11 +206,6 @@ class EvaluationHost(Host):
     def keep(self, policy: PolicyUpdate, spec: BehaviorSpec) -> None:
         """Store a policy as the fixed opponent for later evaluations."""
         self._export(policy, spec, "opponent")
-
-
-def _connected(group: EnvironmentGroup, parameters: EpisodeParameters) -> EnvironmentGroup:
-    connect_parameters(group, parameters)
-    return group
 
 
 # The evaluation stage's input queue: each behaviour's newest policy that waits to be evaluated.
@@ -422,7 +423,7 @@ class Evaluation(RunPart):
         if self._host is not None and (at_once or not self._senders):
             self._host.control.send(Stop())
 
-    def close(self) -> None:
+    async def finish(self) -> None:
         """Warn if any policies were not evaluated."""
         if self._lost:
             log.warning("Not all policies were evaluated: evaluation had failed (%s).", self._lost.partition("\n")[0])

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
@@ -46,7 +46,7 @@ class FollowersPart(RunPart):
 
     def receive(self, host: HostHandle, message: FollowerLost) -> None:
         """End a learner that has lost a follower, so that a new learner can replace it."""
-        self.run.end_host(host, f"was ended, because {message.how}")
+        self.run.running.end(host, f"was ended, because {message.how}")
 
 
 CAUSE_S = 5.0
@@ -55,8 +55,6 @@ END_S = 10.0
 """Seconds within which a follower must end after its learner has ended; after that, the follower is killed."""
 _PATIENCE = 0.9
 """Fraction of the silence limit after which a follower counts as lost, before main can blame the learner."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -133,10 +131,12 @@ class Followers:
         all_ready = await self._start((address, store.port), tasks)
 
         async def work() -> None:
-            device, own = device_of_replica(self._device, 0, self._size)
+            device, exchange_device = device_of_replica(self._device, 0, self._size)
             for ready in all_ready:  # wait here and not in a thread, because a follower may die while it starts
                 await ready.wait()
-            joined = await in_thread("joining", JoinedReplicas, 0, self._size, store, own, address, self._patience_s)
+            joined = await in_thread(
+                "joining", JoinedReplicas, 0, self._size, store, exchange_device, address, self._patience_s
+            )
             await train(joined, device, self)
 
         working = asyncio.create_task(work())
@@ -228,16 +228,19 @@ class Followers:
 
         policy = trainer.policy()
         state = [[zlib.crc32(policy.weights.tobytes()), trainer.step, trainer.version]]
-        own = torch.tensor(state, dtype=torch.int64, device=trainer.context.device)
-        everywhere = replicas.gathered(own, replicas.part(replicas.size), replicas.size)
-        if bool((everywhere != everywhere[0]).any()):
+        own_state = torch.tensor(state, dtype=torch.int64, device=trainer.context.device)
+        all_states = replicas.gathered(own_state, replicas.part(replicas.size), replicas.size)
+        if bool((all_states != all_states[0]).any()):
             raise StageError(
                 f"{trainer.context.behavior}: the learner's replicas would start with different weights or steps; make "
                 "sure that all of them see the same run folder and the same files that the YAML names"
             )
 
     def _share(self, queue: str, receiver: ItemSource[Any]) -> ItemSource[Any]:
-        return _SharedReceiver(receiver, self._senders[queue], self._slab_bytes(), self._patience_s, self._learns)
+        from headrace.pipeline.hosts.links import default_slab_bytes
+
+        slab_bytes = self._config.pipeline.queues.slab_bytes or default_slab_bytes()
+        return _SharedReceiver(receiver, self._senders[queue], slab_bytes, self._patience_s, self._learns)
 
     def _learns(self) -> bool:
         """Return True until the trainer is done."""
@@ -251,11 +254,6 @@ class Followers:
             if self._config.pipeline.ray.address is not None or len(ray.nodes()) > 1:
                 return str(ray.util.get_node_ip_address())
         return "127.0.0.1"
-
-    def _slab_bytes(self) -> int:
-        from headrace.pipeline.hosts.links import default_slab_bytes
-
-        return self._config.pipeline.queues.slab_bytes or default_slab_bytes()
 
     async def _end(self, patience_s: float) -> None:
         """Wait for the followers to end, and kill those that take too long."""
@@ -332,13 +330,6 @@ def device_of_replica(device: str, rank: int, size: int) -> tuple[str, str]:
     return device, "cpu"
 
 
-def own_address(address: str, port: int) -> str:
-    """Return this machine's address in the network that `address` belongs to."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.connect((address, port))  # sends nothing
-        return str(sock.getsockname()[0])
-
-
 async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:
     """Forward a follower's messages until the follower ends; return how it ended."""
     name, failure, finished = host.plan.name, None, False
@@ -385,13 +376,15 @@ class FollowerHost(TrainerHost):
         from headrace.stages.trainer.joined_replicas import JoinedReplicas, connect
 
         (address, port), rank = self.plan.rendezvous, self.plan.replica
-        here = own_address(address, port)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect((address, port))  # sends nothing
+            here = str(sock.getsockname()[0])  # this machine's address in the network that the learner's belongs to
         size = self.config.pipeline.hosts.learners.replicas
-        device, own = device_of_replica(device_of(self.config, self.plan.behavior)[0], rank, size)
+        device, exchange_device = device_of_replica(device_of(self.config, self.plan.behavior)[0], rank, size)
         self.control.send(FollowerReady())
         # No time limit is needed, because a follower ends with its learner.
         replicas = await in_thread(
-            "joining", lambda: JoinedReplicas(rank, size, connect(address, port, size), own, here)
+            "joining", lambda: JoinedReplicas(rank, size, connect(address, port, size), exchange_device, here)
         )
         nowhere: Any = NoSender()
         if self._shards is not None:

@@ -14,14 +14,15 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.config.league_game import LeagueGame, league_game
+from headrace.config.league_game import league_game
 from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import LEAGUE, league_seats
 from headrace.pipeline.common.seeds import derive_seed
@@ -39,7 +40,7 @@ from headrace.stages.brains import BrainRequest, StandIn, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, WrappedGroup
 from headrace.stages.errors import StageError
-from headrace.stages.league.controller import Freeze, LeagueController, MatchTable, Turns
+from headrace.stages.league.controller import Freeze, LeagueController, Turns
 from headrace.stages.league.pool import FOLDER, Member, Pool, packed, read_member, unpacked
 from headrace.stages.policy.design import design_of
 from headrace.stages.policy.protocol import ActingPolicy
@@ -66,7 +67,7 @@ class LearnersGroup(WrappedGroup):
         self._names: dict[str, str] = {}
         self._specs: dict[str, BehaviorSpec] = {}
         self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
-        self._adopt()
+        self._add_new_ids()
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
         """Reset the environments."""
@@ -83,23 +84,24 @@ class LearnersGroup(WrappedGroup):
             return self._later(result)
         assert isinstance(result, StepResult)
         if len(self._group.behavior_specs) > len(self._names):
-            self._adopt()
+            self._add_new_ids()
         steps = {self._names[behavior_id]: each for behavior_id, each in result.steps.items()}
-        own = result.behavior_statistics
-        if self._behavior in own:
-            own = {self._learner if name == self._behavior else name: each for name, each in own.items()}
-        return replace(result, steps=steps, behavior_statistics=own)
+        statistics = result.behavior_statistics
+        if self._behavior in statistics:
+            statistics = {self._learner if name == self._behavior else name: each for name, each in statistics.items()}
+        return replace(result, steps=steps, behavior_statistics=statistics)
 
     async def _later(self, result: Awaitable[StepResult]) -> Any:
         return self._named(await result)
 
-    def _adopt(self) -> None:
+    def _add_new_ids(self) -> None:
         for behavior_id, spec in self._group.behavior_specs.items():
             if behavior_id not in self._names:
                 name = behavior_name(behavior_id)
-                own = self._learner + behavior_id.removeprefix(name) if name == self._behavior else behavior_id
-                self._names[behavior_id] = own
-                self._specs[own] = spec if own == behavior_id else replace(spec, behavior_id=own)
+                is_league = name == self._behavior
+                new_id = self._learner + behavior_id.removeprefix(name) if is_league else behavior_id
+                self._names[behavior_id] = new_id
+                self._specs[new_id] = replace(spec, behavior_id=new_id) if is_league else spec
 
 
 OWN = -1
@@ -173,7 +175,7 @@ class LeagueMappings(PolicyMappings):
         self._teams = dict(sorted(teams.items()))
         if spec.name == self._learner:
             self._newest.setdefault(OWN, MappedPlayer(self._make_policy(spec)))
-        self._renew()
+        self._update_current()
         self._begun = False  # the running games have no policy for this behaviour id
         early, self._early = self._early, {}
         for update in early.values():
@@ -186,10 +188,10 @@ class LeagueMappings(PolicyMappings):
         flat = [name for each in names for name in each]
         if max(map(len, names)) > 1 or len({*flat}) < len(flat):
             named = {team: [self._side_of_name(name) for name in each] for team, each in zip(teams, names, strict=True)}
-            found = ", ".join(f"{' and '.join(each)} in team {team}" for team, each in sorted(named.items()))
+            described = ", ".join(f"{' and '.join(each)} in team {team}" for team, each in sorted(named.items()))
             raise StageError(
                 "a league of several behaviours requires a game in which each team has a different behaviour; found "
-                f"{found}; give the agents of all teams the same behaviour, or each team a different one"
+                f"{described}; give the agents of all teams the same behaviour, or each team a different one"
             )
 
     def emits(self, behavior_id: str) -> bool:
@@ -220,18 +222,18 @@ class LeagueMappings(PolicyMappings):
         if player.version != update.version:
             player.policy.load(update)
             player.version = update.version
-        self._adopt()
+        self._use_offered_matches()
 
     def assign(self, assignment: Assignment | Matches) -> None:
         """Draw games from these matches once the newest policies that they name have arrived."""
         assert isinstance(assignment, Matches), "assignments are for self-play"
         self._offered = assignment
-        self._adopt()
+        self._use_offered_matches()
 
-    def _adopt(self) -> None:
-        matches, found = self._offered, self._newest
+    def _use_offered_matches(self) -> None:
+        matches, newest = self._offered, self._newest
         named = () if matches is None else (OWN, *matches.seats, *matches.opponents)
-        if matches is None or not all(code >= 0 or (code in found and found[code].version >= 0) for code in named):
+        if matches is None or not all(code >= 0 or (code in newest and newest[code].version >= 0) for code in named):
             self._start()
             return
         self._matches, self._offered = matches, None
@@ -242,7 +244,7 @@ class LeagueMappings(PolicyMappings):
             limits[-1] = np.inf
             self._rows[side] = rows, limits
         self._drawn_games.clear()
-        self._renew()
+        self._update_current()
         self._start()
 
     def ready(self, behavior_ids: Iterable[str]) -> bool:
@@ -282,10 +284,10 @@ class LeagueMappings(PolicyMappings):
         bounds = pairwise([0, *inner, len(order)])
         return [(self._distinct[ordered[first]], order[first:end]) for first, end in bounds]
 
-    def _renew(self) -> None:
+    def _update_current(self) -> None:
         """Make a representative mapping: the learner's newest policy, and a player for each other behaviour."""
         ids = [i for ids in self._teams.values() for i in ids if behavior_name(i) == self._learner]
-        own = dict.fromkeys(ids, self._newest[OWN]) if ids else {}
+        own_players = dict.fromkeys(ids, self._newest[OWN]) if ids else {}
         plain = {**self._plain, **self._fixed}
         number = self._matches.number if self._matches is not None else 0
         for team, others in self._teams.items():
@@ -293,7 +295,7 @@ class LeagueMappings(PolicyMappings):
             if side != self._own and self._matches is not None and side in self._rows:
                 first = self._matches.opponents[self._rows[side][0][0]]
                 plain |= dict.fromkeys(others, self._player_of(first))
-        self.current = PolicyMapping(number, OWN, None, {**plain, **own}, {*self._plain, *ids})
+        self.current = PolicyMapping(number, OWN, None, {**plain, **own_players}, {*self._plain, *ids})
 
     def _start(self) -> None:
         """Begin a game in every instance once all players of the matches have arrived."""
@@ -307,12 +309,12 @@ class LeagueMappings(PolicyMappings):
 
     def _draw_games(self, count: int) -> list[PolicyMapping]:
         random, sides = self._draws.random, {team: self._side_of_team(team) for team in self._teams}
-        own = [team for team, side in sides.items() if side == self._own]
-        others = [side for side in sides.values() if side != self._own] or [self._own] * max(1, len(own) - 1)
-        seats = random.integers(len(own), size=count)
+        own_teams = [team for team, side in sides.items() if side == self._own]
+        others = [side for side in sides.values() if side != self._own] or [self._own] * max(1, len(own_teams) - 1)
+        seats = random.integers(len(own_teams), size=count)
         draws = random.random((count, len(others)))
         rows = [self._drawn_rows(side, draws[:, column]) for column, side in enumerate(others)]
-        return [self._game(own[seat], *each) for seat, *each in zip(seats.tolist(), *rows, strict=True)]
+        return [self._game(own_teams[seat], *each) for seat, *each in zip(seats.tolist(), *rows, strict=True)]
 
     def _drawn_rows(self, side: str, draws: NDArray[np.float64]) -> list[int]:
         rows, limits = self._rows[side]
@@ -457,12 +459,9 @@ class LeagueActor(ActorPart):
 
 _SHARED = {"resets", "turns", "freezes"}
 """Keys of the league's part of a checkpoint, in addition to the league's behaviour."""
-SLOW_S = 10.0
-"""Seconds after which a write into the pool causes a warning."""
-_SLOW = "Freezing %s is taking more than %.0f s. Until the disk responds, the league freezes no policy."
-_LEFT = (
-    "The run is ending without freezing %s: the disk has not responded for %.0f s (pipeline.supervision.grace_s). A "
-    "resumed run freezes that policy or a later one."
+_NOT_WRITTEN = (
+    "The run is ending without freezing step %d of %s into %s: the disk has not responded for %.0f s "
+    "(pipeline.supervision.grace_s). A resumed run freezes that policy or a later one."
 )
 
 
@@ -472,12 +471,10 @@ class LeaguePart(RunPart):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         plan = run.plan
-        self._config = plan.config
         self._seats = league_seats(plan.config)
         self._deterministic = plan.config.pipeline.deterministic
-        self._shared: SharedState | None = None
+        self._game = league_game(plan.config)
         self._league: LeagueController | None = None
-        self._game: LeagueGame | None = None
         self._learners: dict[str, str] = {}
         """Maps each learner's behaviour name to the learner's key in the settings."""
         self._newest: dict[str, PolicyUpdate] = {}
@@ -493,9 +490,9 @@ class LeaguePart(RunPart):
         """Per learner: the version of the policy that the checkpoint already includes."""
         self._freezes: deque[Freeze] = deque()
         """Policies to write into the pool; the first one is being written."""
-        self._settled = asyncio.Event()
+        self._all_written = asyncio.Event()
         """Set while no policy waits to be written."""
-        self._settled.set()
+        self._all_written.set()
         self._writing: asyncio.Task[None] | None = None
         """The task that writes the policies in `_freezes`."""
         self._turns: Turns | None = None
@@ -507,26 +504,17 @@ class LeaguePart(RunPart):
 
     def add(self, behavior: str) -> None:
         """Add a learner whose route is being opened."""
-        if self._game is None:
-            self._game = league_game(self._config)
-            self._open(self._game)
+        if self._league is None:
+            self._open()
         self._learners[behavior] = self._game.keys[behavior]
         self.shared.add(behavior)
 
-    def _open(self, game: LeagueGame) -> None:
-        plan = self.run.plan
+    def _open(self) -> None:
+        plan, game = self.run.plan, self._game
         pool = Pool(behavior_folder(plan.folder.path, game.home) / FOLDER)
         random = np.random.default_rng(derive_seed(plan.seed, LEAGUE, game.home))
         self._league = controller = LeagueController(game.home, game.settings, pool, random, game.sides)
-        pending = self._restore(self.run.stages.saved_state(LEAGUE) or {}, game)
-        if self._turns is not None:
-            self._hold(self._turns)
-        for freeze in pending:
-            controller.freezing.add(freeze.learner)
-            self._freeze(freeze)
-
-    def _restore(self, saved: Mapping[str, Any], game: LeagueGame) -> list[Freeze]:
-        """Restore the state from a checkpoint; return the policies that were waiting to be written into the pool."""
+        saved = self.run.stages.saved_state(LEAGUE) or {}
         if saved and game.home not in saved:
             raise StageError(
                 f"the league's part of the checkpoint belongs to {', '.join(saved.keys() - _SHARED)}, but should "
@@ -536,29 +524,25 @@ class LeaguePart(RunPart):
         if lengths := game.settings.turns():
             self._turns = Turns(lengths)
             self._turns.load_state_dict(saved.get("turns", self._turns.state_dict()))
+            self._pause_others(self._turns)
         if game.home in saved:
-            self.league.load_state_dict(saved[game.home])
+            controller.load_state_dict(saved[game.home])
             versions = {name: each["version"] for name, each in saved[game.home]["progress"].items()}
             self._restored |= {game.learner_name(key): version for key, version in versions.items()}
-        pending = [Freeze(learner, unpacked(policy), parent) for learner, parent, policy in saved.get("freezes", ())]
-        return [freeze for freeze in pending if freeze.learner in game.learners]
+        for learner, parent, policy in saved.get("freezes", ()):  # they were waiting to be written into the pool
+            if learner in game.learners:
+                controller.freezing.add(learner)
+                self._freeze(Freeze(learner, unpacked(policy), parent))
 
-    def _hold(self, turns: Turns) -> None:
+    def _pause_others(self, turns: Turns) -> None:
         """Pause the actors of all learners whose turn it is not."""
-        assert self._game is not None, "it has turns"
-        self.run.flow.hold([self._game.learners[key] for key in turns.waiting])
+        self.run.flow.ledger.pause_behaviors([self._game.learners[key] for key in turns.waiting])
 
     @property
     def league(self) -> LeagueController:
         """The league's controller, which exists once the first learner has been added."""
         assert self._league is not None, "a learner is opened"
         return self._league
-
-    def add_behavior(self, behavior_id: str) -> None:
-        """Do nothing: leagues do not need to know about new teams."""
-
-    def on_report(self, report: TrainerReport) -> None:
-        """Do nothing: `reported` handles the learners' reports."""
 
     def elo(self, behavior: str) -> float | None:
         """Return None, because payoffs contain more information than a rating."""
@@ -572,12 +556,10 @@ class LeaguePart(RunPart):
         """Create the stage between trainer and publisher."""
         return LeaguePolicies(self, behavior)
 
-    @property
+    @cached_property
     def shared(self) -> SharedState:
         """The state that all learners' routes share, which is one part of a checkpoint."""
-        if self._shared is None:
-            self._shared = SharedState(LEAGUE, self.run.stages, self._state)
-        return self._shared
+        return SharedState(LEAGUE, self.run.stages, self._state)
 
     def checkpoint_begins(self) -> None:
         """Expect a barrier on each learner's route, and hold back resets until the checkpoint has ended."""
@@ -622,24 +604,23 @@ class LeaguePart(RunPart):
         """Handle a trainer's report, which may end a turn; in a deterministic run, wait for the learner's policy."""
         key = self._learners.get(report.behavior)
         if self._turns is not None and key is not None and self._turns.reported(key, report.step, report.done):
-            self._hold(self._turns)
+            self._pause_others(self._turns)
         updates = self._waiting.get(report.behavior, ([], []))[1]
         newest = updates[-1] if updates else self._newest.get(report.behavior)
         if self._deterministic and newest is not None and newest.version < report.version:
             self._late[report.behavior] = report.version
-            self.run.flow.pause(LEAGUE)
+            self.run.flow.ledger.pause(LEAGUE)
 
     def at_rest(self) -> None:
         """Handle the pending events, and send the new match tables to the actors."""
         if self._newest or self._waiting.keys() >= set(self._seats):
-            self._look()
+            self._handle_waiting()
             self._tell_all()
 
-    def _look(self) -> None:
+    def _handle_waiting(self) -> None:
         """Handle the pending events of a deterministic run, one learner after the other."""
         waiting, self._waiting = self._waiting, {}
-        learners = () if self._game is None else self._game.learners.values()
-        for behavior in filter(waiting.__contains__, learners):
+        for behavior in filter(waiting.__contains__, self._game.learners.values()):
             games, updates = waiting[behavior]
             for each in games:
                 for category, name, value in self._rate(behavior, each):
@@ -651,7 +632,7 @@ class LeaguePart(RunPart):
 
     async def learns(self, behavior: str, slot: ActorSlot) -> None:
         """Send an actor that has a learner's agents the match table and the other learners' newest policies."""
-        if behavior not in self._learners or self._game is None:
+        if behavior not in self._learners:
             return
         for name in self._game.learners.values():
             if name != behavior and name not in slot.policies:
@@ -663,14 +644,14 @@ class LeaguePart(RunPart):
             self._tell(behavior)
 
     def _rate(self, behavior: str, games: Columns) -> list[tuple[str, str, float]]:
-        found = self.league.rate(self._learners[behavior], games)
-        return [(behavior, name, value) for _, name, value in found]
+        rated = self.league.rate(self._learners[behavior], games)
+        return [(behavior, name, value) for _, name, value in rated]
 
     def _take(self, behavior: str, update: PolicyUpdate) -> None:
         self._newest[behavior] = kept = update.copy()
         self.run.broadcaster.send_to_actors(kept)  # with only the behaviour name, for the actors of other learners
-        known = self._restored.pop(behavior, None) == kept.version
-        if known:  # the checkpoint already includes this policy's effects
+        is_restored = self._restored.pop(behavior, None) == kept.version
+        if is_restored:  # the checkpoint already includes this policy's effects
             return
         freeze = self.league.note_policy(self._learners[behavior], kept)
         if freeze is not None:
@@ -681,39 +662,25 @@ class LeaguePart(RunPart):
             self._frozen(freeze, self.league.write(freeze))
             return
         self._freezes.append(freeze)
-        if self._settled.is_set():
-            self._settled.clear()
+        if self._all_written.is_set():
+            self._all_written.clear()
             self._writing = self.run.tasks.start(self._freeze_all())
 
     async def _freeze_all(self) -> None:
         """Write policies into the pool one at a time, because each may take a second on a slow disk."""
         try:
             while self._freezes:
-                written = await self._written(self._freezes[0])
+                written = await in_thread("write into a pool", self.league.write, self._freezes[0])
                 self._frozen(self._freezes.popleft(), written)
                 self._tell_all()
         finally:
-            self._settled.set()
-
-    async def _written(self, freeze: Freeze) -> Member | OSError:
-        """Write a policy in a thread, and warn if that takes too long."""
-        slow = asyncio.get_running_loop().call_later(SLOW_S, log.warning, _SLOW, self._words(freeze), SLOW_S)
-        try:
-            return await in_thread("write into a pool", self.league.write, freeze)
-        finally:
-            slow.cancel()
-
-    def _words(self, freeze: Freeze) -> str:
-        assert self._game is not None, "it has learners"
-        behavior, folder = self._game.learners[freeze.learner], shown(self.league.pool.folder)
-        return f"step {freeze.update.step} of {behavior} into {folder}"
+            self._all_written.set()
 
     def _frozen(self, freeze: Freeze, written: Member | OSError) -> None:
         """Handle the outcome of writing a policy, and the reset that may follow."""
         reset = self.league.frozen(freeze, written)
         if reset is None:
             return
-        assert self._game is not None, "it has learners"
         behavior = self._game.learners[freeze.learner]
         weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
         whose = "its initial" if weights is None else "another learner's"
@@ -744,30 +711,29 @@ class LeaguePart(RunPart):
         for slot in self.run.launcher.actors.values():
             if self._seats[slot.replica] == behavior and self._sent.get((behavior, slot.replica)) != table.number:
                 self._sent[behavior, slot.replica] = table.number
-                slot.handle.control.send(_matches(table))
+                slot.handle.control.send(table)
 
     # Checkpoints and the end. -----------------------------------------------------------------------------------------
 
-    async def settle(self) -> None:
+    async def finish(self) -> None:
         """Wait until all policies are written, or until the disk has been unresponsive for `grace_s`."""
         grace_s = self.run.plan.config.pipeline.supervision.grace_s
-        while not self._settled.is_set():
+        while not self._all_written.is_set():
             awaited = self._freezes[0]
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._settled.wait(), grace_s)
-            if not self._settled.is_set() and self._freezes[0] is awaited:
-                log.warning(_LEFT, self._words(awaited), grace_s)
+                await asyncio.wait_for(self._all_written.wait(), grace_s)
+            if not self._all_written.is_set() and self._freezes[0] is awaited:
+                behavior, folder = self._game.learners[awaited.learner], shown(self.league.pool.folder)
+                log.warning(_NOT_WRITTEN, awaited.update.step, behavior, folder, grace_s)
                 assert self._writing is not None, "it waits for the disk"
                 self._writing.cancel()
                 return
 
     def _state(self) -> dict[str, Any]:
-        self._look()
-        resets = {"resets": dict(self._resets)} if self._resets else {}
-        turns = {"turns": self._turns.state_dict()} if self._turns is not None else {}
-        pending = [[each.learner, each.parent, packed(each.update)] for each in self._freezes]
-        freezes = {"freezes": pending} if pending else {}
-        return {self.league.behavior: self.league.state_dict()} | resets | turns | freezes
+        self._handle_waiting()
+        freezes = [[freeze.learner, freeze.parent, packed(freeze.update)] for freeze in self._freezes]
+        state = {self._game.home: self.league.state_dict(), "resets": dict(self._resets), "freezes": freezes}
+        return state if self._turns is None else state | {"turns": self._turns.state_dict()}
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:
         """Return the league's report; empty before the league exists."""
@@ -775,11 +741,6 @@ class LeaguePart(RunPart):
             return {}
         turn = {"turn": self._turns.learner} if self._turns is not None else {}
         return {self._league.behavior: self._league.report() | turn}
-
-
-def _matches(table: MatchTable) -> Matches:
-    members = {number: asdict(member) for number, member in table.members.items()}
-    return Matches(table.number, table.seats, table.opponents, table.weights, members)
 
 
 class LeagueStage(Stage[TrajectoryBatch, TrajectoryBatch]):

@@ -6,10 +6,8 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
-from headrace.config import BehaviorSettings, RunConfig
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import actor_names
 from headrace.pipeline.control import EpisodesScored
@@ -31,23 +29,22 @@ class ActorScores(ActorPart):
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
+
+        def competes(name: str) -> bool:
+            settings = host.config.known_settings(name)
+            return settings is not None and settings.self_play is not None
+
         self.audience = self._scores = ScoreKeeper(
             host.config.inference.wanted,
             host.plan.replica,
             host.config.pipeline.hosts.actors.replicas,
-            partial(_competes, host.config),
+            competes,
             host.report,  # immediately, because the run ends with the last actor's score
         )
 
     def before_report(self) -> None:
         """Send the score for all episodes since the last report."""
         self.host.control.send(EpisodesScored(self._scores.drain(), self._scores.complete))
-
-
-def _competes(config: RunConfig, name: str) -> bool:
-    """Return True if this behaviour has self-play, and False if not or if no settings apply to it."""
-    settings = config.known_settings(name)
-    return settings is not None and settings.self_play is not None
 
 
 FILE = "inference.json"
@@ -89,7 +86,10 @@ class ScoreBoard(RunPart):
     def report(self) -> Mapping[str, Any]:
         """Log and write the scores, and return them."""
         scores = self._scores()
-        self._publish(scores)
+        if scores:
+            self._publish(scores)
+        elif self._sums:
+            log.warning("No episode has ended, so there is no score.")
         return {"scores": scores}
 
     def _scores(self) -> dict[str, Score]:
@@ -109,7 +109,7 @@ class ScoreBoard(RunPart):
         scores = {}
         for behavior_id in sorted(together, key=lambda each: (behavior_name(each), behavior_team(each))):
             name = behavior_name(behavior_id)
-            settings = self._settings(name)
+            settings = self._config.known_settings(name)  # None is reported elsewhere
             learns = settings is not None and settings.learns
             rating = status[name].elo if learns and name in status else None
             score = together[behavior_id].score(rating)
@@ -119,16 +119,13 @@ class ScoreBoard(RunPart):
 
     def _publish(self, scores: Mapping[str, Score]) -> None:
         """Log the scores as a table and write them to a file; a disk error causes only a warning."""
-        if not self._sums:
-            return
-        if not scores:
-            log.warning("No episode has ended, so there is no score.")
-            return
         folder = self.run.plan.folder
         path = folder.run_logs / FILE
         try:
             folder.run_logs.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(self._report(scores), indent=1).encode())
+            described = {behavior_id: self._described(behavior_id, score) for behavior_id, score in scores.items()}
+            played = {"episodes": self._wanted, "complete": not self._missing, "behaviors": described}
+            write_atomic(path, json.dumps(played, indent=1).encode())
             log.info("Scores (%s):\n%s", shown(path), score_table(scores))
         except OSError as error:
             log.info("Scores:\n%s", score_table(scores))
@@ -138,30 +135,9 @@ class ScoreBoard(RunPart):
             text = "Fewer than the requested %d episodes have ended for: %s."
             log.warning(text, self._wanted, ", ".join(short))
 
-    def _report(self, scores: Mapping[str, Score]) -> dict[str, Any]:
-        return {
-            "episodes": self._wanted,
-            "complete": not self._missing,
-            "behaviors": {
-                behavior_id: {
-                    "deterministic": self._is_deterministic(behavior_name(behavior_id)),
-                    **_plain(score),
-                }
-                for behavior_id, score in scores.items()
-            },
-        }
-
-    def _is_deterministic(self, name: str) -> bool:
-        settings = self._settings(name)
-        return settings is not None and settings.network_settings.deterministic
-
-    def _settings(self, name: str) -> BehaviorSettings | None:
-        """Return a behaviour's settings; None if it has no settings, which the run reports elsewhere."""
-        return self._config.known_settings(name)
-
-
-def _plain(score: Score) -> dict[str, Any]:
-    """Return a score as JSON data, omitting results or a rating if there are none."""
-    plain = asdict(score)
-    left_out = ("won", "drawn", "lost") * (not score.games) + ("rating",) * (score.rating is None)
-    return {name: value for name, value in plain.items() if name not in left_out}
+    def _described(self, behavior_id: str, score: Score) -> dict[str, Any]:
+        """Return a score as JSON data, omitting results or a rating if there are none."""
+        settings = self._config.known_settings(behavior_name(behavior_id))
+        omitted = ("won", "drawn", "lost") * (not score.games) + ("rating",) * (score.rating is None)
+        plain = {name: value for name, value in asdict(score).items() if name not in omitted}
+        return {"deterministic": settings is not None and settings.network_settings.deterministic, **plain}

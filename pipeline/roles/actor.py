@@ -19,9 +19,9 @@ from headrace.pipeline.control import (
     ControlMessage,
     CreditRequest,
     Grant,
-    Hold,
     LearnerReplaced,
     OpenEdge,
+    Pause,
     SourceEnded,
     Stop,
 )
@@ -223,8 +223,8 @@ class ActorHost(Host):
                     self._edges.reconnect(f"trajectories/{message.behavior}")
                 case BeginCheckpoint():
                     self._actor.request_checkpoint(message.number)
-                case Hold():
-                    self._actor.pause(message.held)
+                case Pause():
+                    self._actor.pause(message.paused)
                 case Stop():
                     self._actor.request_stop()
                 case OpenEdge():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.pipeline.common.graph import TRAINER, learner_name, offline_demonstrations, part_name, placements_after
-from headrace.pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, Hold, OpenEdge, SourceEnded, Stop
+from headrace.pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, OpenEdge, Pause, SourceEnded, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.senders import AGENT_PROCESSOR, LearnedStepsOnly, Router
@@ -89,9 +89,9 @@ class ReplayHost(Host):
                     self._router.open(message.name.partition("/")[2], await self.open_sender(message))
                 case BeginCheckpoint():
                     self._commands.put_nowait(message.number)
-                case Hold(held=True):
+                case Pause(paused=True):
                     self._flowing.clear()
-                case Hold():
+                case Pause():
                     self._flowing.set()
                 case Stop():
                     self._flowing.set()

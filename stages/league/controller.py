@@ -1,8 +1,7 @@
 """The controller of a league: it keeps payoffs, freezes policies into the pool, resets learners, and assigns opponents.
 
 It does no I/O except through its pool: the main process passes in policies and results, and sends out the decisions.
-`MatchTable` is what the controller sends to a learner's actors; `Turns` are the learners', if they learn one after
-another.
+`Turns` are the learners', if they learn one after another.
 """
 
 from __future__ import annotations
@@ -16,33 +15,12 @@ from typing import Any
 import numpy as np
 
 from headrace.config.league import FreezeSettings, LeagueSettings, ResetSettings
-from headrace.queues.messages import Columns, PolicyUpdate
+from headrace.queues.messages import Columns, Matches, PolicyUpdate
 from headrace.stages.errors import StageError, blaming
 from headrace.stages.league import matchmaking
 from headrace.stages.league.matchmaking import OWN, Matchmaker, PayoffTable, duels
 from headrace.stages.league.pool import Member, Pool, packed, unpacked
 from headrace.stages.plain_state import generator_state, restore_generator
-
-
-@dataclass(frozen=True, slots=True)
-class MatchTable:
-    """The matches for a learner's games; one row is drawn for each game."""
-
-    number: int
-    """The table's number, which increases with each change."""
-    seats: tuple[int, ...]
-    """[n] player code in the learner's seat: `OWN`, or a member's code if the game is played only for ratings."""
-    opponents: tuple[int, ...]
-    """[n] player code of the opponent."""
-    weights: tuple[float, ...]
-    """[n] probability of the row; the probabilities of one behaviour's opponents add up to 1."""
-    members: Mapping[int, Member]
-    """The members in the rows, keyed by number."""
-
-    @property
-    def rows(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-        """Everything except the number; equal for tables with the same matches."""
-        return self.seats, self.opponents, self.weights
 
 
 def made_table(
@@ -51,10 +29,14 @@ def made_table(
     opponents: Sequence[int],
     weights: Sequence[float],
     members: Sequence[Member],
-) -> MatchTable:
-    """Make a table; `members` is the entire pool, in the order of the numbers."""
-    named = {player: members[player] for player in sorted({*seats, *opponents}) if player >= 0}
-    return MatchTable(number, tuple(seats), tuple(opponents), tuple(weights), named)
+) -> Matches:
+    """Make the message to a learner's actors; `members` is the entire pool, in the order of the numbers."""
+    named = {player: asdict(members[player]) for player in sorted({*seats, *opponents}) if player >= 0}
+    return Matches(number, tuple(seats), tuple(opponents), tuple(weights), named)
+
+
+def _rows(matches: Matches) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+    return matches.seats, matches.opponents, matches.weights
 
 
 class Turns:
@@ -228,7 +210,7 @@ class LeagueController:
         self._newest: dict[str, PolicyUpdate] = {}
         self._sources = {each.reset.to for each in settings.learners.values() if each.reset is not None}
         self._number = 0
-        self._tables: dict[str, MatchTable] = {}
+        self._tables: dict[str, Matches] = {}
         self._fresh: dict[str, int] = {}
         """Games played by each learner's actors since its table was computed; no entry if the table is out of date."""
         self._member_games, self._solved_games = 0, -1
@@ -341,8 +323,8 @@ class LeagueController:
         measures.append(("League/Members", float(len(self.pool.members))))
         return [(learner, name, value) for name, value in measures]
 
-    def table(self, learner: str) -> MatchTable | None:
-        """Return the match table for a learner's games; None until there is an opponent."""
+    def table(self, learner: str) -> Matches | None:
+        """Return the matches for a learner's games; None until there is an opponent."""
         if learner not in self._progress:
             return None
         games = self._fresh.get(learner)
@@ -351,7 +333,7 @@ class LeagueController:
             made, before = self._make_table(learner), self._tables.get(learner)
             if made is None:
                 return None
-            if before is None or made.rows != before.rows:
+            if before is None or _rows(made) != _rows(before):
                 self._number += 1
                 self._tables[learner] = made
             self._fresh[learner] = 0
@@ -512,7 +494,7 @@ class LeagueController:
             self._matches.mixture |= {number: share for number, share in zip(numbers, shares, strict=True) if share}
         self._solved_games = self._member_games
 
-    def _make_table(self, learner: str) -> MatchTable | None:
+    def _make_table(self, learner: str) -> Matches | None:
         rows: list[tuple[int, int, float]] = []
         for side in self._matches.rivals(learner):
             draw = self._matches.draw(learner, side)

@@ -259,14 +259,14 @@ def test_at_rest_nothing_is_granted_before_each_trainer_has_learned():
 def test_a_held_actor_gets_nothing_and_others_wait_until_its_steps_are_learned_from():
     books = ledger(rows=8, lag=1, sources=2)
     books.open_window("Hider", 8, 1)
-    books.hold(["Hider"])
+    books.pause_behaviors(["Hider"])
     hider = CreditRequest(1, 1, {"Hider": 0}, ("Hider",), ("Hider",))
     assert books.request(hider) == []
     assert [grant.source for grant in books.request(ask())] == [0]
-    books.hold(["Walker"])
+    books.pause_behaviors(["Walker"])
     assert books.request(waits(0, 2, used=4)) == [], "what it has emitted has not arrived"
     assert books.learned("Walker", 0, held=4, arrived={0: 4}) == [Grant(1, 1, {"Hider": 4}, {"Hider": 0})]
-    books.hold([])
+    books.pause_behaviors([])
     assert [grant.source for grant in books.learned("Walker", 0, held=4, arrived={0: 4})] == [0]
 
 
@@ -275,7 +275,7 @@ def test_an_update_that_a_held_trainer_has_yet_to_make_comes_first():
     books.open_window("Hider", 4, 1)
     for number in (1, 2):
         books.request(ask(number=number, used=2 * number - 2))
-    books.hold(["Walker"])
+    books.pause_behaviors(["Walker"])
     books.request(waits(0, 3, used=4))
     books.request(CreditRequest(1, 1, {"Hider": 0}, ("Hider",), ("Hider",)))
     assert books.learned("Walker", 0, held=4, arrived={0: 4}) == []

@@ -284,8 +284,8 @@ def test_parts_of_a_run_that_the_trial_does_without_are_said():
         "pipeline": {"hosts": {"learners": {"replicas": 2}, "actors": {"kind": "ray"}}, "statistics_writers": ["csv"]},
     }
     assert [*left_out(RunConfig.from_plain(plain))] == [
-        "not tried: the checkpoint that the run resumes from (checkpoint_settings.resume), running 2 replicas of a learner "
-        "together (pipeline.hosts.learners.replicas), hosts on Ray (pipeline.hosts), statistics writers "
+        "not tried: the checkpoint that the run resumes from (checkpoint_settings.resume), several replicas of a learner "
+        "(pipeline.hosts.learners.replicas), hosts on Ray (pipeline.hosts), statistics writers "
         "(pipeline.statistics_writers), evaluation, recording (record)"
     ]
     played = {"behaviors": {"B": {"brain": "player"}}, "environment": {"kind": "gymnasium", "factory": "a:b"}}

@@ -104,18 +104,18 @@ class RunPlayers:
         """Return requests for players that do not learn, keyed by player name; exported policies come newest first."""
         config, request = self._config, BrainRequest("random", folder=self._config.source_folder, seed=SEED, spec=spec)
         request = replace(request, key=("monitor",), game=config.builtin_game)
-        found = {"scripted": replace(request, use="scripted")} if config.builtin_game in SCRIPTED_PLAYERS else {}
-        found |= named_brains(config, SEED, spec)
+        requests = {"scripted": replace(request, use="scripted")} if config.builtin_game in SCRIPTED_PLAYERS else {}
+        requests |= named_brains(config, SEED, spec)
         settings = config.evaluation
         if settings is not None and kind_of(settings.opponents) is not None:
             use, arguments = settings.opponents, settings.opponents_with
-            found[use] = replace(request, use=use, given=arguments, key=("evaluation", "opponents"))
-        found["random"] = request
+            requests[use] = replace(request, use=use, given=arguments, key=("evaluation", "opponents"))
+        requests["random"] = request
         folder = behavior_folder(self._folder, spec.name)
         exported = {_STEP + str(step_in_name(path)): path for path in exports_by_step(folder, spec.name)}
         named = {label: folder / f"{folder.name}-{label}.pt" for label in _NAMED}
         files = {label: path for label, path in named.items() if path.is_file()} | dict(reversed(exported.items()))
-        return found | {label: replace(request, use=str(path)) for label, path in files.items()}
+        return requests | {label: replace(request, use=str(path)) for label, path in files.items()}
 
 
 class _Follower:

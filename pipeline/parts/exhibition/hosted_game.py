@@ -23,7 +23,6 @@ from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.exhibition.film import FilmedGroup, make_shown_group
 from headrace.stages.exhibition.people import HumanBrain, HumanControllers, buttons, keys_of
 from headrace.stages.exhibition.show import PacedGroup, ShownFrame
-from headrace.stages.games.scene import Display
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,9 @@ class HostedGame:
         self._agents: Mapping[str, Sequence[str]] = {}
         self._missing: list[str] = []
         self._number = 0
-        self.people = HumanControllers(self._keys, time.monotonic, must_play or (lambda spec: False))
+        self.people = HumanControllers(
+            lambda spec: keys_for(config, self._film, spec), time.monotonic, must_play or (lambda spec: False)
+        )
 
     def make(self, request: EnvironmentRequest) -> PacedGroup:
         """Make the game's environment; called again after it breaks.
@@ -103,9 +104,13 @@ class HostedGame:
             for spec in specs.values()
         ]
         whose = " and ".join(side["name"] for side in sides if side["id"] in self._missing)
+        display = film.display
+        drawn = None  # the constant parts of the frames
+        if display is not None:
+            drawn = {"view": [*display.view], "sky": [*display.sky], "backdrop": display.backdrop, "aim": display.aim}
         values = {
             "sides": sides,
-            "display": None if film.display is None else _described_display(film.display),
+            "display": drawn,
             "saved": notes.saved,
             "trouble": notes.trouble or unknown_names(self._config, film, specs),
             "waits": f"The run is waiting for a person to play for {whose}." if whose else "",
@@ -113,9 +118,6 @@ class HostedGame:
         if values != self._announced:
             self._announced = values
             self._control.send(ShowAnnounced(values))
-
-    def _keys(self, spec: BehaviorSpec) -> KeyMapSettings:
-        return keys_for(self._config, self._film, spec)
 
     async def _show(self, frame: ShownFrame) -> None:
         """Send a frame, with everything that the page shows next to it."""
@@ -181,14 +183,9 @@ def unknown_names(config: RunConfig, film: FilmedGroup, specs: Mapping[str, Beha
     played = [*specs, *(spec.name for spec in specs.values())]
     for section, given, known in (("sides", environment.sides, [*agents, *played]), ("keys", environment.keys, played)):
         if lost := [key for key in given if key not in known]:
-            there = ", ".join(dict.fromkeys(known))
-            return f"environment.{section}: unknown player {', '.join(lost)}; available: {there}"
+            available = ", ".join(dict.fromkeys(known))
+            return f"environment.{section}: unknown player {', '.join(lost)}; available: {available}"
     return ""
-
-
-def _described_display(display: Display) -> dict[str, Any]:
-    """Describe the constant parts of a game's frames."""
-    return {"view": list(display.view), "sky": list(display.sky), "backdrop": display.backdrop, "aim": display.aim}
 
 
 class PlayInRun(ActorPart):

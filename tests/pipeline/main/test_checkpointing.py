@@ -47,7 +47,7 @@ class Made:
         self.leagues: dict[str, Any] = {}
         self.ended: list[str | None] = []
         self.sources: list[Any] = []
-        self.hosts: list[Any] = []
+        self.hosts: dict[str, Any] = {}
         self.failures: list[HostFailed] = []
         run: Any = SimpleNamespace(
             plan=self.plan,
@@ -57,7 +57,7 @@ class Made:
             starter=SimpleNamespace(self_play=None, brain_league=BrainLeague(), league_reports=lambda: self.leagues),
             broadcaster=SimpleNamespace(sources=lambda: self.sources),
             reporter=SimpleNamespace(elapsed_s=0.0, leave=lambda: None, mark=lambda *of_a_curve: None),
-            running=SimpleNamespace(all=lambda: self.hosts),
+            running=SimpleNamespace(hosts=self.hosts),
             flow=SimpleNamespace(resume=lambda: None),
         )
         self.checkpointing = Checkpointing(run)
@@ -185,16 +185,16 @@ needs_unix = pytest.mark.skipif(sys.platform == "win32", reason="Windows removes
 
 
 @needs_unix
-@pytest.mark.parametrize("moment", ["look", "part failed"])
+@pytest.mark.parametrize("moment", ["check", "part failed"])
 async def test_a_lost_folder_is_noticed_and_a_checkpoint_made_beside_it(made, moment):
     control, theirs = local_pair("learner-Ball")
-    made.hosts.append(SimpleNamespace(control=control))
+    made.hosts["learner-Ball"] = SimpleNamespace(control=control)
     made.checkpointing.begin()
     made.part(0)
     lost = made.plan.folder.path
     shutil.rmtree(lost)
-    if moment == "look":
-        assert made.checkpointing.look()
+    if moment == "check":
+        assert made.checkpointing.check_folder()
     else:
         made.checkpointing.receive(PartFailed(0, TRAINER, "is no longer the folder"))
     (failure,) = made.failures
@@ -212,7 +212,7 @@ async def test_a_lost_folder_is_noticed_and_a_checkpoint_made_beside_it(made, mo
 def test_a_folder_that_is_lost_when_the_run_has_failed_already_is_named_and_what_was_to_be_saved_is_saved(made, caplog):
     made.fail(HostFailed("the motor is on fire", "", "actor-0"))
     shutil.rmtree(made.plan.folder.path)
-    assert made.checkpointing.look()
+    assert made.checkpointing.check_folder()
     assert "is no longer the folder that this run has locked" in caplog.text
     made.checkpointing.receive(made.part(1))
     assert made.checkpointing.newest == 1

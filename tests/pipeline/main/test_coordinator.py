@@ -142,7 +142,7 @@ def test_repeated_environment_warnings_of_several_actors_are_logged_once(caplog)
 
     async def warn(flow: Flow) -> None:
         await until_updated(flow)
-        hosts = {host.plan.name: host for host in flow.coordinator.running.all()}
+        hosts = {host.plan.name: host for host in flow.coordinator.running.hosts.values()}
         for name in ("actor-0", "actor-1", "actor-0"):
             for level in (logging.WARNING, logging.ERROR):
                 await flow.coordinator.on_message(hosts[name], LogLine(level, environment, f"said at {level}"))
@@ -162,7 +162,7 @@ def test_a_run_that_is_asked_to_stop_makes_a_last_checkpoint(caplog):
 
     with caplog.at_level(logging.INFO):
         flow = run_flow(ENDLESS, stop)
-    assert flow.coordinator.early_end.ended_by == "stop"
+    assert flow.coordinator.shutdown.ended_by == "stop"
     assert flow.coordinator.checkpointing.newest == 0
     assert "Learning was interrupted." in caplog.text
 

@@ -51,6 +51,7 @@ def checkpoint_of(spec=SPEC, steps=None, **block):
         ),
         ({}, {"network_settings": {"hidden_units": 32, "num_layers": 1}}, "network_settings.hidden_units is 32, but"),
         ({"network_settings": {"memory": {"memory_size": 32}}}, {}, "network_settings.memory is none, but the"),
+        ({"self_play": {}}, {}, "self_play is False, but the checkpoint was written with True"),
         ({"network_settings": {"gsde": {}}}, {}, "network_settings.gsde is none, but the checkpoint was written with"),
         (
             {"network_settings": {"gsde": {"sample_freq": 4}}},
@@ -75,10 +76,20 @@ def test_settings_that_may_change_do():
         "trainer_type": "ppo",
         "hyperparameters": {"learning_rate": 1e-4, "buffer_size": 4096},
         "max_steps": 9000,
+        "self_play": {},
         "network_settings": {"deterministic": True, "memory": {"memory_size": 32, "sequence_length": 8}},
         "reward_signals": {"extrinsic": {"gamma": 0.9}},
     }
     check_settings(config_with(**may), checkpoint_of(network_settings={"memory": {"memory_size": 32}}))
+
+
+def test_a_side_of_self_play_must_be_listed_in_a_resumed_run():
+    others = RunConfig.from_plain(
+        {"behaviors": {"Wall": {"self_play": {}}}, "checkpoint_settings": {"run_id": "first"}}
+    )
+    with pytest.raises(RunError, match=r"behaviors\.Ball: took part in self-play, .*\n.*--initialize-from=first"):
+        check_settings(others, checkpoint_of(self_play={}))
+    check_settings(others, checkpoint_of())
 
 
 def test_settings_without_meaning_for_a_spec_are_not_fixed():

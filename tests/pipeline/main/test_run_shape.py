@@ -6,42 +6,35 @@ import pytest
 import yaml
 
 from headrace.config import RunConfig
-from headrace.pipeline.main import run_shape
-from headrace.pipeline.main.run_shape import TICK_S, ProbeError, settled_shape
+from headrace.pipeline.main.run_shape import TICK_S, ProbeError, choose_shape
 from headrace.pipeline.run_folder.names import CONFIGURATION
 
 GYM = {"kind": "gymnasium", "id": "CartPole-v1"}
 
 
-@pytest.fixture
-def machine(monkeypatch):
+class Machine:
     """A machine with so many cores, on which a tick takes `fixed_s` and `each_s` for each instance."""
 
-    def there_is(cores, fixed_s=0.0, each_s=0.0, answers=True):
-        asked = []
+    def __init__(self, cores, fixed_s=0.0, each_s=0.0, answers=True):
+        self.cores, self.fixed_s, self.each_s, self.answers = cores, fixed_s, each_s, answers
+        self.asked = []
 
-        def probe(config, function, counts, gain, budget_s, timeout_s):
-            asked.append(counts)
-            if not answers:
-                raise ProbeError("it hangs")
-            return [(count, fixed_s + each_s * count) for count in counts]
+    def measure(self, config, function, counts, gain, budget_s, timeout_s):
+        self.asked.append(counts)
+        if not self.answers:
+            raise ProbeError("it hangs")
+        return [(count, self.fixed_s + self.each_s * count) for count in counts]
 
-        monkeypatch.setattr(run_shape, "usable_cores", lambda: cores)
-        monkeypatch.setattr(run_shape, "probe", probe)
-        return asked
-
-    return there_is
+    def choose(self, num_envs=64, hosts=None, **sections):
+        """Return the configuration with the machine's choices, and the line that explains them."""
+        return choose_shape(config_of(num_envs, hosts, **sections), self.cores, self.measure)
 
 
-def settled_and_said(num_envs=64, hosts=None, **sections):
+def config_of(num_envs=64, hosts=None, **sections):
     environment = sections.pop("environment", {**GYM, "num_envs": num_envs})
     pipeline = {"hosts": hosts or {}, **sections.pop("pipeline", {})}
     plain = {"behaviors": {"B": {}}, "environment": environment, "pipeline": pipeline, **sections}
-    return settled_shape(RunConfig.from_plain(plain))
-
-
-def settled(**how):
-    return settled_and_said(**how)[0]
+    return RunConfig.from_plain(plain)
 
 
 def shape(config):
@@ -50,21 +43,20 @@ def shape(config):
 
 
 @pytest.mark.parametrize(("cores", "kind"), [(1, "inline"), (2, "process"), (64, "process")])
-def test_hosts_are_processes_where_there_is_a_second_core(cores, kind, machine):
-    machine(cores)
-    found, said = settled_and_said(num_envs=1)
+def test_hosts_are_processes_where_there_is_a_second_core(cores, kind):
+    found, said = Machine(cores).choose(num_envs=1)
     assert shape(found) == (kind, kind, kind, 1)
     assert f"({cores} core" in said
     assert "\n" not in said
 
 
-def test_configured_hosts_are_kept_without_a_log_line(machine):
-    asked = machine(1, each_s=1.0)
+def test_configured_hosts_are_kept_without_a_log_line():
+    machine = Machine(1, each_s=1.0)
     pinned = {"actors": {"kind": "process", "replicas": 2}, "learners": {"kind": "process"}}
-    found, said = settled_and_said(hosts=pinned)
+    found, said = machine.choose(hosts=pinned)
     assert shape(found) == ("process", "process", "process", 2)
     assert not said
-    assert not asked
+    assert not machine.asked
 
 
 @pytest.mark.parametrize(
@@ -80,21 +72,15 @@ def test_configured_hosts_are_kept_without_a_log_line(machine):
         (9, TICK_S / 256, 1),  # two would be faster by a ninth alone
     ],
 )
-def test_actors_share_the_environments_where_their_steps_take_long_and_cores_are_free(cores, each_s, actors, machine):
-    machine(cores, each_s=each_s)
-    found = settled(num_envs=64)
+def test_actors_share_the_environments_where_their_steps_take_long_and_cores_are_free(cores, each_s, actors):
+    found, _ = Machine(cores, each_s=each_s).choose(num_envs=64)
     assert found.pipeline.hosts.actors.replicas == actors
     assert found.environment.num_envs * actors == 64
 
 
-"""Seconds of a tick: of an environment, or of one that changes the clock."""
-
-
 @pytest.mark.parametrize(("half_s", "actors"), [(0.015, 8), (0.010, 8), (0.0, 8), (0.029, 1), (0.1, 1)])
-def test_instances_that_slow_each_other_down_count_as_much_as_their_mean(half_s, actors, monkeypatch):
-    monkeypatch.setattr(run_shape, "usable_cores", lambda: 16)
-    monkeypatch.setattr(run_shape, "probe", lambda *asked, **limits: [(8, half_s), (16, 0.030)])
-    found, said = settled_and_said(num_envs=16)
+def test_instances_that_slow_each_other_down_count_as_much_as_their_mean(half_s, actors):
+    found, said = choose_shape(config_of(16), 16, lambda *asked, **limits: [(8, half_s), (16, 0.030)])
     assert found.pipeline.hosts.actors.replicas == actors
     assert f"{actors} actor" in said
 
@@ -111,11 +97,11 @@ def test_instances_that_slow_each_other_down_count_as_much_as_their_mean(half_s,
         {"num_envs": 1},
     ],
 )
-def test_a_single_actor_is_kept_where_several_would_change_the_run(sections, machine):
-    asked = machine(64, each_s=1.0)
-    found = settled(**sections)
+def test_a_single_actor_is_kept_where_several_would_change_the_run(sections):
+    machine = Machine(64, each_s=1.0)
+    found, _ = machine.choose(**sections)
     assert found.pipeline.hosts.actors.replicas == 1
-    assert not asked
+    assert not machine.asked
 
 
 @pytest.mark.parametrize(
@@ -127,48 +113,44 @@ def test_a_single_actor_is_kept_where_several_would_change_the_run(sections, mac
         (TICK_S / 10, {"buffer_size": 512, "batch_size": 64}, 16),  # 32 rows of each in an update
     ],
 )
-def test_the_number_of_environments_grows_while_that_pays(each_s, hyperparameters, number, machine):
-    machine(2, each_s=each_s)
+def test_the_number_of_environments_grows_while_that_pays(each_s, hyperparameters, number):
     behaviors = {"B": {"trainer_type": "ppo", "hyperparameters": hyperparameters}}
-    found, said = settled_and_said(num_envs="auto", behaviors=behaviors)
+    found, said = Machine(2, each_s=each_s).choose(num_envs="auto", behaviors=behaviors)
     assert found.environment.num_envs == number
     assert f"num_envs {number}" in said
 
 
-def test_programs_are_as_many_as_there_are_cores_beside_the_learner(machine):
-    asked = machine(8)
-    found = settled(environment=None, env_settings={"env_path": "build", "num_envs": "auto"})
+def test_programs_are_as_many_as_there_are_cores_beside_the_learner():
+    machine = Machine(8)
+    found, _ = machine.choose(environment=None, env_settings={"env_path": "build", "num_envs": "auto"})
     assert found.env_settings.num_envs == 7
-    assert not asked
+    assert not machine.asked
 
 
-def test_an_environment_that_gives_no_answer_is_left_to_the_run_to_report(machine):
-    machine(8, answers=False)
-    found, said = settled_and_said(num_envs="auto")
+def test_an_environment_that_gives_no_answer_is_left_to_the_run_to_report():
+    found, said = Machine(8, answers=False).choose(num_envs="auto")
     assert found.environment.num_envs == 1
     assert found.pipeline.hosts.actors.replicas == 1
     assert "could not be measured" in said
 
 
-def test_a_resumed_run_keeps_what_was_chosen_on_whatever_machine(machine, tmp_path):
+def test_a_resumed_run_keeps_what_was_chosen_on_whatever_machine(tmp_path):
     where = {"results_dir": str(tmp_path), "run_id": "r"}
-    machine(5, each_s=1e-3)
-    first = settled(checkpoint_settings=where)
+    first, _ = Machine(5, each_s=1e-3).choose(checkpoint_settings=where)
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / CONFIGURATION).write_text(yaml.safe_dump(first.to_plain()), encoding="utf-8")
-    asked = machine(1)
-    again = settled(checkpoint_settings={**where, "resume": True})
+    machine = Machine(1)
+    again, _ = machine.choose(checkpoint_settings={**where, "resume": True})
     assert shape(again) == shape(first) == ("process", "process", "process", 4)
     assert again.environment.num_envs == 16
-    assert not asked
-    other = settled(num_envs=32, checkpoint_settings={**where, "resume": True})
+    assert not machine.asked
+    other, _ = machine.choose(num_envs=32, checkpoint_settings={**where, "resume": True})
     assert other.environment.num_envs * other.pipeline.hosts.actors.replicas == 32
 
 
 @pytest.mark.lengthy
-def test_a_real_environment_is_measured_in_a_process_of_its_own(monkeypatch):
-    monkeypatch.setattr(run_shape, "usable_cores", lambda: 2)
-    monkeypatch.setattr(run_shape, "MOST_INSTANCES", 2)
-    found, said = settled_and_said(num_envs="auto")
+def test_a_real_environment_is_measured_in_a_process_of_its_own():
+    small_updates = {"B": {"trainer_type": "ppo", "hyperparameters": {"buffer_size": 64, "batch_size": 32}}}
+    found, said = choose_shape(config_of("auto", behaviors=small_updates), 2)
     assert found.environment.num_envs == 2
     assert "s per step (" in said

@@ -9,14 +9,12 @@ import pytest
 from fakes import policy_update
 
 from headrace.config import RunConfig
-from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.control import PartSaved
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler
+from headrace.pipeline.main.self_play import SelfPlay, check_samplers, make_sampler
 from headrace.pipeline.reporting.league_files import write_leagues
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost
-from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder, write_part
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, TrainingStatus
 from headrace.stages.errors import LoadError
@@ -117,38 +115,6 @@ def test_a_rating_that_ml_agents_left_takes_the_place_of_the_initial_one(plan):
     for name in ("Hider", "Seeker"):
         again.add(name)
     assert [history.records[NEWEST].rating for history in again.controller.histories.values()] == [1310, 1200]
-
-
-@pytest.fixture
-def checkpoint(self_play, tmp_path):
-    part = write_part(tmp_path, 3, "ghost@main", self_play.controller.state_dict())
-    return Checkpoint(3, unfinished_folder(tmp_path, 3), {part.name: part}, {}, {})
-
-
-@pytest.mark.parametrize("given", ["behaviors", "default_settings"])
-def test_a_behaviour_that_took_part_in_self_play_may_go_on_with_it(checkpoint, given):
-    settings = {"self_play": {}}
-    plain = {"behaviors": {"Hider": settings}, "default_settings": settings}
-    if given == "behaviors":
-        plain = {"behaviors": {"Hider": settings, "Seeker": settings}}
-    check_players(RunConfig.from_plain(plain), checkpoint)
-
-
-@pytest.mark.parametrize(
-    ("behaviors", "what"), [({"Seeker": {}}, "has no self_play"), ({"Chaser": {"self_play": {}}}, "is not listed")]
-)
-def test_a_behaviour_that_took_part_in_self_play_and_has_none_any_more_is_refused(checkpoint, behaviors, what):
-    plain = {"behaviors": {"Hider": {"self_play": {}}, **behaviors}, "checkpoint_settings": {"run_id": "first"}}
-    with pytest.raises(RunError) as refusal:
-        check_players(RunConfig.from_plain(plain), checkpoint)
-    assert str(refusal.value).startswith(f"behaviors.Seeker: {what}, but took part in the self-play")
-    assert "(Seeker?team=1)" in str(refusal.value)
-    assert "Restore its self_play block" in str(refusal.value)
-    assert str(refusal.value).endswith("--initialize-from first.")
-
-
-def test_a_checkpoint_without_self_play_is_gone_on_from_with_any_behaviours(tmp_path):
-    check_players(RunConfig.from_plain({"behaviors": {"Walker": {}}}), Checkpoint(3, tmp_path, {}, {}, {}))
 
 
 def test_the_league_is_written_for_each_behaviour(self_play, tmp_path):

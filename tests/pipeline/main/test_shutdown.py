@@ -52,6 +52,10 @@ class DeafHosts(InlineHosts):
         return InlineHost(plan, self._maxlen, local_pair(plan.name)[0], LocalEdges(), task)
 
 
+async def nothing_beside(*_: Any) -> list[Any]:
+    return []
+
+
 class Ending:
     """The end of a run with one behaviour, whose learner never was there, and how often what was asked for."""
 
@@ -63,7 +67,7 @@ class Ending:
         plan = RunPlan(config, folder, 0, None)
         stages = StageHost("main", folder.path, 0, None, StatisticsCollector(0), None, lambda message: None)
         self.running = RunningHosts(config, tasks, lambda host: None)
-        broadcaster = Broadcaster(Launcher(plan, self.running))
+        broadcaster = Broadcaster(Launcher(plan, self.running, nothing_beside))
         path = TrajectoryPath(plan.route("Ball"), config, stages, broadcaster.publisher)
         ball = BehaviorState("Ball", counting_spec("Ball"), config.behavior_settings("Ball"), path)
         self.asked: list[str] = []

@@ -18,7 +18,7 @@ from headrace.pipeline.common.graph import MAIN
 from headrace.pipeline.control import local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
-from headrace.pipeline.main.coordinator import SilenceWatch
+from headrace.pipeline.main.coordinator import HostWatch
 from headrace.pipeline.main.launcher import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.reporting.statistics import StatisticsCollector
@@ -52,7 +52,7 @@ class Watched:
         self.tasks = tasks
         self.failures: list[Any] = []
         self.blamed: list[str] = []
-        self.replaces_learners = True
+        self.plan = SimpleNamespace(replaces_learners=True)
         self.running = RunningHosts(RunConfig.from_plain({"behaviors": {"Ball": {}}}), tasks, lambda host: None)
         supervisor = Supervisor(EnvSettings(), SupervisionSettings.model_validate(LIMITS))
         self.stages = StageHost(MAIN, folder, 1, None, StatisticsCollector(1), None, lambda message: None)
@@ -64,18 +64,16 @@ class Watched:
             shutdown=SimpleNamespace(fail=self.failures.append),
             parts=SimpleNamespace(of_role=self.part_of),
             stages=self.stages,
+            plan=self.plan,
         )
-        self.watch = SilenceWatch(run, self.replaced)
+        self.watch = HostWatch(run)
 
     def part_of(self, role: str) -> Any:
         return SimpleNamespace(host_failed=self.blamed.append) if role == "evaluation" else None
 
-    def replaced(self, host: Any) -> bool:
-        return host.plan.role == "actor" or self.replaces_learners
-
     async def start(self, role: Any, name: str) -> Any:
         host = await self.running.start("far", HostPlan(role, name, {}, None, "", 0))
-        self.watch.started(host)
+        self.watch.expect_reports(host)
         return host
 
     async def pass_seconds(self, seconds: float) -> None:
@@ -83,7 +81,7 @@ class Watched:
         until = self._now + seconds
         while self._now < until:
             self._now += PAUSE_S / 2
-            self.watch.look(self._now)
+            self.watch.check_silence(self._now)
             for _ in range(3):  # who is silent is asked in a task
                 await asyncio.sleep(0)
 
@@ -113,7 +111,7 @@ async def test_a_silent_actor_is_warned_of_with_what_it_does_and_then_killed(wat
 
 
 async def test_a_silent_learner_that_is_not_replaced_fails_the_run_and_is_killed(watched):
-    watched.replaces_learners = False
+    watched.plan.replaces_learners = False
     learner = await watched.start("learner", "learner-Ball")
     await watched.pass_seconds(STARTING_FACTOR * END_S + 1)
     (failure,) = watched.failures

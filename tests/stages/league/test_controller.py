@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import msgpack
 import numpy as np
@@ -29,7 +30,7 @@ def rows(league: LeagueController, learner: str = "main") -> dict[tuple[int, int
     assert table is not None
     assert sum(table.weights) == pytest.approx(1)
     named = {player for player in (*table.seats, *table.opponents) if player >= 0}
-    assert table.members == {number: league.pool.members[number] for number in named}
+    assert table.members == {number: asdict(league.pool.members[number]) for number in named}
     return dict(zip(zip(table.seats, table.opponents, strict=True), table.weights, strict=True))
 
 

@@ -1,11 +1,13 @@
 """The actor's side of central inference: one request at a time, and an answer to that or none."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from virtual_time import until_blocked
 
-from headrace.pipeline.parts.central_inference import CentralDecisions
+from headrace.pipeline.parts.central_inference import CentralActor
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import DecisionAnswer, PolicyAnswer, PolicyQuestion
 from headrace.stages.actor.remote_policy import NoDecisionError
@@ -19,8 +21,10 @@ class Rig:
     def __init__(self, source=3):
         self.requests = AgentManagerQueue("requests", 1, "replace_oldest")
         self.answers = AgentManagerQueue("answers", 4)
-        self.decisions = CentralDecisions(source)
-        self.decisions.open(self.requests)
+        host: Any = SimpleNamespace(config=None, plan=SimpleNamespace(source=source, folder=None))
+        request: Any = None
+        self.decisions = CentralActor(host, request)
+        self.decisions.open_sender(self.requests)
 
     async def __aenter__(self):
         self.following = asyncio.create_task(self.decisions.follow(self.answers))

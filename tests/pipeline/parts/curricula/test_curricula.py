@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from headrace.config import EnvironmentParameter, RunConfig
-from headrace.pipeline.parts.curricula import Curricula, MeasuredProgress
+from headrace.pipeline.parts.curricula import Curricula
 from headrace.stages.environments.parameters import final_parameters
 from headrace.stages.trainer.report import TrainerReport
 
@@ -49,7 +51,8 @@ class School:
         return self.advance()
 
     def advance(self):
-        return self.curricula.advance(lambda behavior: MeasuredProgress(self.step, self.max_steps, self.elo))
+        state: Any = SimpleNamespace(step=self.step, settings=SimpleNamespace(max_steps=self.max_steps), elo=self.elo)
+        return self.curricula.advance({"Walker": state, "Swimmer": state})
 
     @property
     def lesson(self):

@@ -53,6 +53,10 @@ def _kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Waiting, "refuses", False)
 
 
+async def nothing_beside(*_: Any) -> list[Any]:
+    return []
+
+
 @asynccontextmanager
 async def evaluation_of(folder: Path, **sections: Any) -> AsyncIterator[Evaluation]:
     plain: dict[str, Any] = {
@@ -68,7 +72,7 @@ async def evaluation_of(folder: Path, **sections: Any) -> AsyncIterator[Evaluati
             plan = RunPlan(config, made, 0, None)
             run: Any = SimpleNamespace(
                 plan=plan,
-                launcher=Launcher(plan, running),
+                launcher=Launcher(plan, running, nothing_beside),
                 supervisor=Supervisor(config.env_settings, config.pipeline.supervision),
                 shutdown=SimpleNamespace(begun=False, learners_ended=True, moved=lambda: None),
                 reporter=SimpleNamespace(record_evaluation=lambda message: None),
@@ -115,7 +119,7 @@ async def test_a_host_that_ends_is_started_again_with_the_newest_policies(tmp_pa
         checksums = [host.plan.environment_checksum for host, _, _ in Waiting.started]
         assert checksums == [environment_checksum(evaluation.run.plan.config)] * 2
         assert "its process was killed by signal 9\nRestarting it; training continues." in caplog.text
-        evaluation.close()
+        await evaluation.finish()
         assert "Not all policies" not in caplog.text
 
 
@@ -129,7 +133,7 @@ async def test_training_continues_without_evaluation_beyond_the_restart_limit_an
         await evaluation.learns("Goalie", None)
         assert len(Waiting.started) == 1
         evaluation.fewer_hosts(at_once=False)
-        evaluation.close()
+        await evaluation.finish()
         assert "Not all policies were evaluated: evaluation had failed (stage evaluation failed" in caplog.text
 
 
@@ -147,12 +151,12 @@ async def test_policies_not_evaluated_at_the_end_are_reported_unless_an_immediat
         evaluation.fewer_hosts(at_once=True)
         evaluation.run.shutdown.begun = True
         assert not await evaluation.host_ended(Waiting.started[0][0], 1, "ended with status 1")
-        evaluation.close()
+        await evaluation.finish()
         assert not caplog.text
         evaluation.fewer_hosts(at_once=False)
         evaluation.run.shutdown.begun = True
         assert not await evaluation.host_ended(Waiting.started[0][0], 1, "ended with status 1")
-        evaluation.close()
+        await evaluation.finish()
         assert "Not all policies were evaluated: evaluation had failed (its process ended with status 1)" in caplog.text
 
 

@@ -22,7 +22,7 @@ async def test_a_learner_that_is_started_again_hears_of_its_reset_whatever_polic
     world = World(tmp_path)
     for behavior, step in ((FIRST, 0), (OTHER, 0), (OTHER, 100)):
         world.policy(behavior, step)
-        await world.part.settle()
+        await world.part.finish()
     world.policy(OTHER, 110)  # of the trainer before, or of a lost learner's successor
     world.part.learner_ready(OTHER)
     world.part.learner_ready(FIRST)
@@ -33,7 +33,7 @@ async def test_a_learner_that_is_started_again_hears_of_its_reset_whatever_polic
     assert resumed.told[OTHER] == [BeginAnew(100, None)]
     resumed.policy(OTHER, 110)
     resumed.policy(OTHER, 230)
-    await resumed.part.settle()
+    await resumed.part.finish()
     assert resumed.told[OTHER][1:] == [BeginAnew(230, None)]
 
 
@@ -79,12 +79,10 @@ async def test_a_disk_that_hangs_is_named_and_the_run_ends_without_it_after_its_
     world.policy(OTHER, 100)
     await until_blocked()
     began_s = loop.time()
-    await world.part.settle()
+    await world.part.finish()
     assert loop.time() - began_s == pytest.approx(60)
     pool = tmp_path / "Duel" / "league"
     assert [record.getMessage() for record in caplog.records] == [
-        f"Freezing step 100 of Duel.exploiter into {pool} is taking more than 10 s. Until the disk responds, the league "
-        "freezes no policy.",
         f"The run is ending without freezing step 100 of Duel.exploiter into {pool}: the disk has not responded for "
         "60 s (pipeline.supervision.grace_s). A resumed run freezes that policy or a later one.",
     ]
@@ -101,7 +99,7 @@ async def test_a_disk_that_is_slow_is_awaited_as_long_as_it_answers(tmp_path, ca
     world, disk = World(tmp_path, learners={"main": {"freeze": {"at_most": 100}}, "exploiter": {}}), Disk()
     world.policy(FIRST, 0)
     world.policy(OTHER, 0)
-    ended = asyncio.ensure_future(world.part.settle())
+    ended = asyncio.ensure_future(world.part.finish())
     for members in (1, 2):
         await asyncio.sleep(50)
         assert not ended.done()
