@@ -64,7 +64,7 @@ def test_an_experiment_is_saved_continued_and_exported(gdrl, inline, tmp_path):
     assert steps_of(experiment.with_name("other")) >= first + 700
 
     said = gdrl("--resume_model_path=first.zip", status=2)
-    assert "has been trained since this model was saved; name a new experiment with --experiment_name" in said
+    assert "first.zip was saved; name a new experiment with --experiment_name" in said
 
 
 def test_a_model_is_saved_if_the_game_breaks(gdrl, inline, tmp_path):
