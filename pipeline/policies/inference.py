@@ -21,6 +21,7 @@ from headrace.config.errors import KeyPath
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.model_files import (
     acting_policy,
+    beside,
     find_model,
     find_models,
     is_onnx,
@@ -37,7 +38,7 @@ from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
-from headrace.startup_context import absolute, shown
+from headrace.startup_context import shown
 
 
 class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
@@ -127,8 +128,7 @@ def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
     """
     init_path = config.behavior_settings(behavior).init_path
     if init_path is not None and is_onnx(init_path):
-        beside = None if config.source_folder is None else config.source_folder / init_path
-        path = beside if beside is not None and beside.is_file() else absolute(init_path)
+        path = beside(init_path, config.source_folder)
         if not path.is_file():
             raise RunError(f"behaviors.{behavior}.init_path: there is no file {shown(path)}")
         return path

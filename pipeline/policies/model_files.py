@@ -189,13 +189,10 @@ def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
     Raises:
         RunError: if the file can't be read.
     """
+    file = ModelFile(path, behavior)
     if is_onnx(path):
-        return _unread(ModelFile(path, behavior), 0)
-    try:
-        found = read_export(path).update if is_export(path) else MLAgentsCheckpoint(path).acting_policy(behavior)
-        return replace(found, behavior_id=behavior)  # a league learner's file has the learner's name
-    except (OSError, ValueError, StageError) as error:
-        raise RunError(str(error)) from error
+        return _unread(file, 0)
+    return replace(read_model(file).update, behavior_id=behavior)  # a league learner's file has the learner's name
 
 
 def acting_policy(path: Path, design: PolicyDesign, device: str = "cpu") -> ActingPolicy:
@@ -314,10 +311,11 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
         return [(_behavior_of(path), lambda: path)]
     if not path.is_dir():
         raise RunError(f"{reference}: there is no file or folder {shown(path)}{_hint(path)}")
-    names, own, leagues = behaviors_in(path), path.resolve().name, learners_in(path)
+    names, own = behaviors_in(path), path.resolve().name
     run_folder = path if names else path.resolve().parent
-    if not names and own in (all_leagues := learners_in(run_folder)):  # the folder of a behaviour that has a league
-        leagues, names = {own: all_leagues[own]}, all_leagues[own]
+    _, leagues = leagues_at(path)
+    if not names and own in leagues:
+        names = leagues[own]
     elif not names and _holds_policies(path, own):
         names = [own]
     elif not names:
@@ -333,7 +331,7 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
 
 def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
     """Return a reference's path (relative to the YAML if the file exists there) and the choice after `@`."""
-    whole = _beside(reference, folder)
+    whole = beside(reference, folder)
     if whole.exists() or "@" not in reference:
         return whole, ""
     path, _, choice = reference.rpartition("@")
@@ -342,12 +340,13 @@ def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
             f"{reference}: unknown choice '@{choice}'; expected @{BEST}, @{LAST}, a step such as @500000, or a member "
             "of a league's pool such as @member-3"
         )
-    return _beside(path, folder), choice
+    return beside(path, folder), choice
 
 
-def _beside(path: str, folder: Path | None) -> Path:
-    beside = None if folder is None else folder / path
-    return beside if beside is not None and beside.exists() else absolute(path)
+def beside(path: str, folder: Path | None) -> Path:
+    """Return an absolute path; a relative path is looked up first in the YAML's folder, if there is one."""
+    there = None if folder is None else folder / path
+    return there if there is not None and there.exists() else absolute(path)
 
 
 def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
@@ -405,6 +404,18 @@ def learners_in(run_folder: Path) -> dict[str, list[str]]:
             if isinstance(league, Mapping) and league.get("of"):
                 found.setdefault(str(league["of"]), []).append(str(name))
     return found
+
+
+def leagues_at(path: Path) -> tuple[Path, dict[str, list[str]]]:
+    """Return a run's folder and the learners of its leagues; for the folder of a league's behaviour, only that league.
+
+    Args:
+        path: the run's folder, or the folder of the behaviour in it.
+    """
+    if leagues := learners_in(path):
+        return path, leagues
+    own = path.resolve()
+    return own.parent, {of: learners for of, learners in learners_in(own.parent).items() if of == own.name}
 
 
 def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: str | None) -> str:
@@ -519,10 +530,7 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
     Raises:
         RunError: if there is no league, its mixture is missing or empty, or a member can't be loaded.
     """
-    own, inside = path.resolve(), learners_in(path)
-    run_folder, leagues = (
-        (path, [*inside]) if inside else (own.parent, [own.name] * (own.name in learners_in(own.parent)))
-    )
+    run_folder, leagues = leagues_at(path)
     found = [of for of in leagues if behavior in (None, of)]
     if len(found) != 1:
         there = f"its leagues are for {', '.join(leagues)}" if leagues else "no behaviour there has a league"

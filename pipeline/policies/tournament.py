@@ -18,7 +18,7 @@ from headrace.config.brains import LEARNING, PLAYER, SCRIPTED_PLAYERS, kind_of
 from headrace.pipeline.common.errors import CommandError, RunError
 from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
-from headrace.pipeline.policies.model_files import behaviors_in, learners_in, members_in, pool_folder
+from headrace.pipeline.policies.model_files import behaviors_in, leagues_at, learners_in, members_in, pool_folder
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder
 from headrace.queues.specs import BehaviorSpec
@@ -113,7 +113,7 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
     named = [found_below(player, results_dir) for player in players]
     if len(named) == 1 and Path(named[0]).is_dir():
         other = "scripted" if game in SCRIPTED_PLAYERS else "random"
-        named = [named[0] + ALL] + [other] * (_league_of(named[0]) is None)
+        named = [named[0] + ALL] + [other] * (not leagues_at(absolute(named[0]))[1])
     for use in named:
         if kind_of(use) in (None, LEARNING, PLAYER) and not Path(use).is_dir():
             wrong.append(
@@ -140,25 +140,16 @@ def found_below(player: str, results_dir: str) -> str:
     return f"{below}{at}{choice}" if run and not Path(run).exists() and below.is_dir() else player
 
 
-def _league_of(run: str) -> tuple[Path, str, list[str]] | None:
-    """Return the run folder, league behaviour and learners, given a run's or behaviour's folder; None if no league."""
-    folder = absolute(run)
-    for run_folder, wanted in ((folder, None), (folder.parent, folder.name)):
-        for of, learners in learners_in(run_folder).items():
-            if wanted in (None, of):
-                return run_folder, of, learners
-    return None
-
-
 def _all_of(run: str, wrong: list[str]) -> list[str]:
     """Return references to a run's policies, in step order; for a league, to its pool members and newest learners."""
     folder = Path(run)
-    if (league := _league_of(run)) is not None:
-        run_folder, _, learners = league
+    run_folder, leagues = leagues_at(absolute(run))
+    if leagues:
         if len(learners_in(run_folder)) > 1:
             wrong.append(f"{run}{ALL}: it has leagues of several behaviours, but a tournament's player plays all teams")
             return []
         members = [each.use or f"{run}@member-{each.number}" for each in members_in(pool_folder(run_folder))]
+        (learners,) = leagues.values()
         return list(dict.fromkeys([*members, *(str(behavior_folder(run_folder, name)) for name in learners)]))
     behaviors = behaviors_in(folder) if folder.is_dir() else []
     places = [(folder / name, name) for name in behaviors] or [(folder, folder.name)]
