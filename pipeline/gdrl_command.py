@@ -22,7 +22,7 @@ from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.common.output import complain, speaking
 from headrace.pipeline.reporting.console import ProgressSnapshot
 from headrace.pipeline.run_folder.carrying import carry, same_checkpoint, unpack
-from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint, numbered_folders
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.startup_context import absolute, shown
 
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return most is not None and sum(behavior.steps for behavior in run.behaviors) >= most
 
     status = train(config, until=have_played)
-    if args.inference or not (folder_of(args) / "checkpoints" / "manifest.json").is_file():
+    if args.inference or not numbered_folders(folder_of(args) / "checkpoints"):
         return status
     try:
         for written in _left(args):
@@ -307,5 +307,5 @@ def _take_up(model: Path, folder: Path) -> None:
                 "new experiment with --experiment_name, or omit --resume_model_path to continue the experiment in that "
                 "folder"
             )
-    except RunFolderError as error:
+    except (RunFolderError, CheckpointError) as error:
         raise CommandError(f"--resume_model_path: {error}") from error

@@ -122,24 +122,27 @@ def _files(run_folder: Path) -> dict[str, Path]:
         found += [each for each in folder.glob("*") if each.suffix in (".pt", ".onnx")]
     for pattern in _SCORES_AND_POOLS:
         found += run_folder.glob(pattern)
-    files = {each.relative_to(run_folder).as_posix(): each for each in sorted(found)}
-    return {**files, f"checkpoints/{MANIFEST}": checkpoint.manifest}
+    return {each.relative_to(run_folder).as_posix(): each for each in sorted(found)}
 
 
 def same_checkpoint(path: Path, run_folder: Path) -> bool:
-    """Return True if a run's last checkpoint is that of a saved run.
+    """Return True if a run's newest checkpoint is that of a saved run.
 
     Raises:
+        CheckpointError: if none of the run's checkpoints can be read.
         RunFolderError: if the file is not a saved run.
     """
+    checkpoint = newest_checkpoint(run_folder / "checkpoints")
     try:
         with zipfile.ZipFile(path) as archive:
             _run_id_in(archive, path)
-            saved = archive.read(f"checkpoints/{MANIFEST}")
+            if checkpoint is None:
+                return False
+            manifest = checkpoint.folder / MANIFEST
+            name = manifest.relative_to(run_folder).as_posix()
+            return name in archive.namelist() and archive.read(name) == manifest.read_bytes()
     except _DAMAGED as error:
         raise RunFolderError(f"{path} is damaged or is not a saved run: {error}") from error
-    manifest = run_folder / "checkpoints" / MANIFEST
-    return manifest.is_file() and manifest.read_bytes() == saved
 
 
 def described_archive(path: Path) -> str:

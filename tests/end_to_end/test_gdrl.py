@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from run_configs import INLINE, changed
 from headrace.config import RunConfig
 from headrace.pipeline.actions import train as in_processes
 from headrace.pipeline.gdrl_command import main
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +39,7 @@ def inline(monkeypatch):
 
 
 def steps_of(folder):
-    return json.loads((folder / "checkpoints" / "manifest.json").read_text())["steps"]["Agent"]
+    return newest_checkpoint(folder / "checkpoints").steps["Agent"]
 
 
 def test_an_experiment_is_saved_continued_and_exported(gdrl, inline, tmp_path):

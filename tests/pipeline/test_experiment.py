@@ -97,9 +97,9 @@ def test_a_model_of_stable_baselines3_is_told_from_others(tmp_path):
 
 
 def test_a_damaged_experiment_is_named(tmp_path):
-    checkpoints = tmp_path / "logs" / "sb3" / "experiment" / "checkpoints"
-    checkpoints.mkdir(parents=True)
-    (checkpoints.parent / "configuration.yaml").write_text("")
-    (checkpoints / "manifest.json").write_text("{")
+    checkpoint = tmp_path / "logs" / "sb3" / "experiment" / "checkpoints" / "000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint.parents[1] / "configuration.yaml").write_text("")
+    (checkpoint / "manifest.json").write_text("{")
     with pytest.raises(CommandError, match="manifest.json.*or name a new experiment with --experiment_name"):
         configured()

@@ -41,8 +41,7 @@ def test_a_run_comes_back_with_its_newest_checkpoint_and_its_policies(run_folder
     names = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()}
     assert names == {
         *("configuration.yaml", "Ball/Ball-100.pt", "Ball/checkpoint.pt", "Ball/Ball-100.onnx"),
-        *("checkpoints/manifest.json", "checkpoints/000001/manifest.json"),
-        "checkpoints/000001/trainer%40learner-Ball.part",
+        *("checkpoints/000001/manifest.json", "checkpoints/000001/trainer%40learner-Ball.part"),
     }
 
 
