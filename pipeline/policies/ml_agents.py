@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -294,10 +293,12 @@ class MLAgentsCheckpoint:
 
     def design(self, behavior: str) -> PolicyDesign:
         """Return the actor's design, derived from its tensors; all vector observations are treated as a single one."""
-        shape = self._shape()
-        observed = ObservationSpec("vector", (shape.inputs,))
-        spec = BehaviorSpec(behavior, (observed,), ActionSpec(shape.continuous, shape.branches, bool(shape.branches)))
-        settings = NetworkSettings(hidden_units=shape.widths, normalize=shape.normalizes)
+        continuous, branches = self._actor.actions
+        inputs = self._actor.layers[0][0].shape[1]
+        actions = ActionSpec(continuous, branches, bool(branches))
+        spec = BehaviorSpec(behavior, (ObservationSpec("vector", (inputs,)),), actions)
+        widths = tuple(len(weight) for weight, _ in self._actor.layers)
+        settings = NetworkSettings(hidden_units=widths, normalize=self._normalizer is not None)
         return PolicyDesign(spec, settings, self.squashed)
 
     def check(self, design: PolicyDesign) -> None:
@@ -312,7 +313,7 @@ class MLAgentsCheckpoint:
                 "different layers (because of a memory, images, buffer sensors, a goal, or network or activation in "
                 "network_settings)"
             )
-        theirs, ours = self._shape(), _shape_of(design)
+        theirs, ours = _describe(self.design(design.spec.name)), _describe(design)
         if theirs != ours:
             raise StageError(
                 f"it was trained with {theirs}; the behaviour now has {ours}. Restore the earlier observations, "
@@ -398,14 +399,6 @@ class MLAgentsCheckpoint:
             },
         }
 
-    def _shape(self) -> _Shape:
-        actor = self._actor
-        continuous, branches = actor.actions
-        normalizes = self._normalizer is not None
-        first = actor.layers[0][0]
-        widths = tuple(len(weight) for weight, _ in actor.layers)
-        return _Shape(first.shape[1], widths, continuous, branches, normalizes)
-
     def _check_signals(self, signals: Sequence[str]) -> None:
         critic = self._weights["Optimizer:value_network" if self.trainer_type == "sac" else "Optimizer:critic"]
         theirs = MLAgentsNetwork(critic).signals
@@ -436,28 +429,14 @@ class MLAgentsCheckpoint:
         return max((int(each["step"]) for each in self._adams[adam]["state"].values()), default=0)
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """The sizes of an actor's observations, network and actions."""
-
-    inputs: int
-    widths: tuple[int, ...]
-    continuous: int
-    branches: tuple[int, ...]
-    normalizes: bool
-
-    def __str__(self) -> str:
-        units = ", ".join(map(str, self.widths if len(set(self.widths)) > 1 else self.widths[:1]))
-        layers = f"{len(self.widths)} hidden layer{'s' * (len(self.widths) > 1)} of {units} units"
-        inputs = f"{self.inputs} number{'s' * (self.inputs > 1)} ({'' if self.normalizes else 'not '}normalised)"
-        return f"{inputs}, {layers}, {ActionSpec(self.continuous, self.branches)}"
-
-
-def _shape_of(design: PolicyDesign) -> _Shape:
+def _describe(design: PolicyDesign) -> str:
+    """Describe the sizes of a policy's observations, network and actions, all of which a checkpoint must have too."""
     settings, actions = design.settings, design.spec.actions
-    inputs = ObservationLayout(design.spec).vector_size
-    sizes = actions.continuous_size, actions.discrete_branches
-    return _Shape(inputs, settings.widths, *sizes, settings.normalize)
+    inputs, widths = ObservationLayout(design.spec).vector_size, settings.widths
+    units = ", ".join(map(str, widths if len(set(widths)) > 1 else widths[:1]))
+    layers = f"{len(widths)} hidden layer{'s' * (len(widths) > 1)} of {units} units"
+    seen = f"{inputs} number{'s' * (inputs > 1)} ({'' if settings.normalize else 'not '}normalised)"
+    return f"{seen}, {layers}, {ActionSpec(actions.continuous_size, actions.discrete_branches)}"
 
 
 def _read(path: Path) -> Mapping[str, Any]:
