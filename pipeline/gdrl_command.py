@@ -42,19 +42,15 @@ examples:
 
 Other --key=value arguments are passed on to the game. Ctrl-C saves and ends.
 """
-_IGNORED = "env"
-"""The argument `--env=gdrl` of every tutorial, which named the environment for Sample Factory."""
-_STEPS_BY_SAMPLE_FACTORY = "train_for_env_steps"
 _PATH: Mapping[str, Any] = {"metavar": "PATH", "type": user_path}
 
 
 def read_flags(arguments: Sequence[str] | None) -> tuple[Namespace, list[str]]:
     """Parse the command line; return its flags and the game's arguments."""
     parser = _parser()
-    args, others = parser.parse_known_args(arguments)
+    args, passed = parser.parse_known_args(arguments)
     if args.timesteps is not None and args.timesteps < 1:
         parser.error(f"--timesteps={args.timesteps}: must be at least 1")
-    passed = [other for other in others if other.split("=")[0] != f"--{_IGNORED}"]
     if args.experiment_dir is None:
         args.experiment_dir = f"logs/{args.trainer}"
     return args, passed
@@ -83,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         help="port of the first game; only Headrace has this option (11008)",
     )
     add("--timesteps", type=int, default=None, metavar="N", help="number of agent steps to train for (1,000,000)")
-    add(f"--{_STEPS_BY_SAMPLE_FACTORY}", dest="timesteps", type=int, metavar="N", help="sf's name for --timesteps")
+    add("--train_for_env_steps", dest="timesteps", type=int, metavar="N", help="sf's name for --timesteps")
     add(
         "--n_parallel",
         type=int,
@@ -106,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--export", action="store_true", help="no effect: models are exported with each checkpoint")
     add("--num_gpus", type=int, metavar="N", help="0: learn on the CPU")
+    add("--env", help=argparse.SUPPRESS)  # --env=gdrl of every tutorial, which named the environment for Sample Factory
     return parser
 
 
@@ -215,18 +212,10 @@ def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
     learns = load_config(source).default_settings
     assert learns is not None, "both kinds of source have them"
     steps = learns.max_steps if args.timesteps is None else args.timesteps
-    overrides["default_settings.max_steps"] = _goal(steps, done, more=args.resume_model_path is not None)
+    if done is not None and (args.resume_model_path is not None or done >= steps):
+        steps += done  # continues a finished experiment, and an interrupted one to its end
+    overrides["default_settings.max_steps"] = steps
     return load_config(source, [f"{key}={json.dumps(value)}" for key, value in overrides.items()])
-
-
-def _goal(steps: int, done: int | None, more: bool) -> int:
-    """Return the step to train to.
-
-    An interrupted experiment continues to `steps`, and a finished one by `steps` more.
-    """
-    if done is None:
-        return steps
-    return done + steps if more or done >= steps else steps
 
 
 def _source(args: Namespace) -> Path | Mapping[str, Any]:

@@ -345,8 +345,8 @@ def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
 
 def beside(path: str, folder: Path | None) -> Path:
     """Return an absolute path; a relative path is looked up first in the YAML's folder, if there is one."""
-    there = None if folder is None else folder / path
-    return there if there is not None and there.exists() else absolute(path)
+    candidate = None if folder is None else folder / path
+    return candidate if candidate is not None and candidate.exists() else absolute(path)
 
 
 def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:

@@ -719,7 +719,9 @@ def load_policy(
             raise RunError(
                 "checkpoint chooses one policy, but mixture=True uses a league's entire pool; omit one of the two"
             )
-        return _load_mixture(Path(reference), behavior, seed)
+        of, mixed = mixture_in(Path(reference), behavior)
+        members = [load_policy(member, seed=seed) for member, _ in mixed]
+        return LoadedMixture(of, members, [share for _, share in mixed], seed)
     if checkpoint is not None:
         if not is_choice(str(checkpoint)):
             expected = f"{BEST!r}, {LAST!r}, a step, or a member of a league's pool such as 'member-3'"
@@ -728,16 +730,7 @@ def load_policy(
     name = None if behavior is None else behavior_name(behavior)
     file = find_model(reference, name)
     model = read_model(file)
-    if name not in (None, model.spec.name) and name != league_of(_run_folder(file.path), model.spec.name):
+    run_folder = file.path.parents[2 if is_member(file.path) else 1]
+    if name not in (None, model.spec.name) and name != league_of(run_folder, model.spec.name):
         raise RunError(f"{file.path} is a policy for {model.spec.name}, not for {name}")
     return LoadedPolicy(model, seed)
-
-
-def _run_folder(file: Path) -> Path:
-    return file.parent.parent.parent if is_member(file) else file.parent.parent
-
-
-def _load_mixture(path: Path, behavior: str | None, seed: int | None) -> LoadedMixture:
-    of, mixed = mixture_in(path, behavior)
-    members = [load_policy(reference, seed=seed) for reference, _ in mixed]
-    return LoadedMixture(of, members, [share for _, share in mixed], seed)

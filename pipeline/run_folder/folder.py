@@ -362,21 +362,19 @@ def check_there_is_a_run(results_dir: str | Path, run_id: str) -> None:
     """
     results = absolute(results_dir)
     try:
-        if not (results / run_id).is_dir():
-            raise RunFolderError(_nothing_to_resume(results, run_id))
+        if (results / run_id).is_dir():
+            return
+        found = [each for each in results.iterdir() if (each / CONFIGURATION).is_file()] if results.is_dir() else []
+        newest = sorted(found, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
     except OSError as error:
         raise unusable(results / run_id, error) from error
-
-
-def _nothing_to_resume(results: Path, run_id: str) -> str:
-    found = [folder for folder in results.iterdir() if (folder / CONFIGURATION).is_file()] if results.is_dir() else []
-    newest = sorted(found, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
     names = [folder.name for folder in newest]
-    message = f"there is no run {run_id!r} in {shown(results)}{suggest(run_id, names)}"
+    listed = f"the runs there, newest first: {', '.join(names[:10])}"
+    if len(names) > 10:
+        listed += f" and {len(names) - 10} more"
     if not names:
-        return f"{message}; the folder holds no runs. Omit --resume or --inference to train one, or check --results-dir"
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return f"{message}; the runs there, newest first: {', '.join(names[:10])}{more}"
+        listed = "the folder holds no runs. Omit --resume or --inference to train one, or check --results-dir"
+    raise RunFolderError(f"there is no run {run_id!r} in {shown(results)}{suggest(run_id, names)}; {listed}")
 
 
 def find_run(name: str, results: str, option: str) -> Path:
