@@ -65,24 +65,14 @@ def archive(path: Path, files: FileOperations) -> None:
     except OSError as error:
         if not is_held(error):
             raise
-        held = next((inner for inner in sorted(path.rglob("*")) if inner.is_file() and not _moves(inner, files)), path)
         raise RunFolderError(
-            f"{path} can't be archived, because a program has {held} open: {error.strerror}; close it, or use a "
-            "different --run-id"
+            f"{path} can't be archived, because a program has a file in it open: {error.strerror}; close the program, "
+            "or use a different --run-id"
         ) from error
     finally:
         guard.release()
     files.sync_folder(path.parent)
     files.remove(aside / LOCK)  # left behind by a killed process
-
-
-def _moves(file: Path, files: FileOperations) -> bool:
-    """Return True if a file can be renamed to its current name, which means that no program has it open."""
-    try:
-        files.perform("replace", os.replace, file, file)
-    except OSError:
-        return False
-    return True
 
 
 def read_configuration(run_folder: Path) -> dict[str, Any]:
