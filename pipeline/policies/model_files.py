@@ -31,7 +31,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, SUFFIX, exports_by_step, is_export, read_export, step_in_name
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
 from headrace.pipeline.reporting.league_files import REPORT
-from headrace.pipeline.run_folder.carrying import described_archive
+from headrace.pipeline.run_folder.carrying import describe_archive
 from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.pipeline.run_folder.names import FOLDERS, behavior_folder
 from headrace.queues.messages import PolicyUpdate
@@ -304,7 +304,7 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
     path, choice = _split(reference, folder)
     if path.is_file():
         if path.suffix not in _NAMED:
-            what = f"; {archive}" if (archive := described_archive(path)) else ""
+            what = f"; {archive}" if (archive := describe_archive(path)) else ""
             raise RunError(f"{path} is not a model: expected a .pt or .onnx file, or the folder of a run{what}")
         if choice:
             raise RunError(f"{reference}: @{choice} chooses from a run folder, but {path} is a file")
@@ -324,7 +324,13 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
             "of a behaviour in it"
         )
     for of, learners in leagues.items():
-        others = {*map(file_name, learners)} - {file_name(learner_meant(reference, of, learners, wanted))}
+        if wanted not in learners and wanted is not None and wanted.startswith(f"{of}."):
+            raise RunError(
+                f"{reference}: the league of {of} has no learner {wanted}; expected {', '.join(learners)}"
+                f"{suggest(wanted, learners)}"
+            )
+        learner = wanted if wanted in learners else learners[0]
+        others = {*map(file_name, learners)} - {file_name(learner)}
         names = [name for name in names if name not in others]
     return [(name, partial(_chosen, run_folder, name, choice)) for name in names]
 
@@ -416,28 +422,6 @@ def leagues_at(path: Path) -> tuple[Path, dict[str, list[str]]]:
         return path, leagues
     own = path.resolve()
     return own.parent, {of: learners for of, learners in learners_in(own.parent).items() if of == own.name}
-
-
-def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: str | None) -> str:
-    """Return the league learner that a behaviour name refers to; the first learner if none has that name.
-
-    Args:
-        reference: the run's reference, for the message.
-        of: the league's behaviour.
-        learners: the names of the league's learners.
-        behavior: the name; None if none was given.
-
-    Raises:
-        RunError: if the name has the form of a learner's name but the league has no such learner.
-    """
-    if behavior in learners:
-        return str(behavior)
-    if behavior is not None and behavior.startswith(f"{of}."):
-        raise RunError(
-            f"{reference}: the league of {of} has no learner {behavior}; expected {', '.join(learners)}"
-            f"{suggest(behavior, learners)}"
-        )
-    return learners[0]
 
 
 def league_of(run_folder: Path, name: str) -> str | None:

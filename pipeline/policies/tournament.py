@@ -6,10 +6,9 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -235,40 +234,30 @@ class TournamentTable:
         standings = self.standings()
         order = [self._players.index(each.name) for each in standings]
         counts = matrix(self.results, len(self._players))[np.ix_(order, order)].astype(np.float64)
-        heading = (
-            f"{self._title}: {self._games} games per pair",
-            "rows against columns; blue won, orange lost",
-        )
-        folder.mkdir(parents=True, exist_ok=True)
-        data, picture = folder / "tournament.json", folder / "tournament.png"
-        write_atomic(data, json.dumps(self._report_of(standings), indent=1).encode())
-        write_atomic(picture, draw_matrix(heading, [each.name for each in standings], counts))
-        return data, picture
-
-    @property
-    def _title(self) -> str:
-        environment = self.config.environment
-        return "" if environment is None else environment.named
-
-    def _report_of(self, standings: Sequence[Standing]) -> dict[str, Any]:
-        names = self._players
-        return {
-            "environment": self._title,
+        title = "" if self.config.environment is None else self.config.environment.named
+        heading = (f"{title}: {self._games} games per pair", "rows against columns; blue won, orange lost")
+        report = {
+            "environment": title,
             "games": self._games,
             "seed": self._seed,
             "deterministic": self._player_class is GreedyPlayer,
-            "players": [{name: getattr(each, name) for name in Standing.__slots__} for each in standings],
+            "players": [asdict(standing) for standing in standings],
             "results": [
                 {
-                    "player": names[each.first],
-                    "opponent": names[each.second],
-                    "won": each.won,
-                    "drawn": each.drawn,
-                    "lost": each.lost,
+                    "player": self._players[pair.first],
+                    "opponent": self._players[pair.second],
+                    "won": pair.won,
+                    "drawn": pair.drawn,
+                    "lost": pair.lost,
                 }
-                for each in self.results
+                for pair in self.results
             ],
         }
+        folder.mkdir(parents=True, exist_ok=True)
+        data, picture = folder / "tournament.json", folder / "tournament.png"
+        write_atomic(data, json.dumps(report, indent=1).encode())
+        write_atomic(picture, draw_matrix(heading, [each.name for each in standings], counts))
+        return data, picture
 
     def _check(self, group: EnvironmentGroup) -> None:
         """Create each player once per side, to report all players that can't play before the first game."""

@@ -145,26 +145,23 @@ def same_checkpoint(path: Path, run_folder: Path) -> bool:
         raise RunFolderError(f"{path} is damaged or is not a saved run: {error}") from error
 
 
-def described_archive(path: Path) -> str:
-    """Describe an archive that is not a model, and say how to read it; return "" for any other file."""
+def describe_archive(path: Path) -> str:
+    """Describe an archive and say how to read it; return "" for any other file."""
     if not zipfile.is_zipfile(path):
         return ""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     if LISTING in names:
         return "this is a saved run; extract its folder with headrace.load"
-    return _STABLE_BASELINES if _POLICY in names else ""
+    if _POLICY in names:
+        return _STABLE_BASELINES
+    return "this is a policy; read it with load_policy" if any(name.endswith("/data.pkl") for name in names) else ""
 
 
 def _run_id_in(archive: zipfile.ZipFile, source: Path) -> str:
     """Return the id of the saved run in an archive."""
-    names = archive.namelist()
-    if LISTING not in names:
-        what = "this archive was not written by RunResult.save"
-        if _POLICY in names:
-            what = _STABLE_BASELINES
-        elif any(name.endswith("/data.pkl") for name in names):
-            what = "this is a policy; read it with load_policy"
+    if LISTING not in archive.namelist():
+        what = describe_archive(source) or "this archive was not written by RunResult.save"
         raise RunFolderError(f"{source}: expected a saved run; {what}")
     listing = json.loads(archive.read(LISTING))
     if listing.get("format") != _FORMAT:
