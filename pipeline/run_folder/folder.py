@@ -19,7 +19,6 @@ archiving the old one.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -92,8 +91,8 @@ class RunFolder:
     files: FileOperations = REAL
     _lock: RunLock | None = field(default=None, repr=False)
     _resumed: bool = False
-    _behaviors: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
-    """Names of the behaviours' folders, keyed by the folder's lower-case name and then by behaviour."""
+    _behaviors: dict[str, str] = field(default_factory=dict, repr=False)
+    """Behaviours, keyed by the lower-case names of their folders."""
     _configuration: str = ""
     """The text of `configuration.yaml`."""
     waits: bool = False
@@ -143,8 +142,6 @@ class RunFolder:
             folder._lay_out()
             if not waits:
                 folder.go_on()
-            elif (path / CONFIGURATION).is_dir():  # the file could not be written later either
-                raise IsADirectoryError(errno.EISDIR, f"{CONFIGURATION} is a folder")
         except BaseException:
             folder.close()
             raise
@@ -225,20 +222,14 @@ class RunFolder:
         """
         check_behavior_name(name)
         path = behavior_folder(self.path, name) if self._resumed else self.path / file_name(name)
-        others = self._behaviors.setdefault(path.name.lower(), {})
-        if any(other != name and self._is_one(path, folder) for other, folder in others.items()):
-            both = " and ".join(map(repr, sorted({*others, name})))
+        other = self._behaviors.setdefault(path.name.lower(), name)
+        if other != name:
             raise RunFolderError(
-                f"behaviors {both} would share the folder {path}, because this disk does not distinguish these "
-                "names; rename one of them"
+                f"behaviors {other!r} and {name!r} would share the folder {path} on a disk that ignores case; rename "
+                "one of them"
             )
-        others[name] = path.name
         self.files.make_folder(path)
         return path
-
-    def _is_one(self, path: Path, folder: str) -> bool:
-        """Return True if a path is the same as a different behaviour's folder, on a disk that may ignore case."""
-        return path.name == folder or (path.exists() and path.samefile(self.path / folder))
 
     def write_training_status(self, status: TrainingStatus) -> None:
         """Write `training_status.json` atomically; called at every checkpoint."""
