@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +107,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 @speaking
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
+def main(arguments: Sequence[str] | None = None, run: Callable[..., int] = train) -> int:
+    """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration.
+
+    Args:
+        arguments: the command's arguments; None to use this process's arguments.
+        run: runs a configuration, with the arguments of `actions.train`; returns the exit status.
+    """
     args, passed = read_flags(arguments)
     try:
         config = configuration_of(args, passed)
@@ -125,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def have_played(run: ProgressSnapshot) -> bool:
         return most is not None and sum(behavior.steps for behavior in run.behaviors) >= most
 
-    status = train(config, until=have_played)
+    status = run(config, until=have_played)
     if args.inference or not numbered_folders(folder_of(args) / "checkpoints"):
         return status
     try:

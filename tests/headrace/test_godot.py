@@ -12,16 +12,28 @@ from godot_runs import build_in
 from headrace.godot import GodotEnv, GodotEnvError
 
 
+class Impatient(GodotEnv):
+    """Gives the game a second for each answer."""
+
+    DEFAULT_TIMEOUT = 1
+
+
+class Terminating(GodotEnv):
+    """For wrappers that read nothing else."""
+
+    ENDS_ARE_TERMINATED = True
+
+
 @pytest.fixture
 def opened(tmp_path):
     """Makes environments, which are closed at the end."""
     made = []
 
-    def make(**options):
+    def make(kind=GodotEnv, **options):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        made.append(GodotEnv(str(build_in(tmp_path)), port, **{"agents": 3, **options}))
+        made.append(kind(str(build_in(tmp_path)), port, **{"agents": 3, **options}))
         return made[-1]
 
     yield make
@@ -117,9 +129,8 @@ def test_older_addons_serve_as_well(opened):
         ("info", "agent 2 has 'won' as its info; expected a map of keys"),
     ],
 )
-def test_a_fault_of_the_game_is_reported_and_ends_the_game(opened, monkeypatch, fault, message):
-    monkeypatch.setattr(GodotEnv, "DEFAULT_TIMEOUT", 1 if fault == "hang" else 30)
-    env = opened(fault=fault, fault_at=2)
+def test_a_fault_of_the_game_is_reported_and_ends_the_game(opened, fault, message):
+    env = opened(Impatient if fault == "hang" else GodotEnv, fault=fault, fault_at=2)
     env.reset()
     env.step([[0, 0, 0]])
     with pytest.raises(GodotEnvError, match=message):
@@ -144,10 +155,9 @@ def test_a_game_that_ends_before_it_connects_is_named(opened):
 
 
 @pytest.mark.lengthy
-def test_a_game_that_does_not_connect_is_ended(opened, monkeypatch):
-    monkeypatch.setattr(GodotEnv, "DEFAULT_TIMEOUT", 1)
+def test_a_game_that_does_not_connect_is_ended(opened):
     with pytest.raises(GodotEnvError, match="no game connected to port .* within 1 s.*Sync node"):
-        opened(fault="mute")
+        opened(Impatient, fault="mute")
 
 
 def test_a_missing_game_and_a_taken_port_are_named(tmp_path):
@@ -194,9 +204,8 @@ def test_an_episode_that_a_time_limit_cuts_is_truncated_and_not_terminated(opene
     assert not np.any([terminated for terminated, _ in ends])
 
 
-def test_ends_are_terminated_as_well_where_a_wrapper_reads_nothing_else(opened, monkeypatch):
-    monkeypatch.setattr(GodotEnv, "ENDS_ARE_TERMINATED", True)
-    env = opened(game="reach")
+def test_ends_are_terminated_as_well_where_a_wrapper_reads_nothing_else(opened):
+    env = opened(Terminating, game="reach")
     env.reset()
     ends = [env.step([np.zeros((3, 1))])[2:4] for _ in range(10)]
     assert [terminated for terminated, _ in ends] == [truncated for _, truncated in ends]
