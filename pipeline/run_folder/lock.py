@@ -48,8 +48,9 @@ class HeldFolder:
 
     def lost(self) -> str:
         """Return why this process must not write here; empty if it may, or if the folder can't be examined."""
-        if self._incarnation and str(self._incarnation) in _lost_hosts(self.path):
-            return f"{shown(self.path)} accepts nothing from this host, because main has lost it"
+        with suppress(OSError):
+            if self._incarnation and str(self._incarnation) in (self.path / LOST).read_text("ascii", "replace").split():
+                return f"{shown(self.path)} accepts nothing from this host, because main has lost it"
         found = _identity(self.path)
         if self._lock in (None, found) or found == ():
             return ""
@@ -81,12 +82,6 @@ def refuse_writes(run_folder: Path, *incarnations: int) -> None:
     """
     with suppress(OSError), open(run_folder / LOST, "a", encoding="ascii") as file:
         file.writelines(f"{incarnation}\n" for incarnation in incarnations)
-
-
-def _lost_hosts(run_folder: Path) -> list[str]:
-    with suppress(OSError):
-        return (run_folder / LOST).read_text("ascii", "replace").split()
-    return []
 
 
 def _identity(run_folder: Path) -> tuple[int, ...] | None:
