@@ -111,9 +111,9 @@ class Job:
 
     def end_others(self) -> None:
         """End every process in the job except this one, which the job will no longer end."""
-        found = _ProcessIds()
-        _query_job(self._handle, _PROCESS_IDS, ctypes.byref(found), ctypes.sizeof(found), None)
-        for pid in found.ids[: found.count]:
+        processes = _ProcessIds()
+        _query_job(self._handle, _PROCESS_IDS, ctypes.byref(processes), ctypes.sizeof(processes), None)
+        for pid in processes.ids[: processes.count]:
             if pid != _process_id() and (process := _open_process(_PROCESS_TERMINATE, False, pid)):
                 _end_process(process, 1)
                 _close_handle(process)

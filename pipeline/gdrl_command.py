@@ -278,10 +278,10 @@ def _steps_done(folder: Path) -> int | None:
     if not (folder / CONFIGURATION).is_file():
         return None
     try:
-        found = newest_checkpoint(folder / "checkpoints")
+        checkpoint = newest_checkpoint(folder / "checkpoints")
     except CheckpointError as error:
         raise CommandError(f"{folder}: {error}; or name a new experiment with --experiment_name") from None
-    return None if found is None else max(found.steps.values(), default=0)
+    return None if checkpoint is None else max(checkpoint.steps.values(), default=0)
 
 
 def _take_up(model: Path, folder: Path) -> None:

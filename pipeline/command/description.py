@@ -72,7 +72,7 @@ def describe(config: RunConfig) -> str:
 def _open_keys(config: RunConfig) -> list[str]:
     """Return the keys whose values the run chooses to suit the machine when it starts."""
     hosts, section = config.pipeline.hosts, config.environment
-    found = {
+    choices = {
         "kind of actors": hosts.actors.is_auto("kind"),
         "kind of learners": hosts.learners.is_auto("kind"),
         "number of actors": hosts.actors.is_auto("replicas")
@@ -80,7 +80,7 @@ def _open_keys(config: RunConfig) -> list[str]:
         and not league_seats(config),
         "num_envs": config.env_settings.is_auto("num_envs") or (section is not None and section.is_auto("num_envs")),
     }
-    return [name for name, is_open in found.items() if is_open]
+    return [name for name, is_open in choices.items() if is_open]
 
 
 def _leagues(config: RunConfig) -> Iterator[str]:

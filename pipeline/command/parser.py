@@ -272,10 +272,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report an error in the command line, with a suggestion for each misspelt option, and exit."""
-        prefix, found, words = message.partition("unrecognized arguments: ")
+        prefix, label, words = message.partition("unrecognized arguments: ")
         options = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
         hints = (suggest(option, self._option_string_actions) for option in options)
-        super().error(f"{prefix}{found}{words}{''.join(dict.fromkeys(hints))}")
+        super().error(f"{prefix}{label}{words}{''.join(dict.fromkeys(hints))}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -543,8 +543,8 @@ def classify_paths(arguments: Sequence[str], env: str | None) -> tuple[Path | No
 
 def old_configuration(env: str) -> Path | None:
     """Return the `trainer_config.yaml` next to an environment or in this folder, as the first versions did."""
-    found = (folder / _OLD_NAME for folder in (Path(env).parent, Path()))
-    return next((path for path in found if path.is_file()), None)
+    paths = (folder / _OLD_NAME for folder in (Path(env).parent, Path()))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def is_environment(argument: str) -> bool:

@@ -159,10 +159,10 @@ def read_score(path: Path) -> dict[str, Any]:
 def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
     """Return a behaviour's exports that have a step in their file names, oldest first."""
     name = file_name(behavior)
-    found = [
+    exports = [
         path for path in folder.glob(f"{glob.escape(name)}-*{suffix}") if path.stem.removeprefix(f"{name}-").isdecimal()
     ]
-    return sorted(found, key=step_in_name)
+    return sorted(exports, key=step_in_name)
 
 
 def step_in_name(path: Path) -> int:
@@ -292,10 +292,10 @@ def _check_archive(path: Path, file: io.BytesIO) -> None:
 
 
 def _describe_torch_error(error: Exception, path: Path) -> str:
-    found = re.search(r"GLOBAL ([\w.]+\w)", str(error))
-    if found:
+    match = re.search(r"GLOBAL ([\w.]+\w)", str(error))
+    if match:
         return (
-            f"it holds objects other than tensors and plain values ({found[1]}); loading them could run arbitrary "
+            f"it holds objects other than tensors and plain values ({match[1]}); loading them could run arbitrary "
             "code, so nothing was loaded"
         )
     return "it is empty" if path.stat().st_size == 0 else "it is damaged, or not a PyTorch file"

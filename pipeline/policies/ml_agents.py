@@ -71,8 +71,8 @@ class MLAgentsNetwork:
     @property
     def log_sigma(self) -> Array | None:
         """Log σ [C] of the C continuous actions; None if C is 0 or if log σ depends on the state."""
-        found = self._named.get(f"{_ACTIONS}log_sigma")
-        return None if found is None else found.reshape(-1)
+        value = self._named.get(f"{_ACTIONS}log_sigma")
+        return None if value is None else value.reshape(-1)
 
     @property
     def squashed(self) -> bool:
@@ -100,11 +100,11 @@ class MLAgentsNetwork:
         return np.concatenate(weights), np.concatenate(biases)
 
 
-def as_ppo(modules: Modules, signals: Sequence[str], own: Named) -> dict[str, Array]:
+def as_ppo(modules: Modules, signals: Sequence[str], parameters: Named) -> dict[str, Array]:
     """Return the parameters for Headrace's `ActorCritic`; a shared critic uses the actor's layers."""
     actor, critic = (MLAgentsNetwork(modules[name]) for name in ("Policy", "Optimizer:critic"))
     shared = bool(actor.signals)
-    if shared != (len(own["body.0.weight"]) == 1):
+    if shared != (len(parameters["body.0.weight"]) == 1):
         raise StageError(f"it was trained with hyperparameters.shared_critic: {str(shared).lower()}")
     towers = [actor.layers] if shared else [actor.layers, critic.layers]
     tensors: dict[str, Array] = {}
@@ -118,7 +118,7 @@ def as_ppo(modules: Modules, signals: Sequence[str], own: Named) -> dict[str, Ar
     return tensors
 
 
-def as_sac(modules: Modules, signals: Sequence[str], own: Mapping[str, Named]) -> dict[str, Named]:
+def as_sac(modules: Modules, signals: Sequence[str], networks: Mapping[str, Named]) -> dict[str, Named]:
     """Return the parameters for `SACUpdate`'s networks, and the entropy coefficients if `modules` has them.
 
     If Headrace's SAC has no V network, its targets are copies of both Q networks, as at the start of training.
@@ -132,13 +132,13 @@ def as_sac(modules: Modules, signals: Sequence[str], own: Mapping[str, Named]) -
         named = {name.removeprefix(prefix): value for name, value in inside if name.startswith(prefix)}
         critics |= _as_value(named, signals, f"{q}.")
     taken: dict[str, Named] = {"actor": of_actor, "critics": critics, "target": critics}
-    if any(name.startswith("value.") for name in own["critics"]):
+    if any(name.startswith("value.") for name in networks["critics"]):
         value = modules["Optimizer:value_network"]
         critics |= _as_value(value, signals, "value.")
         taken["target"] = _as_value(modules.get("Optimizer:target_network", value), signals)  # no optimizer trains it
     if COEFFICIENTS in modules:
         both = [modules[COEFFICIENTS][name] for name in ("continuous", "discrete")]
-        taken[COEFFICIENTS] = {"logs": np.concatenate(both)[-len(own[COEFFICIENTS]["logs"]) :]}
+        taken[COEFFICIENTS] = {"logs": np.concatenate(both)[-len(networks[COEFFICIENTS]["logs"]) :]}
     return taken
 
 
@@ -161,13 +161,13 @@ def _as_module(
 
 def normalizer_of(policy: Named) -> dict[str, Any] | None:
     """Return one normaliser, merged from the actor's normalisers (critics have copies); None if the actor has none."""
-    found: dict[int, dict[str, Array]] = {}
+    normalizers: dict[int, dict[str, Array]] = {}
     for name, value in policy.items():
         if match := _NORMALIZER.fullmatch(name):
-            found.setdefault(int(match[1]), {})[match[2]] = value
-    if not found:
+            normalizers.setdefault(int(match[1]), {})[match[2]] = value
+    if not normalizers:
         return None
-    parts = [found[number] for number in sorted(found)]
+    parts = [normalizers[number] for number in sorted(normalizers)]
     steps = max(int(part["normalization_steps"]) for part in parts)
     return {
         "steps": steps,
@@ -190,8 +190,8 @@ def check_perceptron(policy: Named) -> None:
         StageError: if the actor has any other feature; the message names the feature.
     """
     for name in policy:
-        known = _LAYER.fullmatch(f"{name.rpartition('.')[0]}.weight") or _NORMALIZER.fullmatch(name)
-        if known or name.startswith((_ACTIONS, "action_model._discrete_distribution.branches.", _VALUE)):
+        supported = _LAYER.fullmatch(f"{name.rpartition('.')[0]}.weight") or _NORMALIZER.fullmatch(name)
+        if supported or name.startswith((_ACTIONS, "action_model._discrete_distribution.branches.", _VALUE)):
             continue
         if not _CONSTANT.fullmatch(name):
             what = next((what for part, what in _BEYOND_PERCEPTRONS.items() if part in name), "other layers")
@@ -221,8 +221,8 @@ def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
     If Headrace overwrote `checkpoint.pt`, this is the newest ML-Agents checkpoint with a step in its name.
     """
     folder = behavior_folder(run_folder, behavior)
-    found = [folder / NEWEST, *reversed(exports_by_step(folder, behavior))]
-    return next((path for path in found if path.is_file() and not is_export(path)), None)
+    candidates = [folder / NEWEST, *reversed(exports_by_step(folder, behavior))]
+    return next((path for path in candidates if path.is_file() and not is_export(path)), None)
 
 
 def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
@@ -237,9 +237,9 @@ def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
     """
     passed = {file_name(name) for name in but}
     names = sorted(path.parent.name for path in run_folder.glob(f"*/{NEWEST}"))
-    found = {name: left_checkpoint(run_folder, name) for name in names if name not in passed}
+    checkpoints = {name: left_checkpoint(run_folder, name) for name in names if name not in passed}
     try:
-        return {name: MLAgentsCheckpoint(path).step for name, path in found.items() if path is not None}
+        return {name: MLAgentsCheckpoint(path).step for name, path in checkpoints.items() if path is not None}
     except StageError as error:
         raise RunError(f"--resume: {error}") from error
 
@@ -345,11 +345,11 @@ class MLAgentsCheckpoint:
         )
 
     @_taking_over()
-    def warm_state(self, own: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
+    def warm_state(self, trainer_state: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
         """Return the state for `Trainer.warm_start`: actor, critics and normaliser.
 
         Args:
-            own: the trainer's `warm_state()`.
+            trainer_state: the trainer's `warm_state()`.
             signals: names of the trainer's reward signals, in the trainer's order.
 
         Raises:
@@ -359,16 +359,16 @@ class MLAgentsCheckpoint:
         normalizer = self._normalizer
         state = {} if normalizer is None else {"normalizer": normalizer}
         if self.trainer_type == "ppo":
-            return {**state, "weights": as_ppo(self._weights, signals, own["weights"])}
-        networks = own["networks"]
+            return {**state, "weights": as_ppo(self._weights, signals, trainer_state["weights"])}
+        networks = trainer_state["networks"]
         return {**state, "networks": {**networks, **as_sac(self._weights, signals, networks)}}
 
     @_taking_over()
-    def resumed_state(self, own: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
+    def resumed_state(self, trainer_state: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
         """Return the state for `Trainer.load_state_dict`: like `warm_state`, plus the step count and the optimizers.
 
         Args:
-            own: the trainer's `state_dict()`, whose other entries are kept.
+            trainer_state: the trainer's `state_dict()`, whose other entries are kept.
             signals: names of the trainer's reward signals, in the trainer's order.
 
         Raises:
@@ -376,12 +376,16 @@ class MLAgentsCheckpoint:
         """
         self._check_signals(signals)
         moments = {"first_moment": self._moments("exp_avg"), "second_moment": self._moments("exp_avg_sq")}
-        state = {**own, "step": self.step, "normalizer": self._normalizer}
+        state = {**trainer_state, "step": self.step, "normalizer": self._normalizer}
         if self.trainer_type == "ppo":
-            adapted = {name: as_ppo(each, signals, own["weights"]) for name, each in moments.items()}
+            adapted = {name: as_ppo(each, signals, trainer_state["weights"]) for name, each in moments.items()}
             optimizer = {"steps": self._updates("Optimizer:value_optimizer"), **adapted}
-            return {**state, "weights": as_ppo(self._weights, signals, own["weights"]), "optimizer": optimizer}
-        weights = own["update"]["weights"]
+            return {
+                **state,
+                "weights": as_ppo(self._weights, signals, trainer_state["weights"]),
+                "optimizer": optimizer,
+            }
+        weights = trainer_state["update"]["weights"]
         taken = {name: as_sac(each, signals, weights) for name, each in moments.items()}
         adams = {"actor": "policy", "critics": "value", COEFFICIENTS: "entropy"}
         optimizers = {
@@ -413,7 +417,7 @@ class MLAgentsCheckpoint:
         # The file has the moments of the coefficients but not the coefficients themselves.
         coefficients = {"discrete": np.zeros(len(branches), np.float32), "continuous": np.zeros(1, np.float32)}
         modules = {**self._weights, COEFFICIENTS: coefficients}
-        found: dict[str, dict[str, Array]] = {}
+        moments: dict[str, dict[str, Array]] = {}
         for adam, learned in _LEARNED[self.trainer_type].items():
             state, numbers = self._adams[adam]["state"], self._adams[adam]["param_groups"][0]["params"]
             parameters = [(module, name) for module in learned for name in parameters_of(modules[module])]
@@ -422,8 +426,8 @@ class MLAgentsCheckpoint:
             for number, (module, name) in zip(numbers, parameters, strict=True):
                 weight = modules[module][name]
                 kept = state[number][moment].numpy() if number in state else np.zeros_like(weight)
-                found.setdefault(module, {})[name] = kept.reshape(weight.shape)
-        return {"Optimizer:critic": found["Policy"], **found}
+                moments.setdefault(module, {})[name] = kept.reshape(weight.shape)
+        return {"Optimizer:critic": moments["Policy"], **moments}
 
     def _updates(self, adam: str) -> int:
         return max((int(each["step"]) for each in self._adams[adam]["state"].values()), default=0)

@@ -113,16 +113,16 @@ def find_model(reference: str, behavior: str | None = None, folder: Path | None 
     Raises:
         RunError: if there is no file, or there are several and none has the behaviour's name.
     """
-    found = dict(_candidates(reference, folder, behavior))
-    of_league = [name for name in found if behavior and name.rpartition(".")[0] == behavior]
-    names = found if len(found) == 1 else [file_name(behavior or ""), behavior or "", *of_league]
-    wanted = next((name for name in names if name in found), None)
+    candidates = dict(_candidates(reference, folder, behavior))
+    of_league = [name for name in candidates if behavior and name.rpartition(".")[0] == behavior]
+    names = candidates if len(candidates) == 1 else [file_name(behavior or ""), behavior or "", *of_league]
+    wanted = next((name for name in names if name in candidates), None)
     if wanted is not None:
-        return ModelFile(found[wanted](), wanted)
-    lacking = f", and no {behavior}{suggest(behavior, found)}" if behavior else ""
+        return ModelFile(candidates[wanted](), wanted)
+    lacking = f", and no {behavior}{suggest(behavior, candidates)}" if behavior else ""
     raise RunError(
-        f"{reference} holds {len(found)} behaviours ({', '.join(found)}){lacking}: name the folder of one, such as "
-        f"{Path(reference.partition('@')[0]) / next(iter(found))}"
+        f"{reference} holds {len(candidates)} behaviours ({', '.join(candidates)}){lacking}: name the folder of one, "
+        f"such as {Path(reference.partition('@')[0]) / next(iter(candidates))}"
     )
 
 
@@ -226,9 +226,9 @@ def newest_policy(run_folder: Path, behavior: str) -> Path:
     folder = behavior_folder(run_folder, behavior)
     newest, last = folder / NEWEST, run_folder / f"{folder.name}{SUFFIX}"
     exports, models = exports_by_step(folder, behavior), exports_by_step(folder, behavior, SUFFIX)
-    found = [path for path in exports if is_export(path) or not (models or last.is_file())]
-    if found and (not models or step_in_name(found[-1]) >= step_in_name(models[-1])):
-        return found[-1]
+    policies = [path for path in exports if is_export(path) or not (models or last.is_file())]
+    if policies and (not models or step_in_name(policies[-1]) >= step_in_name(models[-1])):
+        return policies[-1]
     if models:
         return models[-1]
     if newest.is_file() and (is_export(newest) or not last.is_file()):
@@ -311,13 +311,13 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
         return [(_behavior_of(path), lambda: path)]
     if not path.is_dir():
         raise RunError(f"{reference}: there is no file or folder {shown(path)}{_hint(path)}")
-    names, own = behaviors_in(path), path.resolve().name
+    names, folder_name = behaviors_in(path), path.resolve().name
     run_folder = path if names else path.resolve().parent
     _, leagues = leagues_at(path)
-    if not names and own in leagues:
-        names = leagues[own]
-    elif not names and _holds_policies(path, own):
-        names = [own]
+    if not names and folder_name in leagues:
+        names = leagues[folder_name]
+    elif not names and _holds_policies(path, folder_name):
+        names = [folder_name]
     elif not names:
         raise RunError(
             f"{path} holds no policies: expected a .pt or .onnx file, the folder of a run (results/<run-id>), or that "
@@ -362,11 +362,11 @@ def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
     if (number := member_number(choice)) is not None:
         return member_file(run_folder, folder.name, number)
     name = folder.name
-    found = [path for suffix in _SUFFIXES if (path := folder / f"{name}-{choice}{suffix}").is_file()]
-    if found:
-        return found[0]
-    there = sorted({step_in_name(path) for path in _exports(folder, behavior)})
-    steps = f"available: @{', @'.join(map(str, there))}" if there else "no policy there has a step in its name"
+    files = [path for suffix in _SUFFIXES if (path := folder / f"{name}-{choice}{suffix}").is_file()]
+    if files:
+        return files[0]
+    available = sorted({step_in_name(path) for path in _exports(folder, behavior)})
+    steps = f"available: @{', @'.join(map(str, available))}" if available else "no policy there has a step in its name"
     why = f"; only a run with an evaluation section keeps {BEST}" if choice == BEST else ""
     raise RunError(f"{folder} holds no policy {name}-{choice}.pt or {SUFFIX}: {steps}{why}")
 
@@ -402,14 +402,14 @@ _MEMBER = re.compile(r"member-(\d+)")
 
 def learners_in(run_folder: Path) -> dict[str, list[str]]:
     """Return the names of each league's learners, keyed by behaviour; the first learner is the main one."""
-    found: dict[str, list[str]] = {}
+    leagues: dict[str, list[str]] = {}
     if any(run_folder.glob(f"*/{FOLDER}")):
         behaviors = read_configuration(run_folder).get("behaviors")
         for name, settings in behaviors.items() if isinstance(behaviors, Mapping) else ():
             league = settings.get("league") if isinstance(settings, Mapping) else None
             if isinstance(league, Mapping) and league.get("of"):
-                found.setdefault(str(league["of"]), []).append(str(name))
-    return found
+                leagues.setdefault(str(league["of"]), []).append(str(name))
+    return leagues
 
 
 def leagues_at(path: Path) -> tuple[Path, dict[str, list[str]]]:
@@ -420,8 +420,8 @@ def leagues_at(path: Path) -> tuple[Path, dict[str, list[str]]]:
     """
     if leagues := learners_in(path):
         return path, leagues
-    own = path.resolve()
-    return own.parent, {of: learners for of, learners in learners_in(own.parent).items() if of == own.name}
+    run_folder, name = path.resolve().parent, path.resolve().name
+    return run_folder, {of: learners for of, learners in learners_in(run_folder).items() if of == name}
 
 
 def league_of(run_folder: Path, name: str) -> str | None:
@@ -435,8 +435,8 @@ def league_of(run_folder: Path, name: str) -> str | None:
 
 def member_number(choice: str) -> int | None:
     """Return the number in a name like `member-3`; None for other names."""
-    found = _MEMBER.fullmatch(choice)
-    return None if found is None else int(found[1])
+    match = _MEMBER.fullmatch(choice)
+    return None if match is None else int(match[1])
 
 
 def pool_folder(run_folder: Path) -> Path:
@@ -473,8 +473,8 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
     folder = pool_folder(run_folder)
     members = members_in(folder)
     if number >= len(members):
-        there = f"available: member-0 to member-{len(members) - 1}" if members else "the pool is empty"
-        raise RunError(f"{folder} holds no member-{number}; {there}")
+        available = f"available: member-0 to member-{len(members) - 1}" if members else "the pool is empty"
+        raise RunError(f"{folder} holds no member-{number}; {available}")
     member = members[number]
     if member.behavior not in ("", of):
         raise RunError(
@@ -498,10 +498,10 @@ def member_of(path: Path) -> Member:
     Raises:
         RunError: if the pool in the file's folder has no member with this file.
     """
-    found = next((each for each in members_in(path.parent) if each.path == path.name), None)
-    if found is None:
+    member = next((each for each in members_in(path.parent) if each.path == path.name), None)
+    if member is None:
         raise RunError(f"{path} is not a member of the pool in its folder")
-    return found
+    return member
 
 
 def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple[str, float]]]:
@@ -515,16 +515,16 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
         RunError: if there is no league, its mixture is missing or empty, or a member can't be loaded.
     """
     run_folder, leagues = leagues_at(path)
-    found = [of for of in leagues if behavior in (None, of)]
-    if len(found) != 1:
-        there = f"its leagues are for {', '.join(leagues)}" if leagues else "no behaviour there has a league"
-        raise RunError(f"{path} has no mixture{f' for {behavior}' if behavior else ''}: {there}")
+    chosen = [of for of in leagues if behavior in (None, of)]
+    if len(chosen) != 1:
+        reason = f"its leagues are for {', '.join(leagues)}" if leagues else "no behaviour there has a league"
+        raise RunError(f"{path} has no mixture{f' for {behavior}' if behavior else ''}: {reason}")
     folder = pool_folder(run_folder)
     report, members = folder.parent / REPORT, members_in(folder)
     try:
         mixture = ((int(number), float(share)) for number, share in json.loads(report.read_bytes())["mixture"])
-        shares = {number: share for number, share in mixture if members[number].behavior in ("", found[0])}
-        uses = {number: members[number].use or str(member_file(run_folder, found[0], number)) for number in shares}
+        shares = {number: share for number, share in mixture if members[number].behavior in ("", chosen[0])}
+        uses = {number: members[number].use or str(member_file(run_folder, chosen[0], number)) for number in shares}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(f"{report}, which holds the league's mixture, can't be read: {error_summary(error)}") from error
     if not shares:
@@ -534,4 +534,4 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
             raise RunError(
                 f"member-{number} of the mixture is {members[number].name} ({use}), which is not a loadable policy"
             )
-    return found[0], [(uses[number], share) for number, share in shares.items()]
+    return chosen[0], [(uses[number], share) for number, share in shares.items()]

@@ -108,7 +108,7 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
     Raises:
         RunError: if a name does not refer to a player or occurs twice, or if there are fewer than two players.
     """
-    found, wrong = [], []
+    entrants, wrong = [], []
     named = [found_below(player, results_dir) for player in players]
     if len(named) == 1 and Path(named[0]).is_dir():
         other = "scripted" if game in SCRIPTED_PLAYERS else "random"
@@ -121,15 +121,15 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
                 "random or module:Class"
             )
         elif use.endswith(ALL):
-            found += _all_of(use.removesuffix(ALL), wrong)
+            entrants += _all_of(use.removesuffix(ALL), wrong)
         else:
-            found.append(use)
-    wrong += [f"{name} is given twice" for name in dict.fromkeys(found) if found.count(name) > 1]
-    if not wrong and len(found) < 2:
-        wrong.append(f"{', '.join(found)} has no opponent: name another player, such as random")
+            entrants.append(use)
+    wrong += [f"{name} is given twice" for name in dict.fromkeys(entrants) if entrants.count(name) > 1]
+    if not wrong and len(entrants) < 2:
+        wrong.append(f"{', '.join(entrants)} has no opponent: name another player, such as random")
     if wrong:
         raise RunError("\n".join(f"{_OPTION} {each}" for each in wrong))
-    return found
+    return entrants
 
 
 def found_below(player: str, results_dir: str) -> str:
@@ -217,11 +217,11 @@ class TournamentTable:
         counts = matrix(self.results, len(self._players))
         ratings, margins = fitted_ratings(counts @ np.array([1.0, 0.5, 0.0]), counts.sum(axis=2).astype(np.float64))
         skills, totals = self._skills(), counts.sum(axis=1).tolist()
-        found = [
+        standings = [
             Standing(name, float(rating), float(margin), each, *total)
             for name, rating, margin, each, total in zip(self._players, ratings, margins, skills, totals, strict=True)
         ]
-        return sorted(found, key=lambda each: -each.rating)
+        return sorted(standings, key=lambda each: -each.rating)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
         """Write the results as JSON and the matrix as an image; return both paths.

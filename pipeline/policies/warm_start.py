@@ -44,13 +44,13 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
     if init_path is None:
         if folder is None:
             return None
-        found = [*(path for path in (folder / NEWEST,) if path.is_file()), *exports_by_step(folder, behavior)]
-        if not found:
+        exports = [*(path for path in (folder / NEWEST,) if path.is_file()), *exports_by_step(folder, behavior)]
+        if not exports:
             raise RunError(
                 f"checkpoint_settings.initialize_from: {folder} holds no trained policy ({behavior}-<step>.pt); "
                 "expected the id of a run that trained this behaviour"
             )
-        return found[-1]
+        return exports[-1]
     path = beside(init_path, config.source_folder)
     if folder is not None and Path(init_path).name == init_path and not path.is_file():
         path = folder / init_path

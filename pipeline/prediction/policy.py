@@ -83,12 +83,12 @@ def distribution_of(
 ) -> ActionDistribution:
     """Return the distributions for action head outputs [n, 2C + choices] (`design.action_heads_column`) and masks."""
     split = split_action_heads(spec, heads)
-    found = []
+    probabilities = []
     for branch, logits in zip(branch_slices(spec), split.logits, strict=True):
         allowed = logits if masks is None else np.where(masks[:, branch], logits, -np.inf)
         powers = np.exp(allowed - allowed.max(axis=1, keepdims=True))
-        found.append(powers / powers.sum(axis=1, keepdims=True))
-    return ActionDistribution(tuple(found), split.means, np.exp(split.log_sigmas), squashed)
+        probabilities.append(powers / powers.sum(axis=1, keepdims=True))
+    return ActionDistribution(tuple(probabilities), split.means, np.exp(split.log_sigmas), squashed)
 
 
 def critic_of(file: Path) -> Callable[[Columns], Floats]:
@@ -122,8 +122,8 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
     def values(observations: Columns) -> Floats:
         encoded = encoded_as_seen(layout, normalizer, observations)
         with torch.inference_mode(), one_thread():
-            found: Floats = judge(Inputs.from_encoded(encoded)).numpy()
-            return found
+            computed: Floats = judge(Inputs.from_encoded(encoded)).numpy()
+            return computed
 
     return values
 
@@ -214,10 +214,10 @@ class ObservationReader:
         return columns, single
 
     def _composed(self, value: Any) -> tuple[Any, bool]:
-        found = [(keys, leaf, _at(self._space, value, keys)) for keys, leaf in leaves(self._space)]
+        parts = [(keys, leaf, _at(self._space, value, keys)) for keys, leaf in leaves(self._space)]
         single: bool | None = None
         first, of_first, batches = "", 0, {}
-        for keys, leaf, value in sorted(found, key=lambda each: isinstance(each[1], SequenceSpace)):
+        for keys, leaf, value in sorted(parts, key=lambda each: isinstance(each[1], SequenceSpace)):
             where = _path(keys)
             batch, alone = _batch_of(leaf, value, where, single)
             if single is None:
@@ -388,10 +388,10 @@ def _check_keys(space: ComposedSpace, value: Any, where: str) -> None:
             raise PredictError(f"obs{where}: {key!r} is missing; expected {space}")
 
 
-def _composed_of(space: OwnSpace, found: Mapping[tuple[Any, ...], Any], keys: tuple[Any, ...]) -> Any:
+def _composed_of(space: OwnSpace, batches: Mapping[tuple[Any, ...], Any], keys: tuple[Any, ...]) -> Any:
     if isinstance(space, ComposedSpace):
-        return {key: _composed_of(part, found, (*keys, key)) for key, part in space.parts.items()}
-    return found[keys]
+        return {key: _composed_of(part, batches, (*keys, key)) for key, part in space.parts.items()}
+    return batches[keys]
 
 
 _ATARI = (160, 3)
@@ -562,8 +562,8 @@ class LoadedPolicy:
             heads = policy.act(columns, masks, self._random, True, recall).columns[ACTION_HEADS]
         except StageError as error:
             raise PredictError(f"{self.file}: the policy can't choose actions: {error}") from error
-        found = distribution_of(self._model.spec, heads, masks, self._model.design.squashed)
-        return found.first() if single else found
+        distribution = distribution_of(self._model.spec, heads, masks, self._model.design.squashed)
+        return distribution.first() if single else distribution
 
     def value(self, obs: Any) -> Any:
         """Return the critic's value for an observation, or values [n] for a batch.
@@ -577,9 +577,9 @@ class LoadedPolicy:
                 memory.
         """
         columns, single = self._reader.read(obs)
-        found = self._critic(columns)
-        found = found[:, 0] if found.shape[1] == 1 else found
-        return found[0] if single else found
+        values = self._critic(columns)
+        values = values[:, 0] if values.shape[1] == 1 else values
+        return values[0] if single else values
 
     @cached_property
     def _with_heads(self) -> ActingPolicy:

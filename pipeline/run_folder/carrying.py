@@ -116,13 +116,13 @@ def _files(run_folder: Path) -> dict[str, Path]:
         checkpoint.check()
     except CheckpointError as error:
         raise RunFolderError(f"{run_folder} can't be saved: {error}") from error
-    found = [run_folder / CONFIGURATION, *checkpoint.folder.iterdir()]
+    paths = [run_folder / CONFIGURATION, *checkpoint.folder.iterdir()]
     for behavior in checkpoint.steps:
         folder = behavior_folder(run_folder, behavior)
-        found += [each for each in folder.glob("*") if each.suffix in (".pt", ".onnx")]
+        paths += [each for each in folder.glob("*") if each.suffix in (".pt", ".onnx")]
     for pattern in _SCORES_AND_POOLS:
-        found += run_folder.glob(pattern)
-    return {each.relative_to(run_folder).as_posix(): each for each in sorted(found)}
+        paths += run_folder.glob(pattern)
+    return {each.relative_to(run_folder).as_posix(): each for each in sorted(paths)}
 
 
 def same_checkpoint(path: Path, run_folder: Path) -> bool:

@@ -180,10 +180,10 @@ def newest_checkpoint(checkpoints: Path) -> Checkpoint | None:
         CheckpointError: if there are checkpoints, but none of their manifests is readable.
     """
     defects = []
-    for found in each_checkpoint(checkpoints):
-        if isinstance(found, Checkpoint):
-            return found
-        defects.append(found)
+    for checkpoint in each_checkpoint(checkpoints):
+        if isinstance(checkpoint, Checkpoint):
+            return checkpoint
+        defects.append(checkpoint)
     if defects:
         raise CheckpointError("; ".join(f"{defect}" for defect in defects) + f"; {MENDING}")
     return None

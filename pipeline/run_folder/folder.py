@@ -345,8 +345,8 @@ def check_there_is_a_run(results_dir: str | Path, run_id: str) -> None:
     try:
         if (results / run_id).is_dir():
             return
-        found = [each for each in results.iterdir() if (each / CONFIGURATION).is_file()] if results.is_dir() else []
-        newest = sorted(found, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
+        runs = [each for each in results.iterdir() if (each / CONFIGURATION).is_file()] if results.is_dir() else []
+        newest = sorted(runs, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
     except OSError as error:
         raise unusable(results / run_id, error) from error
     names = [folder.name for folder in newest]

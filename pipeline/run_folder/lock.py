@@ -51,10 +51,10 @@ class HeldFolder:
         with suppress(OSError):
             if self._incarnation and str(self._incarnation) in (self.path / LOST).read_text("ascii", "replace").split():
                 return f"{shown(self.path)} accepts nothing from this host, because main has lost it"
-        found = _identity(self.path)
-        if self._lock in (None, found) or found == ():
+        identity = _identity(self.path)
+        if self._lock in (None, identity) or identity == ():
             return ""
-        if found is not None:
+        if identity is not None:
             why = "another folder is in its place"
             if (holder := _holder(self.path)) != f"process {os.getpid()}":
                 why += f", in use by {holder}"

@@ -45,27 +45,27 @@ def choose_checkpoint(checkpoints: Path, *, playing: bool = False, files: FileOp
         CheckpointError: if all checkpoints are damaged or have a different version.
     """
     defects: list[str] = []
-    for found in each_checkpoint(checkpoints):
+    for checkpoint in each_checkpoint(checkpoints):
         try:
-            if isinstance(found, CheckpointError):
-                raise found
+            if isinstance(checkpoint, CheckpointError):
+                raise checkpoint
             if not playing:
-                found.check()
+                checkpoint.check()
         except CheckpointError as error:
             defects.append(str(error))
             continue
-        aside = [] if playing else _make_newest(checkpoints, found.number, files)
+        aside = [] if playing else _make_newest(checkpoints, checkpoint.number, files)
         if defects:
             kept = f" The damaged files are kept as {', '.join(map(str, aside))}." if aside else ""
             log.warning(
                 "%s. %s from the previous checkpoint, %s (%s), instead.%s",
                 "; ".join(defects),
                 "Playing" if playing else "Resuming",
-                found.folder,
-                ", ".join(f"{name} at step {step}" for name, step in found.steps.items()),
+                checkpoint.folder,
+                ", ".join(f"{name} at step {step}" for name, step in checkpoint.steps.items()),
                 kept,
             )
-        return found
+        return checkpoint
     if defects:
         raise CheckpointError(f"{'; '.join(defects)}. No older checkpoint is intact: {MENDING}")
     return None
