@@ -374,7 +374,7 @@ PATIENCE_S = 120.0
 
 
 @dataclass
-class _Pending:
+class _UnfinishedCheckpoint:
     number: int
     expected: frozenset[str]
     since_s: float
@@ -395,7 +395,7 @@ class CheckpointAssembler:
         self._folder = folder
         self._files = files
         self._keep = keep
-        self._pending: _Pending | None = None
+        self._pending: _UnfinishedCheckpoint | None = None
         self._next = last + 1
         self.newest = last
         """Number of the newest complete checkpoint; -1 if there is none."""
@@ -421,7 +421,7 @@ class CheckpointAssembler:
 
     def begin(self, expected: Iterable[str], now_s: float) -> int:
         """Begin the next checkpoint and return its number. Abandon any checkpoint in progress."""
-        self._pending = _Pending(self._next, frozenset(expected), now_s)
+        self._pending = _UnfinishedCheckpoint(self._next, frozenset(expected), now_s)
         self._next += 1
         number = self._pending.number
         with contextlib.suppress(OSError):  # hosts also create the folder, and report errors

@@ -36,7 +36,7 @@ from headrace.config.errors import suggest
 from headrace.config.paths import file_name
 from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
-from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST, RunLock, check_unused, hold
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST, RunLock, check_unused, lock_folder
 from headrace.pipeline.run_folder.names import (
     CONFIGURATION,
     behavior_folder,
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 def archive(path: Path, files: FileOperations) -> None:
     """Rename a run's folder to the first free `<run-id>-archived-<n>`; raise an error if the run is in progress."""
-    guard = hold(path)
+    guard = lock_folder(path)
     try:
         if sys.platform == "win32":
             guard.release()  # on Windows, an open file prevents renaming its folder

@@ -109,7 +109,7 @@ class RunLock:
     def __init__(self, run_folder: Path, files: FileOperations) -> None:
         self._files = files
         self._path = run_folder / LOCK
-        self._guard = hold(run_folder)
+        self._guard = lock_folder(run_folder)
         self.folder = HeldFolder(run_folder)
         try:
             files.write_file(self._path, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
@@ -127,7 +127,7 @@ class RunLock:
             self._guard.release()
 
 
-def hold(run_folder: Path) -> BaseFileLock:
+def lock_folder(run_folder: Path) -> BaseFileLock:
     """Lock a run's folder without recording that this process is running it.
 
     Raises:
@@ -147,10 +147,10 @@ def check_unused(run_folder: Path) -> None:
     """Raise an error if the run is in progress in any process; leave the folder unchanged.
 
     Raises:
-        RunFolderError: as for `hold`.
+        RunFolderError: as for `lock_folder`.
     """
     if (run_folder / GUARD).exists():
-        hold(run_folder).release()
+        lock_folder(run_folder).release()
 
 
 def _holder(run_folder: Path) -> str:

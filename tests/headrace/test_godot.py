@@ -273,7 +273,7 @@ def test_nothing_is_sent_before_the_last_answer_was_taken(opened, ask):
 
 
 @pytest.mark.lengthy
-def test_a_game_that_is_left_in_a_step_is_asked_to_quit_once_it_has_answered(opened, capfd):
+def test_closing_during_a_step_ends_the_game_after_its_answer(opened, capfd):
     env = opened(game="switch", step_ms=150)
     env.reset()
     env.step_send([[0, 0, 0]])
@@ -301,7 +301,7 @@ def test_actions_are_converted_as_wrappers_do_it(opened):
     assert plain.action_space_processor.to_original_dist("as it is") == "as it is"
 
 
-def test_the_connection_is_there_until_the_end(opened):
+def test_the_connection_is_available_until_the_environment_is_closed(opened):
     env = opened()
     assert env.connection.getsockname()[1] == env.port
     env.close()

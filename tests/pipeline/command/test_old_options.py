@@ -45,7 +45,7 @@ def followed(file: Path, *arguments: str) -> tuple[RunConfig, list[str]]:
 
 
 @pytest.mark.parametrize("arguments", FOLLOWED, ids=" ".join)
-def test_an_old_option_is_followed_and_the_warning_shows_how_it_is_written_now(arguments, file):
+def test_an_old_option_works_and_the_warning_shows_the_current_form(arguments, file):
     key, value, instead = FOLLOWED[arguments]
     config, warnings = followed(file, *arguments)
     section, name = key.split(".")
@@ -60,7 +60,7 @@ def test_an_old_option_without_effect_gives_a_warning(arguments, file):
     assert warning.startswith(arguments[0])
 
 
-def test_checkpoints_are_kept_and_made_as_the_command_says_for_every_behaviour(file):
+def test_old_options_for_checkpoints_apply_to_every_behaviour(file):
     config, (kept, made) = followed(file, "--keep-checkpoints", "7", "--save-freq", "3000")
     assert [settings.keep_checkpoints for settings in config.behaviors.values()] == [7, 7]
     assert [settings.checkpoint_interval for settings in config.behaviors.values()] == [3000, 3000]
@@ -68,7 +68,7 @@ def test_checkpoints_are_kept_and_made_as_the_command_says_for_every_behaviour(f
     assert "checkpoint_interval in each behaviour" in made
 
 
-def test_todays_option_beside_an_old_one_wins(file):
+def test_a_current_option_overrides_an_old_one(file):
     config, _ = followed(file, "--slow", "--time-scale", "3", "--cpu", "--torch-device", "cuda")
     assert (config.engine_settings.time_scale, config.torch_settings.device) == (3.0, "cuda")
 
@@ -94,7 +94,7 @@ def test_files_and_lessons_of_old_curricula_are_handed_to_the_conversion(option)
     assert request.warnings[0].startswith(option)
 
 
-def test_a_lesson_that_is_no_number_is_refused(capsys):
+def test_a_negative_lesson_is_refused(capsys):
     with pytest.raises(SystemExit):
         parse(["--lesson=-1"])
     assert "--lesson: expected a lesson number, counting from 0, got -1" in capsys.readouterr().err

@@ -149,7 +149,7 @@ def test_foreign_files_are_not_counted_or_removed(tmp_path):
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("stop", [False, True])
-def test_an_export_that_is_there_is_whole_although_writing_it_failed(tmp_path, stop):
+def test_exports_are_whole_after_a_failed_write(tmp_path, stop):
     recorder = Recorder()
     for step in (100, 200):
         export_policy(tmp_path / "probe", policy(step), SPEC, SETTINGS, files=recorder)
@@ -173,7 +173,7 @@ def test_an_export_that_is_there_is_whole_although_writing_it_failed(tmp_path, s
         (b"PK\x03\x04 half a zip", "it is damaged, or not a PyTorch file"),
     ],
 )
-def test_a_file_that_is_none_is_named_with_the_reason(tmp_path, content, why):
+def test_a_file_that_is_not_an_export_is_named_with_the_reason(tmp_path, content, why):
     path = tmp_path / "Ball-1.pt"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"Ball-1\.pt is not an exported policy: {why}$"):

@@ -155,7 +155,7 @@ def test_a_checkpoint_of_an_older_version_has_another_name_for_hidden_layers(tmp
     np.testing.assert_array_equal(ours.weights, theirs.weights)
 
 
-def test_of_poca_a_start_takes_the_policy_alone_and_a_resume_says_that_it_can_not(tmp_path):
+def test_a_poca_checkpoint_can_start_a_run_but_not_resume_it(tmp_path):
     def as_poca(content):
         content["Optimizer:adam"] = content.pop("Optimizer:value_optimizer")
 

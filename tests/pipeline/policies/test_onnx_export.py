@@ -48,7 +48,7 @@ def test_a_model_lies_beside_the_policy_and_is_whole(tmp_path):
     onnx.checker.check_model(onnx.load(path), full_check=True)
 
 
-def test_models_go_with_the_policies_that_keep_checkpoints_lets_go(tmp_path):
+def test_models_are_removed_with_the_policies_beyond_keep_checkpoints(tmp_path):
     for step in (100, 200, 1000):
         written(tmp_path, step)
     written(tmp_path, label="best")
@@ -140,7 +140,7 @@ def test_a_folder_that_is_no_runs_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.lengthy
-def test_networks_of_ones_own_are_found_beside_the_configuration(tmp_path):
+def test_custom_networks_are_found_next_to_the_configuration(tmp_path):
     from headrace.stages.policy import design_of
 
     spec = BehaviorSpec("CartPole", (ObservationSpec("vector", (4,)),), ActionSpec(0, (2,)))
@@ -191,7 +191,7 @@ def test_an_init_path_for_training_is_not_what_plays(tmp_path):
     assert policy_file(config(init_path=str(given)), tmp_path, "Test") == tmp_path / "Test" / "Test-100.pt"
 
 
-def test_the_runs_last_model_plays_where_there_is_nothing_else(tmp_path):
+def test_the_final_model_plays_if_the_run_has_no_other_policy(tmp_path):
     model = written(tmp_path, 100)
     shutil.move(model, tmp_path / "Test.onnx")
     shutil.rmtree(tmp_path / "Test")

@@ -41,7 +41,7 @@ def run_folder(tmp_path):
     return tmp_path
 
 
-def test_of_a_run_it_takes_the_behaviour_and_the_checkpoint_that_are_asked_for(run_folder):
+def test_load_policy_loads_the_requested_behaviour_and_checkpoint(run_folder):
     def read(**which):
         policy = load_policy(run_folder, **which)
         return policy.behavior, policy.step
@@ -54,7 +54,7 @@ def test_of_a_run_it_takes_the_behaviour_and_the_checkpoint_that_are_asked_for(r
     assert repr(load_policy(run_folder / "Other")) == f"LoadedPolicy('Other', step 40, {run_folder}/Other/Other-40.pt)"
 
 
-def test_a_choice_that_is_none_is_refused_with_the_possible_ones(run_folder):
+def test_an_unknown_checkpoint_is_refused_with_the_possible_ones(run_folder):
     with pytest.raises(
         RunError, match="checkpoint: expected 'best', 'last', a step, or a member of a league's pool such"
     ):
@@ -93,7 +93,7 @@ def test_a_policy_describes_what_it_sees_and_does(tmp_path):
     assert policy.state_size == 6 + 6
 
 
-def test_held_actions_are_told_where_the_file_says_it(tmp_path):
+def test_action_repeat_is_none_if_the_file_does_not_state_it(tmp_path):
     columns = repeated(design_for().spec, ActionRepeatSettings(steps=3))
     unstated = replace(columns, spaces=None)
 
@@ -101,7 +101,7 @@ def test_held_actions_are_told_where_the_file_says_it(tmp_path):
     assert load_policy(saved(tmp_path / "b", unstated)).action_repeat is None
 
 
-def test_a_policy_that_chooses_how_long_says_so_with_each_action(tmp_path):
+def test_a_policy_with_learned_action_repeat_returns_step_mul_with_each_action(tmp_path):
     spec = repeated(spec_of(BOX, spaces.Discrete(2, start=7)), ActionRepeatSettings(max=5))
     policy = load_policy(saved(tmp_path, spec))
 
@@ -153,7 +153,7 @@ def test_a_lone_observation_without_spaces_needs_no_name_and_those_of_one_name_c
         {"action": {"kind": "Discrete", "sizes": 3, "start": 0, "dtype": "int64"}},
     ],
 )
-def test_spaces_that_are_not_the_policys_are_told_with_the_file(tmp_path, spaces_said):
+def test_spaces_that_do_not_match_the_policy_are_refused_with_the_file(tmp_path, spaces_said):
     spec = spec_of()
     with pytest.raises(RunError, match=r"Test-700\.pt: .*spaces"):
         load_policy(saved(tmp_path, replace(spec, spaces={**spec.spaces, **spaces_said})))

@@ -45,7 +45,7 @@ def test_a_run_comes_back_with_its_newest_checkpoint_and_its_policies(run_folder
     }
 
 
-def test_a_folder_that_is_there_is_left_alone(run_folder, tmp_path):
+def test_an_existing_folder_is_not_overwritten(run_folder, tmp_path):
     file = carry(run_folder, tmp_path / "ball.zip")
     with pytest.raises(RunFolderError, match="first already exists: choose a different run_id"):
         unpack(file, run_folder.parent, None)
@@ -94,7 +94,7 @@ def of(folder: Path) -> list[Path]:
         ({LISTING: json.dumps({"format": 1})}, "is damaged or is not a saved run"),
     ],
 )
-def test_files_of_others_are_told_by_what_they_are(tmp_path, members, message):
+def test_other_archives_are_refused_by_their_kind(tmp_path, members, message):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         for name, text in members.items():
             archive.writestr(name, text)

@@ -167,7 +167,7 @@ def test_a_damaged_part_is_named_with_what_is_wrong(tmp_path):
     "text",
     [b"", b"\xff\xfe", b"[]", b"[" * 10**5, b'{"format": 2}', b'{"format": 1, "number": "x"}'],
 )
-def test_a_manifest_that_is_none_is_named(tmp_path, text):
+def test_an_invalid_manifest_is_named(tmp_path, text):
     (tmp_path / "000000").mkdir()
     (tmp_path / "000000" / MANIFEST).write_bytes(text)
     with pytest.raises(CheckpointError, match=MANIFEST):
