@@ -251,7 +251,13 @@ def read_tensors(path: Path) -> Any:
     except _DamagedError as error:
         raise ValueError(f"{path} {error}") from error
     except Exception as error:
-        raise ValueError(f"{path} is not an exported policy: {_describe_torch_error(error, path)}") from error
+        reason = "it is damaged, or not a PyTorch file" if file.getbuffer().nbytes else "it is empty"
+        if match := re.search(r"GLOBAL ([\w.]+\w)", str(error)):
+            reason = (
+                f"it holds objects other than tensors and plain values ({match[1]}); loading them could run arbitrary "
+                "code, so nothing was loaded"
+            )
+        raise ValueError(f"{path} is not an exported policy: {reason}") from error
 
 
 class _DamagedError(ValueError):
@@ -289,16 +295,6 @@ def _check_archive(path: Path, file: io.BytesIO) -> None:
             raise _DamagedError(
                 f"is damaged: the checksum (CRC-32) of its entry {entry} does not match its content; {_RESTORE}"
             )
-
-
-def _describe_torch_error(error: Exception, path: Path) -> str:
-    match = re.search(r"GLOBAL ([\w.]+\w)", str(error))
-    if match:
-        return (
-            f"it holds objects other than tensors and plain values ({match[1]}); loading them could run arbitrary "
-            "code, so nothing was loaded"
-        )
-    return "it is empty" if path.stat().st_size == 0 else "it is damaged, or not a PyTorch file"
 
 
 def _check_size(path: Path, archive: zipfile.ZipFile) -> None:

@@ -67,7 +67,7 @@ def nash_conv(
         played = find_game(game, options or {}) if isinstance(game, str) else OpenSpielGame(game, f"the game {game}")
     except StageError as error:
         raise RunError(f"nash_conv: {error}") from error
-    from open_spiel.python.algorithms import exploitability
+    from open_spiel.python.algorithms import exploitability, policy_aggregator
 
     players, (policy, weights) = range(len(played.possible_agents)), _of_league(policy, weights)
     pools = [_of_player(policy, player, players, "policy") for player in players]
@@ -79,7 +79,11 @@ def nash_conv(
         [_Tables({player: _probabilities(loaded[id(member)], played, player, states[player])}) for member in pool]
         for player, pool in enumerate(pools)
     ]
-    return float(exploitability.nash_conv(played.game, _joint(played, tables, shares)))
+    if all(len(pool) == 1 for pool in tables):
+        joint: Any = _Tables({player: table.by_player[player] for player, (table,) in enumerate(tables)})
+    else:
+        joint = policy_aggregator.PolicyAggregator(played.game).aggregate([*players], tables, shares)
+    return float(exploitability.nash_conv(played.game, joint))
 
 
 MOST_OF_A_LEAGUE = 20_000
@@ -136,15 +140,6 @@ def _of_league(policy: Any, weights: Any) -> tuple[Any, Any]:
     if weights is not None:
         raise RunError("nash_conv: weights: the mixture of a league has its own weights; omit this argument")
     return policy.members, policy.probabilities
-
-
-def _joint(played: OpenSpielGame, tables: Sequence[Sequence[_Tables]], shares: Sequence[Sequence[float]]) -> Any:
-    """Return the joint policy, given each player's policies and their probabilities."""
-    from open_spiel.python.algorithms import policy_aggregator
-
-    if all(len(pool) == 1 for pool in tables):
-        return _Tables({player: own.by_player[player] for player, (own,) in enumerate(tables)})
-    return policy_aggregator.PolicyAggregator(played.game).aggregate([*range(len(tables))], tables, shares)
 
 
 def _of_player(given: Any, player: int, players: Sequence[int], what: str) -> Any:

@@ -401,11 +401,6 @@ class CheckpointAssembler:
         """Number of the newest complete checkpoint; -1 if there is none."""
 
     @property
-    def busy(self) -> bool:
-        """True while a checkpoint is in progress."""
-        return self._pending is not None
-
-    @property
     def pending(self) -> int | None:
         """Number of the checkpoint in progress; None if there is none."""
         return self._pending.number if self._pending is not None else None

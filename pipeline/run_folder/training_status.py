@@ -88,7 +88,13 @@ class TrainingStatus:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the status in ML-Agents' format; a behaviour and a parameter with the same name share an entry."""
-        result: dict[str, Any] = {"metadata": _versions()}
+        # ML-Agents requires these three keys, but only warns if it does not recognise their values.
+        versions = {
+            "stats_format_version": STATUS_FORMAT_VERSION,
+            "mlagents_version": f"headrace {version_of('headrace', 'unknown')}",
+            "torch_version": version_of("torch", "unknown"),
+        }
+        result: dict[str, Any] = {"metadata": versions}
         for name, status in self.behaviors.items():
             entry = result.setdefault(name, {})
             entry["checkpoints"] = [checkpoint.as_dict() for checkpoint in status.checkpoints]
@@ -127,15 +133,3 @@ class TrainingStatus:
                 "edited"
             )
         return cls(behaviors, {name: lesson.lesson_num for name, lesson in lessons.items()})
-
-
-def _versions() -> dict[str, str]:
-    """Return the three keys that ML-Agents requires in a status.
-
-    ML-Agents only warns if it does not recognise their values.
-    """
-    return {
-        "stats_format_version": STATUS_FORMAT_VERSION,
-        "mlagents_version": f"headrace {version_of('headrace', 'unknown')}",
-        "torch_version": version_of("torch", "unknown"),
-    }

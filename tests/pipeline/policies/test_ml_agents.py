@@ -241,13 +241,6 @@ def test_a_network_that_is_not_an_mlp_is_refused_with_the_parameter(tmp_path, pa
         take(PPO, path)
 
 
-@pytest.mark.parametrize("left_out", ["Optimizer:value_optimizer", "global_step"])
-def test_a_file_that_lacks_a_module_is_no_checkpoint(tmp_path, left_out):
-    path = changed(tmp_path, PPO, lambda content: content.pop(left_out))
-    with pytest.raises(StageError, match="is not an ML-Agents checkpoint of ppo, sac or poca"):
-        take(PPO, path)
-
-
 @pytest.mark.parametrize(
     ("module", "key", "told"),
     [
