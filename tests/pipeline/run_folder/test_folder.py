@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -11,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes_files import Held
+from fakes_files import Faulty, Held
 from run_configs import INLINE, cartpole
 from runs import run_here
 
 from headrace.paths import ROOT
 from headrace.pipeline.common.errors import RunFolderError
-from headrace.pipeline.run_folder.atomic_files import FileOperations, write_atomic
+from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import write_manifest, write_part
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.lock import GUARD, LOCK
@@ -240,34 +239,17 @@ def test_a_results_folder_that_cannot_be_made_is_named_with_what_is_in_the_way(t
         run_here(cartpole(**INLINE), results, "run", **flags)
 
 
-class Faulty(FileOperations):
-    """Lets the operation number `at` fail."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-        self.failed = ""
-
-    def perform(self, operation, function, *args, **kwargs):
-        self.left -= 1
-        if self.left == -1:
-            self.failed = operation
-            if operation == "close":
-                function(*args)
-            raise OSError(errno.ENOSPC, f"no space for {operation}")
-        return super().perform(operation, function, *args, **kwargs)
-
-
 def create_with_each_operation_failing(folder: Path, before):
     """Create a run with one operation after the other failing; yield each failure and its results folder."""
     at = 0
     while True:
         results = folder / str(at)
         before(results)
-        files = Faulty(at)
+        files = Faulty(at, stop=False)
         try:
             RunFolder.create(results, "ppo", force=True, configuration="b: 2\n", files=files).close()
         except OSError:
-            yield files.failed, results
+            yield files.done[at], results
             at += 1
         else:
             return
