@@ -281,11 +281,6 @@ def is_onnx(path: str | Path) -> bool:
     return Path(path).suffix == SUFFIX
 
 
-def is_choice(choice: str) -> bool:
-    """Return True if the text after `@` in a model reference is valid."""
-    return choice in (BEST, LAST) or choice.isdecimal() or member_number(choice) is not None
-
-
 def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | None, version: int) -> Model:
     """Read a pool member: the member's weights, with the design of its learner's newest policy."""
     member, of = member_of(path), path.parent.parent
@@ -341,7 +336,7 @@ def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
     if whole.exists() or "@" not in reference:
         return whole, ""
     path, _, choice = reference.rpartition("@")
-    if not is_choice(choice):
+    if choice not in (BEST, LAST) and not choice.isdecimal() and member_number(choice) is None:
         raise RunError(
             f"{reference}: unknown choice '@{choice}'; expected @{BEST}, @{LAST}, a step such as @500000, or a member "
             "of a league's pool such as @member-3"

@@ -16,12 +16,9 @@ from headrace.config.errors import suggest
 from headrace.pipeline.common.errors import PredictError, RunError
 from headrace.pipeline.policies.export import Export, is_export, read_export
 from headrace.pipeline.policies.model_files import (
-    BEST,
-    LAST,
     Model,
     check_decides,
     find_model,
-    is_choice,
     is_member,
     is_onnx,
     league_of,
@@ -723,9 +720,6 @@ def load_policy(
         members = [load_policy(member, seed=seed) for member, _ in mixed]
         return LoadedMixture(of, members, [share for _, share in mixed], seed)
     if checkpoint is not None:
-        if not is_choice(str(checkpoint)):
-            expected = f"{BEST!r}, {LAST!r}, a step, or a member of a league's pool such as 'member-3'"
-            raise RunError(f"checkpoint: expected {expected}, got {checkpoint!r}")
         reference = f"{reference}@{checkpoint}"
     name = None if behavior is None else behavior_name(behavior)
     file = find_model(reference, name)

@@ -54,13 +54,6 @@ def test_load_policy_loads_the_requested_behaviour_and_checkpoint(run_folder):
     assert repr(load_policy(run_folder / "Other")) == f"LoadedPolicy('Other', step 40, {run_folder}/Other/Other-40.pt)"
 
 
-def test_an_unknown_checkpoint_is_refused_with_the_possible_ones(run_folder):
-    with pytest.raises(
-        RunError, match="checkpoint: expected 'best', 'last', a step, or a member of a league's pool such"
-    ):
-        load_policy(run_folder, checkpoint="newest")
-
-
 def test_a_file_that_is_not_the_requested_policy_is_refused(run_folder, tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"hello")
     with pytest.raises(RunError, match="is not a model that onnxruntime can run"):
