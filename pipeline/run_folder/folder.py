@@ -36,7 +36,7 @@ from headrace.config.errors import suggest
 from headrace.config.paths import file_name
 from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
-from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST, RunLock, check_unused, lock_folder
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST, RunLock, lock_folder
 from headrace.pipeline.run_folder.names import (
     CONFIGURATION,
     behavior_folder,
@@ -319,7 +319,8 @@ def _make_new(path: Path, force: bool, files: FileOperations) -> None:
 
 
 def _already_there(path: Path) -> RunFolderError:
-    check_unused(path)
+    if (path / GUARD).exists():
+        lock_folder(path).release()  # raises an error if the run is in progress
     return RunFolderError(
         f"{shown(path)} exists: there is already a run with the id {path.name!r}. Use --resume to resume it, --force "
         "to archive it and start over, or choose a different --run-id"

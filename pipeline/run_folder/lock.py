@@ -143,16 +143,6 @@ def lock_folder(run_folder: Path) -> BaseFileLock:
     return guard
 
 
-def check_unused(run_folder: Path) -> None:
-    """Raise an error if the run is in progress in any process; leave the folder unchanged.
-
-    Raises:
-        RunFolderError: as for `lock_folder`.
-    """
-    if (run_folder / GUARD).exists():
-        lock_folder(run_folder).release()
-
-
 def _holder(run_folder: Path) -> str:
     try:
         holder = json.loads((run_folder / LOCK).read_bytes())
