@@ -40,11 +40,6 @@ class TrainerKind:
     extra_columns: tuple[str, ...] = ()
     """Names of decision columns that the trainer always needs in addition to actions, log_probs and action_masks;
     `Hyperparameters.extra_columns` returns those that depend on its settings."""
-    without_autograd: str | None = None
-    """Condition under which the trainer computes MLPs' gradients on a CPU without torch's autograd, as words that
-    follow "if it"; None if it never does."""
-    autograd_anyway: str | None = None
-    """Networks that need autograd even if `without_autograd` applies, as words for messages; None if there are none."""
     network_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `network_settings` that have different defaults with this trainer."""
     excluded: Mapping[str, str] = field(default_factory=dict)
@@ -54,23 +49,10 @@ class TrainerKind:
 DEFAULT_TRAINER = "ppo"
 """Default value of `trainer_type`, as in ML-Agents."""
 
-_VECTORS = "observes only vectors"
-
 TRAINERS: Table[TrainerKind] = Table(
-    ppo=TrainerKind("headrace.stages.trainer.ppo:PPOTrainer", PPOHyperparameters, without_autograd=_VECTORS),
-    poca=TrainerKind(
-        "headrace.stages.trainer.poca:POCATrainer",
-        POCAHyperparameters,
-        without_autograd=_VECTORS,
-        autograd_anyway="the group critic's",
-    ),
-    sac=TrainerKind(
-        "headrace.stages.trainer.sac:SACTrainer",
-        SACHyperparameters,
-        squashed=True,
-        off_policy=True,
-        without_autograd=f"{_VECTORS} and has no discrete actions",
-    ),
+    ppo=TrainerKind("headrace.stages.trainer.ppo:PPOTrainer", PPOHyperparameters),
+    poca=TrainerKind("headrace.stages.trainer.poca:POCATrainer", POCAHyperparameters),
+    sac=TrainerKind("headrace.stages.trainer.sac:SACTrainer", SACHyperparameters, squashed=True, off_policy=True),
     bc=TrainerKind(
         "headrace.stages.trainer.bc:BCTrainer",
         BCHyperparameters,
@@ -83,7 +65,6 @@ TRAINERS: Table[TrainerKind] = Table(
     impala=TrainerKind(
         "headrace.stages.trainer.impala:ImpalaTrainer",
         ImpalaHyperparameters,
-        without_autograd=_VECTORS,
         network_defaults={"normalize": True, "activation": "tanh"},  # docs/learning.md shows why
     ),
 )

@@ -45,7 +45,7 @@ class ProcessTree(subprocess.Popen[bytes]):
             flags = subprocess.CREATE_NEW_PROCESS_GROUP | CREATE_SUSPENDED | hides
             super().__init__(command, creationflags=flags, **options)
             handle = int(self._handle)  # type: ignore[attr-defined]  # which Popen's own methods use
-            self._job.hold(handle)
+            self._job.add(handle)
             resume(handle)
         else:
             super().__init__(command, start_new_session=True, **options)
@@ -68,7 +68,7 @@ def end_children_with_this_process() -> None:
     """On Windows, ensure that processes started from now on end with this one, however it ends."""
     if sys.platform == "win32" and not _own:
         _own.append(Job())
-        _own[0].hold()
+        _own[0].add()
         atexit.register(end_children)
 
 

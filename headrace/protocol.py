@@ -36,43 +36,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=("check", "play"))
-    parser.add_argument("--transport", choices=("tcp", "websocket"), default="tcp")
-    parser.add_argument(
+    commands = parser.add_subparsers(dest="what", required=True)
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--transport", choices=("tcp", "websocket"), default="tcp")
+    options.add_argument(
         "--port",
         type=int,
         default=None,
         help=f"port to listen on (default: {_PORT}, or any free port if a program is given)",
     )
-    parser.add_argument("--steps", type=int, default=_STEPS_OF_A_LINE, help="steps that check plays (1,000)")
-    parser.add_argument(
+    options.add_argument("--steps", type=int, default=_STEPS_OF_A_LINE, help="steps that check plays (1,000)")
+    options.add_argument(
         "--timeout-wait", "--timeout", type=float, default=60.0, help="time limit for each answer, in seconds (60)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="seed for the program (1)")
-    parser.add_argument(
-        "program", nargs="*", help="program to start, and its arguments; put options before the program"
+    options.add_argument("--seed", type=int, default=1, help="seed for the program (1)")
+    options.add_argument(
+        "program", nargs=argparse.REMAINDER, help="program to start, and its arguments; put options before the program"
     )
-    words, of_program = _split(sys.argv[1:] if arguments is None else arguments)
-    args = parser.parse_args(words)
+    commands.add_parser("check", parents=[options], allow_abbrev=False, help="test a game, and report")
+    commands.add_parser("play", parents=[options], allow_abbrev=False, help="play with random actions")
+    args = parser.parse_args(arguments)
     watch_this_process()  # so that the program ends with this process, however that ends
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    build = OpenBuild(of_program[0], of_program[1:], show_output=True) if of_program else None
+    build = OpenBuild(args.program[0], args.program[1:], show_output=True) if args.program else None
     port = args.port if args.port is not None else 0 if build else _PORT
     try:
         return asyncio.run(_follow(args, build, port))
     except KeyboardInterrupt:
         return 130
-
-
-def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Separate this command's arguments from the program's. Options and values may follow the first word."""
-    begin, value = 1, False
-    for word in words[1:]:
-        if not value and not word.startswith("-"):
-            break
-        value = word.startswith("--") and "=" not in word
-        begin += 1
-    return words[:begin], words[begin:]
 
 
 async def _follow(args: argparse.Namespace, build: OpenBuild | None, port: int) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from headrace.paths import CODE
@@ -39,7 +39,7 @@ def confine_forks() -> None:
 def _confine() -> None:
     """End a forked child when user code returns to the innermost Headrace function that called it."""
     forking = sys._getframe(1)
-    calls = list(_calls(forking))
+    calls = [call for call, _ in traceback.walk_stack(forking)]
     ours = any(_lies_in(call, CODE) for call in calls)
     ends = (*CODE, *_THREADS, *((_LOOPS,) if ours else ()))
     inside = list(itertools.takewhile(lambda call: not _lies_in(call, ends), calls))
@@ -52,12 +52,6 @@ def _confine() -> None:
     sys.settrace(lambda *_: None)  # do not trace functions called from now on
 
 
-def _calls(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def _lies_in(call: FrameType, folders: tuple[str, ...]) -> bool:
     return call.f_code.co_filename.startswith(folders)
 
@@ -65,33 +59,24 @@ def _lies_in(call: FrameType, folders: tuple[str, ...]) -> bool:
 def _end(where: str, frame: FrameType, event: str, arg: Any) -> None:
     """End this process as Python would at the end of a script, but without running exit handlers."""
     sys.settrace(None)
-    status = 1
+    status, message = 1, ""
     with suppress(Exception):
         # StopIteration and StopAsyncIteration mark the return of a generator or coroutine.
-        raised = event == "exception" and not issubclass(arg[0], StopIteration | StopAsyncIteration)
-        status = _raised(where, *arg) if raised else _came_back(where)
+        if event != "exception" or issubclass(arg[0], StopIteration | StopAsyncIteration):
+            status = 0
+            message = (
+                f"[WARNING] Process {os.getpid()}, forked at {where}, returned from the code that forked it, so "
+                "Headrace ended it: end forked processes with os._exit().\n"
+            )
+        elif isinstance(arg[1], SystemExit) and isinstance(arg[1].code, int | None):
+            status = arg[1].code or 0
+        else:
+            message = f"[ERROR] Process {os.getpid()}, forked at {where}, raised:\n" + "".join(
+                traceback.format_exception(*arg)
+            )
+        os.write(2, message.encode(errors="backslashreplace"))  # `sys.stderr` may be any object by now
         sys.stdout.flush()
     os._exit(status)
-
-
-def _raised(where: str, kind: type[BaseException], error: BaseException, trace: TracebackType) -> int:
-    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
-        return error.code or 0
-    raised = "".join(traceback.format_exception(kind, error, trace))
-    _say(f"[ERROR] Process {os.getpid()}, forked at {where}, raised:\n{raised}")
-    return 1
-
-
-def _came_back(where: str) -> int:
-    _say(
-        f"[WARNING] Process {os.getpid()}, forked at {where}, returned from the code that forked it, so Headrace "
-        "ended it: end forked processes with os._exit().\n"
-    )
-    return 0
-
-
-def _say(text: str) -> None:
-    os.write(2, text.encode(errors="backslashreplace"))  # `sys.stderr` may be any object by now
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +87,19 @@ class StartupContext:
     """The absolute working directory; empty if it was removed."""
     variables: Mapping[str, str]
 
-    @classmethod
-    def present(cls) -> StartupContext:
-        """Return the current directory and variables."""
-        try:
-            folder = os.getcwd()
-        except OSError:
-            folder = ""
-        return cls(folder, dict(os.environ))
-
 
 _kept: StartupContext | None = None
 
 
 def startup_context() -> StartupContext:
-    """Return the context kept by this module, or the current ones if none are kept."""
-    return _kept or StartupContext.present()
+    """Return the context kept by this module, or the current directory and variables if none are kept."""
+    if _kept is not None:
+        return _kept
+    try:
+        folder = os.getcwd()
+    except OSError:
+        folder = ""
+    return StartupContext(folder, dict(os.environ))
 
 
 def keep_startup_context() -> None:

@@ -94,17 +94,17 @@ NAMED_S, ENDED_S = 5.0, 30.0
 """Seconds until a warning names what keeps this process alive, and seconds until the process is ended anyway."""
 
 
-def end_in_time(status: int) -> None:
+def end_in_time(status: int, named_s: float = NAMED_S, ended_s: float = ENDED_S) -> None:
     """End this process soon with this status, even if threads or exit handlers of user code would block it."""
 
     def watch() -> None:
         never = threading.Event()
-        never.wait(NAMED_S)
+        never.wait(named_s)
         _say(
             f"[WARNING] Everything is done, but {_kept_by()} keeps this process alive. The process ends in "
-            f"{ENDED_S - NAMED_S:.0f} s."
+            f"{ended_s - named_s:.0f} s."
         )
-        never.wait(ENDED_S - NAMED_S)
+        never.wait(ended_s - named_s)
         os._exit(status)
 
     threading.Thread(target=watch, name="the end in time", daemon=True).start()

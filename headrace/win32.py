@@ -92,7 +92,7 @@ class _ProcessIds(ctypes.Structure):
 class Job:
     """A job object: its processes, and everything that they start, end when the job's creator ends for any reason.
 
-    `hold` returns False if Windows can't create a job, or refuses to put a process into another job.
+    `add` returns False if Windows can't create a job, or refuses to put a process into another job.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Job:
         limits.BasicLimitInformation.LimitFlags = _KILL_ON_JOB_CLOSE
         self._works = bool(_set_job(self._handle, _EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)))
 
-    def hold(self, process: int | None = None) -> bool:
+    def add(self, process: int | None = None) -> bool:
         """Put the process with this handle into the job; None means this process."""
         return self._works and bool(_assign_job(self._handle, _this_process() if process is None else process))
 
@@ -111,9 +111,9 @@ class Job:
 
     def end_others(self) -> None:
         """End every process in the job except this one, which the job will no longer end."""
-        found = _ProcessIds()
-        _query_job(self._handle, _PROCESS_IDS, ctypes.byref(found), ctypes.sizeof(found), None)
-        for pid in found.ids[: found.count]:
+        processes = _ProcessIds()
+        _query_job(self._handle, _PROCESS_IDS, ctypes.byref(processes), ctypes.sizeof(processes), None)
+        for pid in processes.ids[: processes.count]:
             if pid != _process_id() and (process := _open_process(_PROCESS_TERMINATE, False, pid)):
                 _end_process(process, 1)
                 _close_handle(process)

@@ -1,19 +1,16 @@
 """The `gdrl` command for Godot RL Agents users: maps its flags, and its example scripts' flags, to Headrace runs.
 
-A saved model is a single file: a zip of an experiment's last checkpoint and everything else that is needed to continue
-from it.
+A saved model is a saved run (`pipeline/run_folder/carrying.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
-import zipfile
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +18,12 @@ from headrace.config import ConfigError, RunConfig, load_config
 from headrace.config.paths import user_path
 from headrace.pipeline.actions import train
 from headrace.pipeline.command.parser import OURS
-from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.common.output import complain, speaking
 from headrace.pipeline.reporting.console import ProgressSnapshot
-from headrace.pipeline.run_folder.atomic_files import free_name
-from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
-from headrace.pipeline.run_folder.lock import LOCK
+from headrace.pipeline.run_folder.carrying import carry, same_checkpoint, unpack
+from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint, numbered_folders
 from headrace.pipeline.run_folder.names import CONFIGURATION
-from headrace.queues.windows_files import once_released
 from headrace.startup_context import absolute, shown
 
 # The flags of `gdrl` and of Godot RL Agents' Stable-Baselines3 example, with the same names and meanings.
@@ -47,19 +42,15 @@ examples:
 
 Other --key=value arguments are passed on to the game. Ctrl-C saves and ends.
 """
-_IGNORED = "env"
-"""The argument `--env=gdrl` of every tutorial, which named the environment for Sample Factory."""
-_STEPS_BY_SAMPLE_FACTORY = "train_for_env_steps"
 _PATH: Mapping[str, Any] = {"metavar": "PATH", "type": user_path}
 
 
 def read_flags(arguments: Sequence[str] | None) -> tuple[Namespace, list[str]]:
     """Parse the command line; return its flags and the game's arguments."""
     parser = _parser()
-    args, others = parser.parse_known_args(arguments)
+    args, passed = parser.parse_known_args(arguments)
     if args.timesteps is not None and args.timesteps < 1:
         parser.error(f"--timesteps={args.timesteps}: must be at least 1")
-    passed = [other for other in others if other.split("=")[0] != f"--{_IGNORED}"]
     if args.experiment_dir is None:
         args.experiment_dir = f"logs/{args.trainer}"
     return args, passed
@@ -88,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         help="port of the first game; only Headrace has this option (11008)",
     )
     add("--timesteps", type=int, default=None, metavar="N", help="number of agent steps to train for (1,000,000)")
-    add(f"--{_STEPS_BY_SAMPLE_FACTORY}", dest="timesteps", type=int, metavar="N", help="sf's name for --timesteps")
+    add("--train_for_env_steps", dest="timesteps", type=int, metavar="N", help="sf's name for --timesteps")
     add(
         "--n_parallel",
         type=int,
@@ -111,12 +102,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--export", action="store_true", help="no effect: models are exported with each checkpoint")
     add("--num_gpus", type=int, metavar="N", help="0: learn on the CPU")
+    add("--env", help=argparse.SUPPRESS)  # --env=gdrl of every tutorial, which named the environment for Sample Factory
     return parser
 
 
 @speaking
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
+def main(arguments: Sequence[str] | None = None, run: Callable[..., int] = train) -> int:
+    """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration.
+
+    Args:
+        arguments: the command's arguments; None to use this process's arguments.
+        run: runs a configuration, with the arguments of `actions.train`; returns the exit status.
+    """
     args, passed = read_flags(arguments)
     try:
         config = configuration_of(args, passed)
@@ -133,8 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def have_played(run: ProgressSnapshot) -> bool:
         return most is not None and sum(behavior.steps for behavior in run.behaviors) >= most
 
-    status = train(config, until=have_played)
-    if args.inference or not (folder_of(args) / "checkpoints" / "manifest.json").is_file():
+    status = run(config, until=have_played)
+    if args.inference or not numbered_folders(folder_of(args) / "checkpoints"):
         return status
     try:
         for written in _left(args):
@@ -150,7 +147,11 @@ def _left(args: Namespace) -> list[str]:
     folder = folder_of(args)
     lines = []
     if args.save_model_path is not None:
-        lines.append(f"saved as {save(folder, Path(args.save_model_path))}")
+        path = Path(args.save_model_path).with_suffix(".zip")
+        try:
+            lines.append(f"saved as {carry(folder, path)}")
+        except (RunFolderError, OSError) as error:
+            raise CommandError(f"--save_model_path {path}: can't be written: {error}") from error
     if args.onnx_export_path is not None:
         models = sorted(folder.glob("*.onnx"))
         if not models:
@@ -216,18 +217,10 @@ def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
     learns = load_config(source).default_settings
     assert learns is not None, "both kinds of source have them"
     steps = learns.max_steps if args.timesteps is None else args.timesteps
-    overrides["default_settings.max_steps"] = _goal(steps, done, more=args.resume_model_path is not None)
+    if done is not None and (args.resume_model_path is not None or done >= steps):
+        steps += done  # continues a finished experiment, and an interrupted one to its end
+    overrides["default_settings.max_steps"] = steps
     return load_config(source, [f"{key}={json.dumps(value)}" for key, value in overrides.items()])
-
-
-def _goal(steps: int, done: int | None, more: bool) -> int:
-    """Return the step to train to.
-
-    An interrupted experiment continues to `steps`, and a finished one by `steps` more.
-    """
-    if done is None:
-        return steps
-    return done + steps if more or done >= steps else steps
 
 
 def _source(args: Namespace) -> Path | Mapping[str, Any]:
@@ -285,111 +278,28 @@ def _steps_done(folder: Path) -> int | None:
     if not (folder / CONFIGURATION).is_file():
         return None
     try:
-        found = newest_checkpoint(folder / "checkpoints")
+        checkpoint = newest_checkpoint(folder / "checkpoints")
     except CheckpointError as error:
         raise CommandError(f"{folder}: {error}; or name a new experiment with --experiment_name") from None
-    return None if found is None else max(found.steps.values(), default=0)
+    return None if checkpoint is None else max(checkpoint.steps.values(), default=0)
 
 
 def _take_up(model: Path, folder: Path) -> None:
     """Create an experiment from a saved model, unless it already continues from there."""
     if model.is_dir():
-        if model.resolve() != folder.resolve():
-            raise CommandError(
-                f"--resume_model_path {model} is a folder; expected a model that --save_model_path wrote. To continue "
-                "an experiment, name it with --experiment_dir and --experiment_name"
-            )
-        return
-    model = model if model.is_file() else model.with_suffix(".zip")
-    if folder.exists():
-        if same_checkpoint(model, folder):
-            return
         raise CommandError(
-            f"--resume_model_path {model}: {folder} already holds a different experiment, or has been trained since "
-            "this model was saved; name a new experiment with --experiment_name, or omit --resume_model_path to "
-            "continue the experiment in that folder"
+            f"--resume_model_path {model} is a folder; expected a model that --save_model_path wrote. To continue an "
+            "experiment, name it with --experiment_dir and --experiment_name"
         )
-    unpack(model, folder)
-
-
-# Models as single files.
-
-_LEFT_OUT = ("run_logs", "streams")
-_MANIFEST = "checkpoints/manifest.json"
-
-
-def save(folder: Path, target: Path) -> Path:
-    """Save an experiment as a single .zip file and return its path.
-
-    Raises:
-        CommandError: if it can't be written.
-    """
-    path = target.with_suffix(".zip")
-    partial = path.with_suffix(".partial")
+    model = model if model.is_file() else model.with_suffix(".zip")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted(folder.rglob("*")):
-                inner = file.relative_to(folder)
-                if file.is_file() and inner.parts[0] not in _LEFT_OUT and not file.name.startswith(LOCK):
-                    archive.write(file, str(inner))
-        once_released(lambda: os.replace(partial, path))
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise CommandError(f"--save_model_path {path}: can't be written: {error.strerror or error}") from error
-    return path
-
-
-def same_checkpoint(model: Path, folder: Path) -> bool:
-    """Return True if an experiment's last checkpoint is that of a saved model.
-
-    Raises:
-        CommandError: if the file is not a saved model.
-    """
-    with _opened(model) as archive:
-        try:
-            saved = archive.read(_MANIFEST)
-        except (OSError, zipfile.BadZipFile) as error:
-            raise CommandError(f"--resume_model_path {model} can't be read: {error}") from error
-    try:
-        return (folder / _MANIFEST).read_bytes() == saved
-    except OSError:
-        return False
-
-
-def unpack(model: Path, folder: Path) -> None:
-    """Create an experiment's folder from a saved model.
-
-    Raises:
-        CommandError: if the file is not a saved model.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = free_name(folder.with_name(f"{folder.name}.partial"))
-    with _opened(model) as archive:
-        try:
-            archive.extractall(partial)  # names that lead out of the folder stay inside
-            once_released(lambda: os.replace(partial, folder))
-        except (OSError, zipfile.BadZipFile) as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise CommandError(f"--resume_model_path {model} can't be unpacked: {error}") from error
-
-
-def _opened(model: Path) -> zipfile.ZipFile:
-    try:
-        archive = zipfile.ZipFile(model)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise CommandError(f"--resume_model_path {model} can't be read: {error}") from error
-    names = set(archive.namelist())
-    if {CONFIGURATION, _MANIFEST} <= names:
-        return archive
-    archive.close()
-    theirs = "policy.pth" in names
-    raise CommandError(
-        f"--resume_model_path {model} "
-        + (
-            "is a Stable-Baselines3 model, which Headrace can't continue to train: omit this option to train from "
-            "scratch; the experiment is saved automatically"
-            if theirs
-            else "is not a model that --save_model_path wrote"
-        )
-    )
+        if not folder.exists():
+            unpack(model, folder.parent, folder.name)
+        elif not same_checkpoint(model, folder):
+            raise RunFolderError(
+                f"{folder} already holds a different experiment, or has been trained since {model} was saved; name a "
+                "new experiment with --experiment_name, or omit --resume_model_path to continue the experiment in that "
+                "folder"
+            )
+    except (RunFolderError, CheckpointError) as error:
+        raise CommandError(f"--resume_model_path: {error}") from error

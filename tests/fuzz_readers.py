@@ -162,9 +162,7 @@ def manifests(folder: Path) -> list[bytes]:
 
 
 def read_checkpoint(folder: Path, manifest: bytes) -> None:
-    kept = checkpoints(folder)
-    for place in (kept, folder):
-        (place / "manifest.json").write_bytes(manifest)
+    (checkpoints(folder) / "manifest.json").write_bytes(manifest)
     for found in each_checkpoint(folder):
         if isinstance(found, CheckpointError):
             raise found

@@ -32,8 +32,10 @@ def weights_digest(run_folder: Path, behavior: str = "CartPole") -> str:
 
 
 def manifest(run_folder: Path) -> Path:
-    """The file that makes a checkpoint real."""
-    return run_folder / "checkpoints" / MANIFEST
+    """The file that makes the newest checkpoint real."""
+    checkpoint = newest_checkpoint(run_folder / "checkpoints")
+    assert checkpoint is not None, f"no checkpoint in {run_folder}"
+    return checkpoint.folder / MANIFEST
 
 
 def tags(run_folder: Path, behavior: str) -> set[str]:

@@ -10,8 +10,6 @@ import yaml
 from headrace.config import Curriculum, EnvironmentParameter, RunConfig
 from headrace.config.environment_kinds import UNITY, load_entry
 from headrace.config.league import expanded
-from headrace.config.league_placement import placement_of
-from headrace.config.trainers import declared_kind
 from headrace.pipeline.common.graph import (
     GHOST,
     decides_centrally,
@@ -74,7 +72,7 @@ def describe(config: RunConfig) -> str:
 def _open_keys(config: RunConfig) -> list[str]:
     """Return the keys whose values the run chooses to suit the machine when it starts."""
     hosts, section = config.pipeline.hosts, config.environment
-    found = {
+    choices = {
         "kind of actors": hosts.actors.is_auto("kind"),
         "kind of learners": hosts.learners.is_auto("kind"),
         "number of actors": hosts.actors.is_auto("replicas")
@@ -82,7 +80,7 @@ def _open_keys(config: RunConfig) -> list[str]:
         and not league_seats(config),
         "num_envs": config.env_settings.is_auto("num_envs") or (section is not None and section.is_auto("num_envs")),
     }
-    return [name for name, is_open in found.items() if is_open]
+    return [name for name, is_open in choices.items() if is_open]
 
 
 def _leagues(config: RunConfig) -> Iterator[str]:
@@ -150,26 +148,6 @@ def _parameter(parameter: EnvironmentParameter) -> str:
     return f"{parameter.sampler_type}, " + ", ".join(f"{name} {value}" for name, value in drawn.items())
 
 
-def _gradients(config: RunConfig, name: str) -> Sequence[str]:
-    """Describe how a trainer computes gradients if it has two ways to do so and the configuration determines which."""
-    settings = config.behavior_settings(name)
-    kind = declared_kind(settings.trainer_type)
-    if kind.without_autograd is None:
-        return []
-    torch_settings, network = config.torch_settings, settings.network_settings
-    if torch_settings.gradients == "autograd":
-        return ["  gradients: autograd, as set by torch_settings.gradients"]
-    device = placement_of(config, name).device or torch_settings.device
-    if device not in (None, "cpu"):
-        return [f"  gradients: autograd, because it learns on {device}"]
-    owned = {"a memory": network.memory, "a custom network": network.network, "gSDE noise": network.gsde}
-    for what, settings_of_it in owned.items():
-        if settings_of_it is not None:
-            return [f"  gradients: autograd, because it has {what}"]
-    anyway = "" if kind.autograd_anyway is None else f"; {kind.autograd_anyway} gradients always use autograd"
-    return [f"  gradients: hand-written if it {kind.without_autograd} and learns on a CPU, otherwise autograd{anyway}"]
-
-
 def _decided(config: RunConfig, name: str, stages: Sequence[str]) -> Sequence[str]:
     """Describe a behaviour that does not learn."""
     settings = config.behavior_settings(name)
@@ -189,7 +167,6 @@ def _behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence
     return [
         f"behavior {name}: "
         + " → ".join(["actors", *middle, f"trainer {trainer} ({kind})", "publisher (main)", "actors"]),
-        *_gradients(config, name),
         *([f"  replay buffer in {in_shards} ({config.pipeline.hosts.replay.kind})"] if shards else []),
         f"  max_steps {settings.max_steps}, time_horizon {settings.time_horizon}, "
         f"trajectory queue of {config.pipeline.queues.trajectories.maxlen}",

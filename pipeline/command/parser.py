@@ -47,21 +47,24 @@ class Option:
         """Add the option to an argparse group."""
         if not self.metavar:
             group.add_argument(self.flag, action="store_true", default=None, help=self.text)
-        elif self.nargs == "?":  # empty if given without a value
-            group.add_argument(self.flag, metavar=self.metavar, nargs=self.nargs, const="", help=self.text)
-        elif self.nargs is None:
-            group.add_argument(self.flag, metavar=self.metavar, type=self.kind, help=self.text)
         else:
-            group.add_argument(self.flag, metavar=self.metavar, nargs=self.nargs, help=self.text)
+            const = "" if self.nargs == "?" else None  # empty if given without a value
+            group.add_argument(
+                self.flag, metavar=self.metavar, nargs=self.nargs, const=const, type=self.kind, help=self.text
+            )
+
+    def given(self, value: Any) -> str:
+        """Return the option with this value, as the user gave it."""
+        if not self.metavar:
+            return self.flag
+        return f"{self.flag} {' '.join(value) if isinstance(value, list) else value}".rstrip()
 
     def overrides(self, value: Any) -> Iterator[Override]:
         """Yield the overrides that the option makes with this value."""
-        named = self.flag
-        if self.metavar:
-            named += f" {' '.join(value) if isinstance(value, list) else value}".rstrip()
         for key in self.keys.split():
             path = tuple((key + self.name if key.endswith(".") else key).split("."))
-            yield Override(named, path, value if self.metavar else self.value, optional=path[0] in _OPTIONAL)
+            set_to = value if self.metavar else self.value
+            yield Override(self.given(value), path, set_to, optional=path[0] in _OPTIONAL)
 
 
 def each_behavior(key: str) -> str:
@@ -186,169 +189,46 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
 """All options, grouped by their heading in `--help`."""
 
 
-def current_overrides(args: argparse.Namespace) -> list[Override]:
-    """Return the overrides that the given options make."""
-    options = [option for group in OPTIONS.values() for option in group]
-    values = [(option, getattr(args, option.name)) for option in options]
-    return [each for option, value in values if value is not None for each in option.overrides(value)]
+def _lesson(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a lesson number, counting from 0, got {text}")
+    return int(text)
 
 
-_OLD = "is an option from older versions of ML-Agents"
+OLD_FILES = ("curriculum", "sampler", "lesson")
+"""Names of the old options for old files, which are converted together with the configuration file."""
+_IN_THE_FILE = "under environment_parameters in the configuration file (--convert FILE converts"
 
-
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """What an old option means now."""
-
-    overrides: tuple[Override, ...] = ()
-    warnings: tuple[str, ...] = ()
-    refusals: tuple[str, ...] = ()
-    """Reasons why the command can't run, with the current spelling."""
-    replaced: Mapping[str, Any] = field(default_factory=dict)
-    """Values that replace those of current options, keyed by argparse attribute."""
-    old_files: Mapping[str, Any] = field(default_factory=dict)
-    """Old files to convert together with the configuration file, as keyword arguments for `load_config`."""
-
-
-def _warn(text: str) -> Translation:
-    return Translation(warnings=(text,))
-
-
-def _refuse(text: str) -> Translation:
-    return Translation(refusals=(text,))
-
-
-def _set_keys(flag: str, keys: str, value: object, instead: str) -> Translation:
-    """Translate an option that sets these keys; `instead` is its current spelling."""
-    option = Option(flag, keys, "", metavar="VALUE" if not isinstance(value, bool) else "", value=value)
-    warning = f"{flag} {_OLD}; Headrace treats it as {instead}"
-    return Translation(tuple(option.overrides(value)), (warning,))
-
-
-def _superseded(flag: str, today: str) -> Translation:
-    return _warn(f"{flag} {_OLD} and has no effect together with {today}")
-
-
-Translate = Callable[[argparse.Namespace, Any], Translation]
-"""Function that translates an old option, given all arguments and the option's value."""
-
-
-def _needless(text: str) -> Translate:
-    return lambda args, value: _warn(text)
-
-
-def _load(args: argparse.Namespace, value: Any) -> Translation:
-    instead = "--resume"
-    if not args.train and not args.inference:
-        instead += " (older versions only played without --train: add --inference for that)"
-    return _set_keys("--load", "checkpoint_settings.resume", True, instead)
-
-
-def _slow(args: argparse.Namespace, value: Any) -> Translation:
-    if args.time_scale is not None:
-        return _superseded("--slow", f"--time-scale {args.time_scale:g}")
-    return _set_keys("--slow", "engine_settings.time_scale", 1.0, "--time-scale 1")
-
-
-def _key_of_behaviors(flag: str, key: str) -> Translate:
-    return lambda args, value: _set_keys(flag, each_behavior(key), value, f"'{key}: {value}' in each behaviour")
-
-
-def _worker_id(args: argparse.Namespace, value: int) -> Translation:
-    port = value + (args.base_port if args.base_port is not None else EnvSettings().base_port)
-    warning = f"--worker-id {_OLD}; Headrace treats it as --base-port {port}"
-    return Translation(warnings=(warning,), replaced={"base_port": port})
-
-
-def _cpu(args: argparse.Namespace, value: Any) -> Translation:
-    if args.torch_device is not None:
-        return _superseded("--cpu", f"--torch-device {args.torch_device}")
-    return _set_keys("--cpu", "torch_settings.device", "cpu", "--torch-device cpu")
-
-
-def _multi_gpu(args: argparse.Namespace, value: Any) -> Translation:
-    return _refuse(
-        "--multi-gpu: a trainer uses only one device; omit --multi-gpu, or name a device: --torch-device cuda:1"
-    )
-
-
-def _num_runs(args: argparse.Namespace, value: int) -> Translation:
-    if value == 1:
-        return _warn(f"--num-runs {_OLD} and no longer needed, because each command starts one run")
-    run = args.run_id or "ppo"
-    apart = EnvSettings().base_port + (args.num_envs or 1)
-    return _refuse(
-        f"--num-runs {value}: a command starts only one run. Start each run separately, with its own ports: --run-id "
-        f"{run}-0, --run-id {run}-1 --base-port {apart}, and so on"
-    )
-
-
-def _docker_target_name(args: argparse.Namespace, value: str) -> Translation:
-    paths = [f"/{value}/{path}" for path in args.paths] or ["the configuration file"]
-    return _refuse(
-        f"--docker-target-name {value}: Headrace uses paths as given. Write them in full: {' '.join(paths)} "
-        f"--results-dir /{value}/results"
-    )
-
-
-def _old_file(flag: str, key: str) -> Translate:
-    def translate(args: argparse.Namespace, value: Any) -> Translation:
-        warning = (
-            f"{flag} {_OLD}; the contents of its file now belong in the configuration file, under "
-            f"environment_parameters ('{flag} {value} --convert FILE' converts them)"
-        )
-        return Translation(warnings=(warning,), old_files={key: value})
-
-    return translate
-
-
-def _lesson(args: argparse.Namespace, value: int) -> Translation:
-    if value < 0:
-        return _refuse(f"--lesson {value}: expected a lesson number, counting from 0")
-    warning = f"--lesson {_OLD}; remove the earlier lessons from environment_parameters.<parameter>.curriculum instead"
-    return Translation(warnings=(warning,), old_files={"lesson": value})
-
-
-_NO_TRAIN = f"--train {_OLD} and no longer needed; to play without learning, use --inference"
-_NO_FRAMEWORK = f"{{}} {_OLD} and has no effect; trainers use PyTorch"
-
-OLD_OPTIONS: tuple[tuple[Option, Translate], ...] = (
-    (Option("--train", "", "no effect: training is the default"), _needless(_NO_TRAIN)),
-    (Option("--load", "", "--resume"), _load),
-    (Option("--slow", "", "--time-scale 1"), _slow),
-    (
-        Option("--keep-checkpoints", "", "keep_checkpoints in each behaviour", "N", int),
-        _key_of_behaviors("--keep-checkpoints", "keep_checkpoints"),
+OLD_OPTIONS = (
+    Option("--train", "", "no effect: training is the default; to play without learning, use --inference"),
+    Option(
+        "--load",
+        "checkpoint_settings.resume",
+        "now --resume (older versions only played without --train: add --inference for that)",
     ),
-    (
-        Option("--save-freq", "", "checkpoint_interval in each behaviour", "N", int),
-        _key_of_behaviors("--save-freq", "checkpoint_interval"),
+    Option("--slow", "engine_settings.time_scale", "now --time-scale 1", value=1.0),
+    Option("--keep-checkpoints", each_behavior("keep_checkpoints"), "now keep_checkpoints in each behaviour", "N", int),
+    Option("--save-freq", each_behavior("checkpoint_interval"), "now checkpoint_interval in each behaviour", "N", int),
+    Option("--worker-id", "", "now --base-port, N higher", "N", int),
+    Option("--cpu", "torch_settings.device", "now --torch-device cpu", value="cpu"),
+    Option("--torch", "", "no effect: trainers use PyTorch"),
+    Option("--tensorflow", "", "no effect: trainers use PyTorch"),
+    Option("--curriculum", "", f"now {_IN_THE_FILE} its lessons)", "PATH", user_path),
+    Option("--sampler", "", f"now {_IN_THE_FILE} its samplers)", "FILE", user_path),
+    Option("--lesson", "", f"now {_IN_THE_FILE} --curriculum without the earlier lessons)", "N", _lesson),
+    Option(
+        "--num-runs",
+        "",
+        "only 1 is accepted: start each run separately, with its own --run-id and, for Unity, --base-port",
+        "N",
+        int,
     ),
-    (Option("--worker-id", "", "--base-port, N higher", "N", int), _worker_id),
-    (Option("--cpu", "", "--torch-device cpu"), _cpu),
-    (Option("--torch", "", "no effect"), _needless(_NO_FRAMEWORK.format("--torch"))),
-    (Option("--tensorflow", "", "no effect"), _needless(_NO_FRAMEWORK.format("--tensorflow"))),
-    (Option("--curriculum", "", "environment_parameters", "PATH", user_path), _old_file("--curriculum", "curriculum")),
-    (Option("--sampler", "", "environment_parameters", "FILE", user_path), _old_file("--sampler", "sampler")),
-    (Option("--lesson", "", "environment_parameters, without the earlier lessons", "N", int), _lesson),
-    (Option("--num-runs", "", "only 1 is accepted", "N", int), _num_runs),
-    (Option("--multi-gpu", "", "refused"), _multi_gpu),
-    (Option("--docker-target-name", "", "refused", "NAME"), _docker_target_name),
+    Option("--multi-gpu", "", "refused: a trainer uses only one device, such as --torch-device cuda:1"),
+    Option("--docker-target-name", "", "refused: write paths in full, also for --results-dir", "NAME"),
 )
-
-
-def add_old_options(group: argparse._ArgumentGroup) -> None:
-    """Add the old options to an argparse group."""
-    for option, _ in OLD_OPTIONS:
-        option.add_to(group)
-
-
-def translations(args: argparse.Namespace) -> Iterator[Translation]:
-    """Yield the translation of each old option that was given."""
-    for option, translate in OLD_OPTIONS:
-        value = getattr(args, option.name)
-        if value is not None:
-            yield translate(args, value)
+"""Options from older versions of ML-Agents. Their help texts show the current form."""
+REFUSED = ("--num-runs", "--multi-gpu", "--docker-target-name")
+"""The old options that can't be followed, except for `--num-runs 1`."""
 
 
 OURS = "run-pipeline"
@@ -392,10 +272,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report an error in the command line, with a suggestion for each misspelt option, and exit."""
-        prefix, found, words = message.partition("unrecognized arguments: ")
+        prefix, label, words = message.partition("unrecognized arguments: ")
         options = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
         hints = (suggest(option, self._option_string_actions) for option in options)
-        super().error(f"{prefix}{found}{words}{''.join(dict.fromkeys(hints))}")
+        super().error(f"{prefix}{label}{words}{''.join(dict.fromkeys(hints))}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -428,9 +308,9 @@ def parser() -> argparse.ArgumentParser:
     runs = parser.add_argument_group("existing runs and models")
     _add_run_options(runs)
     _add_serving_options(runs)
-    add_old_options(
-        parser.add_argument_group("options from older ML-Agents versions (a warning names the replacement)")
-    )
+    old = parser.add_argument_group("options from older ML-Agents versions")
+    for option in OLD_OPTIONS:
+        option.add_to(old)
     return parser
 
 
@@ -582,31 +462,35 @@ def read_request(args: argparse.Namespace) -> Request:
     Raises:
         CommandError: if the command can't run; the message lists all reasons.
     """
-    found = list(translations(args))
-    refusals = [refusal for each in found for refusal in each.refusals]
-    warnings = [warning for each in found for warning in each.warnings]
+    old = [(option, value) for option in OLD_OPTIONS if (value := getattr(args, option.name)) is not None]
+    refusals, warnings = [], []
+    for option, value in old:
+        if option.flag in REFUSED and (option.flag, value) != ("--num-runs", 1):
+            refusals.append(f"{option.given(value)}: {option.text}")
+        else:
+            warnings.append(f"{option.given(value)} is an option from older versions of ML-Agents: {option.text}")
     try:
-        paths = classify_paths(args.paths, args.env)
+        config, old_env = classify_paths(args.paths, args.env)
     except CommandError as error:
         refusals.append(str(error))
     if refusals:
         raise CommandError("\n".join(refusals))
-    replaced = {name: value for each in found for name, value in each.replaced.items()}
-    config = paths.config
-    if paths.env is not None:
-        replaced["env"] = paths.env
-        config = config or old_configuration(paths.env)
-        line = "--env" if config is None or config == paths.config else f"{config} --env"
+    now = argparse.Namespace(**vars(args))
+    if args.worker_id is not None:
+        now.base_port = (EnvSettings().base_port if args.base_port is None else args.base_port) + args.worker_id
+    if old_env is not None:
+        now.env = old_env
+        line, named = "--env", ""
+        if config is None and (config := old_configuration(old_env)) is not None:
+            line, named = f"{config} --env", f", and found {config} by its name, as Headrace does here"
         warnings.append(
-            f"{paths.env}: older versions of ML-Agents took the environment as an "
-            f"argument{'' if config == paths.config else f', and found {config} by its name, as Headrace does here'}; "
-            f"write {line} {paths.env}"
+            f"{old_env}: older versions of ML-Agents took the environment as an argument{named}; write {line} {old_env}"
         )
     # Old options come first, so that current ones take precedence.
-    old = [override for each in found for override in each.overrides]
-    now = current_overrides(argparse.Namespace(**{**vars(args), **replaced}))
-    files = {name: value for each in found for name, value in each.old_files.items()}
-    return Request(config, (*old, *now, *args.set), tuple(warnings), paths.env or args.env, files)
+    options = [*old, *((option, getattr(now, option.name)) for group in OPTIONS.values() for option in group)]
+    overrides = [each for option, value in options if value is not None for each in option.overrides(value)]
+    old_files = {name: value for name in OLD_FILES if (value := getattr(args, name)) is not None}
+    return Request(config, (*overrides, *args.set), tuple(warnings), now.env, old_files)
 
 
 def contradictions(request: Request, config: RunConfig) -> list[str]:
@@ -634,17 +518,8 @@ _PROGRAMS = (b"\x7fELF", b"MZ", b"#!", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe",
 """First bytes of executables: Linux, Windows, a script, macOS."""
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """The positional arguments, classified."""
-
-    config: Path | None = None
-    env: str | None = None
-    """The environment's executable, if it is a positional argument, as in old commands; None otherwise."""
-
-
-def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
-    """Distinguish the configuration file from the environment.
+def classify_paths(arguments: Sequence[str], env: str | None) -> tuple[Path | None, str | None]:
+    """Return the configuration file and the environment's executable among the positional arguments.
 
     Args:
         arguments: the positional arguments.
@@ -663,13 +538,13 @@ def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
             f"expected one configuration file, got {len(others)}: {', '.join(others)}; give an environment with --env, "
             "and write an option's value directly after it: --monitor=8080"
         )
-    return Paths(Path(others[0]) if others else None, environments[0] if environments else None)
+    return Path(others[0]) if others else None, environments[0] if environments else None
 
 
 def old_configuration(env: str) -> Path | None:
     """Return the `trainer_config.yaml` next to an environment or in this folder, as the first versions did."""
-    found = (folder / _OLD_NAME for folder in (Path(env).parent, Path()))
-    return next((path for path in found if path.is_file()), None)
+    paths = (folder / _OLD_NAME for folder in (Path(env).parent, Path()))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def is_environment(argument: str) -> bool:

@@ -99,7 +99,7 @@ class Checkpointing:
     @property
     def busy(self) -> bool:
         """True while a checkpoint is in progress."""
-        return self._assembler.busy
+        return self._assembler.pending is not None
 
     def check_folder(self) -> bool:
         """Check that the folder still belongs to this run; if not, end the run and save its state next to the folder.

@@ -18,22 +18,15 @@ SEED = 7
 
 
 def write_final_clips(config: RunConfig, run_folder: Path, exports: Mapping[str, Path]) -> None:
-    """Record the final policies if the environment is the built-in ball game; log a warning if a clip fails.
+    """Record a game of each final policy, on the left, against the scripted player; log a warning if a clip fails.
+
+    Do nothing if the environment is not the built-in ball game.
 
     Args:
         config: the run's configuration.
         run_folder: `results/<run-id>`.
         exports: the file of each behaviour's final policy, keyed by behaviour name.
     """
-    for behavior, export in exports.items():
-        try:
-            _write_final_clip(config, run_folder, behavior, export)
-        except (OSError, ValueError) as error:
-            log.warning("no video of the final policy could be recorded: %s", error)
-
-
-def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export: Path) -> None:
-    """Record a game of a final policy, on the left, against the scripted player."""
     settings = config.environment
     if settings is None or settings.kind != "builtin" or settings.id != "Volley":
         return
@@ -46,8 +39,13 @@ def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export
     from headrace.stages.games.volley import ACTIONS, ScriptedPlayer, VolleyGroup
     from headrace.stages.games.volley_clip import write_clip
 
-    policy = load_acting_policy(export, config.source_folder)
-    path = behavior_folder(run_folder, behavior) / "clip.gif"
-    players = (PolicyPlayer(policy, ACTIONS, SEED, deterministic=True), ScriptedPlayer().act)
-    write_clip(path, VolleyGroup(1, behavior=behavior, **settings.options), players, SECONDS, seed=SEED)
-    log.info("Recorded a video of the final policy (red, on the left) against the scripted player: %s", path)
+    for behavior, export in exports.items():
+        try:
+            policy = load_acting_policy(export, config.source_folder)
+            path = behavior_folder(run_folder, behavior) / "clip.gif"
+            players = (PolicyPlayer(policy, ACTIONS, SEED, deterministic=True), ScriptedPlayer().act)
+            write_clip(path, VolleyGroup(1, behavior=behavior, **settings.options), players, SECONDS, seed=SEED)
+        except (OSError, ValueError) as error:
+            log.warning("no video of the final policy could be recorded: %s", error)
+        else:
+            log.info("Recorded a video of the final policy (red, on the left) against the scripted player: %s", path)

@@ -30,8 +30,8 @@ def to_demo(source: str, target: str) -> str:
     except StreamError as error:
         raise StageError(str(error)) from error
     return "\n".join(
-        f"{path}: {len(found)} steps of {found.spec.name} in {len(found.episode_lengths)} episodes"
-        for path, found in written.items()
+        f"{path}: {len(demos)} steps of {demos.spec.name} in {len(demos.episode_lengths)} episodes"
+        for path, demos in written.items()
     )
 
 

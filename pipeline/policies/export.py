@@ -95,34 +95,11 @@ def export_policy(
     Raises:
         OSError: if a file can't be written.
     """
+    import torch
+
     folder = behavior_folder(run_folder, spec.name)
     name = folder.name
     files.make_folder(folder)
-    data = _serialize(policy, spec, settings, learner, source_folder, score)
-    if label is not None:
-        path = folder / f"{name}-{label}.pt"
-        write_atomic(path, data, files=files)
-        return path
-    path = folder / f"{name}-{policy.step}.pt"
-    write_atomic(path, data, files=files)
-    write_atomic(folder / NEWEST, data, files=files)
-    if settings.keep_checkpoints > 0:
-        for old in exports_by_step(folder, spec.name)[: -settings.keep_checkpoints]:
-            files.remove(old.with_suffix(".onnx"))  # first, because only a .pt is found after an interruption
-            files.remove(old)
-    return path
-
-
-def _serialize(
-    policy: PolicyUpdate,
-    spec: BehaviorSpec,
-    settings: BehaviorSettings,
-    learner: Mapping[str, Any] | None,
-    source_folder: Path | None,
-    score: Mapping[str, Any] | None,
-) -> bytes:
-    import torch
-
     content = {
         "format": FORMAT,
         "behavior": spec.name,
@@ -140,9 +117,21 @@ def _serialize(
     torch.save(content, buffer)
     if score is not None:  # not in the dictionary, because main reads scores without importing torch
         with zipfile.ZipFile(buffer, "a") as archive:
-            folder = archive.namelist()[0].partition("/")[0]
-            archive.writestr(f"{folder}/{_SCORE}", json.dumps(score))
-    return buffer.getvalue()
+            inside = archive.namelist()[0].partition("/")[0]
+            archive.writestr(f"{inside}/{_SCORE}", json.dumps(score))
+    data = buffer.getvalue()
+    if label is not None:
+        path = folder / f"{name}-{label}.pt"
+        write_atomic(path, data, files=files)
+        return path
+    path = folder / f"{name}-{policy.step}.pt"
+    write_atomic(path, data, files=files)
+    write_atomic(folder / NEWEST, data, files=files)
+    if settings.keep_checkpoints > 0:
+        for old in exports_by_step(folder, spec.name)[: -settings.keep_checkpoints]:
+            files.remove(old.with_suffix(".onnx"))  # first, because only a .pt is found after an interruption
+            files.remove(old)
+    return path
 
 
 def best_policy(run_folder: Path, behavior: str) -> Path:
@@ -170,10 +159,10 @@ def read_score(path: Path) -> dict[str, Any]:
 def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
     """Return a behaviour's exports that have a step in their file names, oldest first."""
     name = file_name(behavior)
-    found = [
+    exports = [
         path for path in folder.glob(f"{glob.escape(name)}-*{suffix}") if path.stem.removeprefix(f"{name}-").isdecimal()
     ]
-    return sorted(found, key=step_in_name)
+    return sorted(exports, key=step_in_name)
 
 
 def step_in_name(path: Path) -> int:
@@ -262,7 +251,13 @@ def read_tensors(path: Path) -> Any:
     except _DamagedError as error:
         raise ValueError(f"{path} {error}") from error
     except Exception as error:
-        raise ValueError(f"{path} is not an exported policy: {_describe_torch_error(error, path)}") from error
+        reason = "it is damaged, or not a PyTorch file" if file.getbuffer().nbytes else "it is empty"
+        if match := re.search(r"GLOBAL ([\w.]+\w)", str(error)):
+            reason = (
+                f"it holds objects other than tensors and plain values ({match[1]}); loading them could run arbitrary "
+                "code, so nothing was loaded"
+            )
+        raise ValueError(f"{path} is not an exported policy: {reason}") from error
 
 
 class _DamagedError(ValueError):
@@ -300,16 +295,6 @@ def _check_archive(path: Path, file: io.BytesIO) -> None:
             raise _DamagedError(
                 f"is damaged: the checksum (CRC-32) of its entry {entry} does not match its content; {_RESTORE}"
             )
-
-
-def _describe_torch_error(error: Exception, path: Path) -> str:
-    found = re.search(r"GLOBAL ([\w.]+\w)", str(error))
-    if found:
-        return (
-            f"it holds objects other than tensors and plain values ({found[1]}); loading them could run arbitrary "
-            "code, so nothing was loaded"
-        )
-    return "it is empty" if path.stat().st_size == 0 else "it is damaged, or not a PyTorch file"
 
 
 def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
@@ -503,7 +488,7 @@ def reexport(run_folder: Path, network_folder: Path | None = None) -> bool:
 
 def _export_behavior(run_folder: Path, behavior: str, network_folder: Path | None) -> bool:
     exporter, last, whole = OnnxExporter(check=True), None, True
-    best = run_folder / behavior / f"{behavior}-best.pt"
+    best = best_policy(run_folder, behavior)
     for path in [*([best] if best.is_file() else []), *exports_by_step(run_folder / behavior, behavior)]:
         try:
             export = read_export(path, network_folder)

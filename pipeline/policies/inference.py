@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from headrace.config.errors import KeyPath
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.model_files import (
     acting_policy,
+    beside,
     find_model,
     find_models,
     is_onnx,
@@ -37,7 +37,7 @@ from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
-from headrace.startup_context import absolute, shown
+from headrace.startup_context import shown
 
 
 class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
@@ -127,8 +127,7 @@ def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
     """
     init_path = config.behavior_settings(behavior).init_path
     if init_path is not None and is_onnx(init_path):
-        beside = None if config.source_folder is None else config.source_folder / init_path
-        path = beside if beside is not None and beside.is_file() else absolute(init_path)
+        path = beside(init_path, config.source_folder)
         if not path.is_file():
             raise RunError(f"behaviors.{behavior}.init_path: there is no file {shown(path)}")
         return path
@@ -156,7 +155,29 @@ def brain_maker(
         seed: seed for brains that draw their own random numbers.
         person: makes the brain that a human player controls by keyboard; None if no human can play.
     """
-    return partial(_make_brains, config, seed, person)
+
+    @preparing()
+    def make(spec: BehaviorSpec) -> Sequence[BrainShare]:
+        settings = config.behavior_settings(spec.name)
+        wanted = [*_requests(config, ("behaviors", spec.name), settings, spec, seed)]
+        if not wanted and settings.learns:
+            return ()
+        mine = brains_of_team([brain for brain, _ in wanted], spec.team)
+        if not settings.learns and not fills([brain.weight for brain in mine]):
+            named = sorted({team for brain in settings.brain for team in brain.teams or ()})
+            raise StageError(
+                f"behaviors.{spec.name}.brain: no brain controls {spec.behavior_id}: the brains are only for teams "
+                f"{', '.join(map(str, named))}; add a brain for team {spec.team}, or one without 'teams'",
+                ("behaviors", spec.name, "brain"),
+            )
+        design = design_of(spec, settings, config.source_folder)
+        return [
+            BrainShare(brain.name, brain.weight, StandIn(make_brain(replace(request, person=person)), design))
+            for brain, request in wanted
+            if brain in mine
+        ]
+
+    return make
 
 
 def check_brains(config: RunConfig) -> list[LoadError]:
@@ -187,30 +208,6 @@ def named_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> dict[str, 
     settings = config.behavior_settings(spec.name)
     listed = _requests(config, ("behaviors", spec.name), settings, spec, seed)
     return {brain.name: request for brain, request in listed}
-
-
-@preparing()
-def _make_brains(
-    config: RunConfig, seed: int, person: Callable[[BehaviorSpec], ActingPolicy] | None, spec: BehaviorSpec
-) -> Sequence[BrainShare]:
-    settings = config.behavior_settings(spec.name)
-    wanted = [*_requests(config, ("behaviors", spec.name), settings, spec, seed)]
-    if not wanted and settings.learns:
-        return ()
-    mine = brains_of_team([brain for brain, _ in wanted], spec.team)
-    if not settings.learns and not fills([brain.weight for brain in mine]):
-        named = sorted({team for brain in settings.brain for team in brain.teams or ()})
-        raise StageError(
-            f"behaviors.{spec.name}.brain: no brain controls {spec.behavior_id}: the brains are only for teams "
-            f"{', '.join(map(str, named))}; add a brain for team {spec.team}, or one without 'teams'",
-            ("behaviors", spec.name, "brain"),
-        )
-    design = design_of(spec, settings, config.source_folder)
-    return [
-        BrainShare(brain.name, brain.weight, StandIn(make_brain(replace(request, person=person)), design))
-        for brain, request in wanted
-        if brain in mine
-    ]
 
 
 def _requests(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +71,8 @@ class MLAgentsNetwork:
     @property
     def log_sigma(self) -> Array | None:
         """Log σ [C] of the C continuous actions; None if C is 0 or if log σ depends on the state."""
-        found = self._named.get(f"{_ACTIONS}log_sigma")
-        return None if found is None else found.reshape(-1)
+        value = self._named.get(f"{_ACTIONS}log_sigma")
+        return None if value is None else value.reshape(-1)
 
     @property
     def squashed(self) -> bool:
@@ -101,11 +100,11 @@ class MLAgentsNetwork:
         return np.concatenate(weights), np.concatenate(biases)
 
 
-def as_ppo(modules: Modules, signals: Sequence[str], own: Named) -> dict[str, Array]:
+def as_ppo(modules: Modules, signals: Sequence[str], parameters: Named) -> dict[str, Array]:
     """Return the parameters for Headrace's `ActorCritic`; a shared critic uses the actor's layers."""
     actor, critic = (MLAgentsNetwork(modules[name]) for name in ("Policy", "Optimizer:critic"))
     shared = bool(actor.signals)
-    if shared != (len(own["body.0.weight"]) == 1):
+    if shared != (len(parameters["body.0.weight"]) == 1):
         raise StageError(f"it was trained with hyperparameters.shared_critic: {str(shared).lower()}")
     towers = [actor.layers] if shared else [actor.layers, critic.layers]
     tensors: dict[str, Array] = {}
@@ -119,7 +118,7 @@ def as_ppo(modules: Modules, signals: Sequence[str], own: Named) -> dict[str, Ar
     return tensors
 
 
-def as_sac(modules: Modules, signals: Sequence[str], own: Mapping[str, Named]) -> dict[str, Named]:
+def as_sac(modules: Modules, signals: Sequence[str], networks: Mapping[str, Named]) -> dict[str, Named]:
     """Return the parameters for `SACUpdate`'s networks, and the entropy coefficients if `modules` has them.
 
     If Headrace's SAC has no V network, its targets are copies of both Q networks, as at the start of training.
@@ -133,13 +132,13 @@ def as_sac(modules: Modules, signals: Sequence[str], own: Mapping[str, Named]) -
         named = {name.removeprefix(prefix): value for name, value in inside if name.startswith(prefix)}
         critics |= _as_value(named, signals, f"{q}.")
     taken: dict[str, Named] = {"actor": of_actor, "critics": critics, "target": critics}
-    if any(name.startswith("value.") for name in own["critics"]):
+    if any(name.startswith("value.") for name in networks["critics"]):
         value = modules["Optimizer:value_network"]
         critics |= _as_value(value, signals, "value.")
         taken["target"] = _as_value(modules.get("Optimizer:target_network", value), signals)  # no optimizer trains it
     if COEFFICIENTS in modules:
         both = [modules[COEFFICIENTS][name] for name in ("continuous", "discrete")]
-        taken[COEFFICIENTS] = {"logs": np.concatenate(both)[-len(own[COEFFICIENTS]["logs"]) :]}
+        taken[COEFFICIENTS] = {"logs": np.concatenate(both)[-len(networks[COEFFICIENTS]["logs"]) :]}
     return taken
 
 
@@ -162,13 +161,13 @@ def _as_module(
 
 def normalizer_of(policy: Named) -> dict[str, Any] | None:
     """Return one normaliser, merged from the actor's normalisers (critics have copies); None if the actor has none."""
-    found: dict[int, dict[str, Array]] = {}
+    normalizers: dict[int, dict[str, Array]] = {}
     for name, value in policy.items():
         if match := _NORMALIZER.fullmatch(name):
-            found.setdefault(int(match[1]), {})[match[2]] = value
-    if not found:
+            normalizers.setdefault(int(match[1]), {})[match[2]] = value
+    if not normalizers:
         return None
-    parts = [found[number] for number in sorted(found)]
+    parts = [normalizers[number] for number in sorted(normalizers)]
     steps = max(int(part["normalization_steps"]) for part in parts)
     return {
         "steps": steps,
@@ -191,8 +190,8 @@ def check_perceptron(policy: Named) -> None:
         StageError: if the actor has any other feature; the message names the feature.
     """
     for name in policy:
-        known = _LAYER.fullmatch(f"{name.rpartition('.')[0]}.weight") or _NORMALIZER.fullmatch(name)
-        if known or name.startswith((_ACTIONS, "action_model._discrete_distribution.branches.", _VALUE)):
+        supported = _LAYER.fullmatch(f"{name.rpartition('.')[0]}.weight") or _NORMALIZER.fullmatch(name)
+        if supported or name.startswith((_ACTIONS, "action_model._discrete_distribution.branches.", _VALUE)):
             continue
         if not _CONSTANT.fullmatch(name):
             what = next((what for part, what in _BEYOND_PERCEPTRONS.items() if part in name), "other layers")
@@ -222,8 +221,8 @@ def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
     If Headrace overwrote `checkpoint.pt`, this is the newest ML-Agents checkpoint with a step in its name.
     """
     folder = behavior_folder(run_folder, behavior)
-    found = [folder / NEWEST, *reversed(exports_by_step(folder, behavior))]
-    return next((path for path in found if path.is_file() and not is_export(path)), None)
+    candidates = [folder / NEWEST, *reversed(exports_by_step(folder, behavior))]
+    return next((path for path in candidates if path.is_file() and not is_export(path)), None)
 
 
 def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
@@ -238,9 +237,9 @@ def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
     """
     passed = {file_name(name) for name in but}
     names = sorted(path.parent.name for path in run_folder.glob(f"*/{NEWEST}"))
-    found = {name: left_checkpoint(run_folder, name) for name in names if name not in passed}
+    checkpoints = {name: left_checkpoint(run_folder, name) for name in names if name not in passed}
     try:
-        return {name: MLAgentsCheckpoint(path).step for name, path in found.items() if path is not None}
+        return {name: MLAgentsCheckpoint(path).step for name, path in checkpoints.items() if path is not None}
     except StageError as error:
         raise RunError(f"--resume: {error}") from error
 
@@ -294,10 +293,12 @@ class MLAgentsCheckpoint:
 
     def design(self, behavior: str) -> PolicyDesign:
         """Return the actor's design, derived from its tensors; all vector observations are treated as a single one."""
-        shape = self._shape()
-        observed = ObservationSpec("vector", (shape.inputs,))
-        spec = BehaviorSpec(behavior, (observed,), ActionSpec(shape.continuous, shape.branches, bool(shape.branches)))
-        settings = NetworkSettings(hidden_units=shape.widths, normalize=shape.normalizes)
+        continuous, branches = self._actor.actions
+        inputs = self._actor.layers[0][0].shape[1]
+        actions = ActionSpec(continuous, branches, bool(branches))
+        spec = BehaviorSpec(behavior, (ObservationSpec("vector", (inputs,)),), actions)
+        widths = tuple(len(weight) for weight, _ in self._actor.layers)
+        settings = NetworkSettings(hidden_units=widths, normalize=self._normalizer is not None)
         return PolicyDesign(spec, settings, self.squashed)
 
     def check(self, design: PolicyDesign) -> None:
@@ -312,7 +313,7 @@ class MLAgentsCheckpoint:
                 "different layers (because of a memory, images, buffer sensors, a goal, or network or activation in "
                 "network_settings)"
             )
-        theirs, ours = self._shape(), _shape_of(design)
+        theirs, ours = _describe(self.design(design.spec.name)), _describe(design)
         if theirs != ours:
             raise StageError(
                 f"it was trained with {theirs}; the behaviour now has {ours}. Restore the earlier observations, "
@@ -344,11 +345,11 @@ class MLAgentsCheckpoint:
         )
 
     @_taking_over()
-    def warm_state(self, own: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
+    def warm_state(self, trainer_state: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
         """Return the state for `Trainer.warm_start`: actor, critics and normaliser.
 
         Args:
-            own: the trainer's `warm_state()`.
+            trainer_state: the trainer's `warm_state()`.
             signals: names of the trainer's reward signals, in the trainer's order.
 
         Raises:
@@ -358,16 +359,16 @@ class MLAgentsCheckpoint:
         normalizer = self._normalizer
         state = {} if normalizer is None else {"normalizer": normalizer}
         if self.trainer_type == "ppo":
-            return {**state, "weights": as_ppo(self._weights, signals, own["weights"])}
-        networks = own["networks"]
+            return {**state, "weights": as_ppo(self._weights, signals, trainer_state["weights"])}
+        networks = trainer_state["networks"]
         return {**state, "networks": {**networks, **as_sac(self._weights, signals, networks)}}
 
     @_taking_over()
-    def resumed_state(self, own: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
+    def resumed_state(self, trainer_state: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
         """Return the state for `Trainer.load_state_dict`: like `warm_state`, plus the step count and the optimizers.
 
         Args:
-            own: the trainer's `state_dict()`, whose other entries are kept.
+            trainer_state: the trainer's `state_dict()`, whose other entries are kept.
             signals: names of the trainer's reward signals, in the trainer's order.
 
         Raises:
@@ -375,12 +376,16 @@ class MLAgentsCheckpoint:
         """
         self._check_signals(signals)
         moments = {"first_moment": self._moments("exp_avg"), "second_moment": self._moments("exp_avg_sq")}
-        state = {**own, "step": self.step, "normalizer": self._normalizer}
+        state = {**trainer_state, "step": self.step, "normalizer": self._normalizer}
         if self.trainer_type == "ppo":
-            adapted = {name: as_ppo(each, signals, own["weights"]) for name, each in moments.items()}
+            adapted = {name: as_ppo(each, signals, trainer_state["weights"]) for name, each in moments.items()}
             optimizer = {"steps": self._updates("Optimizer:value_optimizer"), **adapted}
-            return {**state, "weights": as_ppo(self._weights, signals, own["weights"]), "optimizer": optimizer}
-        weights = own["update"]["weights"]
+            return {
+                **state,
+                "weights": as_ppo(self._weights, signals, trainer_state["weights"]),
+                "optimizer": optimizer,
+            }
+        weights = trainer_state["update"]["weights"]
         taken = {name: as_sac(each, signals, weights) for name, each in moments.items()}
         adams = {"actor": "policy", "critics": "value", COEFFICIENTS: "entropy"}
         optimizers = {
@@ -398,14 +403,6 @@ class MLAgentsCheckpoint:
             },
         }
 
-    def _shape(self) -> _Shape:
-        actor = self._actor
-        continuous, branches = actor.actions
-        normalizes = self._normalizer is not None
-        first = actor.layers[0][0]
-        widths = tuple(len(weight) for weight, _ in actor.layers)
-        return _Shape(first.shape[1], widths, continuous, branches, normalizes)
-
     def _check_signals(self, signals: Sequence[str]) -> None:
         critic = self._weights["Optimizer:value_network" if self.trainer_type == "sac" else "Optimizer:critic"]
         theirs = MLAgentsNetwork(critic).signals
@@ -420,7 +417,7 @@ class MLAgentsCheckpoint:
         # The file has the moments of the coefficients but not the coefficients themselves.
         coefficients = {"discrete": np.zeros(len(branches), np.float32), "continuous": np.zeros(1, np.float32)}
         modules = {**self._weights, COEFFICIENTS: coefficients}
-        found: dict[str, dict[str, Array]] = {}
+        moments: dict[str, dict[str, Array]] = {}
         for adam, learned in _LEARNED[self.trainer_type].items():
             state, numbers = self._adams[adam]["state"], self._adams[adam]["param_groups"][0]["params"]
             parameters = [(module, name) for module in learned for name in parameters_of(modules[module])]
@@ -429,35 +426,21 @@ class MLAgentsCheckpoint:
             for number, (module, name) in zip(numbers, parameters, strict=True):
                 weight = modules[module][name]
                 kept = state[number][moment].numpy() if number in state else np.zeros_like(weight)
-                found.setdefault(module, {})[name] = kept.reshape(weight.shape)
-        return {"Optimizer:critic": found["Policy"], **found}
+                moments.setdefault(module, {})[name] = kept.reshape(weight.shape)
+        return {"Optimizer:critic": moments["Policy"], **moments}
 
     def _updates(self, adam: str) -> int:
         return max((int(each["step"]) for each in self._adams[adam]["state"].values()), default=0)
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """The sizes of an actor's observations, network and actions."""
-
-    inputs: int
-    widths: tuple[int, ...]
-    continuous: int
-    branches: tuple[int, ...]
-    normalizes: bool
-
-    def __str__(self) -> str:
-        units = ", ".join(map(str, self.widths if len(set(self.widths)) > 1 else self.widths[:1]))
-        layers = f"{len(self.widths)} hidden layer{'s' * (len(self.widths) > 1)} of {units} units"
-        inputs = f"{self.inputs} number{'s' * (self.inputs > 1)} ({'' if self.normalizes else 'not '}normalised)"
-        return f"{inputs}, {layers}, {ActionSpec(self.continuous, self.branches)}"
-
-
-def _shape_of(design: PolicyDesign) -> _Shape:
+def _describe(design: PolicyDesign) -> str:
+    """Describe the sizes of a policy's observations, network and actions, all of which a checkpoint must have too."""
     settings, actions = design.settings, design.spec.actions
-    inputs = ObservationLayout(design.spec).vector_size
-    sizes = actions.continuous_size, actions.discrete_branches
-    return _Shape(inputs, settings.widths, *sizes, settings.normalize)
+    inputs, widths = ObservationLayout(design.spec).vector_size, settings.widths
+    units = ", ".join(map(str, widths if len(set(widths)) > 1 else widths[:1]))
+    layers = f"{len(widths)} hidden layer{'s' * (len(widths) > 1)} of {units} units"
+    seen = f"{inputs} number{'s' * (inputs > 1)} ({'' if settings.normalize else 'not '}normalised)"
+    return f"{seen}, {layers}, {ActionSpec(actions.continuous_size, actions.discrete_branches)}"
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, SUFFIX, exports_by_step, is_export, read_export, step_in_name
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
 from headrace.pipeline.reporting.league_files import REPORT
-from headrace.pipeline.run_folder.carrying import described_archive
+from headrace.pipeline.run_folder.carrying import describe_archive
 from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.pipeline.run_folder.names import FOLDERS, behavior_folder
 from headrace.queues.messages import PolicyUpdate
@@ -113,16 +113,16 @@ def find_model(reference: str, behavior: str | None = None, folder: Path | None 
     Raises:
         RunError: if there is no file, or there are several and none has the behaviour's name.
     """
-    found = dict(_candidates(reference, folder, behavior))
-    of_league = [name for name in found if behavior and name.rpartition(".")[0] == behavior]
-    names = found if len(found) == 1 else [file_name(behavior or ""), behavior or "", *of_league]
-    wanted = next((name for name in names if name in found), None)
+    candidates = dict(_candidates(reference, folder, behavior))
+    of_league = [name for name in candidates if behavior and name.rpartition(".")[0] == behavior]
+    names = candidates if len(candidates) == 1 else [file_name(behavior or ""), behavior or "", *of_league]
+    wanted = next((name for name in names if name in candidates), None)
     if wanted is not None:
-        return ModelFile(found[wanted](), wanted)
-    lacking = f", and no {behavior}{suggest(behavior, found)}" if behavior else ""
+        return ModelFile(candidates[wanted](), wanted)
+    lacking = f", and no {behavior}{suggest(behavior, candidates)}" if behavior else ""
     raise RunError(
-        f"{reference} holds {len(found)} behaviours ({', '.join(found)}){lacking}: name the folder of one, such as "
-        f"{Path(reference.partition('@')[0]) / next(iter(found))}"
+        f"{reference} holds {len(candidates)} behaviours ({', '.join(candidates)}){lacking}: name the folder of one, "
+        f"such as {Path(reference.partition('@')[0]) / next(iter(candidates))}"
     )
 
 
@@ -189,13 +189,10 @@ def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
     Raises:
         RunError: if the file can't be read.
     """
+    file = ModelFile(path, behavior)
     if is_onnx(path):
-        return _unread(ModelFile(path, behavior), 0)
-    try:
-        found = read_export(path).update if is_export(path) else MLAgentsCheckpoint(path).acting_policy(behavior)
-        return replace(found, behavior_id=behavior)  # a league learner's file has the learner's name
-    except (OSError, ValueError, StageError) as error:
-        raise RunError(str(error)) from error
+        return _unread(file, 0)
+    return replace(read_model(file).update, behavior_id=behavior)  # a league learner's file has the learner's name
 
 
 def acting_policy(path: Path, design: PolicyDesign, device: str = "cpu") -> ActingPolicy:
@@ -229,9 +226,9 @@ def newest_policy(run_folder: Path, behavior: str) -> Path:
     folder = behavior_folder(run_folder, behavior)
     newest, last = folder / NEWEST, run_folder / f"{folder.name}{SUFFIX}"
     exports, models = exports_by_step(folder, behavior), exports_by_step(folder, behavior, SUFFIX)
-    found = [path for path in exports if is_export(path) or not (models or last.is_file())]
-    if found and (not models or step_in_name(found[-1]) >= step_in_name(models[-1])):
-        return found[-1]
+    policies = [path for path in exports if is_export(path) or not (models or last.is_file())]
+    if policies and (not models or step_in_name(policies[-1]) >= step_in_name(models[-1])):
+        return policies[-1]
     if models:
         return models[-1]
     if newest.is_file() and (is_export(newest) or not last.is_file()):
@@ -284,11 +281,6 @@ def is_onnx(path: str | Path) -> bool:
     return Path(path).suffix == SUFFIX
 
 
-def is_choice(choice: str) -> bool:
-    """Return True if the text after `@` in a model reference is valid."""
-    return choice in (BEST, LAST) or choice.isdecimal() or member_number(choice) is not None
-
-
 def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | None, version: int) -> Model:
     """Read a pool member: the member's weights, with the design of its learner's newest policy."""
     member, of = member_of(path), path.parent.parent
@@ -307,47 +299,55 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
     path, choice = _split(reference, folder)
     if path.is_file():
         if path.suffix not in _NAMED:
-            what = f"; {archive}" if (archive := described_archive(path)) else ""
+            what = f"; {archive}" if (archive := describe_archive(path)) else ""
             raise RunError(f"{path} is not a model: expected a .pt or .onnx file, or the folder of a run{what}")
         if choice:
             raise RunError(f"{reference}: @{choice} chooses from a run folder, but {path} is a file")
         return [(_behavior_of(path), lambda: path)]
     if not path.is_dir():
         raise RunError(f"{reference}: there is no file or folder {shown(path)}{_hint(path)}")
-    names, own, leagues = behaviors_in(path), path.resolve().name, learners_in(path)
+    names, folder_name = behaviors_in(path), path.resolve().name
     run_folder = path if names else path.resolve().parent
-    if not names and own in (all_leagues := learners_in(run_folder)):  # the folder of a behaviour that has a league
-        leagues, names = {own: all_leagues[own]}, all_leagues[own]
-    elif not names and _holds_policies(path, own):
-        names = [own]
+    _, leagues = leagues_at(path)
+    if not names and folder_name in leagues:
+        names = leagues[folder_name]
+    elif not names and _holds_policies(path, folder_name):
+        names = [folder_name]
     elif not names:
         raise RunError(
             f"{path} holds no policies: expected a .pt or .onnx file, the folder of a run (results/<run-id>), or that "
             "of a behaviour in it"
         )
     for of, learners in leagues.items():
-        others = {*map(file_name, learners)} - {file_name(learner_meant(reference, of, learners, wanted))}
+        if wanted not in learners and wanted is not None and wanted.startswith(f"{of}."):
+            raise RunError(
+                f"{reference}: the league of {of} has no learner {wanted}; expected {', '.join(learners)}"
+                f"{suggest(wanted, learners)}"
+            )
+        learner = wanted if wanted in learners else learners[0]
+        others = {*map(file_name, learners)} - {file_name(learner)}
         names = [name for name in names if name not in others]
     return [(name, partial(_chosen, run_folder, name, choice)) for name in names]
 
 
 def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
     """Return a reference's path (relative to the YAML if the file exists there) and the choice after `@`."""
-    whole = _beside(reference, folder)
+    whole = beside(reference, folder)
     if whole.exists() or "@" not in reference:
         return whole, ""
     path, _, choice = reference.rpartition("@")
-    if not is_choice(choice):
+    if choice not in (BEST, LAST) and not choice.isdecimal() and member_number(choice) is None:
         raise RunError(
             f"{reference}: unknown choice '@{choice}'; expected @{BEST}, @{LAST}, a step such as @500000, or a member "
             "of a league's pool such as @member-3"
         )
-    return _beside(path, folder), choice
+    return beside(path, folder), choice
 
 
-def _beside(path: str, folder: Path | None) -> Path:
-    beside = None if folder is None else folder / path
-    return beside if beside is not None and beside.exists() else absolute(path)
+def beside(path: str, folder: Path | None) -> Path:
+    """Return an absolute path; a relative path is looked up first in the YAML's folder, if there is one."""
+    candidate = None if folder is None else folder / path
+    return candidate if candidate is not None and candidate.exists() else absolute(path)
 
 
 def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
@@ -357,11 +357,11 @@ def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
     if (number := member_number(choice)) is not None:
         return member_file(run_folder, folder.name, number)
     name = folder.name
-    found = [path for suffix in _SUFFIXES if (path := folder / f"{name}-{choice}{suffix}").is_file()]
-    if found:
-        return found[0]
-    there = sorted({step_in_name(path) for path in _exports(folder, behavior)})
-    steps = f"available: @{', @'.join(map(str, there))}" if there else "no policy there has a step in its name"
+    files = [path for suffix in _SUFFIXES if (path := folder / f"{name}-{choice}{suffix}").is_file()]
+    if files:
+        return files[0]
+    available = sorted({step_in_name(path) for path in _exports(folder, behavior)})
+    steps = f"available: @{', @'.join(map(str, available))}" if available else "no policy there has a step in its name"
     why = f"; only a run with an evaluation section keeps {BEST}" if choice == BEST else ""
     raise RunError(f"{folder} holds no policy {name}-{choice}.pt or {SUFFIX}: {steps}{why}")
 
@@ -397,36 +397,26 @@ _MEMBER = re.compile(r"member-(\d+)")
 
 def learners_in(run_folder: Path) -> dict[str, list[str]]:
     """Return the names of each league's learners, keyed by behaviour; the first learner is the main one."""
-    found: dict[str, list[str]] = {}
+    leagues: dict[str, list[str]] = {}
     if any(run_folder.glob(f"*/{FOLDER}")):
         behaviors = read_configuration(run_folder).get("behaviors")
         for name, settings in behaviors.items() if isinstance(behaviors, Mapping) else ():
             league = settings.get("league") if isinstance(settings, Mapping) else None
             if isinstance(league, Mapping) and league.get("of"):
-                found.setdefault(str(league["of"]), []).append(str(name))
-    return found
+                leagues.setdefault(str(league["of"]), []).append(str(name))
+    return leagues
 
 
-def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: str | None) -> str:
-    """Return the league learner that a behaviour name refers to; the first learner if none has that name.
+def leagues_at(path: Path) -> tuple[Path, dict[str, list[str]]]:
+    """Return a run's folder and the learners of its leagues; for the folder of a league's behaviour, only that league.
 
     Args:
-        reference: the run's reference, for the message.
-        of: the league's behaviour.
-        learners: the names of the league's learners.
-        behavior: the name; None if none was given.
-
-    Raises:
-        RunError: if the name has the form of a learner's name but the league has no such learner.
+        path: the run's folder, or the folder of the behaviour in it.
     """
-    if behavior in learners:
-        return str(behavior)
-    if behavior is not None and behavior.startswith(f"{of}."):
-        raise RunError(
-            f"{reference}: the league of {of} has no learner {behavior}; expected {', '.join(learners)}"
-            f"{suggest(behavior, learners)}"
-        )
-    return learners[0]
+    if leagues := learners_in(path):
+        return path, leagues
+    run_folder, name = path.resolve().parent, path.resolve().name
+    return run_folder, {of: learners for of, learners in learners_in(run_folder).items() if of == name}
 
 
 def league_of(run_folder: Path, name: str) -> str | None:
@@ -440,8 +430,8 @@ def league_of(run_folder: Path, name: str) -> str | None:
 
 def member_number(choice: str) -> int | None:
     """Return the number in a name like `member-3`; None for other names."""
-    found = _MEMBER.fullmatch(choice)
-    return None if found is None else int(found[1])
+    match = _MEMBER.fullmatch(choice)
+    return None if match is None else int(match[1])
 
 
 def pool_folder(run_folder: Path) -> Path:
@@ -478,8 +468,8 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
     folder = pool_folder(run_folder)
     members = members_in(folder)
     if number >= len(members):
-        there = f"available: member-0 to member-{len(members) - 1}" if members else "the pool is empty"
-        raise RunError(f"{folder} holds no member-{number}; {there}")
+        available = f"available: member-0 to member-{len(members) - 1}" if members else "the pool is empty"
+        raise RunError(f"{folder} holds no member-{number}; {available}")
     member = members[number]
     if member.behavior not in ("", of):
         raise RunError(
@@ -503,10 +493,10 @@ def member_of(path: Path) -> Member:
     Raises:
         RunError: if the pool in the file's folder has no member with this file.
     """
-    found = next((each for each in members_in(path.parent) if each.path == path.name), None)
-    if found is None:
+    member = next((each for each in members_in(path.parent) if each.path == path.name), None)
+    if member is None:
         raise RunError(f"{path} is not a member of the pool in its folder")
-    return found
+    return member
 
 
 def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple[str, float]]]:
@@ -519,20 +509,17 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
     Raises:
         RunError: if there is no league, its mixture is missing or empty, or a member can't be loaded.
     """
-    own, inside = path.resolve(), learners_in(path)
-    run_folder, leagues = (
-        (path, [*inside]) if inside else (own.parent, [own.name] * (own.name in learners_in(own.parent)))
-    )
-    found = [of for of in leagues if behavior in (None, of)]
-    if len(found) != 1:
-        there = f"its leagues are for {', '.join(leagues)}" if leagues else "no behaviour there has a league"
-        raise RunError(f"{path} has no mixture{f' for {behavior}' if behavior else ''}: {there}")
+    run_folder, leagues = leagues_at(path)
+    chosen = [of for of in leagues if behavior in (None, of)]
+    if len(chosen) != 1:
+        reason = f"its leagues are for {', '.join(leagues)}" if leagues else "no behaviour there has a league"
+        raise RunError(f"{path} has no mixture{f' for {behavior}' if behavior else ''}: {reason}")
     folder = pool_folder(run_folder)
     report, members = folder.parent / REPORT, members_in(folder)
     try:
         mixture = ((int(number), float(share)) for number, share in json.loads(report.read_bytes())["mixture"])
-        shares = {number: share for number, share in mixture if members[number].behavior in ("", found[0])}
-        uses = {number: members[number].use or str(member_file(run_folder, found[0], number)) for number in shares}
+        shares = {number: share for number, share in mixture if members[number].behavior in ("", chosen[0])}
+        uses = {number: members[number].use or str(member_file(run_folder, chosen[0], number)) for number in shares}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(f"{report}, which holds the league's mixture, can't be read: {error_summary(error)}") from error
     if not shares:
@@ -542,4 +529,4 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
             raise RunError(
                 f"member-{number} of the mixture is {members[number].name} ({use}), which is not a loadable policy"
             )
-    return found[0], [(uses[number], share) for number, share in shares.items()]
+    return chosen[0], [(uses[number], share) for number, share in shares.items()]

@@ -6,10 +6,9 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from headrace.config.brains import LEARNING, PLAYER, SCRIPTED_PLAYERS, kind_of
 from headrace.pipeline.common.errors import CommandError, RunError
 from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
-from headrace.pipeline.policies.model_files import behaviors_in, learners_in, members_in, pool_folder
+from headrace.pipeline.policies.model_files import behaviors_in, leagues_at, learners_in, members_in, pool_folder
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder
 from headrace.queues.specs import BehaviorSpec
@@ -109,11 +108,11 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
     Raises:
         RunError: if a name does not refer to a player or occurs twice, or if there are fewer than two players.
     """
-    found, wrong = [], []
+    entrants, wrong = [], []
     named = [found_below(player, results_dir) for player in players]
     if len(named) == 1 and Path(named[0]).is_dir():
         other = "scripted" if game in SCRIPTED_PLAYERS else "random"
-        named = [named[0] + ALL] + [other] * (_league_of(named[0]) is None)
+        named = [named[0] + ALL] + [other] * (not leagues_at(absolute(named[0]))[1])
     for use in named:
         if kind_of(use) in (None, LEARNING, PLAYER) and not Path(use).is_dir():
             wrong.append(
@@ -122,15 +121,15 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
                 "random or module:Class"
             )
         elif use.endswith(ALL):
-            found += _all_of(use.removesuffix(ALL), wrong)
+            entrants += _all_of(use.removesuffix(ALL), wrong)
         else:
-            found.append(use)
-    wrong += [f"{name} is given twice" for name in dict.fromkeys(found) if found.count(name) > 1]
-    if not wrong and len(found) < 2:
-        wrong.append(f"{', '.join(found)} has no opponent: name another player, such as random")
+            entrants.append(use)
+    wrong += [f"{name} is given twice" for name in dict.fromkeys(entrants) if entrants.count(name) > 1]
+    if not wrong and len(entrants) < 2:
+        wrong.append(f"{', '.join(entrants)} has no opponent: name another player, such as random")
     if wrong:
         raise RunError("\n".join(f"{_OPTION} {each}" for each in wrong))
-    return found
+    return entrants
 
 
 def found_below(player: str, results_dir: str) -> str:
@@ -140,25 +139,16 @@ def found_below(player: str, results_dir: str) -> str:
     return f"{below}{at}{choice}" if run and not Path(run).exists() and below.is_dir() else player
 
 
-def _league_of(run: str) -> tuple[Path, str, list[str]] | None:
-    """Return the run folder, league behaviour and learners, given a run's or behaviour's folder; None if no league."""
-    folder = absolute(run)
-    for run_folder, wanted in ((folder, None), (folder.parent, folder.name)):
-        for of, learners in learners_in(run_folder).items():
-            if wanted in (None, of):
-                return run_folder, of, learners
-    return None
-
-
 def _all_of(run: str, wrong: list[str]) -> list[str]:
     """Return references to a run's policies, in step order; for a league, to its pool members and newest learners."""
     folder = Path(run)
-    if (league := _league_of(run)) is not None:
-        run_folder, _, learners = league
+    run_folder, leagues = leagues_at(absolute(run))
+    if leagues:
         if len(learners_in(run_folder)) > 1:
             wrong.append(f"{run}{ALL}: it has leagues of several behaviours, but a tournament's player plays all teams")
             return []
         members = [each.use or f"{run}@member-{each.number}" for each in members_in(pool_folder(run_folder))]
+        (learners,) = leagues.values()
         return list(dict.fromkeys([*members, *(str(behavior_folder(run_folder, name)) for name in learners)]))
     behaviors = behaviors_in(folder) if folder.is_dir() else []
     places = [(folder / name, name) for name in behaviors] or [(folder, folder.name)]
@@ -227,11 +217,11 @@ class TournamentTable:
         counts = matrix(self.results, len(self._players))
         ratings, margins = fitted_ratings(counts @ np.array([1.0, 0.5, 0.0]), counts.sum(axis=2).astype(np.float64))
         skills, totals = self._skills(), counts.sum(axis=1).tolist()
-        found = [
+        standings = [
             Standing(name, float(rating), float(margin), each, *total)
             for name, rating, margin, each, total in zip(self._players, ratings, margins, skills, totals, strict=True)
         ]
-        return sorted(found, key=lambda each: -each.rating)
+        return sorted(standings, key=lambda each: -each.rating)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
         """Write the results as JSON and the matrix as an image; return both paths.
@@ -244,40 +234,30 @@ class TournamentTable:
         standings = self.standings()
         order = [self._players.index(each.name) for each in standings]
         counts = matrix(self.results, len(self._players))[np.ix_(order, order)].astype(np.float64)
-        heading = (
-            f"{self._title}: {self._games} games per pair",
-            "rows against columns; blue won, orange lost",
-        )
-        folder.mkdir(parents=True, exist_ok=True)
-        data, picture = folder / "tournament.json", folder / "tournament.png"
-        write_atomic(data, json.dumps(self._report_of(standings), indent=1).encode())
-        write_atomic(picture, draw_matrix(heading, [each.name for each in standings], counts))
-        return data, picture
-
-    @property
-    def _title(self) -> str:
-        environment = self.config.environment
-        return "" if environment is None else environment.named
-
-    def _report_of(self, standings: Sequence[Standing]) -> dict[str, Any]:
-        names = self._players
-        return {
-            "environment": self._title,
+        title = "" if self.config.environment is None else self.config.environment.named
+        heading = (f"{title}: {self._games} games per pair", "rows against columns; blue won, orange lost")
+        report = {
+            "environment": title,
             "games": self._games,
             "seed": self._seed,
             "deterministic": self._player_class is GreedyPlayer,
-            "players": [{name: getattr(each, name) for name in Standing.__slots__} for each in standings],
+            "players": [asdict(standing) for standing in standings],
             "results": [
                 {
-                    "player": names[each.first],
-                    "opponent": names[each.second],
-                    "won": each.won,
-                    "drawn": each.drawn,
-                    "lost": each.lost,
+                    "player": self._players[pair.first],
+                    "opponent": self._players[pair.second],
+                    "won": pair.won,
+                    "drawn": pair.drawn,
+                    "lost": pair.lost,
                 }
-                for each in self.results
+                for pair in self.results
             ],
         }
+        folder.mkdir(parents=True, exist_ok=True)
+        data, picture = folder / "tournament.json", folder / "tournament.png"
+        write_atomic(data, json.dumps(report, indent=1).encode())
+        write_atomic(picture, draw_matrix(heading, [each.name for each in standings], counts))
+        return data, picture
 
     def _check(self, group: EnvironmentGroup) -> None:
         """Create each player once per side, to report all players that can't play before the first game."""

@@ -14,7 +14,7 @@ from headrace.config import BehaviorSettings, RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
-from headrace.pipeline.policies.model_files import check_spec, learners_in
+from headrace.pipeline.policies.model_files import beside, check_spec, learners_in
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
@@ -37,23 +37,23 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
     init_path = config.behavior_settings(behavior).init_path
     source = config.checkpoint_settings.initialize_from
     results = absolute(config.checkpoint_settings.results_dir)
-    folder = None if source is None else behavior_folder(results / source, _trained_as(behavior, results / source))
+    folder = None
+    if source is not None:
+        learner = learners_in(results / source).get(behavior, [behavior])[0]  # in a league, the first learner
+        folder = behavior_folder(results / source, learner)
     if init_path is None:
         if folder is None:
             return None
-        found = [*(path for path in (folder / NEWEST,) if path.is_file()), *exports_by_step(folder, behavior)]
-        if not found:
+        exports = [*(path for path in (folder / NEWEST,) if path.is_file()), *exports_by_step(folder, behavior)]
+        if not exports:
             raise RunError(
                 f"checkpoint_settings.initialize_from: {folder} holds no trained policy ({behavior}-<step>.pt); "
                 "expected the id of a run that trained this behaviour"
             )
-        return found[-1]
-    if config.source_folder is not None and (config.source_folder / init_path).is_file():
-        path = config.source_folder / init_path
-    elif folder is not None and Path(init_path).name == init_path and not absolute(init_path).is_file():
+        return exports[-1]
+    path = beside(init_path, config.source_folder)
+    if folder is not None and Path(init_path).name == init_path and not path.is_file():
         path = folder / init_path
-    else:
-        path = absolute(init_path)
     if path.suffix == ".onnx":
         raise RunError(
             f"behaviors.{behavior}.init_path: {shown(path)} can be played (--inference) but not trained further; give "
@@ -63,11 +63,6 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
         hint = "" if folder is not None else "; a bare file name also needs initialize_from"
         raise RunError(f"behaviors.{behavior}.init_path: there is no file {shown(path)}{hint}")
     return path
-
-
-def _trained_as(behavior: str, run_folder: Path) -> str:
-    """Return the name that a behaviour has in the run that trained it: in a league, the name of the first learner."""
-    return learners_in(run_folder).get(behavior, [behavior])[0]
 
 
 def warm_start(
@@ -97,18 +92,16 @@ def warm_start(
     with _naming(path, "can't be used as a starting point"):
         check_spec(export.design.spec, spec)
         _check_form(export.design.squashed, export.trainer_type, spec, settings, folder)
-        _check_activation(export.design.settings.activation, settings.network_settings.activation)
+        theirs, ours = export.design.settings.activation, settings.network_settings.activation
+        if theirs != ours:  # the weights would fit
+            text = (
+                f"network_settings.activation is {ours}, but the policy was trained with {theirs}; set it to {theirs}"
+            )
+            raise StageError(text)
         if export.learner and export.trainer_type == settings.trainer_type:
             trainer.warm_start(export.learner)
         else:
             trainer.take_weights(export.update.tensors())
-
-
-def _check_activation(theirs: str, ours: str) -> None:
-    """Refuse a policy whose weights fit but whose activation function differs."""
-    if theirs != ours:
-        text = f"network_settings.activation is {ours}, but the policy was trained with {theirs}; set it to {theirs}"
-        raise StageError(text)
 
 
 def _warm_start_from_ml_agents(

@@ -67,7 +67,7 @@ def nash_conv(
         played = find_game(game, options or {}) if isinstance(game, str) else OpenSpielGame(game, f"the game {game}")
     except StageError as error:
         raise RunError(f"nash_conv: {error}") from error
-    from open_spiel.python.algorithms import exploitability
+    from open_spiel.python.algorithms import exploitability, policy_aggregator
 
     players, (policy, weights) = range(len(played.possible_agents)), _of_league(policy, weights)
     pools = [_of_player(policy, player, players, "policy") for player in players]
@@ -79,7 +79,11 @@ def nash_conv(
         [_Tables({player: _probabilities(loaded[id(member)], played, player, states[player])}) for member in pool]
         for player, pool in enumerate(pools)
     ]
-    return float(exploitability.nash_conv(played.game, _joint(played, tables, shares)))
+    if all(len(pool) == 1 for pool in tables):
+        joint: Any = _Tables({player: table.by_player[player] for player, (table,) in enumerate(tables)})
+    else:
+        joint = policy_aggregator.PolicyAggregator(played.game).aggregate([*players], tables, shares)
+    return float(exploitability.nash_conv(played.game, joint))
 
 
 MOST_OF_A_LEAGUE = 20_000
@@ -91,7 +95,7 @@ def nash_convs(run_folder: Path, behavior: str) -> list[str]:
     environment = read_configuration(run_folder).get("environment") or {}
     if environment.get("kind") != "open_spiel" or behavior not in (leagues := learners_in(run_folder)):
         return []
-    found, several = [], len(leagues) > 1
+    lines, several = [], len(leagues) > 1
     for who, mixed in (("the first learner", False), ("the mixture", True)):
         try:
             load = partial(load_policy, run_folder, mixture=mixed)
@@ -99,18 +103,18 @@ def nash_convs(run_folder: Path, behavior: str) -> list[str]:
             policy = {player: load(name) for player, name in by_player.items()} if several else load(behavior)
             game, options = environment["game"], environment.get("options")
             value = nash_conv(policy, game, options=options, max_states=MOST_OF_A_LEAGUE)
-            found.append(f"NashConv of {who}: {value:.4f}")
+            lines.append(f"NashConv of {who}: {value:.4f}")
         except (RunError, PredictError) as error:
-            found.append(f"NashConv of {who} is not available: {str(error).splitlines()[0]}")
-    return found
+            lines.append(f"NashConv of {who} is not available: {str(error).splitlines()[0]}")
+    return lines
 
 
 def _behaviors_by_player(environment: Mapping[str, Any]) -> dict[int, str]:
     """Return each player's behaviour, from the first of the environment's patterns that matches its name."""
     players = find_game(environment["game"], environment.get("options") or {}).possible_agents
     roles = (environment.get("behaviors") or {}).items()
-    found = (next(role["behavior"] for pattern, role in roles if fnmatchcase(name, pattern)) for name in players)
-    return dict(enumerate(found))
+    behaviors = (next(role["behavior"] for pattern, role in roles if fnmatchcase(name, pattern)) for name in players)
+    return dict(enumerate(behaviors))
 
 
 class _Tables:
@@ -136,15 +140,6 @@ def _of_league(policy: Any, weights: Any) -> tuple[Any, Any]:
     if weights is not None:
         raise RunError("nash_conv: weights: the mixture of a league has its own weights; omit this argument")
     return policy.members, policy.probabilities
-
-
-def _joint(played: OpenSpielGame, tables: Sequence[Sequence[_Tables]], shares: Sequence[Sequence[float]]) -> Any:
-    """Return the joint policy, given each player's policies and their probabilities."""
-    from open_spiel.python.algorithms import policy_aggregator
-
-    if all(len(pool) == 1 for pool in tables):
-        return _Tables({player: own.by_player[player] for player, (own,) in enumerate(tables)})
-    return policy_aggregator.PolicyAggregator(played.game).aggregate([*range(len(tables))], tables, shares)
 
 
 def _of_player(given: Any, player: int, players: Sequence[int], what: str) -> Any:
@@ -178,7 +173,7 @@ def _information_states(played: OpenSpielGame, most: int) -> list[_States]:
     if played.draws or not played.game.get_type().provides_information_state_string:
         why = "samples its chance events itself" if played.draws else "does not provide information states"
         raise RunError(f"nash_conv: {played.name} {why}, so best responses can't be found")
-    found: list[dict[str, Any]] = [{} for _ in played.possible_agents]
+    by_player: list[dict[str, Any]] = [{} for _ in played.possible_agents]
     waiting, visited = [played.game.new_initial_state()], 0
     while waiting:
         state, visited = waiting.pop(), visited + 1
@@ -191,9 +186,9 @@ def _information_states(played: OpenSpielGame, most: int) -> list[_States]:
             continue
         if not state.is_chance_node():
             player = state.current_player()
-            found[player].setdefault(state.information_state_string(player), state)
+            by_player[player].setdefault(state.information_state_string(player), state)
         waiting += [state.child(action) for action in state.legal_actions()]
-    return [*found]
+    return [*by_player]
 
 
 def _loaded(policy: Any, behavior: str | None, checkpoint: str | int | None) -> Any:
@@ -224,13 +219,13 @@ def _probabilities(policy: Any, played: OpenSpielGame, player: int, states: _Sta
         return {}
     seen = np.stack([played.seen(state, player) for state in states.values()])
     masks = np.array([state.legal_actions_mask(player) for state in states.values()], np.bool_)
-    found = policy.distribution(seen, mask=masks).probabilities
-    if len(found) != 1 or found[0].shape != masks.shape:
+    branches = policy.distribution(seen, mask=masks).probabilities
+    if len(branches) != 1 or branches[0].shape != masks.shape:
         raise RunError(
             f"nash_conv: {policy.file} does not choose from the {masks.shape[1]} actions of {played.name}; expected "
             "a policy that was trained in this game"
         )
-    exact = found[0].astype(np.float64)
+    exact = branches[0].astype(np.float64)
     exact /= exact.sum(axis=1, keepdims=True)
     rows = zip(states, exact, masks, strict=True)
     return {key: {int(action): float(row[action]) for action in np.flatnonzero(mask)} for key, row, mask in rows}

@@ -16,12 +16,9 @@ from headrace.config.errors import suggest
 from headrace.pipeline.common.errors import PredictError, RunError
 from headrace.pipeline.policies.export import Export, is_export, read_export
 from headrace.pipeline.policies.model_files import (
-    BEST,
-    LAST,
     Model,
     check_decides,
     find_model,
-    is_choice,
     is_member,
     is_onnx,
     league_of,
@@ -83,12 +80,12 @@ def distribution_of(
 ) -> ActionDistribution:
     """Return the distributions for action head outputs [n, 2C + choices] (`design.action_heads_column`) and masks."""
     split = split_action_heads(spec, heads)
-    found = []
+    probabilities = []
     for branch, logits in zip(branch_slices(spec), split.logits, strict=True):
         allowed = logits if masks is None else np.where(masks[:, branch], logits, -np.inf)
         powers = np.exp(allowed - allowed.max(axis=1, keepdims=True))
-        found.append(powers / powers.sum(axis=1, keepdims=True))
-    return ActionDistribution(tuple(found), split.means, np.exp(split.log_sigmas), squashed)
+        probabilities.append(powers / powers.sum(axis=1, keepdims=True))
+    return ActionDistribution(tuple(probabilities), split.means, np.exp(split.log_sigmas), squashed)
 
 
 def critic_of(file: Path) -> Callable[[Columns], Floats]:
@@ -122,8 +119,8 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
     def values(observations: Columns) -> Floats:
         encoded = encoded_as_seen(layout, normalizer, observations)
         with torch.inference_mode(), one_thread():
-            found: Floats = judge(Inputs.from_encoded(encoded)).numpy()
-            return found
+            computed: Floats = judge(Inputs.from_encoded(encoded)).numpy()
+            return computed
 
     return values
 
@@ -214,10 +211,10 @@ class ObservationReader:
         return columns, single
 
     def _composed(self, value: Any) -> tuple[Any, bool]:
-        found = [(keys, leaf, _at(self._space, value, keys)) for keys, leaf in leaves(self._space)]
+        parts = [(keys, leaf, _at(self._space, value, keys)) for keys, leaf in leaves(self._space)]
         single: bool | None = None
         first, of_first, batches = "", 0, {}
-        for keys, leaf, value in sorted(found, key=lambda each: isinstance(each[1], SequenceSpace)):
+        for keys, leaf, value in sorted(parts, key=lambda each: isinstance(each[1], SequenceSpace)):
             where = _path(keys)
             batch, alone = _batch_of(leaf, value, where, single)
             if single is None:
@@ -388,10 +385,10 @@ def _check_keys(space: ComposedSpace, value: Any, where: str) -> None:
             raise PredictError(f"obs{where}: {key!r} is missing; expected {space}")
 
 
-def _composed_of(space: OwnSpace, found: Mapping[tuple[Any, ...], Any], keys: tuple[Any, ...]) -> Any:
+def _composed_of(space: OwnSpace, batches: Mapping[tuple[Any, ...], Any], keys: tuple[Any, ...]) -> Any:
     if isinstance(space, ComposedSpace):
-        return {key: _composed_of(part, found, (*keys, key)) for key, part in space.parts.items()}
-    return found[keys]
+        return {key: _composed_of(part, batches, (*keys, key)) for key, part in space.parts.items()}
+    return batches[keys]
 
 
 _ATARI = (160, 3)
@@ -562,8 +559,8 @@ class LoadedPolicy:
             heads = policy.act(columns, masks, self._random, True, recall).columns[ACTION_HEADS]
         except StageError as error:
             raise PredictError(f"{self.file}: the policy can't choose actions: {error}") from error
-        found = distribution_of(self._model.spec, heads, masks, self._model.design.squashed)
-        return found.first() if single else found
+        distribution = distribution_of(self._model.spec, heads, masks, self._model.design.squashed)
+        return distribution.first() if single else distribution
 
     def value(self, obs: Any) -> Any:
         """Return the critic's value for an observation, or values [n] for a batch.
@@ -577,9 +574,9 @@ class LoadedPolicy:
                 memory.
         """
         columns, single = self._reader.read(obs)
-        found = self._critic(columns)
-        found = found[:, 0] if found.shape[1] == 1 else found
-        return found[0] if single else found
+        values = self._critic(columns)
+        values = values[:, 0] if values.shape[1] == 1 else values
+        return values[0] if single else values
 
     @cached_property
     def _with_heads(self) -> ActingPolicy:
@@ -719,25 +716,15 @@ def load_policy(
             raise RunError(
                 "checkpoint chooses one policy, but mixture=True uses a league's entire pool; omit one of the two"
             )
-        return _load_mixture(Path(reference), behavior, seed)
+        of, mixed = mixture_in(Path(reference), behavior)
+        members = [load_policy(member, seed=seed) for member, _ in mixed]
+        return LoadedMixture(of, members, [share for _, share in mixed], seed)
     if checkpoint is not None:
-        if not is_choice(str(checkpoint)):
-            expected = f"{BEST!r}, {LAST!r}, a step, or a member of a league's pool such as 'member-3'"
-            raise RunError(f"checkpoint: expected {expected}, got {checkpoint!r}")
         reference = f"{reference}@{checkpoint}"
     name = None if behavior is None else behavior_name(behavior)
     file = find_model(reference, name)
     model = read_model(file)
-    if name not in (None, model.spec.name) and name != league_of(_run_folder(file.path), model.spec.name):
+    run_folder = file.path.parents[2 if is_member(file.path) else 1]
+    if name not in (None, model.spec.name) and name != league_of(run_folder, model.spec.name):
         raise RunError(f"{file.path} is a policy for {model.spec.name}, not for {name}")
     return LoadedPolicy(model, seed)
-
-
-def _run_folder(file: Path) -> Path:
-    return file.parent.parent.parent if is_member(file) else file.parent.parent
-
-
-def _load_mixture(path: Path, behavior: str | None, seed: int | None) -> LoadedMixture:
-    of, mixed = mixture_in(path, behavior)
-    members = [load_policy(reference, seed=seed) for reference, _ in mixed]
-    return LoadedMixture(of, members, [share for _, share in mixed], seed)

@@ -53,8 +53,8 @@ class PolicySpaces:
     @property
     def starts(self) -> list[int]:
         """The environment's number for choice 0 of each branch."""
-        found = [leaf.start for _, leaf in leaves(self.action_space) if isinstance(leaf, ChoiceSpace)]
-        return [int(number) for start in found for number in start.flat] + [1] * self.chooses_held
+        starts = [leaf.start for _, leaf in leaves(self.action_space) if isinstance(leaf, ChoiceSpace)]
+        return [int(number) for start in starts for number in start.flat] + [1] * self.chooses_held
 
     @cached_property
     def _boxes(self) -> list[tuple[Any, ...]]:
@@ -69,8 +69,8 @@ class PolicySpaces:
         """Return n decisions with continuous actions [n, C] in the environment's units, as float64."""
         if not self._boxes:
             return actions
-        own, n = self.own_actions(actions), len(actions.continuous)
-        numbers = [reduce(getitem, keys, own).reshape(n, -1) for keys in self._boxes]
+        native, n = self.own_actions(actions), len(actions.continuous)
+        numbers = [reduce(getitem, keys, native).reshape(n, -1) for keys in self._boxes]
         return ActionBatch(np.concatenate(numbers, axis=1, dtype=np.float64), actions.discrete)
 
 

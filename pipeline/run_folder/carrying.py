@@ -1,25 +1,22 @@
-"""A run as a single file: a zip of its configuration, newest checkpoint and policies, with checksums.
+"""A run as a single file: a zip of its configuration, newest checkpoint and policies.
 
-`headrace.json` lists the files; the archive contains no others. Nothing in the archive is compressed, so it can't
-expand beyond its stated size.
+The zip has a checksum (CRC-32) for each file, which is compared when the file is extracted. `headrace.json` names the
+format and the run.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
-from pathlib import Path, PureWindowsPath
-from typing import IO, Any
+from pathlib import Path
 
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL
-from headrace.pipeline.run_folder.checkpoint import MANIFEST, CheckpointError, checksum_of, newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint import MANIFEST, CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder, check_length, check_run_id
 from headrace.startup_context import absolute
 
@@ -32,14 +29,11 @@ _STABLE_BASELINES = (
     "(docs/stable-baselines3.md)"
 )
 _FORMAT = 1
-_CHUNK = 1 << 20
 _DAMAGED = (
     *(OSError, zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError),
     *(OverflowError, struct.error, zlib.error),
 )
-"""Errors raised for damaged archives and malformed lists of files; the ValueErrors come from this module."""
-
-
+"""Errors raised for damaged archives."""
 _SCORES_AND_POOLS = ("*/*-best.json", "*/league.json", "*/league/pool.json", "*/league/*.policy")
 
 
@@ -60,10 +54,10 @@ def carry(run_folder: Path, path: str | os.PathLike[str]) -> Path:
     REAL.make_folder(target.parent)
     try:
         with open(partial, "wb") as file:
-            with zipfile.ZipFile(file, "w") as archive:
-                listed = {name: _put(archive, name, source) for name, source in files.items()}
-                listing: dict[str, Any] = {"format": _FORMAT, "run_id": run_folder.name, "files": listed}
-                archive.writestr(LISTING, json.dumps({**listing, "checksum": checksum_of(listing)}, indent=1))
+            with zipfile.ZipFile(file, "w", strict_timestamps=False) as archive:
+                for name, source in files.items():
+                    archive.write(source, name)
+                archive.writestr(LISTING, json.dumps({"format": _FORMAT, "run_id": run_folder.name}))
             file.flush()
             os.fsync(file.fileno())
         REAL.replace(partial, target)
@@ -90,14 +84,20 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
         raise RunFolderError(f"{source}: no such file or run folder")
     try:
         with zipfile.ZipFile(source) as archive:
-            listing = _listing(archive, source)
-            name = listing["run_id"] if run_id is None else run_id
+            saved_id = _run_id_in(archive, source)
+            name = saved_id if run_id is None else run_id
             check_run_id(name)
             folder = absolute(results_dir) / name
             check_length(folder)
             if folder.exists():
                 raise RunFolderError(f"{folder} already exists: choose a different run_id, or remove that folder")
-            _extract(archive, listing["files"], folder)
+            partial = folder.with_name(f".{folder.name}.{os.getpid()}-0.partial")
+            try:
+                # Names that lead out of the folder stay inside.
+                archive.extractall(partial, [member for member in archive.namelist() if member != LISTING])
+                REAL.replace(partial, folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
     except _DAMAGED as error:
         raise RunFolderError(f"{source} is damaged or is not a saved run: {error}") from error
     return folder
@@ -116,79 +116,56 @@ def _files(run_folder: Path) -> dict[str, Path]:
         checkpoint.check()
     except CheckpointError as error:
         raise RunFolderError(f"{run_folder} can't be saved: {error}") from error
-    found = [run_folder / CONFIGURATION, *checkpoint.folder.iterdir()]
+    paths = [run_folder / CONFIGURATION, *checkpoint.folder.iterdir()]
     for behavior in checkpoint.steps:
         folder = behavior_folder(run_folder, behavior)
-        found += [each for each in folder.glob("*") if each.suffix in (".pt", ".onnx")]
+        paths += [each for each in folder.glob("*") if each.suffix in (".pt", ".onnx")]
     for pattern in _SCORES_AND_POOLS:
-        found += run_folder.glob(pattern)
-    files = {each.relative_to(run_folder).as_posix(): each for each in sorted(found)}
-    return {**files, f"checkpoints/{MANIFEST}": checkpoint.manifest}
+        paths += run_folder.glob(pattern)
+    return {each.relative_to(run_folder).as_posix(): each for each in sorted(paths)}
 
 
-def _put(archive: zipfile.ZipFile, name: str, source: Path) -> dict[str, Any]:
-    with source.open("rb") as file, archive.open(zipfile.ZipInfo(name), mode="w", force_zip64=True) as member:
-        return _copied(file, member.write)
+def same_checkpoint(path: Path, run_folder: Path) -> bool:
+    """Return True if a run's newest checkpoint is that of a saved run.
+
+    Raises:
+        CheckpointError: if none of the run's checkpoints can be read.
+        RunFolderError: if the file is not a saved run.
+    """
+    checkpoint = newest_checkpoint(run_folder / "checkpoints")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _run_id_in(archive, path)
+            if checkpoint is None:
+                return False
+            manifest = checkpoint.folder / MANIFEST
+            name = manifest.relative_to(run_folder).as_posix()
+            return name in archive.namelist() and archive.read(name) == manifest.read_bytes()
+    except _DAMAGED as error:
+        raise RunFolderError(f"{path} is damaged or is not a saved run: {error}") from error
 
 
-def _copied(file: IO[bytes], write: Callable[[bytes], Any]) -> dict[str, Any]:
-    digest, size = hashlib.sha256(), 0
-    while data := file.read(_CHUNK):
-        write(data)
-        digest.update(data)
-        size += len(data)
-    return {"size": size, "sha256": digest.hexdigest()}
-
-
-def described_archive(path: Path) -> str:
-    """Describe an archive that is not a model, and say how to read it; return "" for any other file."""
+def describe_archive(path: Path) -> str:
+    """Describe an archive and say how to read it; return "" for any other file."""
     if not zipfile.is_zipfile(path):
         return ""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     if LISTING in names:
         return "this is a saved run; extract its folder with headrace.load"
-    return _STABLE_BASELINES if _POLICY in names else ""
+    if _POLICY in names:
+        return _STABLE_BASELINES
+    return "this is a policy; read it with load_policy" if any(name.endswith("/data.pkl") for name in names) else ""
 
 
-def _listing(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
-    names = archive.namelist()
-    if LISTING not in names:
-        what = "this archive was not written by RunResult.save"
-        if _POLICY in names:
-            what = _STABLE_BASELINES
-        elif any(name.endswith("/data.pkl") for name in names):
-            what = "this is a policy; read it with load_policy"
+def _run_id_in(archive: zipfile.ZipFile, source: Path) -> str:
+    """Return the id of the saved run in an archive."""
+    if LISTING not in archive.namelist():
+        what = describe_archive(source) or "this archive was not written by RunResult.save"
         raise RunFolderError(f"{source}: expected a saved run; {what}")
-    content = json.loads(archive.read(LISTING))
-    listing = {key: value for key, value in content.items() if key != "checksum"}
+    listing = json.loads(archive.read(LISTING))
     if listing.get("format") != _FORMAT:
         raise RunFolderError(
             f"{source} has format {listing.get('format')}, but this version of Headrace reads format {_FORMAT}"
         )
-    if content.get("checksum") != checksum_of(listing):
-        raise ValueError(f"the checksum of {LISTING} does not match its content")
-    if sorted(names) != sorted([*listing["files"], LISTING]):
-        raise ValueError(f"it does not contain the files that {LISTING} lists")
-    for each in archive.infolist():
-        parts = PureWindowsPath(each.filename)
-        if parts.anchor or ".." in parts.parts or ":" in each.filename or each.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{each.filename} is not a file of a saved run")
-    return listing
-
-
-def _extract(archive: zipfile.ZipFile, files: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}-0.partial")
-    try:
-        for name, stated in files.items():
-            path = partial / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(name) as member, path.open("wb") as file:
-                if _copied(member, file.write) != stated:
-                    raise ValueError(f"the checksum of {name} does not match its content")
-                file.flush()
-                os.fsync(file.fileno())
-        REAL.replace(partial, folder)
-        REAL.sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    return str(listing["run_id"])

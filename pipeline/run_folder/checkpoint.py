@@ -3,7 +3,6 @@
     results/<run-id>/checkpoints/000007/<stage name>.part      one per stage with state
     results/<run-id>/checkpoints/000007/manifest.json          lists the parts, with its own checksum
     results/<run-id>/checkpoints/000008.unfinished/            parts of a checkpoint in progress
-    results/<run-id>/checkpoints/manifest.json                 copy of the newest checkpoint's manifest
 
 When all parts are durable, main writes the manifest next to them and drops `.unfinished` from the folder's name in one
 rename. So a folder with a plain number was complete once, and a missing file means damage. `resuming` chooses among the
@@ -66,8 +65,6 @@ class Checkpoint:
     """Trainer step, keyed by behaviour name."""
     progress: Mapping[str, Any]
     """Main's state: elapsed seconds, seed, lessons, best evaluations."""
-    manifest: Path = Path(MANIFEST)
-    """Path of the manifest from which the checkpoint was read."""
 
     def read(self, name: str) -> Any:
         """Return the state in a part; None if the checkpoint does not have the part.
@@ -164,20 +161,15 @@ def write_manifest(
         "parts": {p.name: {"file": p.file, "size": p.size, "crc32": p.crc32} for p in parts},
     }
     content[_CHECKSUM] = checksum_of(json.loads(json.dumps(content)))  # as it will be read back, with strings as keys
-    data = json.dumps(content, indent=2).encode()
     unfinished = unfinished_folder(checkpoints, number)
     files.make_folder(unfinished)
-    files.write_file(unfinished / MANIFEST, data)
+    files.write_file(unfinished / MANIFEST, json.dumps(content, indent=2).encode())
     files.sync_folder(unfinished)
     files.replace(unfinished, checkpoint_folder(checkpoints, number))
     files.sync_folder(checkpoints)
-    try:  # the checkpoint is committed even if this fails; the next checkpoint tries again
-        write_atomic(checkpoints / MANIFEST, data, files=files)
-    except OSError as error:
-        log.warning("%s could not be updated; checkpoint %d is complete nevertheless: %s", MANIFEST, number, error)
     try:
         _remove_superseded(checkpoints, number, keep, files)
-    except OSError as error:
+    except OSError as error:  # the checkpoint is committed nevertheless; the next checkpoint tries again
         log.warning("checkpoints that are no longer needed could not be removed: %s", error)
 
 
@@ -188,10 +180,10 @@ def newest_checkpoint(checkpoints: Path) -> Checkpoint | None:
         CheckpointError: if there are checkpoints, but none of their manifests is readable.
     """
     defects = []
-    for found in each_checkpoint(checkpoints):
-        if isinstance(found, Checkpoint):
-            return found
-        defects.append(found)
+    for checkpoint in each_checkpoint(checkpoints):
+        if isinstance(checkpoint, Checkpoint):
+            return checkpoint
+        defects.append(checkpoint)
     if defects:
         raise CheckpointError("; ".join(f"{defect}" for defect in defects) + f"; {MENDING}")
     return None
@@ -203,19 +195,13 @@ def each_checkpoint(checkpoints: Path) -> Iterator[Checkpoint | CheckpointError]
     Raises:
         CheckpointFormatError: if a checkpoint has a different version of the format.
     """
-    copied = _copied_manifest(checkpoints)
-    numbers = set(numbered_folders(checkpoints))
-    if isinstance(copied, Checkpoint):
-        numbers.add(copied.number)
-    elif copied is not None and not numbers:
-        yield copied
-    for number in sorted(numbers, reverse=True):
+    for number in sorted(numbered_folders(checkpoints), reverse=True):
         try:
-            yield _read_manifest(checkpoint_folder(checkpoints, number) / MANIFEST, checkpoints, number)
+            yield _read_manifest(checkpoint_folder(checkpoints, number), number)
         except CheckpointFormatError:
             raise
         except CheckpointError as error:
-            yield copied if isinstance(copied, Checkpoint) and copied.number == number else error
+            yield error
 
 
 def numbered_folders(checkpoints: Path) -> list[int]:
@@ -228,8 +214,7 @@ def numbered_folders(checkpoints: Path) -> list[int]:
 
 def holds_checkpoint(checkpoints: Path) -> bool:
     """Return True if a folder contains any checkpoint, even a damaged or unfinished one."""
-    unfinished = any(checkpoints.glob(f"*{_UNFINISHED}"))
-    return unfinished or (checkpoints / MANIFEST).exists() or bool(numbered_folders(checkpoints))
+    return any(checkpoints.glob(f"*{_UNFINISHED}")) or bool(numbered_folders(checkpoints))
 
 
 def remove_unfinished(checkpoints: Path, files: FileOperations = REAL, but: int = -1) -> None:
@@ -340,20 +325,8 @@ def _unpack_other(code: int, data: bytes) -> Any:
     return np.frombuffer(raw, kind).reshape(shape).copy()
 
 
-def _copied_manifest(checkpoints: Path) -> Checkpoint | CheckpointError | None:
-    """Return the checkpoint according to the manifest next to the folders."""
-    path = checkpoints / MANIFEST
-    try:
-        return _read_manifest(path, checkpoints)
-    except CheckpointFormatError:
-        if not numbered_folders(checkpoints):
-            raise
-        return None
-    except CheckpointError as error:
-        return error if path.exists() else None
-
-
-def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -> Checkpoint:
+def _read_manifest(folder: Path, number: int) -> Checkpoint:
+    path = folder / MANIFEST
     try:
         content = json.loads(once_released(path.read_bytes))
         stated = content.pop(_CHECKSUM, None)
@@ -363,18 +336,18 @@ def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -
             raise CheckpointFormatError(
                 f"{path} has format {content['format']}, but this version of Headrace reads format {FORMAT}"
             )
-        number = int(content["number"])
-        if expected not in (None, number):
-            raise CheckpointError(f"{path} is the manifest of checkpoint {number}, not of checkpoint {expected}")
+        if content["number"] != number:
+            raise CheckpointError(
+                f"{path} is the manifest of checkpoint {content['number']}, not of checkpoint {number}"
+            )
         parts = {
             name: PartSaved(number, name, part["file"], int(part["size"]), int(part["crc32"]))
             for name, part in content["parts"].items()
         }
-        folder = checkpoint_folder(checkpoints, number)
-        if content["folder"] != folder.name or any(Path(part.file).name != part.file for part in parts.values()):
+        if any(Path(part.file).name != part.file for part in parts.values()):
             raise CheckpointError(f"{path} is damaged: it names files outside {folder}")
         steps = {str(name): int(step) for name, step in content["steps"].items()}
-        return Checkpoint(number, folder, parts, steps, content["progress"], path)
+        return Checkpoint(number, folder, parts, steps, content["progress"])
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -401,7 +374,7 @@ PATIENCE_S = 120.0
 
 
 @dataclass
-class _Pending:
+class _UnfinishedCheckpoint:
     number: int
     expected: frozenset[str]
     since_s: float
@@ -422,15 +395,10 @@ class CheckpointAssembler:
         self._folder = folder
         self._files = files
         self._keep = keep
-        self._pending: _Pending | None = None
+        self._pending: _UnfinishedCheckpoint | None = None
         self._next = last + 1
         self.newest = last
         """Number of the newest complete checkpoint; -1 if there is none."""
-
-    @property
-    def busy(self) -> bool:
-        """True while a checkpoint is in progress."""
-        return self._pending is not None
 
     @property
     def pending(self) -> int | None:
@@ -448,7 +416,7 @@ class CheckpointAssembler:
 
     def begin(self, expected: Iterable[str], now_s: float) -> int:
         """Begin the next checkpoint and return its number. Abandon any checkpoint in progress."""
-        self._pending = _Pending(self._next, frozenset(expected), now_s)
+        self._pending = _UnfinishedCheckpoint(self._next, frozenset(expected), now_s)
         self._next += 1
         number = self._pending.number
         with contextlib.suppress(OSError):  # hosts also create the folder, and report errors

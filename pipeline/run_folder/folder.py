@@ -19,7 +19,6 @@ archiving the old one.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -37,7 +36,7 @@ from headrace.config.errors import suggest
 from headrace.config.paths import file_name
 from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
-from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST, RunLock, check_unused, hold
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST, RunLock, lock_folder
 from headrace.pipeline.run_folder.names import (
     CONFIGURATION,
     behavior_folder,
@@ -54,7 +53,7 @@ log = logging.getLogger(__name__)
 
 def archive(path: Path, files: FileOperations) -> None:
     """Rename a run's folder to the first free `<run-id>-archived-<n>`; raise an error if the run is in progress."""
-    guard = hold(path)
+    guard = lock_folder(path)
     try:
         if sys.platform == "win32":
             guard.release()  # on Windows, an open file prevents renaming its folder
@@ -65,24 +64,14 @@ def archive(path: Path, files: FileOperations) -> None:
     except OSError as error:
         if not is_held(error):
             raise
-        held = next((inner for inner in sorted(path.rglob("*")) if inner.is_file() and not _moves(inner, files)), path)
         raise RunFolderError(
-            f"{path} can't be archived, because a program has {held} open: {error.strerror}; close it, or use a "
-            "different --run-id"
+            f"{path} can't be archived, because a program has a file in it open: {error.strerror}; close the program, "
+            "or use a different --run-id"
         ) from error
     finally:
         guard.release()
     files.sync_folder(path.parent)
     files.remove(aside / LOCK)  # left behind by a killed process
-
-
-def _moves(file: Path, files: FileOperations) -> bool:
-    """Return True if a file can be renamed to its current name, which means that no program has it open."""
-    try:
-        files.perform("replace", os.replace, file, file)
-    except OSError:
-        return False
-    return True
 
 
 def read_configuration(run_folder: Path) -> dict[str, Any]:
@@ -102,8 +91,8 @@ class RunFolder:
     files: FileOperations = REAL
     _lock: RunLock | None = field(default=None, repr=False)
     _resumed: bool = False
-    _behaviors: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
-    """Names of the behaviours' folders, keyed by the folder's lower-case name and then by behaviour."""
+    _behaviors: dict[str, str] = field(default_factory=dict, repr=False)
+    """Behaviours, keyed by the lower-case names of their folders."""
     _configuration: str = ""
     """The text of `configuration.yaml`."""
     waits: bool = False
@@ -153,8 +142,6 @@ class RunFolder:
             folder._lay_out()
             if not waits:
                 folder.go_on()
-            elif (path / CONFIGURATION).is_dir():  # the file could not be written later either
-                raise IsADirectoryError(errno.EISDIR, f"{CONFIGURATION} is a folder")
         except BaseException:
             folder.close()
             raise
@@ -235,20 +222,14 @@ class RunFolder:
         """
         check_behavior_name(name)
         path = behavior_folder(self.path, name) if self._resumed else self.path / file_name(name)
-        others = self._behaviors.setdefault(path.name.lower(), {})
-        if any(other != name and self._is_one(path, folder) for other, folder in others.items()):
-            both = " and ".join(map(repr, sorted({*others, name})))
+        other = self._behaviors.setdefault(path.name.lower(), name)
+        if other != name:
             raise RunFolderError(
-                f"behaviors {both} would share the folder {path}, because this disk does not distinguish these "
-                "names; rename one of them"
+                f"behaviors {other!r} and {name!r} would share the folder {path} on a disk that ignores case; rename "
+                "one of them"
             )
-        others[name] = path.name
         self.files.make_folder(path)
         return path
-
-    def _is_one(self, path: Path, folder: str) -> bool:
-        """Return True if a path is the same as a different behaviour's folder, on a disk that may ignore case."""
-        return path.name == folder or (path.exists() and path.samefile(self.path / folder))
 
     def write_training_status(self, status: TrainingStatus) -> None:
         """Write `training_status.json` atomically; called at every checkpoint."""
@@ -338,7 +319,8 @@ def _make_new(path: Path, force: bool, files: FileOperations) -> None:
 
 
 def _already_there(path: Path) -> RunFolderError:
-    check_unused(path)
+    if (path / GUARD).exists():
+        lock_folder(path).release()  # raises an error if the run is in progress
     return RunFolderError(
         f"{shown(path)} exists: there is already a run with the id {path.name!r}. Use --resume to resume it, --force "
         "to archive it and start over, or choose a different --run-id"
@@ -362,21 +344,19 @@ def check_there_is_a_run(results_dir: str | Path, run_id: str) -> None:
     """
     results = absolute(results_dir)
     try:
-        if not (results / run_id).is_dir():
-            raise RunFolderError(_nothing_to_resume(results, run_id))
+        if (results / run_id).is_dir():
+            return
+        runs = [each for each in results.iterdir() if (each / CONFIGURATION).is_file()] if results.is_dir() else []
+        newest = sorted(runs, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
     except OSError as error:
         raise unusable(results / run_id, error) from error
-
-
-def _nothing_to_resume(results: Path, run_id: str) -> str:
-    found = [folder for folder in results.iterdir() if (folder / CONFIGURATION).is_file()] if results.is_dir() else []
-    newest = sorted(found, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
     names = [folder.name for folder in newest]
-    message = f"there is no run {run_id!r} in {shown(results)}{suggest(run_id, names)}"
+    listed = f"the runs there, newest first: {', '.join(names[:10])}"
+    if len(names) > 10:
+        listed += f" and {len(names) - 10} more"
     if not names:
-        return f"{message}; the folder holds no runs. Omit --resume or --inference to train one, or check --results-dir"
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return f"{message}; the runs there, newest first: {', '.join(names[:10])}{more}"
+        listed = "the folder holds no runs. Omit --resume or --inference to train one, or check --results-dir"
+    raise RunFolderError(f"there is no run {run_id!r} in {shown(results)}{suggest(run_id, names)}; {listed}")
 
 
 def find_run(name: str, results: str, option: str) -> Path:

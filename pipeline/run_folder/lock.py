@@ -48,12 +48,13 @@ class HeldFolder:
 
     def lost(self) -> str:
         """Return why this process must not write here; empty if it may, or if the folder can't be examined."""
-        if self._incarnation and str(self._incarnation) in _lost_hosts(self.path):
-            return f"{shown(self.path)} accepts nothing from this host, because main has lost it"
-        found = _identity(self.path)
-        if self._lock in (None, found) or found == ():
+        with suppress(OSError):
+            if self._incarnation and str(self._incarnation) in (self.path / LOST).read_text("ascii", "replace").split():
+                return f"{shown(self.path)} accepts nothing from this host, because main has lost it"
+        identity = _identity(self.path)
+        if self._lock in (None, identity) or identity == ():
             return ""
-        if found is not None:
+        if identity is not None:
             why = "another folder is in its place"
             if (holder := _holder(self.path)) != f"process {os.getpid()}":
                 why += f", in use by {holder}"
@@ -83,12 +84,6 @@ def refuse_writes(run_folder: Path, *incarnations: int) -> None:
         file.writelines(f"{incarnation}\n" for incarnation in incarnations)
 
 
-def _lost_hosts(run_folder: Path) -> list[str]:
-    with suppress(OSError):
-        return (run_folder / LOST).read_text("ascii", "replace").split()
-    return []
-
-
 def _identity(run_folder: Path) -> tuple[int, ...] | None:
     """Return the lock file's identity (device, inode); None if the file is gone, () if it can't be examined."""
     try:
@@ -114,7 +109,7 @@ class RunLock:
     def __init__(self, run_folder: Path, files: FileOperations) -> None:
         self._files = files
         self._path = run_folder / LOCK
-        self._guard = hold(run_folder)
+        self._guard = lock_folder(run_folder)
         self.folder = HeldFolder(run_folder)
         try:
             files.write_file(self._path, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
@@ -132,7 +127,7 @@ class RunLock:
             self._guard.release()
 
 
-def hold(run_folder: Path) -> BaseFileLock:
+def lock_folder(run_folder: Path) -> BaseFileLock:
     """Lock a run's folder without recording that this process is running it.
 
     Raises:
@@ -146,16 +141,6 @@ def hold(run_folder: Path) -> BaseFileLock:
             f"{run_folder} is in use by {_holder(run_folder)}; wait for it, stop it, or use a different --run-id"
         ) from error
     return guard
-
-
-def check_unused(run_folder: Path) -> None:
-    """Raise an error if the run is in progress in any process; leave the folder unchanged.
-
-    Raises:
-        RunFolderError: as for `hold`.
-    """
-    if (run_folder / GUARD).exists():
-        hold(run_folder).release()
 
 
 def _holder(run_folder: Path) -> str:

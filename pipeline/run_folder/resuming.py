@@ -12,9 +12,8 @@ import yaml
 from headrace.config import ConfigError, RunConfig
 from headrace.config.errors import KeyPath, dotted
 from headrace.pipeline.common.errors import RunError, RunFolderError
-from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, free_name, write_atomic
+from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, free_name
 from headrace.pipeline.run_folder.checkpoint import (
-    MANIFEST,
     MENDING,
     Checkpoint,
     CheckpointError,
@@ -46,46 +45,42 @@ def choose_checkpoint(checkpoints: Path, *, playing: bool = False, files: FileOp
         CheckpointError: if all checkpoints are damaged or have a different version.
     """
     defects: list[str] = []
-    for found in each_checkpoint(checkpoints):
+    for checkpoint in each_checkpoint(checkpoints):
         try:
-            if isinstance(found, CheckpointError):
-                raise found
+            if isinstance(checkpoint, CheckpointError):
+                raise checkpoint
             if not playing:
-                found.check()
+                checkpoint.check()
         except CheckpointError as error:
             defects.append(str(error))
             continue
-        aside = [] if playing else _make_newest(checkpoints, found, files)
+        aside = [] if playing else _make_newest(checkpoints, checkpoint.number, files)
         if defects:
             kept = f" The damaged files are kept as {', '.join(map(str, aside))}." if aside else ""
             log.warning(
                 "%s. %s from the previous checkpoint, %s (%s), instead.%s",
                 "; ".join(defects),
                 "Playing" if playing else "Resuming",
-                found.folder,
-                ", ".join(f"{name} at step {step}" for name, step in found.steps.items()),
+                checkpoint.folder,
+                ", ".join(f"{name} at step {step}" for name, step in checkpoint.steps.items()),
                 kept,
             )
-        return found
+        return checkpoint
     if defects:
         raise CheckpointError(f"{'; '.join(defects)}. No older checkpoint is intact: {MENDING}")
     return None
 
 
-def _make_newest(checkpoints: Path, chosen: Checkpoint, files: FileOperations) -> list[Path]:
-    """Rename the folders of checkpoints newer than the chosen one; restore the chosen manifest if it is missing."""
+def _make_newest(checkpoints: Path, chosen: int, files: FileOperations) -> list[Path]:
+    """Rename the folders of checkpoints newer than the chosen one; return their new paths."""
     aside = []
     try:
-        for number in sorted(number for number in numbered_folders(checkpoints) if number > chosen.number):
+        for number in sorted(number for number in numbered_folders(checkpoints) if number > chosen):
             folder = checkpoint_folder(checkpoints, number)
             aside.append(free_name(folder.with_name(f"{folder.name}.damaged")))
             files.replace(folder, aside[-1])
         if aside:
             files.sync_folder(checkpoints)
-        data = chosen.manifest.read_bytes()
-        for target in (chosen.folder / MANIFEST, checkpoints / MANIFEST):
-            if not target.is_file() or target.read_bytes() != data:
-                write_atomic(target, data, files=files)
     except OSError as error:
         raise CheckpointError(f"{checkpoints}: can't be prepared for resuming: {error}") from error
     return aside

@@ -228,7 +228,6 @@ def test_a_resumed_run_keeps_a_best_policy_that_is_newer_than_its_checkpoint(pai
         best.with_suffix(suffix).unlink()
     newest = newest_checkpoint(paid / "checkpoints")
     shutil.rmtree(newest.folder)
-    (paid / "checkpoints" / "manifest.json").unlink()
     assert newest_checkpoint(paid / "checkpoints").number < newest.number
     resumed = load(paid).resume(steps=1000)
     assert resumed.behaviors["CartPole"].best_evaluation == 100.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import subprocess
 import sys
@@ -14,10 +13,16 @@ from godot_runs import build_in
 from run_configs import INLINE, changed
 
 from headrace.config import RunConfig
-from headrace.pipeline.actions import train as in_processes
+from headrace.pipeline.actions import train
 from headrace.pipeline.gdrl_command import main
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 ROOT = Path(__file__).parents[2]
+
+
+def train_inline(config, **how):
+    """Train in one process."""
+    return train(RunConfig.from_plain(changed(config.to_plain(), INLINE)), **how)
 
 
 @pytest.fixture
@@ -25,24 +30,14 @@ def gdrl(tmp_path, monkeypatch, in_this_process):
     """Runs the command in a folder of its own, with a build of the stand-in; returns its output."""
     monkeypatch.chdir(tmp_path)
     always = (f"--env_path={build_in(tmp_path)}", "--env=gdrl", "--base_port=0", "--agents=8")
-    return functools.partial(in_this_process, main, *always)
-
-
-@pytest.fixture
-def inline(monkeypatch):
-    """Lets the command train in one process."""
-
-    def train(config, **how):
-        return in_processes(RunConfig.from_plain(changed(config.to_plain(), INLINE)), **how)
-
-    monkeypatch.setattr("headrace.pipeline.gdrl_command.train", train)
+    return functools.partial(in_this_process, functools.partial(main, run=train_inline), *always)
 
 
 def steps_of(folder):
-    return json.loads((folder / "checkpoints" / "manifest.json").read_text())["steps"]["Agent"]
+    return newest_checkpoint(folder / "checkpoints").steps["Agent"]
 
 
-def test_an_experiment_is_saved_continued_and_exported(gdrl, inline, tmp_path):
+def test_an_experiment_is_saved_continued_and_exported(gdrl, tmp_path):
     said = gdrl("--timesteps=1000", "--save_model_path=first", "--onnx_export_path=out/model")
     assert "Passed on to the game: --agents=8" in said
     experiment = tmp_path / "logs" / "sb3" / "experiment"
@@ -64,10 +59,10 @@ def test_an_experiment_is_saved_continued_and_exported(gdrl, inline, tmp_path):
     assert steps_of(experiment.with_name("other")) >= first + 700
 
     said = gdrl("--resume_model_path=first.zip", status=2)
-    assert "has been trained since this model was saved; name a new experiment with --experiment_name" in said
+    assert "first.zip was saved; name a new experiment with --experiment_name" in said
 
 
-def test_a_model_is_saved_if_the_game_breaks(gdrl, inline, tmp_path):
+def test_a_model_is_saved_if_the_game_breaks(gdrl, tmp_path):
     said = gdrl("--fault=exit5", "--fault_at=400", "--timesteps=100000", "--save_model_path=kept", status=1)
     assert "the run has failed" in said
     assert (tmp_path / "kept.zip").is_file()

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from runs import COMMAND
 
-from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import FileOperations, write_atomic
-from headrace.pipeline.run_folder.folder import RunFolder
 
 pytestmark = [pytest.mark.windows, pytest.mark.timeout(300)]
 EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "examples" / "cartpole.yaml"
@@ -64,10 +62,3 @@ def test_a_file_that_stays_open_is_named_with_what_to_do(tmp_path):
     with (tmp_path / "state").open("rb"), pytest.raises(PermissionError, match=r"close that program.*state"):
         write_atomic(tmp_path / "state", b"new", files=Impatient())
     assert [*tmp_path.iterdir()] == [tmp_path / "state"], "nothing is left beside it"
-
-
-def test_behaviors_that_differ_by_case_alone_are_refused(tmp_path):
-    with RunFolder.create(tmp_path, "run") as folder:
-        folder.behavior("Ball")
-        with pytest.raises(RunFolderError, match="'Ball' and 'ball' would share the folder"):
-            folder.behavior("ball")

@@ -13,7 +13,15 @@ from headrace.godot import GodotEnv, GodotEnvError
 
 
 class Impatient(GodotEnv):
+    """Gives the game a second for each answer."""
+
     DEFAULT_TIMEOUT = 1
+
+
+class Terminating(GodotEnv):
+    """For wrappers that read nothing else."""
+
+    ENDS_ARE_TERMINATED = True
 
 
 @pytest.fixture
@@ -197,9 +205,6 @@ def test_an_episode_that_a_time_limit_cuts_is_truncated_and_not_terminated(opene
 
 
 def test_ends_are_terminated_as_well_where_a_wrapper_reads_nothing_else(opened):
-    class Terminating(GodotEnv):
-        ENDS_ARE_TERMINATED = True
-
     env = opened(Terminating, game="reach")
     env.reset()
     ends = [env.step([np.zeros((3, 1))])[2:4] for _ in range(10)]
@@ -268,7 +273,7 @@ def test_nothing_is_sent_before_the_last_answer_was_taken(opened, ask):
 
 
 @pytest.mark.lengthy
-def test_a_game_that_is_left_in_a_step_is_asked_to_quit_once_it_has_answered(opened, capfd):
+def test_closing_during_a_step_ends_the_game_after_its_answer(opened, capfd):
     env = opened(game="switch", step_ms=150)
     env.reset()
     env.step_send([[0, 0, 0]])
@@ -296,7 +301,7 @@ def test_actions_are_converted_as_wrappers_do_it(opened):
     assert plain.action_space_processor.to_original_dist("as it is") == "as it is"
 
 
-def test_the_connection_is_there_until_the_end(opened):
+def test_the_connection_is_available_until_the_environment_is_closed(opened):
     env = opened()
     assert env.connection.getsockname()[1] == env.port
     env.close()

@@ -66,7 +66,7 @@ def test_on_windows_it_ends_with_its_maker_in_whatever_way(code):
     assert_all_end(tree)
 
 
-def test_a_status_of_windows_is_said_as_people_look_it_up():
+def test_a_windows_exit_status_is_formatted_in_hexadecimal_with_its_meaning():
     assert describe_status(1) == "1"
     assert describe_status(0xC000013A) == "0xC000013A (Ctrl-C, Ctrl-Break or a closed console)"
     assert describe_status(0xC0000001) == "0xC0000001"

@@ -21,7 +21,7 @@ CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_public_name_is_there(module):
+def test_every_public_name_exists(module):
     public = import_module(module)
     for name in public.__all__:
         assert getattr(public, name) is not None
@@ -38,7 +38,7 @@ def test_type_checkers_and_the_table_know_the_same_names():
     assert sorted(named) == headrace.__all__
 
 
-def test_a_name_that_is_not_there_is_answered_with_those_that_are():
+def test_an_unknown_name_is_refused_with_the_available_names():
     with pytest.raises(AttributeError, match=r"no attribute 'train'; it has .*load_config, .*run"):
         headrace.train  # noqa: B018
 

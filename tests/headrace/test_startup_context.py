@@ -36,13 +36,8 @@ def test_a_run_within_another_has_its_surroundings(began, monkeypatch, tmp_path_
     assert absolute("r") == began / "r"
 
 
-def test_without_a_run_they_are_those_of_now(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert absolute("r") == tmp_path / "r"
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows removes no folder that a process is in")
-def test_a_folder_that_has_been_removed_is_none(tmp_path, monkeypatch):
+def test_a_removed_working_directory_counts_as_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     assert startup_context().folder == ""

@@ -35,14 +35,13 @@ sys.exit(3)
 """
 LEFT = """
 import sys, threading
-from headrace import stop_requests
-stop_requests.NAMED_S, stop_requests.ENDED_S = 0.01, 0.02
+from headrace.stop_requests import end_in_time
 
 def waits():
     threading.Event().wait()
 
 HOW
-stop_requests.end_in_time(3)
+end_in_time(3, named_s=0.01, ended_s=0.02)
 sys.exit(3)
 """
 

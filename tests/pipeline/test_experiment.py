@@ -77,7 +77,7 @@ def test_rllibs_file_is_read_and_flags_take_precedence(tmp_path):
     [
         (["--n_parallel=2"], "--n_parallel: the editor can run only one game at a time; export"),
         (["--inference"], "--inference: no experiment has been trained yet in logs/sb3/experiment"),
-        (["--resume_model_path=missing"], "--resume_model_path missing.zip can't be read"),
+        (["--resume_model_path=missing"], "--resume_model_path: .*missing.zip: no such file"),
     ],
 )
 def test_unsupported_flags_are_refused_with_the_reason(arguments, message):
@@ -92,14 +92,14 @@ def test_a_model_of_stable_baselines3_is_told_from_others(tmp_path):
         configured("--resume_model_path=model.zip")
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
         archive.writestr("anything", b"")
-    with pytest.raises(CommandError, match="is not a model that --save_model_path wrote"):
+    with pytest.raises(CommandError, match="expected a saved run; this archive was not written by"):
         configured("--resume_model_path=model")
 
 
 def test_a_damaged_experiment_is_named(tmp_path):
-    checkpoints = tmp_path / "logs" / "sb3" / "experiment" / "checkpoints"
-    checkpoints.mkdir(parents=True)
-    (checkpoints.parent / "configuration.yaml").write_text("")
-    (checkpoints / "manifest.json").write_text("{")
+    checkpoint = tmp_path / "logs" / "sb3" / "experiment" / "checkpoints" / "000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint.parents[1] / "configuration.yaml").write_text("")
+    (checkpoint / "manifest.json").write_text("{")
     with pytest.raises(CommandError, match="manifest.json.*or name a new experiment with --experiment_name"):
         configured()

@@ -44,35 +44,3 @@ def test_the_description_counts_the_shards_of_a_replay_buffer(replicas, said):
     hosts = {"replay": {"kind": "process", "replicas": replicas}}
     plain = {"behaviors": {"B": {"trainer_type": "sac"}}, "pipeline": {"hosts": hosts}}
     assert f"  replay buffer in {said} (process)" in describe(RunConfig.from_plain(plain)).splitlines()
-
-
-@pytest.mark.parametrize(
-    ("block", "torch_settings", "said"),
-    [
-        ({}, {}, "hand-written if it observes only vectors and learns on a CPU, otherwise autograd"),
-        ({}, {"gradients": "autograd"}, "autograd, as set by torch_settings.gradients"),
-        ({}, {"device": "cuda:1"}, "autograd, because it learns on cuda:1"),
-        ({"network_settings": {"memory": {}}}, {}, "autograd, because it has a memory"),
-        ({"network_settings": {"gsde": {}}}, {}, "autograd, because it has gSDE noise"),
-        ({"network_settings": {"network": "mine:Net"}}, {}, "autograd, because it has a custom network"),
-        (
-            {"trainer_type": "sac"},
-            {},
-            "hand-written if it observes only vectors and has no discrete actions and learns on a CPU, otherwise autograd",
-        ),
-        (
-            {"trainer_type": "poca"},
-            {},
-            "hand-written if it observes only vectors and learns on a CPU, otherwise autograd; "
-            "the group critic's gradients always use autograd",
-        ),
-        ({"trainer_type": "poca"}, {"gradients": "autograd"}, "autograd, as set by torch_settings.gradients"),
-    ],
-)
-def test_the_description_says_how_gradients_are_found(block, torch_settings, said):
-    config = RunConfig.from_plain({"behaviors": {"B": block}, "torch_settings": torch_settings})
-    assert f"  gradients: {said}" in describe(config).splitlines()
-
-
-def test_where_there_is_one_way_to_find_gradients_it_says_nothing_of_it():
-    assert "gradients" not in describe(RunConfig.from_plain({"behaviors": {"B": {"trainer_type": "mine:Trainer"}}}))

@@ -84,14 +84,14 @@ def loaded(tmp_path: Path):
 
 
 @pytest.mark.parametrize("arguments", MEANINGS, ids=lambda arguments: arguments[0])
-def test_an_option_stands_for_a_key_of_the_file(arguments, loaded):
+def test_an_option_sets_a_key_of_the_file(arguments, loaded):
     key, value = MEANINGS[arguments]
     plain = "behaviors: {Ball: {}, Bat: {}}\nenv_settings: {env_path: Builds/Ball}\n"
     assert value_at(loaded(plain, *arguments), key) == value
     assert loaded(plain, *arguments) != loaded(plain)
 
 
-def test_every_option_stands_on_the_page_about_the_command_line():
+def test_every_option_is_documented():
     page = PAGE.read_text(encoding="utf-8")
     options = set(re.findall(r"^ +(--[a-z-]+)", parser().format_help(), flags=re.MULTILINE))
     assert not {option for option in options if not re.search(rf"`{option}[ `\[]", page)}
@@ -102,7 +102,7 @@ def test_without_options_the_file_alone_counts(text, loaded, tmp_path):
     assert loaded(text) == load_config(tmp_path / "file.yaml")
 
 
-def test_options_go_before_the_file_and_leave_what_stands_beside_them(loaded):
+def test_options_override_single_keys_of_the_file(loaded):
     config = loaded(UNITY, "--seed", "1", "--time-scale", "20")
     assert (config.env_settings.seed, config.env_settings.num_envs) == (1, 2)
     assert (config.engine_settings.time_scale, config.engine_settings.no_graphics) == (20, True)
@@ -133,7 +133,7 @@ def test_deterministic_makes_no_defaults_where_the_file_has_none(loaded):
         loaded(GYM, "--deterministic").behavior_settings("Other")
 
 
-def test_the_file_may_stand_anywhere(tmp_path):
+def test_the_file_may_appear_anywhere_among_the_options(tmp_path):
     path = tmp_path / "file.yaml"
     path.write_text(GYM, encoding="utf-8")
     for arguments in (["--seed", "1", str(path)], ["--resume", str(path), "--seed", "1"]):
@@ -168,7 +168,7 @@ def test_where_both_are_given_in_one_place_resume_counts(loaded):
     assert starting(loaded, "resume: true, initialize_from: other") == (True, 1)
 
 
-def test_a_document_of_all_options_as_ml_agents_writes_it_is_a_file_like_others(loaded, tmp_path):
+def test_a_json_file_with_all_options_is_read_like_other_files(loaded, tmp_path):
     whole = loaded(UNITY, "--run-id", "whole", "--no-graphics").to_plain()
     path = tmp_path / "configuration.json"
     path.write_text(json.dumps(whole), encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.config.load import Override
 from headrace.pipeline.command import parse, read_request
-from headrace.pipeline.command.parser import Paths, classify_paths, is_environment
+from headrace.pipeline.command.parser import classify_paths, is_environment
 from headrace.pipeline.common.errors import CommandError
 
 
@@ -37,13 +37,13 @@ def test_anything_else_is_a_configuration_file(argument):
 
 @pytest.mark.parametrize("arguments", [["trainer.yaml", "Ball"], ["Ball", "trainer.yaml"]])
 def test_both_may_be_given_in_either_order(arguments):
-    assert classify_paths(arguments, None) == Paths(Path("trainer.yaml"), "Ball")
+    assert classify_paths(arguments, None) == (Path("trainer.yaml"), "Ball")
 
 
 def test_each_may_be_given_alone_or_not_at_all():
-    assert classify_paths(["Ball"], None) == Paths(None, "Ball")
-    assert classify_paths(["settings"], "Ball") == Paths(Path("settings"), None)
-    assert classify_paths([], None) == Paths(None, None)
+    assert classify_paths(["Ball"], None) == (None, "Ball")
+    assert classify_paths(["settings"], "Ball") == (Path("settings"), None)
+    assert classify_paths([], None) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_a_model_of_either_kind_acts_as_the_policy_that_was_exported(tmp_path, a
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_a_checkpoint_of_ml_agents_says_what_it_observes_and_does(name):
+def test_an_ml_agents_checkpoint_states_its_observations_and_actions(name):
     sample = SAMPLES[name]
     model = read_model(find_model(str(sample.path)))
     assert model.spec.name == "Simple"
@@ -148,7 +148,7 @@ def test_a_checkpoint_of_ml_agents_says_what_it_observes_and_does(name):
     np.testing.assert_array_equal(decisions[0].actions.discrete, decisions[1].actions.discrete)
 
 
-def test_a_model_of_version_2_is_read_where_it_says_all(tmp_path):
+def test_a_version_2_model_is_read_if_it_states_its_actions(tmp_path):
     path = tmp_path / "Old.onnx"
     path.write_bytes(OlderModel({"vector_observation": (7,), "visual_observation_0": (3, 8, 8)}, 2).content())
     spec = read_model(find_model(str(path))).spec
@@ -170,7 +170,7 @@ def test_a_policy_of_another_environment_is_refused(tmp_path):
     assert read_model(file, design_for().spec).update.step == 700
 
 
-def test_a_policy_of_masked_actions_plays_where_there_are_no_masks_and_the_other_way_round(tmp_path):
+def test_a_policy_plays_with_and_without_action_masks(tmp_path):
     for masked in (True, False):
         design = design_for(actions=ActionSpec(0, (3,), masked=masked))
         path = export_policy(tmp_path, update_for(design, step=700), design.spec, SETTINGS)

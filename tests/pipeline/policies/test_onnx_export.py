@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import shutil
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from fakes_files import Held
 from onnx_samples import design_for, update_for
 
 from headrace.config import BehaviorSettings, RunConfig
@@ -18,7 +18,6 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import OnnxExporter, copy_final_model, export_policy, exports_by_step, reexport
 from headrace.pipeline.policies.inference import make_inference_policy, policy_file
 from headrace.pipeline.policies.model_files import read_policy_update
-from headrace.pipeline.run_folder.atomic_files import FileOperations
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy import NumpyPolicy
@@ -48,7 +47,7 @@ def test_a_model_lies_beside_the_policy_and_is_whole(tmp_path):
     onnx.checker.check_model(onnx.load(path), full_check=True)
 
 
-def test_models_go_with_the_policies_that_keep_checkpoints_lets_go(tmp_path):
+def test_models_are_removed_with_the_policies_beyond_keep_checkpoints(tmp_path):
     for step in (100, 200, 1000):
         written(tmp_path, step)
     written(tmp_path, label="best")
@@ -60,7 +59,7 @@ def test_models_go_with_the_policies_that_keep_checkpoints_lets_go(tmp_path):
 @pytest.mark.parametrize("operation", ["open", "write", "fsync", "replace"])
 def test_a_disk_that_refuses_costs_a_warning_and_no_half_written_model(tmp_path, caplog, operation):
     before = written(tmp_path).read_bytes()
-    assert written(tmp_path, exporter=OnnxExporter(files=Refusing(operation))) is None
+    assert written(tmp_path, exporter=OnnxExporter(files=Held(operation, tries=99))) is None
     assert "the policy itself is in the .pt file" in warnings_of(caplog)[0]
     assert not (tmp_path / "Test" / "Test-700.onnx").exists(), f"{len(before)} bytes of another policy"
     assert (tmp_path / "Test" / "Test-700.pt").is_file()
@@ -140,7 +139,7 @@ def test_a_folder_that_is_no_runs_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.lengthy
-def test_networks_of_ones_own_are_found_beside_the_configuration(tmp_path):
+def test_custom_networks_are_found_next_to_the_configuration(tmp_path):
     from headrace.stages.policy import design_of
 
     spec = BehaviorSpec("CartPole", (ObservationSpec("vector", (4,)),), ActionSpec(0, (2,)))
@@ -191,7 +190,7 @@ def test_an_init_path_for_training_is_not_what_plays(tmp_path):
     assert policy_file(config(init_path=str(given)), tmp_path, "Test") == tmp_path / "Test" / "Test-100.pt"
 
 
-def test_the_runs_last_model_plays_where_there_is_nothing_else(tmp_path):
+def test_the_final_model_plays_if_the_run_has_no_other_policy(tmp_path):
     model = written(tmp_path, 100)
     shutil.move(model, tmp_path / "Test.onnx")
     shutil.rmtree(tmp_path / "Test")
@@ -207,15 +206,3 @@ def test_a_run_folder_whose_models_are_of_barracudas_format_is_refused_with_the_
         RunError, match=r"Test\.nn is in the format of Barracuda, which only Unity's packages 1\.0 to 2"
     ):
         policy_file(config(), tmp_path, "Test")
-
-
-class Refusing(FileOperations):
-    """A disk that refuses one operation."""
-
-    def __init__(self, refused):
-        self.refused = refused
-
-    def perform(self, operation, function, *args, **kwargs):
-        if operation == self.refused:
-            raise OSError(errno.ENOSPC, f"no space for {operation}")
-        return super().perform(operation, function, *args, **kwargs)

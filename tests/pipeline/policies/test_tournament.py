@@ -35,7 +35,7 @@ def run_with(folder: Path, *steps: int) -> Path:
     return folder
 
 
-def test_a_run_alone_plays_against_itself_over_time_and_a_script_where_there_is_one(tmp_path):
+def test_a_single_run_plays_its_own_policies_and_a_scripted_or_random_player(tmp_path):
     run = run_with(tmp_path / "first", 2000, 1000)
     ours = [f"{run}@1000", f"{run}@2000"]
     assert entrants_of([str(run)], "results", "Volley") == [*ours, "scripted"]

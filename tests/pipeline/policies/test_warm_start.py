@@ -80,7 +80,7 @@ def test_a_policy_that_draws_its_continuous_actions_otherwise_is_refused_in_word
         start_from(tmp_path, maker, taker, ActionSpec(2))
 
 
-def test_where_there_are_only_choices_any_trainer_takes_any_policy(tmp_path):
+def test_any_trainer_takes_any_policy_with_discrete_actions_only(tmp_path):
     policy = start_from(tmp_path, "bc", "sac", ActionSpec(0, (3,)))
     assert (policy.weights == 0.5).all()
 

@@ -68,7 +68,7 @@ def policy(request, tmp_path):
 
 
 @pytest.mark.parametrize("given", ["an environment", "a function"])
-def test_in_a_single_environment_it_is_a_loop_over_predict(policy, given):
+def test_evaluate_equals_a_loop_over_predict_in_a_single_environment(policy, given):
     env = Errand()
     found = evaluate(policy, env if given == "an environment" else lambda: env, episodes=7, seed=4)
     assert_played(found, by_predict(policy, Errand(), 7, 4))

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow  # the README's program, which differs from it in line breaks, is run by tests/test_page_code.py
-def test_the_example_learns_the_way_and_is_asked_for_it(tmp_path):
+def test_the_corridor_example_learns_and_predicts_the_way(tmp_path):
     shutil.copy(ROOT / "examples" / "corridor.py", tmp_path)
 
     done = subprocess.run(

@@ -41,7 +41,7 @@ def run_folder(tmp_path):
     return tmp_path
 
 
-def test_of_a_run_it_takes_the_behaviour_and_the_checkpoint_that_are_asked_for(run_folder):
+def test_load_policy_loads_the_requested_behaviour_and_checkpoint(run_folder):
     def read(**which):
         policy = load_policy(run_folder, **which)
         return policy.behavior, policy.step
@@ -54,45 +54,15 @@ def test_of_a_run_it_takes_the_behaviour_and_the_checkpoint_that_are_asked_for(r
     assert repr(load_policy(run_folder / "Other")) == f"LoadedPolicy('Other', step 40, {run_folder}/Other/Other-40.pt)"
 
 
-@pytest.mark.parametrize(
-    ("which", "message"),
-    [
-        ({}, r"holds 2 behaviours \(Other, Test\): name the folder of one, such as .*/Other$"),
-        (
-            {"behavior": "Tset"},
-            r"holds 2 behaviours \(Other, Test\), and no Tset; did you mean 'Test'\?: name the folder",
-        ),
-        ({"behavior": "Test", "checkpoint": 600}, r"holds no policy Test-600\.pt or \.onnx: available: @500, @1000$"),
-        ({"behavior": "Other", "checkpoint": "best"}, "only a run with an evaluation section keeps best"),
-        ({"checkpoint": "newest"}, "checkpoint: expected 'best', 'last', a step, or a member of a league's pool such"),
-    ],
-)
-def test_a_missing_behaviour_or_checkpoint_is_refused_with_the_available_ones(run_folder, which, message):
-    with pytest.raises(RunError, match=message):
-        load_policy(run_folder, **which)
-
-
 def test_a_file_that_is_not_the_requested_policy_is_refused(run_folder, tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "notes.txt").write_text("hello")
-    (tmp_path / "broken.pt").write_bytes(b"hello")
     (tmp_path / "broken.onnx").write_bytes(b"hello")
-    for name, message in (
-        ("empty", "holds no policies: expected a .pt or .onnx file, the folder of a run"),
-        ("notes.txt", "is not a model: expected a .pt or .onnx file"),
-        ("broken.pt", "is not an exported policy: it is damaged"),
-        ("broken.onnx", "is not a model that onnxruntime can run"),
-        ("borken.pt", r"there is no file or folder .*; did you mean 'broken\.pt'\?"),
-    ):
-        with pytest.raises(RunError, match=message):
-            load_policy(tmp_path / name)
+    with pytest.raises(RunError, match="is not a model that onnxruntime can run"):
+        load_policy(tmp_path / "broken.onnx")
     with pytest.raises(RunError, match=r"Test-500\.pt is a policy for Test, not for Other"):
         load_policy(run_folder / "Test" / "Test-500.pt", behavior="Other")
-    with pytest.raises(RunError, match=r"@best chooses from a run folder, but .* is a file"):
-        load_policy(run_folder / "Test" / "Test-500.pt", checkpoint="best")
 
 
-def test_a_wrong_path_is_refused_with_the_likely_one(run_folder, tmp_path, monkeypatch):
+def test_a_wrong_path_is_refused_with_the_likely_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / "first").mkdir(parents=True)
     with pytest.raises(RunError, match="there is no file or folder first; did you mean 'results/first'"):
@@ -116,7 +86,7 @@ def test_a_policy_describes_what_it_sees_and_does(tmp_path):
     assert policy.state_size == 6 + 6
 
 
-def test_held_actions_are_told_where_the_file_says_it(tmp_path):
+def test_action_repeat_is_none_if_the_file_does_not_state_it(tmp_path):
     columns = repeated(design_for().spec, ActionRepeatSettings(steps=3))
     unstated = replace(columns, spaces=None)
 
@@ -124,7 +94,7 @@ def test_held_actions_are_told_where_the_file_says_it(tmp_path):
     assert load_policy(saved(tmp_path / "b", unstated)).action_repeat is None
 
 
-def test_a_policy_that_chooses_how_long_says_so_with_each_action(tmp_path):
+def test_a_policy_with_learned_action_repeat_returns_step_mul_with_each_action(tmp_path):
     spec = repeated(spec_of(BOX, spaces.Discrete(2, start=7)), ActionRepeatSettings(max=5))
     policy = load_policy(saved(tmp_path, spec))
 
@@ -176,7 +146,7 @@ def test_a_lone_observation_without_spaces_needs_no_name_and_those_of_one_name_c
         {"action": {"kind": "Discrete", "sizes": 3, "start": 0, "dtype": "int64"}},
     ],
 )
-def test_spaces_that_are_not_the_policys_are_told_with_the_file(tmp_path, spaces_said):
+def test_spaces_that_do_not_match_the_policy_are_refused_with_the_file(tmp_path, spaces_said):
     spec = spec_of()
     with pytest.raises(RunError, match=r"Test-700\.pt: .*spaces"):
         load_policy(saved(tmp_path, replace(spec, spaces={**spec.spaces, **spaces_said})))

@@ -64,7 +64,7 @@ def policy_of(tmp_path_factory):
         (THINGS, [{"kind": 1, "at": [0, 0]}] * 33, "obs: .* has 33 entities, more than the maximum of 32"),
     ],
 )  # fmt: skip
-def test_an_observation_that_does_not_fit_is_told(policy_of, observed, given, message):
+def test_an_observation_that_does_not_fit_is_refused_with_the_expected_form(policy_of, observed, given, message):
     with pytest.raises(PredictError, match=message):
         policy_of(observed).predict(given)
 
@@ -78,7 +78,7 @@ def test_an_observation_that_does_not_fit_is_told(policy_of, observed, given, me
         ([0, -np.inf, 0, 0, 0], r"mask: has -inf at index 1; expected 1 for each allowed"),
     ],
 )
-def test_a_mask_that_does_not_fit_is_told(policy_of, mask, message):
+def test_a_mask_that_does_not_fit_is_refused_with_the_expected_form(policy_of, mask, message):
     policy = policy_of(BOX, spaces.MultiDiscrete([2, 3]))
     with pytest.raises(PredictError, match=message):
         policy.predict(AT, mask=mask)
@@ -86,7 +86,7 @@ def test_a_mask_that_does_not_fit_is_told(policy_of, mask, message):
         policy.predict([AT, AT], mask=[[1] * 5, mask])
 
 
-def test_a_mask_where_nothing_is_chosen_is_told(policy_of):
+def test_a_mask_for_continuous_actions_is_refused(policy_of):
     with pytest.raises(PredictError, match=r"mask: is for Box\(.*\), which can't be masked"):
         policy_of(BOX, BOX).predict(AT, mask=[1])
 
@@ -103,12 +103,12 @@ def test_a_mask_where_nothing_is_chosen_is_told(policy_of):
         ({"deterministic": None}, "deterministic: expected True or False, got a NoneType; pass the other arguments"),
     ],
 )
-def test_a_state_that_is_none_of_this_policy_is_told(policy_of, given, message):
+def test_a_state_of_another_policy_is_refused(policy_of, given, message):
     with pytest.raises(PredictError, match=message):
         policy_of(BOX, **MEMORY).predict(AT, **given)
 
 
-def test_starts_of_another_number_than_the_observations_are_told(policy_of):
+def test_the_number_of_episode_starts_must_match_the_observations(policy_of):
     policy = policy_of(BOX, **MEMORY)
     _, state = policy.predict([AT, AT])
     with pytest.raises(

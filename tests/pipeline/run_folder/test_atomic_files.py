@@ -61,7 +61,7 @@ def test_a_write_that_the_system_cuts_short_is_continued(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "O_DIRECTORY"), reason="this platform does not sync folders")
-def test_a_file_system_that_cannot_sync_folders_is_put_up_with(tmp_path):
+def test_files_are_written_on_a_file_system_that_cannot_sync_folders(tmp_path):
     class NoFolderSync(Recorder):
         def perform(self, operation, function, *args, **kwargs):
             if operation == "fsync" and self.done[-1] == "open_folder":

@@ -50,7 +50,7 @@ def test_a_file_that_is_not_of_this_version_is_passed_over(before):
 
 
 @pytest.mark.lengthy
-def test_a_resumed_run_says_it_in_one_line_and_one_that_is_as_before_says_nothing(tmp_path, caplog):
+def test_a_resumed_run_logs_changed_settings_in_one_line(tmp_path, caplog):
     plain = cartpole(behaviors__CartPole__max_steps=600, **INLINE)
     run_here(plain, tmp_path, "run")
     with caplog.at_level(logging.INFO):

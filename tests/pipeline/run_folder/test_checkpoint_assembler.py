@@ -29,13 +29,13 @@ def test_a_checkpoint_becomes_real_with_its_last_part(tmp_path, saved):
     assembler = CheckpointAssembler(tmp_path)
     assert assembler.newest == -1
     number = assembler.begin(PARTS, 0.0)
-    assert (number, assembler.pending, assembler.busy) == (0, 0, True)
+    assert (number, assembler.pending) == (0, 0)
     assert not assembler.add(saved(number, PARTS[1]))
     assert newest_checkpoint(tmp_path) is None
     assert assembler.add(saved(number, PARTS[0]))
     assert newest_checkpoint(tmp_path) is None
     assert assembler.commit({"Ball": 5}, {"seed": 1}) == 0
-    assert (assembler.newest, assembler.pending, assembler.busy) == (0, None, False)
+    assert (assembler.newest, assembler.pending) == (0, None)
     assert newest_checkpoint(tmp_path).read(PARTS[0]) == {"number": 0}
 
 
@@ -77,7 +77,7 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_missing_hosts_are_
     with caplog.at_level(logging.WARNING):
         assert assembler.give_up_if_overdue(1000.1 + PATIENCE_S)
     assert "still missing: ghost-Ball@main" in caplog.text
-    assert not assembler.busy
+    assert assembler.pending is None
 
 
 def test_a_disk_that_refuses_the_manifest_leaves_the_one_before_and_the_next_number_free(tmp_path, saved):
@@ -92,7 +92,7 @@ def test_a_disk_that_refuses_the_manifest_leaves_the_one_before_and_the_next_num
             with pytest.raises(OSError, match="no space"):
                 assembler.commit({}, {})
             assert (assembler.newest, newest_checkpoint(tmp_path).number) == (0, 0)
-            assert not assembler.busy
+            assert assembler.pending is None
         else:
             assembler.commit({}, {})
     assert (assembler.newest, newest_checkpoint(tmp_path).number) == (2, 2)

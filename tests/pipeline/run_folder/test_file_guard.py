@@ -41,7 +41,7 @@ def test_each_file_that_is_refused_is_named_once_with_what_is_lost(disk, caplog)
     ]
 
 
-def test_a_file_is_said_to_be_written_again_when_the_disk_has_taken_it_for_a_while(disk, caplog):
+def test_a_file_that_can_be_written_again_for_a_while_is_reported(disk, caplog):
     disk.write("a", refuses=True)
     disk.write("a")
     disk.write("a", refuses=True)

@@ -102,7 +102,7 @@ def test_a_run_whose_folder_is_lost_continues_in_a_locked_folder_beside_it(held)
     assert json.loads((held.path / LOCK).read_bytes())["pid"] == os.getpid()
 
 
-def test_where_there_is_no_place_beside_it_temporary_files_have_it(held, tmp_path, monkeypatch):
+def test_a_lost_run_continues_in_the_temporary_folder_if_it_must(held, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     replace_by_a_file(held.path.parent)
     held.rescue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shutil
 from pathlib import Path
@@ -56,27 +57,12 @@ def flip(path, bit=1000):
     path.write_bytes(data)
 
 
-def both_manifests(folder, number):
-    return [folder / f"{number:06d}" / MANIFEST, folder / MANIFEST]
-
-
-def truncate_manifests(folder):
-    for path in both_manifests(folder, 7):
-        path.write_bytes(path.read_bytes()[:100])
-
-
-def remove_manifests(folder):
-    for path in both_manifests(folder, 7):
-        path.unlink()
+def manifest(folder, number):
+    return folder / f"{number:06d}" / MANIFEST
 
 
 def swap_the_part(folder):
     shutil.copy(part(folder, 6), part(folder, 7))
-
-
-def swap_the_manifest(folder):
-    for path in both_manifests(folder, 7):
-        shutil.copy(folder / "000006" / MANIFEST, path)
 
 
 def swap_the_folders(folder):
@@ -89,10 +75,15 @@ DAMAGES = {
     "a flipped bit": (lambda folder: flip(part(folder, 7)), "000007.trainer.*is damaged: its checksum"),
     "a missing part": (lambda folder: part(folder, 7).unlink(), "000007.trainer.*can't be read: No such file"),
     "a part of the older one": (swap_the_part, "000007.trainer.*its checksum"),
-    "a manifest of the older one": (swap_the_manifest, "is the manifest of checkpoint 6, not of checkpoint 7"),
-    "truncated manifests": (truncate_manifests, "000007.manifest.json is not a checkpoint manifest"),
-    "missing manifests": (remove_manifests, "000007.manifest.json is missing"),
-    "a missing folder": (lambda folder: shutil.rmtree(folder / "000007"), "000007.trainer.*can't be read"),
+    "a manifest of the older one": (
+        lambda folder: shutil.copy(manifest(folder, 6), manifest(folder, 7)),
+        "is the manifest of checkpoint 6, not of checkpoint 7",
+    ),
+    "a truncated manifest": (
+        lambda folder: os.truncate(manifest(folder, 7), 100),
+        "000007.manifest.json is not a checkpoint manifest",
+    ),
+    "a missing manifest": (lambda folder: manifest(folder, 7).unlink(), "000007.manifest.json is missing"),
 }
 
 
@@ -100,34 +91,23 @@ DAMAGES = {
 def test_a_damaged_newest_one_is_named_and_put_aside_and_the_older_one_is_taken(two, heard, damage):
     harm, message = DAMAGES[damage]
     harm(two)
-    there = (two / "000007").exists()
     chosen = choose_checkpoint(two)
     assert chosen.number == 6
     chosen.check()
     (record,) = heard.records
     assert re.search(message, record.getMessage())
     assert f"Resuming from the previous checkpoint, {two / '000006'} (Ball at step 600), instead" in record.getMessage()
-    assert (f"are kept as {two / '000007.damaged'}" in record.getMessage()) == there
+    assert f"are kept as {two / '000007.damaged'}" in record.getMessage()
     assert not (two / "000007").exists()
     assert newest_checkpoint(two).number == 6, "hosts take the same one"
     save(two, 7)
     assert choose_checkpoint(two).number == 7
 
 
-@pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.parametrize("content", [b"{", None])
-def test_a_damaged_copy_of_a_manifest_is_repaired_from_the_other(two, heard, index, content):
-    path, other = both_manifests(two, 7)[:: 1 if index == 0 else -1]
-    path.unlink() if content is None else path.write_bytes(content)
-    assert choose_checkpoint(two).number == 7
-    assert path.read_bytes() == other.read_bytes()
-    assert not heard.records
-
-
 def test_folders_that_have_changed_places_are_not_mistaken_for_each_other(two):
     swap_the_folders(two)
     with pytest.raises(
-        CheckpointError, match="000008.*of checkpoint 7, not of checkpoint 8.*000007.*is damaged: its checksum"
+        CheckpointError, match="000008.*of checkpoint 7, not of checkpoint 8.*000007.*of checkpoint 6, not of"
     ):
         choose_checkpoint(two)
 
@@ -144,24 +124,18 @@ def test_when_all_are_damaged_each_is_named_and_nothing_is_changed(two):
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize(
-    ("everywhere", "each"),
-    [(True, 11), pytest.param(False, 1, marks=pytest.mark.slow), pytest.param(True, 1, marks=pytest.mark.slow)],
-)
-def test_no_flip_of_a_bit_of_a_manifest_makes_another_checkpoint_of_it(tmp_path, everywhere, each):
-    """Whether the bit has flipped in one copy, or before the copy was made; each bit under -m slow."""
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_flip_of_a_bit_of_a_manifest_makes_another_checkpoint_of_it(tmp_path, stride):
     save(tmp_path, 7)
     (tmp_path / "000007" / "trainer%40learner-Ball.part").unlink()  # what its manifest says is all that is asked
     whole = newest_checkpoint(tmp_path)
-    own, copy = both_manifests(tmp_path, 7)
-    data = own.read_bytes()
+    path = manifest(tmp_path, 7)
+    data = path.read_bytes()
     refused = 0
-    for bit in range(0, 8 * len(data), each):
+    for bit in range(0, 8 * len(data), stride):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
-        own.write_bytes(flipped)
-        if everywhere:
-            copy.write_bytes(flipped)
+        path.write_bytes(flipped)
         try:
             found = newest_checkpoint(tmp_path)
         except CheckpointError:
@@ -173,7 +147,7 @@ def test_no_flip_of_a_bit_of_a_manifest_makes_another_checkpoint_of_it(tmp_path,
             whole.steps,
             whole.progress,
         )
-    assert (refused > 0.9 * 8 * len(data) // each) == everywhere
+    assert refused > 0.9 * 8 * len(data) // stride
 
 
 def sealed(content):
@@ -182,8 +156,8 @@ def sealed(content):
 
 
 def test_another_version_of_the_format_is_no_damage(two):
-    for path in both_manifests(two, 7):
-        path.write_text(sealed({**json.loads(path.read_text()), "format": 2}))
+    path = manifest(two, 7)
+    path.write_text(sealed({**json.loads(path.read_text()), "format": 2}))
     refused = r"000007.manifest\.json has format 2, but this version of Headrace reads format 1"
     with pytest.raises(CheckpointFormatError, match=refused):
         choose_checkpoint(two)
@@ -192,17 +166,16 @@ def test_another_version_of_the_format_is_no_damage(two):
 
 @pytest.mark.parametrize("name", ["../000006/trainer%40learner-Ball.part", "/etc/passwd"])
 def test_a_manifest_names_no_files_elsewhere(two, name):
-    content = json.loads((two / MANIFEST).read_text())
+    content = json.loads(manifest(two, 7).read_text())
     content["parts"][PARTS[0]]["file"] = name
-    for path in both_manifests(two, 7):
-        path.write_text(sealed({**content}))
+    manifest(two, 7).write_text(sealed(content))
     assert choose_checkpoint(two).number == 6
 
 
 def test_to_play_policies_no_part_has_to_be_whole_and_nothing_is_put_aside(two, heard):
     flip(part(two, 7))
     assert choose_checkpoint(two, playing=True).number == 7
-    truncate_manifests(two)
+    os.truncate(manifest(two, 7), 100)
     before = sorted(two.rglob("*"))
     assert choose_checkpoint(two, playing=True).number == 6
     assert "Playing from the previous checkpoint" in heard.text
@@ -225,4 +198,4 @@ def test_wherever_putting_aside_is_interrupted_the_next_try_takes_the_same_one(t
             at += 1
         assert choose_checkpoint(folder, files=Recorder()).number == 6
         assert newest_checkpoint(folder).number == 6
-    assert at >= 4
+    assert at >= 2
