@@ -605,6 +605,8 @@ def read_request(args: argparse.Namespace) -> Request:
     # Old options come first, so that current ones take precedence.
     old = [override for each in found for override in each.overrides]
     now = current_overrides(argparse.Namespace(**{**vars(args), **replaced}))
+    if args.initialize_from is not None and not args.resume:  # it also overrides the file's `resume: true`
+        now.append(Override("--initialize-from", ("checkpoint_settings", "resume"), False))
     files = {name: value for each in found for name, value in each.old_files.items()}
     return Request(config, (*old, *now, *args.set), tuple(warnings), paths.env or args.env, files)
 

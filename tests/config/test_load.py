@@ -143,16 +143,6 @@ def test_a_contradiction_that_set_brings_names_the_argument(mistakes_of):
     assert mistake.startswith("--set behaviors.B.hyperparameters.buffer_size=32: behaviors.B.hyperparameters.buffer")
 
 
-def test_initialize_from_by_set_goes_before_resume_in_the_file_as_in_ml_agents(load):
-    text = BASE + "    checkpoint_settings: {resume: true}\n"
-    config = load(text, "checkpoint_settings.initialize_from=old")
-    assert (config.checkpoint_settings.resume, config.checkpoint_settings.initialize_from) == (False, "old")
-    assert without_places(config.warnings)[0].startswith("checkpoint_settings.resume: has no effect")
-    assert load(text, "checkpoint_settings.initialize_from=null").checkpoint_settings.resume
-    both = load(text, "checkpoint_settings.initialize_from=old", "checkpoint_settings.resume=true")
-    assert both.checkpoint_settings.resume
-
-
 # --- default_settings
 
 
