@@ -285,12 +285,6 @@ class BehaviorSettings(Settings):
         if self.stop_when is not None and self.stop_when.elo is not None and self.self_play is None:
             message = "needs self_play, which rates policies; leave it out, or add self_play"
             found.append(Finding(("stop_when", "elo"), message, (("self_play",),)))
-        if self.broadcast and not self.brain:
-            message = (
-                "has no effect: it broadcasts the steps of a 'brain' that does not learn, and this behaviour has none; "
-                "leave it out"
-            )
-            found.append(Finding(("broadcast",), message, (("brain",),)))
         return found
 
     def _about_league(self) -> list[Finding]:
