@@ -147,11 +147,10 @@ def _check(
     parsed, wrong_arguments = parse(overrides)
     data, sets, misplaced = apply(modern.data, parsed)
     mistakes = [*modern.mistakes, *wrong_arguments, *misplaced]
-    completed, inherited = merge_default_settings(data)
     places = _LocationLookup(modern, sets)
     lacking: list[Finding] = []
     try:
-        config = check(RunConfig, completed, places, ONLY_CONVERTED if converts else MERGED)
+        config = check(RunConfig, merge_default_settings(data), places, ONLY_CONVERTED if converts else MERGED)
         lacking += [*lacking_programs(config), *(check_run(config) if converts else ())]
         mistakes += [places(each.path, each.message) for each in lacking if complete]
     except ConfigError as error:
@@ -162,7 +161,7 @@ def _check(
     notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings)
     if modern.old and not converts:
         notes = (*notes, f'{name}: {_OLD_FORM}: run-pipeline --convert "{name}" > new.yaml')
-    return config.loaded(Path(name) if name else None, places, notes, (*inherited, *lacking))
+    return config.loaded(Path(name) if name else None, places, notes, lacking)
 
 
 def _places_in(data: dict[str, Any], sets: Sequence[Override]) -> Locate:

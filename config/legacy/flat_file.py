@@ -21,17 +21,16 @@ DEFAULT = "default"
 _COUNTED_BY_ENVIRONMENT = {"max_steps": 50000, "summary_freq": 1000}
 
 
-def convert_sections(sections: Mapping[str, OldValue], target: Target, *, renamed: bool) -> None:
+def convert_sections(sections: Mapping[str, OldValue], target: Target) -> None:
     """Convert sections to `default_settings` and `behaviors`.
 
     Args:
         sections: the sections by name, including `default` if there is one.
         target: the top level of the new file.
-        renamed: True if the sections were at the top level of the old file, not under `behaviors`.
     """
     default = sections.get(DEFAULT)
     behaviors = {name: old for name, old in sections.items() if name != DEFAULT}
-    if renamed and behaviors:
+    if behaviors:
         names = list(behaviors)
         listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         verb = "is" if len(names) == 1 else "are"
@@ -154,7 +153,11 @@ def _difference(
     default: Mapping[str, Any], part: Mapping[str, Any], path: KeyPath, whole: Mapping[str, Any]
 ) -> dict[str, Any]:
     own = {}
-    unsaid = {key: _otherwise((*path, key), part, whole) for key in default if key not in part}
+    missing = [key for key in default if key not in part]
+    if path == (_HYPER,):  # a block does not inherit the keys of another trainer
+        fields = [fields_of(model) for model in models_at(BehaviorSettings, path, dict(whole))]
+        missing = [key for key in missing if any(key in each for each in fields)]
+    unsaid = {key: _otherwise((*path, key), part, whole) for key in missing}
     for key, value in {**part, **unsaid}.items():
         below = default.get(key)
         if isinstance(value, dict) and isinstance(below, dict):
@@ -169,7 +172,7 @@ def _difference(
 def _otherwise(path: KeyPath, part: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
     """Return the value for a key that a block lacks.
 
-    It is the key's default, or null for a section or another trainer's key.
+    It is the key's default, or null for a section.
     """
     key = str(path[-1])
     if key == _SIGNALS_PACE and _PACE in part:
@@ -369,10 +372,7 @@ def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
             continue
         if key in GONE:
             notes.warn(old, key, GONE[key])
-        elif key in ALL:
-            trainers = " and ".join(sorted(each for each in MOVED if key in known(each)))
-            notes.warn(old, key, f"applies only to {trainers}, not to {trainer}; left out", idle=True)
-        else:
+        elif key not in ALL:  # sections shared their keys, so the keys of other trainers had no effect
             hint = suggest(key, sorted(ALL)) or "; leave it out"
             notes.wrong(old, f"unknown key, even in old versions of ML-Agents{hint}")
 
@@ -388,12 +388,6 @@ def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) 
         target.put("hyperparameters.learning_rate_schedule", "linear", section, comment)
     if trainer == "sac":
         _convert_updates(flat, section, target)
-    else:
-        signals = flat.get("reward_signals")
-        for name in PACES:
-            old = pace(signals, name)
-            if old is not None:
-                target.notes.warn(old, f"reward_signals.{name}", f"applies only to sac, not to {trainer}; left out")
     if "time_horizon" in flat:
         target.put("time_horizon", integral(flat["time_horizon"].value), flat["time_horizon"])
     else:
@@ -409,10 +403,7 @@ def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
     count = next((key for key in UPDATES if key in flat), "num_update")
     interval, updates = (above_zero(flat.get(key), 1, notes) for key in ("train_interval", count))
     pair = [flat[key] for key in ("train_interval", count) if key in flat]
-    if "steps_per_update" in flat:
-        for old in pair:  # many files still contain them, although they have no effect since steps_per_update exists
-            message = "has no effect together with 'steps_per_update', which has the same meaning; left out"
-            notes.warn(old, str(old.path[-1]), message, idle=True)
+    if "steps_per_update" in flat:  # which overrides the pair
         steps = flat["steps_per_update"].value
     else:
         steps = integral(interval / updates)
@@ -452,13 +443,9 @@ def _convert_rewards(flat: Flat, section: OldValue, target: Target) -> None:
     signals = flat.get("reward_signals")
     if signals is not None:
         epochs = flat["num_epoch"].value if "num_epoch" in flat else None
-        convert_signals(signals, target, epochs)
-        for key in ("gamma", *_CURIOSITY):
-            if key in flat:
-                message = "has no effect in a file with reward_signals, which replaces it; left out"
-                target.notes.warn(flat[key], key, message)
-        return
-    _convert_before_signals(flat, section, target)
+        convert_signals(signals, target, epochs)  # they replace `gamma` and `use_curiosity`
+    else:
+        _convert_before_signals(flat, section, target)
 
 
 def _convert_before_signals(flat: Flat, section: OldValue, target: Target) -> None:
@@ -530,10 +517,6 @@ def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) 
     else:
         wanted = "demo_path" if flat["trainer"].value == "offline_bc" else "brain_to_imitate"
         target.notes.wrong(section, f"has nothing to imitate; add '{wanted}'")
-    other = demo if online else teacher
-    if other is not None:
-        whose = "offline_bc" if online else "online_bc"
-        target.notes.warn(other, str(other.path[-1]), f"applies only to {whose} and has no effect here; left out")
     _convert_amounts(flat, section, target, online=online)
 
 

@@ -13,12 +13,6 @@ def test_a_flat_block_may_stand_under_behaviors(take):
     assert "old.yaml:2: trainer: is now 'trainer_type'" in taken.notes
 
 
-def test_a_default_may_stand_among_flat_behaviors(take):
-    taken = take(f"behaviors:\n  default: {flat('ppo')}\n  A: {{trainer: ppo, max_steps: 5}}")
-    assert taken.config.behaviors["A"].hyperparameters.batch_size == 64
-    assert taken.config.default_settings.max_steps == 9000
-
-
 RENAMED = [
     ("trainer: sac, hyperparameters: {tau: 0.1}", "trainer", "trainer_type", "sac"),
     (
