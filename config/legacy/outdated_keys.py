@@ -183,7 +183,6 @@ _SIGNALS = ("extrinsic", "curiosity", "gail")
 PACES = ("reward_signal_num_update", "reward_signal_steps_per_update")
 """Keys under `reward_signals` that apply to all signals."""
 
-_REQUIRED: dict[str, Any] = {"strength": 1.0, "gamma": 0.99}
 _CURIOSITY_SIZE, _GAIL_SIZE = 128, 64
 _LEARNING_RATE = 3e-4
 _OLD_SWAP_STEPS = 20000
@@ -213,12 +212,6 @@ def _convert_signal(name: str, body: OldValue, target: Target, trainer_epochs: A
         target.put(place, body.value, body)  # the schema reports the mistake
         return
     target.put(place, {}, body)
-    lacking = [key for key in _REQUIRED if key not in body.value]
-    if lacking:
-        message = f"lacks {' and '.join(lacking)}, which old versions required; the defaults are filled in"
-        target.notes.warn(body, place, message)
-    for key, value in _REQUIRED.items():
-        target.put(f"{place}.{key}", value, body)
     if name != "extrinsic":
         target.put(f"{place}.learning_rate", _LEARNING_RATE, body)
         _put_size(name, body, target)

@@ -238,12 +238,10 @@ def test_of_equal_keys_the_last_counts_as_it_did_with_a_warning(take):
     assert any("Ball.time_horizon: appears twice here (first in line 5)" in note for note in taken.notes)
 
 
-def test_missing_required_keys_get_the_defaults_of_old_files(take):
+def test_missing_required_keys_have_the_defaults_of_today(take):
     taken = take("Ball: {trainer: ppo, batch_size: 64}")
     ball = taken.config.behaviors["Ball"]
-    assert (ball.summary_freq, ball.hyperparameters.buffer_size, ball.hyperparameters.batch_size) == (10000, 10240, 64)
-    (note,) = [each for each in taken.notes if "lacks" in each]
-    assert note.startswith("old.yaml:1: Ball: lacks buffer_size, beta, ")
+    assert (ball.summary_freq, ball.hyperparameters.buffer_size, ball.hyperparameters.batch_size) == (50000, 10240, 64)
 
 
 def test_a_default_that_is_no_whole_block_goes_into_each_section(take):
@@ -316,12 +314,3 @@ def test_all_mistakes_of_an_old_file_are_reported_at_once(refuse):
 def test_a_file_of_today_without_behaviors_is_not_taken_for_an_old_one(refuse):
     (mistake, *_) = refuse("Ball: {trainer_type: ppo, max_steps: 5}")
     assert mistake.startswith("old.yaml:1: Ball: unknown key") or "is empty, so the run has nothing to train" in mistake
-
-
-def test_keys_missing_in_the_default_section_are_reported_once(take):
-    taken = take("default: {trainer: sac}\nA: {}\nB: {summary_freq: 5}\nC: {trainer: ppo}")
-    assert [note.split(",")[0] for note in taken.notes if "lacks" in note] == [
-        "old.yaml:1: default: lacks batch_size",
-        "old.yaml:4: C: lacks beta",
-    ]
-    assert len([note for note in taken.notes if "learning_rate_schedule" in note]) == 1
