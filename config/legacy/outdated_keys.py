@@ -164,17 +164,11 @@ def _trace(path: tuple[str | int, ...], old: OldValue, notes: Notes) -> None:
 
 
 def convert_hardware(name: str, old: OldValue, data: dict[str, Any], notes: Notes) -> None:
-    """Convert the top-level keys `cpu` and `multi_gpu` to `torch_settings.device`."""
-    on = truth(old.value)
-    if not isinstance(on, bool):
-        notes.wrong(old, f"{old.value!r} is not valid; expected true or false")
-    elif name == "multi_gpu" and on:
-        notes.wrong(old, "one behaviour can't train on several GPUs; leave it out")
-    else:
-        notes.warn(old, name, "is now 'torch_settings.device'" if name == "cpu" else "was removed; it was off")
-        if on:
-            data["torch_settings"] = {**(data.get("torch_settings") or {}), "device": "cpu"}
-            notes.origins["torch_settings", "device"] = old.place
+    """Convert the top-level keys `cpu` and `multi_gpu`; one behaviour trains on one GPU."""
+    notes.warn(old, name, "is now 'torch_settings.device'" if name == "cpu" else "was removed")
+    if name == "cpu" and truth(old.value) is True:
+        data["torch_settings"] = {**(data.get("torch_settings") or {}), "device": "cpu"}
+        notes.origins["torch_settings", "device"] = old.place
 
 
 # Sections that flat blocks have too: `reward_signals`, `pretraining` and `self_play`.

@@ -114,7 +114,6 @@ MISTAKES = [
         "old.yaml:1: behaviors.A.self_play.play_against_current_self_ratio: is given together with its new name",
     ),
     ("behaviors: {A: {batch_size: 64}}", "old.yaml:1: behaviors.A.batch_size: unknown key here; it belongs under"),
-    ("behaviors: {A: {}}\nmulti_gpu: true", "old.yaml:2: multi_gpu: one behaviour can't train on several GPUs"),
     ("behaviors: {A: {}}\ncurriculum: [1]", "old.yaml:2: curriculum: is not valid; expected a map of behaviours"),
     ("behaviors: {A: {}}\nparameter_randomization: 3", "old.yaml:2: parameter_randomization: is not valid; expected"),
 ]
