@@ -19,7 +19,7 @@ from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.league import LeagueSettings
 from headrace.config.league_placement import placement_key, placement_of
 from headrace.config.listen import LAST_PORT, reaches_others
-from headrace.config.paths import is_of_windows, why_not_on_windows
+from headrace.config.paths import is_of_windows
 from headrace.config.sections import Sections
 from headrace.config.trainers import declared_kind
 
@@ -177,14 +177,11 @@ def _about_behaviors(config: Sections) -> Iterator[Finding]:
         message = "is empty, so the run has nothing to train; add a behaviour, or set default_settings"
         yield Finding(_BEHAVIORS, message, (_BEHAVIORS, _DEFAULT))
     for name in config.behaviors:
-        if name in ("", ".", "..") or any(sign in name for sign in "?/\\"):
+        if name in ("", ".", "..") or any(sign in "?/\\" or "\ud800" <= sign <= "\udfff" for sign in name):
             message = (
                 "is not a valid behaviour name: it is also the name of a folder, so it can't be empty or contain '?', "
-                "'/' or '\\'"
+                "'/', '\\' or half of a surrogate pair"
             )
-            yield Finding((*_BEHAVIORS, name), message)
-        elif any("\ud800" <= sign <= "\udfff" for sign in name):
-            message = "is not a valid behaviour name: it contains half a surrogate pair, which is not a character"
             yield Finding((*_BEHAVIORS, name), message)
 
 
@@ -400,11 +397,7 @@ def _about_persons(config: Sections) -> Iterator[Finding]:
 
 
 def _about_other_systems(config: Sections) -> Iterator[Finding]:
-    """Report folder names that this system accepts and others do not."""
-    for key in ("run_id", "initialize_from"):
-        reason = why_not_on_windows(getattr(config.checkpoint_settings, key) or "")
-        if reason:
-            yield Finding(("checkpoint_settings", key), f"this run can't be moved to Windows: {reason}")
+    """Report paths of Windows on other systems, and names of folders that are the same on Windows and macOS."""
     for section, path in (("checkpoint_settings", "results_dir"), ("env_settings", "env_path")):
         given = getattr(getattr(config, section), path) or ""
         if sys.platform != "win32" and is_of_windows(given):
