@@ -11,7 +11,7 @@ from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, M
 from headrace.config.plain_data import plain
 from headrace.config.run_config import RunConfig, merge_default_settings
 from headrace.config.section_checks import check_run, lacking_programs
-from headrace.config.validation import MERGED, ONLY_CONVERTED, check, show
+from headrace.config.validation import ONLY_CONVERTED, check, show
 from headrace.config.yaml_reader import Document, read_file, read_text
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _check(
     places = _LocationLookup(modern, sets)
     lacking: list[Finding] = []
     try:
-        config = check(RunConfig, merge_default_settings(data), places, ONLY_CONVERTED if converts else MERGED)
+        config = check(RunConfig, merge_default_settings(data), places, ONLY_CONVERTED if converts else None)
         lacking += [*lacking_programs(config), *(check_run(config) if converts else ())]
         mistakes += [places(each.path, each.message) for each in lacking if complete]
     except ConfigError as error:

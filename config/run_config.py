@@ -18,7 +18,7 @@ from headrace.config.learning_defaults import instances_of, with_learning_defaul
 from headrace.config.section_checks import check_run, check_sections
 from headrace.config.sections import Sections
 from headrace.config.trainers import DEFAULT_TRAINER, declared_kind
-from headrace.config.validation import MERGED, ONLY_CONVERTED, check
+from headrace.config.validation import ONLY_CONVERTED, check
 from headrace.startup_context import absolute
 
 SHARED = "x-"
@@ -152,15 +152,6 @@ class RunConfig(Sections):
     def _leave_out_shared(cls, data: Any) -> Any:
         """Drop `x-…` keys, which only define anchors used elsewhere in the file."""
         return {key: data[key] for key in data if not key.startswith(SHARED)} if isinstance(data, dict) else data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _merge(cls, data: Any, info: ValidationInfo) -> Any:
-        return (
-            data
-            if info.context in (MERGED, ONLY_CONVERTED) or not isinstance(data, dict)
-            else merge_default_settings(data)
-        )
 
     def _mistakes(self) -> list[Finding]:
         environment = self.environment
