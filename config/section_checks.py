@@ -81,14 +81,14 @@ def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
 def _about_nodes(config: Sections) -> Iterator[Finding]:
     """Report hosts that request a cluster node in a run that joins no cluster."""
     hosts = config.pipeline.hosts
-    asked: list[tuple[KeyPath, HostResources | None]] = [
+    requests: list[tuple[KeyPath, HostResources | None]] = [
         (("pipeline", "hosts", part, "resources"), getattr(hosts, part).resources) for part in type(hosts).model_fields
     ]
     for name, settings in config.behaviors.items():
         if settings.league is not None and settings.league.learner:
             key, placement = placement_key(config, name), placement_of(config, name)
-            asked += [((*key, "actors"), placement.actors), ((*key, "learners"), placement.learners)]
-    for path, resources in asked if config.pipeline.ray.address is None else ():
+            requests += [((*key, "actors"), placement.actors), ((*key, "learners"), placement.learners)]
+    for path, resources in requests if config.pipeline.ray.address is None else ():
         for resource in () if resources is None else resources.custom:
             if resource.startswith(NODE):
                 message = (

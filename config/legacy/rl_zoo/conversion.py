@@ -166,7 +166,7 @@ class ConvertedEntry:
     """Settings without a counterpart, each with the reason."""
 
 
-def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
+def convert_entry(document: Document, request: EntryRequest) -> ConvertedEntry:
     """Convert the requested entry, and list settings without a counterpart.
 
     Raises:
@@ -174,7 +174,7 @@ def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
     """
     document = document.last_of_repeated()
     try:
-        entry = find_entry(document, asked)
+        entry = find_entry(document, request)
     except NoEntryError as error:
         raise ConfigError([Mistake(document.name, None, "", str(error))]) from None
     notes = Notes()
