@@ -59,13 +59,6 @@ class StopWhenSettings(Settings):
             yield Finding((), "is empty; expected mean_reward, elo or plateau")
 
 
-_FORMER_TRAINERS = {
-    "imitation": "'bc', with hyperparameters.teacher",
-    "offline_bc": "'bc', with hyperparameters.demo_path",
-    "online_bc": "'bc', with hyperparameters.teacher",
-}
-"""Maps trainers in older versions of ML-Agents to their Headrace equivalents."""
-
 _NO_PLUGINS = " (ML-Agents plugins are not supported; see docs/extending.md for how to write a trainer)"
 
 
@@ -73,8 +66,6 @@ def _trainer_type(value: object) -> object:
     if not isinstance(value, str) or value in TRAINERS or is_reference(value):
         return value
     expected = f"{', '.join(map(repr, TRAINERS))} or your own 'module:Class'"
-    if value in _FORMER_TRAINERS:
-        raise ValueError(f"'{value}' is a trainer from older versions of ML-Agents; use {_FORMER_TRAINERS[value]}")
     raise ValueError(f"'{value}' is not a trainer; expected {expected}{suggest(value, TRAINERS) or _NO_PLUGINS}")
 
 
@@ -285,12 +276,6 @@ class BehaviorSettings(Settings):
         if self.stop_when is not None and self.stop_when.elo is not None and self.self_play is None:
             message = "needs self_play, which rates policies; leave it out, or add self_play"
             found.append(Finding(("stop_when", "elo"), message, (("self_play",),)))
-        if self.broadcast and not self.brain:
-            message = (
-                "has no effect: it broadcasts the steps of a 'brain' that does not learn, and this behaviour has none; "
-                "leave it out"
-            )
-            found.append(Finding(("broadcast",), message, (("brain",),)))
         return found
 
     def _about_league(self) -> list[Finding]:

@@ -450,8 +450,8 @@ class LeagueSettings(Settings):
     def _can_begin(self, share: MatchSettings) -> bool:
         if share.match not in ("pfsp", "meta"):
             return True
-        there = {name for name, first in self._opponents().items() if first} | {*self._brains()}
-        return bool(there if share.against is None else there.intersection(share.against))
+        players = {name for name, first in self._opponents().items() if first} | {*self._brains()}
+        return bool(players if share.against is None else players.intersection(share.against))
 
 
 def _over(below: Any, above: Any) -> Any:

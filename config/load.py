@@ -11,7 +11,7 @@ from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, M
 from headrace.config.plain_data import plain
 from headrace.config.run_config import RunConfig, merge_default_settings
 from headrace.config.section_checks import check_run, lacking_programs
-from headrace.config.validation import MERGED, ONLY_CONVERTED, check, show
+from headrace.config.validation import ONLY_CONVERTED, check, show
 from headrace.config.yaml_reader import Document, read_file, read_text
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 _CONVERTED = "# Written by run-pipeline --convert. It learns as the old file did.\n"
 _OF_AN_ENTRY = "# Written by run-pipeline --convert.\n"
-_RESUME_YIELDS = Finding(
-    ("checkpoint_settings", "resume"), "has no effect, because initialize_from was set on the command line"
-)
 _OLD_FORM = "is in an old format, which Headrace converts at every start; to convert it once"
 _NO_FILE = (
     "no configuration file was given: every behaviour of the environment learns with the defaults (trainer_type ppo)"
@@ -150,14 +147,10 @@ def _check(
     parsed, wrong_arguments = parse(overrides)
     data, sets, misplaced = apply(modern.data, parsed)
     mistakes = [*modern.mistakes, *wrong_arguments, *misplaced]
-    yields = _resume_yields(data, sets)
-    if yields:
-        data = {**data, "checkpoint_settings": {**data["checkpoint_settings"], "resume": False}}
-    completed, inherited = merge_default_settings(data)
     places = _LocationLookup(modern, sets)
     lacking: list[Finding] = []
     try:
-        config = check(RunConfig, completed, places, ONLY_CONVERTED if converts else MERGED)
+        config = check(RunConfig, merge_default_settings(data), places, ONLY_CONVERTED if converts else None)
         lacking += [*lacking_programs(config), *(check_run(config) if converts else ())]
         mistakes += [places(each.path, each.message) for each in lacking if complete]
     except ConfigError as error:
@@ -168,8 +161,7 @@ def _check(
     notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings)
     if modern.old and not converts:
         notes = (*notes, f'{name}: {_OLD_FORM}: run-pipeline --convert "{name}" > new.yaml')
-    findings = (*inherited, *((_RESUME_YIELDS,) if yields else ()), *lacking)
-    return config.loaded(Path(name) if name else None, places, notes, findings)
+    return config.loaded(Path(name) if name else None, places, notes, lacking)
 
 
 def _places_in(data: dict[str, Any], sets: Sequence[Override]) -> Locate:
@@ -184,18 +176,6 @@ def _expect_map(document: Document) -> None:
     if not isinstance(document.data, dict):
         message = f"is {show(document.data)}; expected a map with 'behaviors' and other sections"
         raise ConfigError([Mistake(document.name, document.line_of(()), "", message)])
-
-
-def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bool:
-    """Return True if `initialize_from` on the command line overrides the file's `resume`."""
-    set_here = {override.path: override.value for override in overrides}
-    section = data.get("checkpoint_settings")
-    return (
-        isinstance(section, Mapping)
-        and section.get("resume") is True
-        and set_here.get(("checkpoint_settings", "initialize_from")) is not None
-        and ("checkpoint_settings", "resume") not in set_here
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Mapping
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
@@ -58,13 +57,13 @@ def named(value: Any, path: KeyPath) -> str:
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if module == "__main__":
         if _is_guarded(name):
-            raise _refused(path, _not_importable(value, name, None, "defined below `if __name__ == '__main__':`"))
+            raise _refused(path, _not_importable(value, name, ", defined below `if __name__ == '__main__':`"))
         module = main_module()
     bound = getattr(value, "__self__", None)
     importable = name and module and "<" not in name and (bound is None or isinstance(bound, type | ModuleType))
     if not importable:
         given = f"; {_GIVEN}" if path == ("environment", "factory") else ""
-        raise _refused(path, f"{_not_importable(value, name, bound)}{given}")
+        raise _refused(path, f"{_not_importable(value, name)}{given}")
     return f"{module}:{name}"
 
 
@@ -82,30 +81,14 @@ def _is_guarded(name: str) -> bool:
     return name in guarded - {each.name for each in tree.body if isinstance(each, _DEFINES)}
 
 
-def _not_importable(value: Any, name: str, bound: object, where: str = "") -> str:
-    """Describe a callable that can't be used, with the reason and an alternative."""
-    around, _, inner = name.rpartition(".<locals>.")
-    meant, more = name.rpartition(".")[2], ""
-    if isinstance(value, partial):
-        meant = getattr(value.func, "__name__", "")
-        what, more = (
-            f"a functools.partial of {meant}",
-            ("; put the arguments of an environment's factory under 'options'"),
-        )
-    elif not name:
-        what = f"an object of class {type(value).__qualname__}"
-    elif meant == "<lambda>":
-        what = "a lambda"
-    elif around:
-        what = f"{inner}, defined within {around}"
-    elif where:
-        what = f"{name}, {where}"
-    else:
-        what = name if bound is None else f"{name}, bound to an object"
+def _not_importable(value: Any, name: str, where: str = "") -> str:
+    """Describe a callable that can't be used, with an alternative."""
+    meant = name.rpartition(".")[2]
     return (
-        f"is {what}, which other processes can't import; expected a class or function at the top level of a module, "
-        "such as my_env.py (in a notebook: %%writefile my_env.py), and its name, "
-        f"'my_env:{meant if meant.isidentifier() else 'make_env'}'{more}"
+        f"is {value!r}{where}, which other processes can't import; expected a class or function at the top level of a "
+        "module, such as my_env.py (in a notebook: %%writefile my_env.py), and its name, "
+        f"'my_env:{meant if meant.isidentifier() else 'make_env'}'; arguments of an environment's factory go under "
+        "'options'"
     )
 
 

@@ -37,8 +37,7 @@ How it is read:
 - `--set path.to.key=value` changes one value; the value is read as YAML. To address a list item, use its index:
   `--set pipeline.stages.0.host=main`.
 - `default_settings` is merged, key by key, under every behaviour before defaults are filled in.
-  Hyperparameters that a behaviour's other `trainer_type` lacks are ignored, with a warning; null instead of the value
-  suppresses the warning.
+  Hyperparameters that a behaviour's other `trainer_type` lacks are not inherited.
 - Files for older versions of ML-Agents are converted while they are read, with a warning for each old key; see
   [migrating.md](migrating.md).
 - A valid value that makes the run do something else than it seems to say, such as a buffer that is never filled,

@@ -18,7 +18,7 @@ from headrace.config.learning_defaults import instances_of, with_learning_defaul
 from headrace.config.section_checks import check_run, check_sections
 from headrace.config.sections import Sections
 from headrace.config.trainers import DEFAULT_TRAINER, declared_kind
-from headrace.config.validation import MERGED, ONLY_CONVERTED, check
+from headrace.config.validation import ONLY_CONVERTED, check
 from headrace.startup_context import absolute
 
 SHARED = "x-"
@@ -112,14 +112,15 @@ class RunConfig(Sections):
         Raises:
             ConfigError: if anything is wrong; it lists all mistakes.
         """
-        completed, inherited = merge_default_settings(plain)
-        return check(cls, completed, locate).loaded(path, locate, (), inherited)
+        return check(cls, merge_default_settings(plain), locate).loaded(path, locate)
 
     def rewritten(self, plain: Mapping[str, Any]) -> RunConfig:
         """Build a configuration from modified plain data of the same file; raise the same errors as `from_plain`."""
         return type(self).from_plain(plain, self._path, self._locate)
 
-    def loaded(self, path: Path | None, locate: Locate, notes: Sequence[str], findings: Sequence[Finding]) -> RunConfig:
+    def loaded(
+        self, path: Path | None, locate: Locate, notes: Sequence[str] = (), findings: Sequence[Finding] = ()
+    ) -> RunConfig:
         """Set the file, the keys' locations and the warnings of a configuration that is being loaded.
 
         Args:
@@ -151,15 +152,6 @@ class RunConfig(Sections):
     def _leave_out_shared(cls, data: Any) -> Any:
         """Drop `x-…` keys, which only define anchors used elsewhere in the file."""
         return {key: data[key] for key in data if not key.startswith(SHARED)} if isinstance(data, dict) else data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _merge(cls, data: Any, info: ValidationInfo) -> Any:
-        return (
-            data
-            if info.context in (MERGED, ONLY_CONVERTED) or not isinstance(data, dict)
-            else merge_default_settings(data)[0]
-        )
 
     def _mistakes(self) -> list[Finding]:
         environment = self.environment
@@ -210,29 +202,24 @@ class RunConfig(Sections):
 # Merging of `default_settings` into every behaviour, in the plain data before validation.
 
 
-def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Merge `default_settings` into every behaviour.
+def merge_default_settings(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data to check, with `default_settings` merged into every behaviour.
 
     Call this only once, because nulls lose their meaning in the merge.
 
     Each learner of a league becomes a behaviour `<behaviour>.<learner>`, whose keys override those of its behaviour.
 
-    A reward signal in `default_settings` is dropped if a behaviour has null for it. A hyperparameter that the
-    behaviour's trainer does not have is dropped with a warning, or without one if the behaviour has null for it.
+    A reward signal in `default_settings` is dropped if a behaviour has null for it. A hyperparameter is dropped if the
+    behaviour's trainer does not have it.
 
     Args:
         plain: the YAML as plain data, which is not modified.
-
-    Returns:
-        The data to check, and warnings about values that could not be inherited.
     """
     data = dict(plain)
-    warnings: list[Finding] = []
     default, behaviors = data.get("default_settings"), data.get("behaviors")
     if isinstance(default, Mapping) and isinstance(behaviors, Mapping):
         data["behaviors"] = behaviors = {
-            name: _inherit(str(name), default, own, warnings) if isinstance(own, Mapping) else own
-            for name, own in behaviors.items()
+            name: _inherit(default, own) if isinstance(own, Mapping) else own for name, own in behaviors.items()
         }
     if isinstance(behaviors, Mapping):
         several = sum(isinstance(own, Mapping) and own.get("league") is not None for own in behaviors.values()) > 1
@@ -241,7 +228,7 @@ def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tu
         data["behaviors"] = {
             key: each for name, own in behaviors.items() for key, each in _learners(str(name), own, leagues)
         }
-    return data, tuple(warnings)
+    return data
 
 
 def _league_in(own: Any, several: bool) -> LeagueSettings | None:
@@ -278,7 +265,7 @@ def _learners(name: str, own: Any, leagues: Mapping[str, LeagueSettings]) -> Ite
         yield f"{name}.{learner}", {**merged, "league": settings.of_learner(name, learner, others)}
 
 
-def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warnings: list[Finding]) -> dict[str, Any]:
+def _inherit(default: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     inherited = dict(default)
     hyperparameters = default.get("hyperparameters")
     default_trainer = default.get("trainer_type", DEFAULT_TRAINER)
@@ -287,18 +274,9 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
         # A custom trainer's schema is unknown, so another trainer's keys may not fit it.
         model = declared_kind(trainer).hyperparameters
         known = {} if model is None else model.model_fields
-        foreign = [key for key in hyperparameters if key not in known]
-        own, denied = _without_denied(own, foreign)
-        dropped = [key for key in foreign if key not in denied]
         inherited["hyperparameters"] = {key: value for key, value in hyperparameters.items() if key in known}
         if not inherited["hyperparameters"]:
             del inherited["hyperparameters"]
-        if dropped:
-            message = (
-                f"its trainer_type '{trainer}' does not use these hyperparameters of default_settings (trainer_type "
-                f"'{default_trainer}'): {', '.join(dropped)}"
-            )
-            warnings.append(Finding(("behaviors", name), message))
     merged = _merge(inherited, own)
     signals, inherited_signals = merged.get("reward_signals"), default.get("reward_signals")
     if isinstance(signals, Mapping) and isinstance(inherited_signals, Mapping):
@@ -307,19 +285,6 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
         ]
         merged["reward_signals"] = {name: body for name, body in signals.items() if name not in dropped_signals}
     return merged
-
-
-def _without_denied(own: Mapping[str, Any], foreign: Sequence[str]) -> tuple[Mapping[str, Any], list[str]]:
-    """Remove null hyperparameters of other trainers from a behaviour.
-
-    Return the remaining settings and the removed names.
-    """
-    hyperparameters = own.get("hyperparameters")
-    if not isinstance(hyperparameters, Mapping):
-        return own, []
-    denied = [key for key in foreign if key in hyperparameters and hyperparameters[key] is None]
-    left = {key: value for key, value in hyperparameters.items() if key not in denied}
-    return ({**own, "hyperparameters": left} if denied else own), denied
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

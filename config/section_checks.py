@@ -14,13 +14,12 @@ from headrace.config.behaviors import BehaviorSettings
 from headrace.config.brains import PLAYER, BrainSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY, load_entry
 from headrace.config.errors import Finding, KeyPath, dotted, suggest
-from headrace.config.fields import changed
 from headrace.config.host_kinds import NODE, HostResources
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.league import LeagueSettings
 from headrace.config.league_placement import placement_key, placement_of
 from headrace.config.listen import LAST_PORT, reaches_others
-from headrace.config.paths import is_of_windows, why_not_on_windows
+from headrace.config.paths import is_of_windows
 from headrace.config.sections import Sections
 from headrace.config.trainers import declared_kind
 
@@ -82,14 +81,14 @@ def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
 def _about_nodes(config: Sections) -> Iterator[Finding]:
     """Report hosts that request a cluster node in a run that joins no cluster."""
     hosts = config.pipeline.hosts
-    asked: list[tuple[KeyPath, HostResources | None]] = [
+    requests: list[tuple[KeyPath, HostResources | None]] = [
         (("pipeline", "hosts", part, "resources"), getattr(hosts, part).resources) for part in type(hosts).model_fields
     ]
     for name, settings in config.behaviors.items():
         if settings.league is not None and settings.league.learner:
             key, placement = placement_key(config, name), placement_of(config, name)
-            asked += [((*key, "actors"), placement.actors), ((*key, "learners"), placement.learners)]
-    for path, resources in asked if config.pipeline.ray.address is None else ():
+            requests += [((*key, "actors"), placement.actors), ((*key, "learners"), placement.learners)]
+    for path, resources in requests if config.pipeline.ray.address is None else ():
         for resource in () if resources is None else resources.custom:
             if resource.startswith(NODE):
                 message = (
@@ -178,14 +177,11 @@ def _about_behaviors(config: Sections) -> Iterator[Finding]:
         message = "is empty, so the run has nothing to train; add a behaviour, or set default_settings"
         yield Finding(_BEHAVIORS, message, (_BEHAVIORS, _DEFAULT))
     for name in config.behaviors:
-        if name in ("", ".", "..") or any(sign in name for sign in "?/\\"):
+        if name in ("", ".", "..") or any(sign in "?/\\" or "\ud800" <= sign <= "\udfff" for sign in name):
             message = (
                 "is not a valid behaviour name: it is also the name of a folder, so it can't be empty or contain '?', "
-                "'/' or '\\'"
+                "'/', '\\' or half of a surrogate pair"
             )
-            yield Finding((*_BEHAVIORS, name), message)
-        elif any("\ud800" <= sign <= "\udfff" for sign in name):
-            message = "is not a valid behaviour name: it contains half a surrogate pair, which is not a character"
             yield Finding((*_BEHAVIORS, name), message)
 
 
@@ -401,11 +397,7 @@ def _about_persons(config: Sections) -> Iterator[Finding]:
 
 
 def _about_other_systems(config: Sections) -> Iterator[Finding]:
-    """Report folder names that this system accepts and others do not."""
-    for key in ("run_id", "initialize_from"):
-        reason = why_not_on_windows(getattr(config.checkpoint_settings, key) or "")
-        if reason:
-            yield Finding(("checkpoint_settings", key), f"this run can't be moved to Windows: {reason}")
+    """Report paths of Windows on other systems, and names of folders that are the same on Windows and macOS."""
     for section, path in (("checkpoint_settings", "results_dir"), ("env_settings", "env_path")):
         given = getattr(getattr(config, section), path) or ""
         if sys.platform != "win32" and is_of_windows(given):
@@ -438,8 +430,6 @@ def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
 
 def _about_checkpoints(config: Sections) -> Iterator[Finding]:
     settings = config.checkpoint_settings
-    if settings.load_model:
-        yield Finding(("checkpoint_settings", "load_model"), "is deprecated; it is treated as 'resume: true'")
     if settings.resume and settings.initialize_from is not None:
         message = "has no effect, because 'resume: true' takes precedence"
         yield Finding(("checkpoint_settings", "initialize_from"), message)
@@ -501,10 +491,8 @@ def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> boo
 
 def _about_learning(config: Sections, settings: BehaviorSettings) -> Iterator[Finding]:
     yield from _about_self_play(settings)
-    yield from _about_old_sizes(settings)
     yield from _about_sequences(settings)
     yield from _about_trainer(settings)
-    yield from _about_start(config, settings)
     if settings.network_settings.deterministic and not _plays_only(config, settings):
         message = (
             "the policy does not explore while it learns, which rarely works; this setting is meant for --inference"
@@ -516,17 +504,6 @@ def _plays_only(config: Sections, settings: BehaviorSettings) -> bool:
     """Return True if no trainer learns from the agents' actions."""
     imitates = declared_kind(settings.trainer_type).imitates
     return config.checkpoint_settings.inference or config.replay is not None or imitates
-
-
-def _about_start(config: Sections, settings: BehaviorSettings) -> Iterator[Finding]:
-    if settings.init_path is None:
-        return
-    source = config.checkpoint_settings.initialize_from
-    if config.checkpoint_settings.resume:
-        yield Finding(("init_path",), "has no effect, because 'resume: true' takes precedence")
-    elif source is not None and any(sign in settings.init_path for sign in "/\\"):
-        message = f"takes precedence over initialize_from, so this behaviour loads nothing from run '{source}'"
-        yield Finding(("init_path",), message)
 
 
 def _about(keys: str, message: str) -> Finding:
@@ -551,14 +528,6 @@ def _about_self_play(settings: BehaviorSettings) -> Iterator[Finding]:
         )
 
 
-def _about_old_sizes(settings: BehaviorSettings) -> Iterator[Finding]:
-    for name, signal in settings.learned_signals.items():
-        if signal.encoding_size is not None:
-            taken = signal.encoding_size == signal.network_settings.hidden_units
-            instead = "it is read as network_settings.hidden_units" if taken else "network_settings take precedence"
-            yield _about(f"reward_signals.{name}.encoding_size", f"is deprecated; {instead}")
-
-
 def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:
     memory = settings.network_settings.memory
     if memory is None or not isinstance(settings.hyperparameters, Hyperparameters):
@@ -573,10 +542,7 @@ def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:
             f"sequences have at most {settings.time_horizon} steps, and the rest of each is padding",
         )
     sizes: dict[str, int] = {}
-    if unroll is not None:
-        if "sequence_length" in changed(memory) and length != unroll and settings.behavioral_cloning is None:
-            yield _about(path, f"has no effect: sequences are unrolls (hyperparameters.unroll_length: {unroll})")
-    elif (batch_size := getattr(settings.hyperparameters, "batch_size", None)) is not None:
+    if unroll is None and (batch_size := getattr(settings.hyperparameters, "batch_size", None)) is not None:
         sizes["hyperparameters.batch_size"] = batch_size
     if settings.behavioral_cloning is not None and settings.behavioral_cloning.batch_size is not None:
         sizes["behavioral_cloning.batch_size"] = settings.behavioral_cloning.batch_size

@@ -227,7 +227,7 @@ class CheckpointSettings(Settings):
     initialize_from: Annotated[Text | None, BeforeValidator(_folder_name)] = Field(
         None, description="Id of the run whose weights to start from, at step 0."
     )
-    load_model: Flag = Field(False, description="Deprecated name of `resume`; logs a warning.")
+    load_model: Flag = Field(False, description="Deprecated name of `resume`.")
     resume: Flag = Field(False, description="Continue the run from its last checkpoint.")
     force: Flag = Field(False, description="Archive an existing run with this id and start from scratch.")
     keep: Int = Field(

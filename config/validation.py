@@ -26,10 +26,7 @@ from headrace.config.trainers import TRAINERS
 
 Model = TypeVar("Model", bound=BaseModel)
 
-MERGED = {"default_settings": "merged"}
-"""Validation context for data into which `default_settings` is already merged; merging again would restore dropped
-keys."""
-ONLY_CONVERTED = {**MERGED, "use": "converted"}
+ONLY_CONVERTED = "only converted"
 """Validation context for a file that is converted, not run: mistakes that would only prevent a run are not reported."""
 
 _TAGS = ("kind", "sampler_type", "trainer_type", "use")
@@ -37,14 +34,14 @@ _TAGS = ("kind", "sampler_type", "trainer_type", "use")
 checked."""
 
 
-def check(model: type[Model], data: dict[str, Any], locate: Locate, context: Mapping[str, str] = MERGED) -> Model:
+def check(model: type[Model], data: dict[str, Any], locate: Locate, context: str | None = None) -> Model:
     """Build the model from plain data.
 
     Args:
         model: the model to build.
         data: the plain data, which is not modified.
         locate: returns a `Mistake` for a path in the data and a message.
-        context: `MERGED` or `ONLY_CONVERTED`.
+        context: `ONLY_CONVERTED`, or None for data to run.
 
     Raises:
         ConfigError: if anything is wrong; it lists all mistakes.

@@ -18,7 +18,6 @@ from headrace.config.legacy.outdated_keys import (
     is_samplers,
     read_curricula,
     read_samplers,
-    skip_lessons,
 )
 from headrace.config.legacy.rllib import convert_rllib, is_rllib
 from headrace.config.run_config import RunConfig
@@ -95,16 +94,11 @@ def convert_document(
     conversion = _Conversion(OldValue(document.data, document), notes)
     conversion.convert(kind)
     if curriculum is not None:
-        conversion.curricula += [(name, old, True) for name, old in read_curricula(curriculum).items()]
+        conversion.curricula += read_curricula(curriculum).items()
     if sampler is not None:
         conversion.samplers.append(read_samplers(sampler))
-    data = conversion.with_parameters()
-    modern = ConvertedDocument(document, notes, document.data if data == document.data else data, old=kind != "today's")
-    lesson = max(lesson, conversion.lesson)
-    if lesson and _PARAMETERS in data:
-        begun = skip_lessons(lesson, data[_PARAMETERS], notes, modern.place)
-        modern.data = {**data, _PARAMETERS: begun}
-    return modern
+    data = conversion.with_parameters(max(lesson, conversion.lesson))
+    return ConvertedDocument(document, notes, document.data if data == document.data else data, old=kind != "today's")
 
 
 def _kind(data: Mapping[str, Any]) -> Kind:
@@ -144,8 +138,8 @@ class _Conversion:
         self._whole = whole
         self._notes = notes
         self._top = Target(notes)
-        self.curricula: list[tuple[str, OldValue, bool]] = []
-        """For each curriculum: its behaviour, its old value, and True if none of its keys may be missing."""
+        self.curricula: list[tuple[str, OldValue]] = []
+        """For each curriculum: its behaviour, and its old value."""
         self.samplers: list[OldValue] = []
         self.lesson = 0
         """0-based index of the lesson at which curricula start."""
@@ -157,7 +151,7 @@ class _Conversion:
             self._notes.warn(self._whole, "behaviors", message)
             for name, old in curricula_in(self._whole).items():
                 self._top.put_at(("behaviors", name), {"trainer_type": "ppo"}, old)
-                self.curricula.append((name, old, True))
+                self.curricula.append((name, old))
         elif kind == "samplers":
             self._take_samplers()
         elif kind == "rllib":
@@ -165,14 +159,14 @@ class _Conversion:
         else:
             self._take_keys(_sections(self._whole.value) if kind == "flat" else [])
 
-    def with_parameters(self) -> dict[str, Any]:
-        """Return all converted data, including `environment_parameters`."""
+    def with_parameters(self, lesson: int) -> dict[str, Any]:
+        """Return all converted data, including `environment_parameters`, whose curricula begin with this lesson."""
         target = Target(self._notes, (_PARAMETERS,))
         written = self._whole.value.get(_PARAMETERS)
         if isinstance(written, dict):
-            outdated_keys.unfold_lessons(self._whole.at(_PARAMETERS), target)
-        for behavior, old, strict in self.curricula:
-            convert_curriculum(behavior, old, target, strict=strict)
+            outdated_keys.unfold_lessons(self._whole.at(_PARAMETERS), target, lesson)
+        for behavior, old in self.curricula:
+            convert_curriculum(behavior, old, target, lesson)
         for old in self.samplers:
             convert_samplers(old, target)
         if target.data or isinstance(written, dict):
@@ -189,7 +183,7 @@ class _Conversion:
         if sections:
             blocks = {name: self._whole.at(name) for name in sections}
             self._take_inner_curricula(blocks)
-            convert_sections(blocks, self._top, renamed=True)
+            convert_sections(blocks, self._top)
         moved: dict[str, OldValue] = {}
         for key, old in self._whole.items():
             if key in ("behaviors", "default_settings"):
@@ -206,7 +200,7 @@ class _Conversion:
                 if key == "parameter_randomization":
                     self.samplers.append(old)
                 elif isinstance(old.value, dict):
-                    self.curricula += [(name, inner, False) for name, inner in old.items()]
+                    self.curricula += old.items()
                 else:
                     self._notes.wrong(old, "is not valid; expected a map of behaviours and their curricula")
             elif key not in sections and key not in self._top.data:
@@ -216,25 +210,19 @@ class _Conversion:
     def _take_blocks(self, key: str, old: OldValue) -> None:
         """Convert `behaviors` or `default_settings`, whose blocks may be flat."""
         blocks = dict(old.items()) if key == "behaviors" else {key: old}
-        flat = {name: block for name, block in blocks.items() if outdated_keys.is_flat(block.value)}
         if not blocks:
             self._top.data[key] = old.value  # null, or a value that the schema will refuse
             return
         if key == "behaviors":
             self._take_inner_curricula(blocks)
             self._top.data[key] = {}
-        if DEFAULT in flat and DEFAULT in blocks:
-            convert_sections(flat, self._top, renamed=False)
         for name, block in blocks.items():
-            if DEFAULT in flat and name in flat:
-                continue
             target = Target(self._notes, (key, name) if key == "behaviors" else (key,))
-            if name in flat:
+            if outdated_keys.is_flat(block.value):
                 convert_block(dict(block.items()), block, target)
+                target.data = in_order(target.data)
             else:
                 outdated_keys.convert_current(block, target)
-            if name in flat:
-                target.data = in_order(target.data)
             self._top.put_at(
                 tuple(map(str, target.path)), target.data if isinstance(block.value, dict) else block.value
             )
@@ -244,4 +232,4 @@ class _Conversion:
             if isinstance(block.value, dict) and "curriculum" in block.value:
                 old = block.at("curriculum")
                 self._notes.warn(old, "curriculum", f"is now '{_PARAMETERS}.<name>.curriculum'")
-                self.curricula.append((name, old, False))
+                self.curricula.append((name, old))

@@ -6,7 +6,7 @@ that used it, its current place, and its value in the files that came with old M
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,17 +21,16 @@ DEFAULT = "default"
 _COUNTED_BY_ENVIRONMENT = {"max_steps": 50000, "summary_freq": 1000}
 
 
-def convert_sections(sections: Mapping[str, OldValue], target: Target, *, renamed: bool) -> None:
+def convert_sections(sections: Mapping[str, OldValue], target: Target) -> None:
     """Convert sections to `default_settings` and `behaviors`.
 
     Args:
         sections: the sections by name, including `default` if there is one.
         target: the top level of the new file.
-        renamed: True if the sections were at the top level of the old file, not under `behaviors`.
     """
     default = sections.get(DEFAULT)
     behaviors = {name: old for name, old in sections.items() if name != DEFAULT}
-    if renamed and behaviors:
+    if behaviors:
         names = list(behaviors)
         listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         verb = "is" if len(names) == 1 else "are"
@@ -44,8 +43,7 @@ def convert_sections(sections: Mapping[str, OldValue], target: Target, *, rename
         inner = Target(target.notes, ("behaviors", name))
         target.notes.origins[inner.path] = section.place
         inherited = dict(default.items()) if default is not None else {}
-        reported = lacks(inherited) if shared is not None else ()
-        convert_block({**inherited, **dict(body.items())}, section, inner, reported)
+        convert_block({**inherited, **dict(body.items())}, section, inner)
         block = in_order(inner.data)
         target.put_at(("behaviors", name), block if shared is None else own_part(shared, block))
 
@@ -154,7 +152,11 @@ def _difference(
     default: Mapping[str, Any], part: Mapping[str, Any], path: KeyPath, whole: Mapping[str, Any]
 ) -> dict[str, Any]:
     own = {}
-    unsaid = {key: _otherwise((*path, key), part, whole) for key in default if key not in part}
+    missing = [key for key in default if key not in part]
+    if path == (_HYPER,):  # a block does not inherit the keys of another trainer
+        fields = [fields_of(model) for model in models_at(BehaviorSettings, path, dict(whole))]
+        missing = [key for key in missing if any(key in each for each in fields)]
+    unsaid = {key: _otherwise((*path, key), part, whole) for key in missing}
     for key, value in {**part, **unsaid}.items():
         below = default.get(key)
         if isinstance(value, dict) and isinstance(below, dict):
@@ -169,7 +171,7 @@ def _difference(
 def _otherwise(path: KeyPath, part: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
     """Return the value for a key that a block lacks.
 
-    It is the key's default, or null for a section or another trainer's key.
+    It is the key's default, or null for a section.
     """
     key = str(path[-1])
     if key == _SIGNALS_PACE and _PACE in part:
@@ -238,35 +240,8 @@ OLD_TRAINERS = {
 }
 """Maps old trainer names to current ones."""
 
-_NET_SHIPPED = {"normalize": False, "hidden_units": 128, "num_layers": 2}
-_PACE_SHIPPED = {"max_steps": 500000, "time_horizon": 64, "summary_freq": 10000, "learning_rate": 3e-4}
-_PPO_SHIPPED = {"batch_size": 1024, "buffer_size": 10240, "beta": 5e-3, "epsilon": 0.2, "lambd": 0.95, "num_epoch": 3}
-
-SHIPPED: dict[str, dict[str, Any]] = {
-    "ppo": {**_PPO_SHIPPED, **_NET_SHIPPED, **_PACE_SHIPPED},
-    "poca": {**_PPO_SHIPPED, **_NET_SHIPPED, **_PACE_SHIPPED},
-    "sac": {
-        "batch_size": 128,
-        "buffer_size": 50000,
-        "buffer_init_steps": 0,
-        "init_entcoef": 1.0,
-        "tau": 0.005,
-        **_NET_SHIPPED,
-        **_PACE_SHIPPED,
-    },
-    "bc": {
-        "batch_size": 64,
-        "learning_rate": 3e-4,
-        "max_steps": 50000,
-        "summary_freq": 1000,
-        "hidden_units": 128,
-        "num_layers": 2,
-    },
-}
-"""Keys that old versions required in each block, with their values in the `default` section of the files that came with
-those versions."""
-
-SEQUENCE_LENGTH, MEMORY_SIZE, BATCHES_PER_EPOCH = 64, 128, 10
+_SEQUENCE_LENGTH, _MEMORY_SIZE, _BATCH_SIZE, _BATCHES_PER_EPOCH = 64, 128, 256, 10
+"""Defaults of keys from which others are computed."""
 
 
 def known(trainer: str) -> set[str]:
@@ -289,24 +264,18 @@ _NEW_WORDS: dict[Any, str] = {"default": "simple"}
 _CURIOSITY = ("use_curiosity", "curiosity_strength", "curiosity_enc_size")
 
 
-def convert_block(flat: Flat, section: OldValue, target: Target, reported: Collection[str] = ()) -> None:
+def convert_block(flat: Flat, section: OldValue, target: Target) -> None:
     """Convert a block.
 
     Args:
         flat: the block's keys and values.
         section: the block's section, named in reports of missing keys.
         target: receives the converted block.
-        reported: keys already reported as missing in `default`.
     """
     trainer = _trainer(flat, section, target)
     if trainer is None:
         return
     _about_other_keys(flat, trainer, target.notes)
-    shipped = SHIPPED[trainer]
-    lacking = [key for key in shipped if key not in flat and key not in reported]
-    if lacking:
-        message = f"lacks {', '.join(lacking)}, which old versions required; their default values are filled in"
-        target.notes.warn(section, str(section.path[-1]), message)
     if trainer == "bc":
         convert_bc(flat, section, target)
     else:
@@ -318,8 +287,6 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
             word = f", and its value '{old}' is now '{value}'" if renamed else ""
             target.notes.warn(flat[key], key, f"is now '{place}'{word}")
             target.put(place, value, flat[key])
-        elif key in shipped:
-            target.put(place, shipped[key], section)
     _convert_memory(flat, target)
     if trainer != "bc":
         _convert_rewards(flat, section, target)
@@ -327,12 +294,6 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
     for key in STAYED:
         if key in flat and not (trainer == "bc" and key in ("max_steps", "summary_freq")):
             target.put(key, _value(key, flat[key].value), flat[key])
-
-
-def lacks(flat: Flat) -> set[str]:
-    """Return the keys that the block's trainer needs but the block does not have."""
-    trainer = OLD_TRAINERS.get(str(flat["trainer"].value)) if "trainer" in flat else None
-    return {key for key in SHIPPED.get(str(trainer), ()) if key not in flat}
 
 
 def _value(key: str, value: Any) -> Any:
@@ -369,10 +330,7 @@ def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
             continue
         if key in GONE:
             notes.warn(old, key, GONE[key])
-        elif key in ALL:
-            trainers = " and ".join(sorted(each for each in MOVED if key in known(each)))
-            notes.warn(old, key, f"applies only to {trainers}, not to {trainer}; left out", idle=True)
-        else:
+        elif key not in ALL:  # sections shared their keys, so the keys of other trainers had no effect
             hint = suggest(key, sorted(ALL)) or "; leave it out"
             notes.wrong(old, f"unknown key, even in old versions of ML-Agents{hint}")
 
@@ -388,19 +346,8 @@ def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) 
         target.put("hyperparameters.learning_rate_schedule", "linear", section, comment)
     if trainer == "sac":
         _convert_updates(flat, section, target)
-    else:
-        signals = flat.get("reward_signals")
-        for name in PACES:
-            old = pace(signals, name)
-            if old is not None:
-                target.notes.warn(old, f"reward_signals.{name}", f"applies only to sac, not to {trainer}; left out")
     if "time_horizon" in flat:
         target.put("time_horizon", integral(flat["time_horizon"].value), flat["time_horizon"])
-    else:
-        target.put("time_horizon", SHIPPED[trainer]["time_horizon"], section)
-    for key in ("max_steps", "summary_freq"):
-        if key not in flat:
-            target.put(key, SHIPPED[trainer][key], section)
 
 
 def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
@@ -409,10 +356,7 @@ def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
     count = next((key for key in UPDATES if key in flat), "num_update")
     interval, updates = (above_zero(flat.get(key), 1, notes) for key in ("train_interval", count))
     pair = [flat[key] for key in ("train_interval", count) if key in flat]
-    if "steps_per_update" in flat:
-        for old in pair:  # many files still contain them, although they have no effect since steps_per_update exists
-            message = "has no effect together with 'steps_per_update', which has the same meaning; left out"
-            notes.warn(old, str(old.path[-1]), message, idle=True)
+    if "steps_per_update" in flat:  # which overrides the pair
         steps = flat["steps_per_update"].value
     else:
         steps = integral(interval / updates)
@@ -440,7 +384,7 @@ def _convert_memory(flat: Flat, target: Target) -> None:
         target.notes.warn(recurrent, "use_recurrent", f"is now '{place}', which is omitted if the value is false")
         if not isinstance(wanted, bool):
             target.notes.wrong(recurrent, f"{recurrent.value!r} is not valid; expected true or false")
-    for key, value in (("sequence_length", SEQUENCE_LENGTH), ("memory_size", MEMORY_SIZE)):
+    for key, value in (("sequence_length", _SEQUENCE_LENGTH), ("memory_size", _MEMORY_SIZE)):
         if key in flat:
             target.notes.warn(flat[key], key, f"is now '{place}.{key}', if use_recurrent was true")
         if wanted is True:
@@ -452,13 +396,9 @@ def _convert_rewards(flat: Flat, section: OldValue, target: Target) -> None:
     signals = flat.get("reward_signals")
     if signals is not None:
         epochs = flat["num_epoch"].value if "num_epoch" in flat else None
-        convert_signals(signals, target, epochs)
-        for key in ("gamma", *_CURIOSITY):
-            if key in flat:
-                message = "has no effect in a file with reward_signals, which replaces it; left out"
-                target.notes.warn(flat[key], key, message)
-        return
-    _convert_before_signals(flat, section, target)
+        convert_signals(signals, target, epochs)  # they replace `gamma` and `use_curiosity`
+    else:
+        _convert_before_signals(flat, section, target)
 
 
 def _convert_before_signals(flat: Flat, section: OldValue, target: Target) -> None:
@@ -489,15 +429,15 @@ def _convert_before_signals(flat: Flat, section: OldValue, target: Target) -> No
 
 
 def _convert_more(flat: Flat, trainer: str, target: Target) -> None:
-    def given(key: str) -> Any:
-        return integral(flat[key].value) if key in flat else SHIPPED[trainer][key]
+    def given(key: str, default: int) -> Any:
+        return integral(flat[key].value) if key in flat else default
 
     for name in ("pretraining", "behavioral_cloning"):
         if name in flat:
             if trainer == "sac":
-                convert_cloning(flat[name], target, name, 1, given("batch_size"))
+                convert_cloning(flat[name], target, name, 1, given("batch_size", 128))
             elif name == "pretraining":  # `behavioral_cloning` defaulted to 3 passes
-                convert_cloning(flat[name], target, name, given("num_epoch"))
+                convert_cloning(flat[name], target, name, given("num_epoch", 3))
             else:
                 convert_cloning(flat[name], target, name)
     if "self_play" in flat:
@@ -530,17 +470,12 @@ def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) 
     else:
         wanted = "demo_path" if flat["trainer"].value == "offline_bc" else "brain_to_imitate"
         target.notes.wrong(section, f"has nothing to imitate; add '{wanted}'")
-    other = demo if online else teacher
-    if other is not None:
-        whose = "offline_bc" if online else "online_bc"
-        target.notes.warn(other, str(other.path[-1]), f"applies only to {whose} and has no effect here; left out")
     _convert_amounts(flat, section, target, online=online)
 
 
 def _convert_amounts(flat: Mapping[str, OldValue], section: OldValue, target: Target, *, online: bool) -> None:
-    shipped = SHIPPED["bc"]
-    batch = above_zero(flat.get("batch_size"), shipped["batch_size"], target.notes)
-    batches = above_zero(flat.get("batches_per_epoch"), BATCHES_PER_EPOCH, target.notes)
+    batch = above_zero(flat.get("batch_size"), _BATCH_SIZE, target.notes)
+    batches = above_zero(flat.get("batches_per_epoch"), _BATCHES_PER_EPOCH, target.notes)
     each_time = integral(batch * batches)
     if "batches_per_epoch" in flat:
         old, message = (
@@ -555,13 +490,13 @@ def _convert_amounts(flat: Mapping[str, OldValue], section: OldValue, target: Ta
     epochs = integral(batches) if online else 1
     target.put(f"{_HYPER}.num_epoch", epochs, section, "as many as batches_per_epoch" if online else "")
     target.put(f"{_HYPER}.held_out", 0.0, section, "the old trainer learned from all its data")
-    for key in ("max_steps", "summary_freq"):
-        value = flat[key].value if key in flat else shipped[key]
-        if online or not is_number(value):
-            target.put(key, integral(value), flat.get(key, section))
+    for key, old in flat.items():
+        if key not in ("max_steps", "summary_freq"):
+            continue
+        if online or not is_number(old.value):
+            target.put(key, integral(old.value), old)
             continue
         message = f"used to count environment steps, each with {each_time} learned steps; it now counts learned steps"
-        if key in flat:
-            target.notes.warn(flat[key], key, message)
-        comment = f"{integral(value)} * {each_time}: it counts learned steps"
-        target.put(key, integral(value * each_time), flat.get(key, section), comment)
+        target.notes.warn(old, key, message)
+        comment = f"{integral(old.value)} * {each_time}: it counts learned steps"
+        target.put(key, integral(old.value * each_time), old, comment)

@@ -63,42 +63,26 @@ class Notes:
         self.origins: dict[KeyPath, SourceLocation] = {}
         """Locations of the old values, keyed by the new path of the converted value."""
         self._warnings: dict[tuple[str, str, str], set[int]] = {}
-        self._idle: set[tuple[str, str, str]] = set()
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """One warning for each old key, in file order, which also lists the other lines where the key occurs."""
-        used: dict[tuple[str, str], set[int]] = {}
-        for (file, key, message), lines in self._warnings.items():
-            if (file, key, message) not in self._idle:
-                used.setdefault((file, key), set()).update(lines)
-        reported = {
-            each: lines - used.get(each[:2], set()) if each in self._idle else lines
-            for each, lines in self._warnings.items()
-        }
-        first = {each: min(lines, default=0) for each, lines in reported.items() if lines or each not in self._idle}
-        return tuple(
-            _write(*each, sorted(reported[each]))
-            for each in sorted(first, key=lambda each: (each[0], first[each], *each[1:]))
-        )
+        first = {each: min(lines, default=0) for each, lines in self._warnings.items()}
+        in_order = sorted(first, key=lambda each: (each[0], first[each], *each[1:]))
+        return tuple(_write(*each, sorted(self._warnings[each])) for each in in_order)
 
-    def warn(self, old: OldValue | SourceLocation, key: str, message: str, *, idle: bool = False) -> None:
+    def warn(self, old: OldValue | SourceLocation, key: str, message: str) -> None:
         """Warn about an old key. If a warning about the same key exists, only add a line number to that warning.
 
         Args:
             old: the value under the key, or its location.
             key: the key.
             message: what happened to the key.
-            idle: True if the key has no effect in this block; in this case, it is not reported if it has an effect in
-                another block.
         """
         place = old.place if isinstance(old, OldValue) else old
-        warning = (place.file, key, message)
-        lines = self._warnings.setdefault(warning, set())
+        lines = self._warnings.setdefault((place.file, key, message), set())
         if place.line is not None:
             lines.add(place.line)
-        if idle:
-            self._idle.add(warning)
 
     def wrong(self, old: OldValue, message: str) -> None:
         """Report a value that can't be converted."""
@@ -108,16 +92,10 @@ class Notes:
 
 
 def _write(file: str, key: str, message: str, lines: list[int]) -> str:
-    place = SourceLocation(file, lines[0] if lines else None)
-    return f"{place}: {key}: {message}{_also(lines[1:])}"
-
-
-def _also(lines: list[int]) -> str:
-    if not lines:
-        return ""
-    named = ", ".join(map(str, lines[:3]))
-    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-    return f" (also in {'lines' if lines[1:] else 'line'} {named}{more})"
+    others = lines[1:]
+    named = ", ".join(map(str, others[:3])) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    also = f" (also in {'lines' if others[1:] else 'line'} {named})" if others else ""
+    return f"{SourceLocation(file, lines[0] if lines else None)}: {key}: {message}{also}"
 
 
 class Target:

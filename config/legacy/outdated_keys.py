@@ -10,13 +10,13 @@ them, then a section in the trainer's file. Old samplers are the section `parame
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from headrace.config.environment_parameters import Lesson
-from headrace.config.errors import ConfigError, KeyPath, Mistake, suggest
-from headrace.config.legacy.old_values import Notes, OldValue, SourceLocation, Target, integral, is_number, truth
+from headrace.config.errors import ConfigError, Mistake
+from headrace.config.legacy.old_values import Notes, OldValue, Target, integral, is_number, truth
 from headrace.config.yaml_reader import read_file
 
 _SIZED = ("curiosity", "gail", "rnd")
@@ -121,18 +121,30 @@ def write_into_blocks(moved: Mapping[str, OldValue], data: dict[str, Any], notes
                 notes.origins[*path, key] = old.place
 
 
-def unfold_lessons(parameters: OldValue, target: Target) -> None:
-    """Rewrite lessons of the form `- Lesson0: {…}` in `environment_parameters` as `- {name: Lesson0, …}`."""
+def unfold_lessons(parameters: OldValue, target: Target, lesson: int) -> None:
+    """Convert `environment_parameters`.
+
+    Lessons of the form `- Lesson0: {…}` become `- {name: Lesson0, …}`, and lessons before `lesson` are left out.
+    """
     for name, parameter in parameters.items():
         if not isinstance(parameter.value, dict) or not isinstance(parameter.value.get("curriculum"), list):
             target.put_at((name,), parameter.value, parameter)
             continue
         lessons = parameter.at("curriculum")
-        numbered = [lessons.at(number) for number in range(len(lessons.value))]
-        unfolded = [_lesson(lesson, target.notes) for lesson in numbered]
+        numbered = range(_first_lesson(lesson, name, lessons, len(lessons.value), target), len(lessons.value))
+        unfolded = [_lesson(lessons.at(number), target.notes) for number in numbered]
         target.put_at((name,), {**parameter.value, "curriculum": [body for body, _ in unfolded]}, parameter)
         for number, (_, origin) in enumerate(unfolded):
             _trace((*target.path, name, "curriculum", number), origin, target.notes)
+
+
+def _first_lesson(lesson: int, name: str, old: OldValue, count: int, target: Target) -> int:
+    """Return the index of the lesson with which a curriculum begins: `lesson`, or the last one if there are fewer."""
+    first = max(0, min(lesson, count - 1))
+    if lesson and count:
+        what = f"begins with lesson {first}, as --lesson {lesson} requests; the earlier lessons are left out"
+        target.notes.warn(old, ".".join((*map(str, target.path), name, "curriculum")), what)
+    return first
 
 
 def _lesson(lesson: OldValue, notes: Notes) -> tuple[Any, OldValue]:
@@ -152,17 +164,11 @@ def _trace(path: tuple[str | int, ...], old: OldValue, notes: Notes) -> None:
 
 
 def convert_hardware(name: str, old: OldValue, data: dict[str, Any], notes: Notes) -> None:
-    """Convert the top-level keys `cpu` and `multi_gpu` to `torch_settings.device`."""
-    on = truth(old.value)
-    if not isinstance(on, bool):
-        notes.wrong(old, f"{old.value!r} is not valid; expected true or false")
-    elif name == "multi_gpu" and on:
-        notes.wrong(old, "one behaviour can't train on several GPUs; leave it out")
-    else:
-        notes.warn(old, name, "is now 'torch_settings.device'" if name == "cpu" else "was removed; it was off")
-        if on:
-            data["torch_settings"] = {**(data.get("torch_settings") or {}), "device": "cpu"}
-            notes.origins["torch_settings", "device"] = old.place
+    """Convert the top-level keys `cpu` and `multi_gpu`; one behaviour trains on one GPU."""
+    notes.warn(old, name, "is now 'torch_settings.device'" if name == "cpu" else "was removed")
+    if name == "cpu" and truth(old.value) is True:
+        data["torch_settings"] = {**(data.get("torch_settings") or {}), "device": "cpu"}
+        notes.origins["torch_settings", "device"] = old.place
 
 
 # Sections that flat blocks have too: `reward_signals`, `pretraining` and `self_play`.
@@ -171,7 +177,6 @@ _SIGNALS = ("extrinsic", "curiosity", "gail")
 PACES = ("reward_signal_num_update", "reward_signal_steps_per_update")
 """Keys under `reward_signals` that apply to all signals."""
 
-_REQUIRED: dict[str, Any] = {"strength": 1.0, "gamma": 0.99}
 _CURIOSITY_SIZE, _GAIL_SIZE = 128, 64
 _LEARNING_RATE = 3e-4
 _OLD_SWAP_STEPS = 20000
@@ -201,12 +206,6 @@ def _convert_signal(name: str, body: OldValue, target: Target, trainer_epochs: A
         target.put(place, body.value, body)  # the schema reports the mistake
         return
     target.put(place, {}, body)
-    lacking = [key for key in _REQUIRED if key not in body.value]
-    if lacking:
-        message = f"lacks {' and '.join(lacking)}, which old versions required; the defaults are filled in"
-        target.notes.warn(body, place, message)
-    for key, value in _REQUIRED.items():
-        target.put(f"{place}.{key}", value, body)
     if name != "extrinsic":
         target.put(f"{place}.learning_rate", _LEARNING_RATE, body)
         _put_size(name, body, target)
@@ -328,8 +327,6 @@ def pace(signals: OldValue | None, name: str) -> OldValue | None:
     return signals.at(name) if signals is not None and inside else None
 
 
-T = TypeVar("T")
-
 _KEYS = ("measure", "thresholds", "min_lesson_length", "signal_smoothing", "parameters")
 _DEFAULTS = {"measure": "reward", "min_lesson_length": 0, "signal_smoothing": True}
 
@@ -379,20 +376,20 @@ def curricula_in(file: OldValue) -> dict[str, OldValue]:
     return dict(file.items())
 
 
-def convert_curriculum(behavior: str, old: OldValue, target: Target, *, strict: bool = False) -> None:
+def convert_curriculum(behavior: str, old: OldValue, target: Target, lesson: int) -> None:
     """Convert a behaviour's curriculum to one curriculum for each of its parameters.
 
     Args:
         behavior: the behaviour that is measured.
         old: the behaviour's curriculum.
         target: the new `environment_parameters`.
-        strict: True if no key may be missing, as in separate files.
+        lesson: index of the lesson with which the new curricula begin.
     """
     notes = target.notes
     if not isinstance(old.value, dict):
         notes.wrong(old, f"is not valid; expected a map with {', '.join(_KEYS)}")
         return
-    if not _is_whole(old, notes, strict=strict):
+    if not _is_whole(old, notes):
         return
     thresholds = old.at("thresholds")
     for key, value in old.items():
@@ -409,12 +406,13 @@ def convert_curriculum(behavior: str, old: OldValue, target: Target, *, strict: 
             message = f"{got} for {len(thresholds.value)} thresholds; expected a list of {len(thresholds.value) + 1}"
             notes.wrong(values, message)
         else:
-            target.put_at((name,), {"curriculum": list(_lessons(behavior, old, values))}, values)
-            _trace_parameters(name, old, values, target)
+            first = _first_lesson(lesson, name, values, len(values.value), target)
+            target.put_at((name,), {"curriculum": list(_lessons(behavior, old, values))[first:]}, values)
+            _trace_parameters(name, old, values, len(values.value) - first, target)
 
 
-def _is_whole(old: OldValue, notes: Notes, *, strict: bool) -> bool:
-    lacking = [key for key in _KEYS if key not in old.value and (strict or key not in _DEFAULTS)]
+def _is_whole(old: OldValue, notes: Notes) -> bool:
+    lacking = [key for key in _KEYS if key not in old.value and key not in _DEFAULTS]
     unknown = [key for key in old.value if key not in _KEYS]
     if lacking:
         notes.wrong(old, f"lacks {', '.join(lacking)}; expected {', '.join(_KEYS)}")
@@ -444,70 +442,19 @@ def _lessons(behavior: str, old: OldValue, values: OldValue) -> Iterator[dict[st
         yield lesson
 
 
-def _trace_parameters(name: str, old: OldValue, values: OldValue, target: Target) -> None:
+def _trace_parameters(name: str, old: OldValue, values: OldValue, count: int, target: Target) -> None:
     """Record where the lessons' parts came from, and add a comment that explains `require_reset`."""
     where, notes = (*target.path, name, "curriculum"), target.notes
-    for number in range(len(values.value)):
+    for number in range(count):
         notes.origins[*where, number] = notes.origins[*where, number, "value"] = values.place
         criteria = (*where, number, "completion_criteria")
         for key in ("measure", "min_lesson_length", "signal_smoothing"):
             if key in old.value:
                 notes.origins[*criteria, key] = old.at(key).place
         notes.origins[*criteria, "threshold"] = old.at("thresholds").place
-    if len(values.value) > 1:
+    if count > 1:
         first = (*where, 0, "completion_criteria", "require_reset")
         notes.comments[first] = "environments were reset at each lesson"
-
-
-def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[KeyPath], SourceLocation]) -> Any:
-    """Drop the lessons before a given one (`--lesson`) from all curricula.
-
-    Args:
-        count: 0-based index of the lesson at which to start; a curriculum with fewer lessons starts at its last one.
-        parameters: the new `environment_parameters`, which are not modified.
-        notes: receives warnings.
-        place: returns the location of a path in the file that was read.
-
-    Returns:
-        The parameters with the remaining lessons.
-    """
-    if not isinstance(parameters, dict):
-        return parameters
-    begun = dict(parameters)
-    for name, value in parameters.items():
-        lessons = value.get("curriculum") if isinstance(value, dict) else None
-        if not isinstance(lessons, list) or not lessons:
-            continue
-        left_out = min(count, len(lessons) - 1)
-        begun[name] = {**value, "curriculum": lessons[left_out:]}
-        where = ("environment_parameters", name, "curriculum")
-        _renumber(where, left_out, notes, {path: place(path) for path in _paths(where, lessons)})
-        what = f"begins with lesson {left_out}"
-        notes.warn(
-            place(where), ".".join(where), f"{what}, as --lesson {count} requests; the earlier lessons are left out"
-        )
-    return begun
-
-
-def _renumber(where: tuple[str, str, str], left_out: int, notes: Notes, places: dict[KeyPath, SourceLocation]) -> None:
-    """Move notes about lessons to the lessons' new numbers."""
-    comments = {path: notes.comments.pop(path) for path in [*notes.comments] if path[:3] == where and len(path) > 3}
-    for path in [path for path in notes.origins if path[:3] == where and len(path) > 3]:
-        del notes.origins[path]
-    notes.comments |= _moved(comments, left_out)
-    notes.origins |= _moved(places, left_out)
-
-
-def _moved(found: dict[KeyPath, T], left_out: int) -> dict[KeyPath, T]:
-    numbered = [(path, int(path[3]), what) for path, what in found.items() if len(path) > 3]
-    return {(*path[:3], number - left_out, *path[4:]): what for path, number, what in numbered if number >= left_out}
-
-
-def _paths(path: KeyPath, value: Any) -> Iterator[KeyPath]:
-    yield path
-    if isinstance(value, dict | list):
-        for key, below in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _paths((*path, key), below)
 
 
 # Samplers.
@@ -516,12 +463,6 @@ _INTERVALS = ("resampling-interval", "resampling_interval", "episode-length")
 """Names of the resampling interval's key; the last name is from the first versions with samplers."""
 _TYPES = ("sampler-type", "sampler_type")
 _NEW_NAMES = {"multirange_uniform": "multirangeuniform"}
-_NEEDED = {
-    "uniform": ("min_value", "max_value"),
-    "gaussian": ("mean", "st_dev"),
-    "multirangeuniform": ("intervals",),
-    "constant": ("value",),
-}
 
 
 def is_samplers(value: Any) -> bool:
@@ -599,7 +540,3 @@ def _convert_sampler(name: str, old: OldValue, target: Target) -> None:
         new = key.replace("-", "_")
         target.notes.warn(value, key, f"is now '{where}.sampler_parameters.{new}'")
         target.put_at((name, "sampler_parameters", new), value.value, value)
-    keys = {key.replace("-", "_") for key in old.value}
-    for key in _NEEDED.get(kind, ()) if isinstance(kind, str) else ():
-        if key not in keys:
-            target.notes.wrong(old, f"lacks '{key}', which the sampler '{kind}' needs{suggest(key, sorted(keys))}")

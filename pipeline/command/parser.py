@@ -489,6 +489,8 @@ def read_request(args: argparse.Namespace) -> Request:
     # Old options come first, so that current ones take precedence.
     options = [*old, *((option, getattr(now, option.name)) for group in OPTIONS.values() for option in group)]
     overrides = [each for option, value in options if value is not None for each in option.overrides(value)]
+    if args.initialize_from is not None and not args.resume:  # it also overrides the file's `resume: true`
+        overrides.append(Override("--initialize-from", ("checkpoint_settings", "resume"), False))
     old_files = {name: value for name in OLD_FILES if (value := getattr(args, name)) is not None}
     return Request(config, (*overrides, *args.set), tuple(warnings), now.env, old_files)
 

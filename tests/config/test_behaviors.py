@@ -178,7 +178,7 @@ MISTAKES = [
     ("trainer_type: pppo", "trainer_type: 'pppo' is not a trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or"),
     ("trainer_type: null", "trainer_type: an empty value (null) is not valid; expected text"),
     ("trainer_type: my.Trainer", "trainer_type: 'my.Trainer' is not a trainer; expected 'ppo', 'poca', 'sac', 'bc',"),
-    ("trainer_type: offline_bc", "trainer_type: 'offline_bc' is a trainer from older versions of ML-Agents; use"),
+    ("trainer_type: offline_bc", "trainer_type: 'offline_bc' is not a trainer; expected 'ppo', 'poca', 'sac', 'bc',"),
     ("hyperparameters: {beta: 0}", "hyperparameters: needs trainer_type as well; add 'trainer_type: ppo' (or your"),
     ("hyperparameters: null", "hyperparameters: an empty value (null) is not valid; expected a map"),
     ("network_settings: {hidden_units: 0}", "network_settings.hidden_units: 0 is out of range"),

@@ -96,7 +96,6 @@ def test_a_draw_falls_into_one_share_or_into_the_rest(shares, at, index):
         ("brain: [{use: random}, {use: scripted}]", "the weights are shares of the games and add up to 2;"),
         ("brain: [{use: random, weight: 0.5}, {use: random, weight: 0.5}]", "brain.1.use: 'random' is the name of"),
         ("{brain: random, self_play: {}}", "self_play: can't be combined with 'brain'; list opponents that do not"),
-        ("broadcast: true", "broadcast: has no effect: it broadcasts the steps of a 'brain' that does not learn"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path, text, said):

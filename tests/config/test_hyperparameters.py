@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from placed import without_places
 from pydantic import ValidationError
 
 from headrace.config import (
@@ -223,7 +222,7 @@ ACROSS = [
 
 
 @pytest.mark.parametrize(("theirs", "ours", "own", "dropped"), ACROSS, ids=[f"{a} to {b}" for a, b, _, _ in ACROSS])
-def test_a_trainer_inherits_the_keys_that_it_has_and_a_warning_names_the_others(
+def test_a_trainer_inherits_only_the_keys_that_it_has(
     load, theirs: str, ours: str, own: dict[str, object], dropped: list[str]
 ):
     config = load(
@@ -235,11 +234,7 @@ def test_a_trainer_inherits_the_keys_that_it_has_and_a_warning_names_the_others(
     hyperparameters = config.behaviors["B"].hyperparameters.model_dump()
     inherited = {key: value for key, value in GIVEN[theirs].items() if key not in dropped}
     assert hyperparameters == {**hyperparameters, **inherited, **own}
-    (warning,) = without_places(config.warnings)
-    assert warning == (
-        f"behaviors.B: its trainer_type '{ours}' does not use these hyperparameters of default_settings (trainer_type "
-        f"'{theirs}'): {', '.join(dropped)}"
-    )
+    assert config.warnings == ()
 
 
 def test_a_trainer_type_that_is_no_text_is_a_mistake_below_default_settings_too(mistakes_of):

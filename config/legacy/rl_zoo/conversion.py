@@ -122,9 +122,7 @@ def _wrap(
 def _leave_out_classes(writing: Writing, given: EntryValue | None, why: str) -> None:
     """Report the classes that a key lists, except those whose effect is built into Headrace."""
     for name, arguments, found in _classes(given, writing):
-        if name.rpartition(".")[2] in OF_ITSELF:
-            writing.idle.append(f"{found.key} {in_words(name)}")
-        else:
+        if name.rpartition(".")[2] not in OF_ITSELF:
             writing.leave_out(EntryValue(found.key, {name: arguments} if arguments else name, found.old), why)
 
 
@@ -168,7 +166,7 @@ class ConvertedEntry:
     """Settings without a counterpart, each with the reason."""
 
 
-def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
+def convert_entry(document: Document, request: EntryRequest) -> ConvertedEntry:
     """Convert the requested entry, and list settings without a counterpart.
 
     Raises:
@@ -176,7 +174,7 @@ def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
     """
     document = document.last_of_repeated()
     try:
-        entry = find_entry(document, asked)
+        entry = find_entry(document, request)
     except NoEntryError as error:
         raise ConfigError([Mistake(document.name, None, "", str(error))]) from None
     notes = Notes()
@@ -208,7 +206,6 @@ def _header(entry: Entry, writing: Writing) -> str:
     for title, parts in (
         ("No equivalent, so the run trains differently:", writing.left_out),
         ("Different from Stable-Baselines3's defaults, which the entry does not change:", writing.otherwise),
-        ("No effect on learning:", writing.idle),
     ):
         lines += [title, *(f"  {part}" for part in dict.fromkeys(parts))] if parts else []
     return "".join(f"# {line}\n" for line in lines)
@@ -222,7 +219,7 @@ def _convert_ppo(writing: Writing, given: Mapping[str, EntryValue]) -> None:
     less = f"{batch}; a rollout of n_steps × n_envs has {rollout}" if least < batch.value else ""
     writing.put("hyperparameters.batch_size", least, batch, less)
     writing.put("hyperparameters.buffer_size", rollout, steps, f"{steps} × {envs}")
-    writing.settle(keys.PPO, _without(given, (*_SEPARATELY, *_OF_PPO)), {})
+    writing.write_all(keys.PPO, _without(given, (*_SEPARATELY, *_OF_PPO)), {})
     _convert_noise(writing, given, steps.value)
     _convert_policy(writing, given, keys.PPO_POLICY)
     _convert_normalize(writing, {"normalize": writing.default("normalize", False), **given})
@@ -234,11 +231,11 @@ def _convert_sac(writing: Writing, given: Mapping[str, EntryValue]) -> None:
     buffer = given.get("replay_buffer_class")
     if buffer is not None and keys.is_hindsight(buffer.value):
         arguments = writing.expression(given["replay_buffer_kwargs"]) if "replay_buffer_kwargs" in given else {}
-        writing.settle(keys.SAC_HINDSIGHT, arguments, given)
+        writing.write_all(keys.SAC_HINDSIGHT, arguments, given)
         concatenated = "as in Stable-Baselines3, where the goal is an ordinary input"
         writing.put("network_settings.goal_conditioning_type", "none", buffer, concatenated)
         given = _without(given, ("replay_buffer_kwargs",))
-    writing.settle(keys.SAC, _without(given, (*_SEPARATELY, *_OF_SAC)), {})
+    writing.write_all(keys.SAC, _without(given, (*_SEPARATELY, *_OF_SAC)), {})
     freq = given["train_freq"].value if "train_freq" in given else 1
     steps = freq[0] if isinstance(freq, list) and freq[1:] == ["step"] else freq
     _convert_noise(writing, given, steps if _is_count(steps) else None)
@@ -285,7 +282,6 @@ def _convert_noise(writing: Writing, given: Mapping[str, EntryValue], rollout: i
     """Convert sde_sample_freq, taking into account that Stable-Baselines3 also begins each rollout with new noise."""
     freq = given.get("sde_sample_freq") or writing.default("sde_sample_freq", -1)
     if "use_sde" not in given or not given["use_sde"].value:
-        writing.idle += [freq.key] if freq.written else []
         return
     own = integral(freq.value)
     if not _is_count(own):
@@ -308,7 +304,7 @@ def _convert_policy(writing: Writing, given: Mapping[str, EntryValue], table: Ma
         arguments = _convert_pictures(writing, arguments, policy, on_policy=table is keys.PPO_POLICY)
         done = {"net_arch", "activation_fn"} - arguments.keys()
         table = {name: key for name, key in table.items() if name not in done}
-    writing.settle(table, arguments, given)
+    writing.write_all(table, arguments, given)
 
 
 def _convert_pictures(
@@ -349,7 +345,7 @@ def _convert_normalize(writing: Writing, given: Mapping[str, EntryValue]) -> Non
         name: EntryValue(f"normalize.{name}", normalizes, whole.old, whole.written)
         for name in ("norm_obs", "norm_reward")
     }
-    writing.settle(keys.NORMALIZE, {**both, **arguments}, {})
+    writing.write_all(keys.NORMALIZE, {**both, **arguments}, {})
 
 
 def _convert_ends(writing: Writing, given: Mapping[str, EntryValue]) -> None:
@@ -413,8 +409,6 @@ class Writing:
         """Settings without a counterpart, each with the reason."""
         self.otherwise: list[str] = []
         """Differences from Stable-Baselines3 in settings that the entry does not mention."""
-        self.idle: list[str] = []
-        """Keys that have no effect on learning."""
 
     def default(self, key: str, value: Any) -> EntryValue:
         """Return one of Stable-Baselines3's defaults."""
@@ -452,22 +446,20 @@ class Writing:
             return {}
         return {key: EntryValue(f"{given.key}.{key}", inner, given.old) for key, inner in value.items()}
 
-    def settle(
+    def write_all(
         self, table: Mapping[str, Key], given: Mapping[str, EntryValue], beside: Mapping[str, EntryValue]
     ) -> None:
         """Write all keys in a table; `beside` contains other values that keys may depend on."""
         around = {**beside, **given}
         for name, key in table.items():
             found = given.get(name) or self.default(name, key.default)
-            if key.needs and not (key.needs in around and around[key.needs].value):
-                self.idle += [in_words(found.key)] if found.written else []
-            else:
-                self._settle(key, found)
+            if not key.needs or (key.needs in around and around[key.needs].value):
+                self._write(key, found)
         for name, found in given.items():
             if name not in table:
                 self.leave_out(found, f"it is an unknown key{suggest(name, table)}")
 
-    def _settle(self, key: Key, given: EntryValue) -> None:
+    def _write(self, key: Key, given: EntryValue) -> None:
         value = given.value
         if key.to is None:
             if value == (key.default if key.here is None else key.here):
@@ -484,11 +476,9 @@ class Writing:
         except ValueError as error:
             self.leave_out(given, str(error))
             if given.written and key.default is not None:
-                self._settle(key, self.default(given.key, key.default))
+                self._write(key, self.default(given.key, key.default))
             return
-        if key.to == IDLE:
-            self.idle += [in_words(given.key)] if given.written else []
-        elif ours is not None and not (key.top and ours == key.default):
+        if key.to != IDLE and ours is not None and not (key.top and ours == key.default):
             self.put(key.to, ours, given, top=key.top, note=key.note)
             if key.also and second is not None:
                 self.put(key.also[0], second, given)

@@ -62,7 +62,7 @@ def is_rl_zoo(document: Document) -> bool:
     return any("n_timesteps" in entry for entry in _entries(document).values())
 
 
-def find_entry(document: Document, asked: EntryRequest) -> Entry:
+def find_entry(document: Document, request: EntryRequest) -> Entry:
     """Find the entry for an environment, as the zoo does, and its algorithm.
 
     Raises:
@@ -71,19 +71,19 @@ def find_entry(document: Document, asked: EntryRequest) -> Entry:
     entries = _entries(document)
     if not is_rl_zoo(document):
         raise NoEntryError("--id and --algo are only for rl-baselines3-zoo files, whose entries have n_timesteps")
-    if asked.env_id is None:
+    if request.env_id is None:
         listed = [name for name in entries if name not in ("", _FOR_ATARI, _FOR_ALL)]
         names = "" if "" in entries else f"; it has entries for {', '.join(listed) or 'all environments'}"
         raise NoEntryError(f"is an rl-baselines3-zoo file; name the environment, as in '{HOW}'{names}")
-    if asked.env_id in (_FOR_ATARI, _FOR_ALL):
+    if request.env_id in (_FOR_ATARI, _FOR_ALL):
         raise NoEntryError(
-            f"'{asked.env_id}' is not an environment; use --id to name an environment that the entry applies to"
+            f"'{request.env_id}' is not an environment; use --id to name an environment that the entry applies to"
         )
-    name = _name_for(asked.env_id, entries)
+    name = _name_for(request.env_id, entries)
     values = entries[name]
     whole = OldValue(document.data, document)
-    algorithm = _algorithm(asked.algorithm, document.name, values)
-    return Entry(name, asked.env_id, algorithm, values, whole.at(name) if name else whole)
+    algorithm = _algorithm(request.algorithm, document.name, values)
+    return Entry(name, request.env_id, algorithm, values, whole.at(name) if name else whole)
 
 
 def is_atari(env_id: str) -> bool:
@@ -113,7 +113,7 @@ def _name_for(env_id: str, entries: Iterable[str]) -> str:
     raise NoEntryError(f"has no entry '{env_id}'{suggest(short, names)}; entries: {', '.join(names)}")
 
 
-def _algorithm(asked: str | None, file: str, values: Collection[str]) -> str:
+def _algorithm(named_algorithm: str | None, file: str, values: Collection[str]) -> str:
     known = (*_HERE, *_ELSEWHERE)
     stem = PurePath(file).stem.lower()
     named = [name for name in known if stem == name or re.fullmatch(rf"{name}[-_.].*|.*[-_.]{name}", stem)]
@@ -123,11 +123,11 @@ def _algorithm(asked: str | None, file: str, values: Collection[str]) -> str:
         if any(key in values for key in own) and (not beside or any(key in values for key in beside))
     ]
     guessed = [*sorted(named, key=len, reverse=True)[:1], *by_keys]
-    found = [asked] if asked is not None else guessed[:1]
+    found = [named_algorithm] if named_algorithm is not None else guessed[:1]
     if not found:
         raise NoEntryError("neither its name nor its keys identify the algorithm; add --algo ppo or --algo sac")
     if found[0] not in _HERE:
-        how = "--algo names" if asked is not None else "its name says"
+        how = "--algo names" if named_algorithm is not None else "its name says"
         raise NoEntryError(
             f"{how} {found[0]}, which has no counterpart here; the algorithms that can be converted are: "
             f"{', '.join(_HERE)}"

@@ -341,13 +341,8 @@ class NetworkSignal(RewardSignal):
 
 
 def design_of_signal(name: str, settings: LearnedSignalSettings, context: TrainerContext) -> PolicyDesign:
-    """Return the design of a signal's network according to its settings; the network has no memory.
-
-    If the settings have no `network_settings`, as in old ML-Agents files, `encoding_size` is used as `hidden_units`.
-    """
+    """Return the design of a signal's network according to its settings; the network has no memory."""
     network = settings.network_settings.model_copy(update={"memory": None})
-    if settings.encoding_size is not None and "network_settings" not in settings.model_fields_set:
-        network = network.model_copy(update={"hidden_units": settings.encoding_size})
     key = f"reward_signals.{name}.network_settings"
     return PolicyDesign(context.spec, network, folder=context.folder, key=key)
 

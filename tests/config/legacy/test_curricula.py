@@ -137,7 +137,7 @@ MISTAKES = [
         ONE.replace("measure: progress", "measure: luck"),
         "lessons.yaml:2: environment_parameters.low.curriculum.0.complet",
     ),
-    (ONE.replace("      signal_smoothing: yes\n", ""), "lessons.yaml:1: Jumper: lacks signal_smoothing; expected"),
+    ("Jumper: {thresholds: [1], parameters: 2}", "lessons.yaml:1: Jumper.parameters: is not valid; expected a map"),
     (ONE.replace("[0.1, 0.4]", "0.1"), "lessons.yaml:3: Jumper.thresholds: is not valid; expected a list"),
     (ONE + ONE.replace("Jumper", "Other").replace("high", "width"), "lessons.yaml:16: Other.parameters.low: already"),
     ("a: 1", "lessons.yaml:1: contains no curricula; expected behaviours, each with measure,"),

@@ -47,12 +47,6 @@ def test_a_teacher_that_was_a_player_is_refused_by_name_with_what_to_do(refuse):
     assert "record a .demo file and set it as demo_path" in mistake
 
 
-def test_missing_keys_get_the_defaults_of_old_files(take):
-    ball = take("Ball: {trainer: offline_bc, demo_path: d}").config.behaviors["Ball"]
-    assert (ball.hyperparameters.batch_size, ball.hyperparameters.buffer_size) == (64, 640)
-    assert (ball.max_steps, ball.summary_freq, ball.network_settings.hidden_units) == (50000 * 640, 1000 * 640, 128)
-
-
 def test_memory_goes_with_it(take):
     memory = "use_recurrent: true, sequence_length: 12, memory_size: 40"
     taken = take(f"Ball: {{trainer: offline_bc, demo_path: d, {memory}}}")

@@ -13,12 +13,6 @@ def test_a_flat_block_may_stand_under_behaviors(take):
     assert "old.yaml:2: trainer: is now 'trainer_type'" in taken.notes
 
 
-def test_a_default_may_stand_among_flat_behaviors(take):
-    taken = take(f"behaviors:\n  default: {flat('ppo')}\n  A: {{trainer: ppo, max_steps: 5}}")
-    assert taken.config.behaviors["A"].hyperparameters.batch_size == 64
-    assert taken.config.default_settings.max_steps == 9000
-
-
 RENAMED = [
     ("trainer: sac, hyperparameters: {tau: 0.1}", "trainer", "trainer_type", "sac"),
     (
@@ -120,7 +114,6 @@ MISTAKES = [
         "old.yaml:1: behaviors.A.self_play.play_against_current_self_ratio: is given together with its new name",
     ),
     ("behaviors: {A: {batch_size: 64}}", "old.yaml:1: behaviors.A.batch_size: unknown key here; it belongs under"),
-    ("behaviors: {A: {}}\nmulti_gpu: true", "old.yaml:2: multi_gpu: one behaviour can't train on several GPUs"),
     ("behaviors: {A: {}}\ncurriculum: [1]", "old.yaml:2: curriculum: is not valid; expected a map of behaviours"),
     ("behaviors: {A: {}}\nparameter_randomization: 3", "old.yaml:2: parameter_randomization: is not valid; expected"),
 ]

@@ -75,7 +75,10 @@ def test_samplers_alone_load_with_the_defaults_and_that_is_said(take):
 
 MISTAKES = [
     (SAMPLERS.replace('"uniform"', "unifrm"), "samplers.yaml:3: environment_parameters.mass.sampler_type: 'unifrm'"),
-    (SAMPLERS.replace("min_value: 0.5", "min: 0"), "samplers.yaml:2: mass: lacks 'min_value', which the sampler"),
+    (
+        SAMPLERS.replace("min_value: 0.5", "min: 0"),
+        "samplers.yaml:4: environment_parameters.mass.sampler_parameters.min: unknown key; expected one of max_value, min_value",
+    ),
     (
         SAMPLERS.replace("max_value: 10", "max_value: 0"),
         "samplers.yaml:4: environment_parameters.mass.sampler_parameters.min_value: 0.5 is greater than max_value (0)",

@@ -159,7 +159,7 @@ def starting(loaded, section: str, *arguments: str) -> tuple[bool, int]:
 
 
 def test_a_command_line_option_overrides_the_conflicting_key_of_the_file(loaded):
-    assert starting(loaded, "resume: true", "--initialize-from", "other") == (False, 1)
+    assert starting(loaded, "resume: true", "--initialize-from", "other") == (False, 0)
     assert starting(loaded, "initialize_from: other", "--resume") == (True, 1)
 
 

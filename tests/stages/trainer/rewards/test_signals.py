@@ -8,7 +8,6 @@ from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations
-from headrace.stages.trainer.rewards import make_signals
 
 SIGNALS = ["curiosity", "gail", "rnd"]
 VECTOR = ObservationSpec("vector", (3,))
@@ -147,11 +146,3 @@ def test_normalised_vectors_are_clipped_to_five_standard_deviations(make_spec, m
 
     # With a mean of 1 and a deviation of 2, the limits are at -9 and 11.
     assert reward(-50.0, 3.0, 90.0) == reward(-9.0, 3.0, 11.0) != reward(-8.0, 3.0, 10.0)
-
-
-def test_old_files_size_the_network_by_encoding_size(make_spec, make_context):
-    spec = make_spec()
-    given = make_context(spec, rnd={"encoding_size": 24}, curiosity={"encoding_size": 24, "network_settings": {}})
-    curiosity, rnd = make_signals(given)
-    assert rnd.state_dict()["target"]["layers.0.weight"].shape == (24, 3)
-    assert curiosity.state_dict()["network"]["weights"]["body.layers.0.weight"].shape == (128, 3), "settings win"
