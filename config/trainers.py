@@ -43,8 +43,6 @@ class TrainerKind:
     without_autograd: str | None = None
     """Condition under which the trainer computes MLPs' gradients on a CPU without torch's autograd, as words that
     follow "if it"; None if it never does."""
-    autograd_anyway: str | None = None
-    """Networks that need autograd even if `without_autograd` applies, as words for messages; None if there are none."""
     network_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `network_settings` that have different defaults with this trainer."""
     excluded: Mapping[str, str] = field(default_factory=dict)
@@ -58,12 +56,7 @@ _VECTORS = "observes only vectors"
 
 TRAINERS: Table[TrainerKind] = Table(
     ppo=TrainerKind("headrace.stages.trainer.ppo:PPOTrainer", PPOHyperparameters, without_autograd=_VECTORS),
-    poca=TrainerKind(
-        "headrace.stages.trainer.poca:POCATrainer",
-        POCAHyperparameters,
-        without_autograd=_VECTORS,
-        autograd_anyway="the group critic's",
-    ),
+    poca=TrainerKind("headrace.stages.trainer.poca:POCATrainer", POCAHyperparameters),
     sac=TrainerKind(
         "headrace.stages.trainer.sac:SACTrainer",
         SACHyperparameters,

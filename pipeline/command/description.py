@@ -157,8 +157,8 @@ def _gradients(config: RunConfig, name: str) -> Sequence[str]:
     if kind.without_autograd is None:
         return []
     torch_settings, network = config.torch_settings, settings.network_settings
-    if torch_settings.gradients == "autograd":
-        return ["  gradients: autograd, as set by torch_settings.gradients"]
+    if torch_settings.acceleration == "none":
+        return ["  gradients: autograd, as set by torch_settings.acceleration"]
     device = placement_of(config, name).device or torch_settings.device
     if device not in (None, "cpu"):
         return [f"  gradients: autograd, because it learns on {device}"]
@@ -166,8 +166,7 @@ def _gradients(config: RunConfig, name: str) -> Sequence[str]:
     for what, settings_of_it in owned.items():
         if settings_of_it is not None:
             return [f"  gradients: autograd, because it has {what}"]
-    anyway = "" if kind.autograd_anyway is None else f"; {kind.autograd_anyway} gradients always use autograd"
-    return [f"  gradients: hand-written if it {kind.without_autograd} and learns on a CPU, otherwise autograd{anyway}"]
+    return [f"  gradients: manual if it {kind.without_autograd} and learns on a CPU, otherwise autograd"]
 
 
 def _decided(config: RunConfig, name: str, stages: Sequence[str]) -> Sequence[str]:

@@ -49,8 +49,8 @@ def test_the_description_counts_the_shards_of_a_replay_buffer(replicas, said):
 @pytest.mark.parametrize(
     ("block", "torch_settings", "said"),
     [
-        ({}, {}, "hand-written if it observes only vectors and learns on a CPU, otherwise autograd"),
-        ({}, {"gradients": "autograd"}, "autograd, as set by torch_settings.gradients"),
+        ({}, {}, "manual if it observes only vectors and learns on a CPU, otherwise autograd"),
+        ({}, {"acceleration": "none"}, "autograd, as set by torch_settings.acceleration"),
         ({}, {"device": "cuda:1"}, "autograd, because it learns on cuda:1"),
         ({"network_settings": {"memory": {}}}, {}, "autograd, because it has a memory"),
         ({"network_settings": {"gsde": {}}}, {}, "autograd, because it has gSDE noise"),
@@ -58,15 +58,8 @@ def test_the_description_counts_the_shards_of_a_replay_buffer(replicas, said):
         (
             {"trainer_type": "sac"},
             {},
-            "hand-written if it observes only vectors and has no discrete actions and learns on a CPU, otherwise autograd",
+            "manual if it observes only vectors and has no discrete actions and learns on a CPU, otherwise autograd",
         ),
-        (
-            {"trainer_type": "poca"},
-            {},
-            "hand-written if it observes only vectors and learns on a CPU, otherwise autograd; "
-            "the group critic's gradients always use autograd",
-        ),
-        ({"trainer_type": "poca"}, {"gradients": "autograd"}, "autograd, as set by torch_settings.gradients"),
     ],
 )
 def test_the_description_says_how_gradients_are_found(block, torch_settings, said):
@@ -74,5 +67,6 @@ def test_the_description_says_how_gradients_are_found(block, torch_settings, sai
     assert f"  gradients: {said}" in describe(config).splitlines()
 
 
-def test_where_there_is_one_way_to_find_gradients_it_says_nothing_of_it():
-    assert "gradients" not in describe(RunConfig.from_plain({"behaviors": {"B": {"trainer_type": "mine:Trainer"}}}))
+@pytest.mark.parametrize("trainer_type", ["poca", "mine:Trainer"])
+def test_the_description_says_nothing_of_gradients_if_there_is_one_way(trainer_type):
+    assert "gradients" not in describe(RunConfig.from_plain({"behaviors": {"B": {"trainer_type": trainer_type}}}))
