@@ -41,7 +41,7 @@ def make(case: str, device: str, graphs: bool) -> Trainer:
     spec = BehaviorSpec(case, (ObservationSpec("o", shape, "uint8" if len(shape) == 3 else "float32"),), actions)
     block = {"trainer_type": kind, "hyperparameters": hyperparameters, "network_settings": network}
     settings = BehaviorSettings.model_validate(block)
-    return make_trainer(TrainerContext(case, settings, spec, device=device, cuda_graphs=graphs))
+    return make_trainer(TrainerContext(case, settings, spec, device=device, accelerated=graphs))
 
 
 def learned_in(trainer: Trainer, batch: TrajectoryBatch, device: str) -> float:

@@ -12,7 +12,7 @@ from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError,
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.stream_file import StreamReader
-from headrace.stages.trainer.replay_store import MAGIC
+from headrace.stages.trainer.replay.replay_store import MAGIC
 
 
 class Violation(Exception):

@@ -1,10 +1,14 @@
-"""Measures PPO, POCA and IMPALA updates: without decoupled PPO's extra pass, with it, and with autograd's gradients.
+"""Measures one update of each trainer and size, with each acceleration and without any.
 
     OMP_NUM_THREADS=1 taskset -c 1 python benchmarks/update.py
 
-The buffers have random rows with the shapes of CartPole, Pendulum, LunarLander, HalfCheetah and Pong, a policy with
-memory, groups of four, and CartPole unrolls, with the examples' hyperparameters. The three variants learn alternately,
-in a process that keeps freed memory as learners do. Times are CPU time, which a busy machine disturbs less.
+The rows are random, with the shapes of CartPole, Pendulum, LunarLander, HalfCheetah and Pong, a policy with memory,
+groups of four, and CartPole unrolls, with the examples' hyperparameters. The variants learn alternately, in a process
+that keeps freed memory as learners do. Times are CPU time, which a busy machine disturbs less.
+
+- none: `torch_settings.acceleration: none`
+- NumPy: manual gradients without compiled code, as where there is no C compiler
+- auto: manual gradients as installed
 """
 
 from __future__ import annotations
@@ -26,52 +30,48 @@ from headrace.stages.trainer import Trainer, TrainerContext
 from headrace.stages.trainer.factory import make_trainer
 
 CONTROL = {"buffer_size": 2048, "batch_size": 256, "num_epoch": 4, "max_grad_norm": 0.5}
-NARROW = {"hidden_units": 64, "activation": "tanh"}
+WIDE = {"buffer_size": 2048, "batch_size": 512, "num_epoch": 10, "max_grad_norm": 0.5}
+REGULARIZED = CONTROL | {"regularization": {}}
+OFF_POLICY = {"batch_size": 256, "buffer_init_steps": 256, "buffer_size": 8192, "steps_per_update": 8}
+DISCRETE, CONTINUOUS = ActionSpec(discrete_branches=(4,)), ActionSpec(continuous_size=6)
+
+
+def units(count: int, activation: str = "tanh", **more: Any) -> dict[str, Any]:
+    """Return the settings of a network with two hidden layers."""
+    return {"hidden_units": count, "activation": activation, **more}
+
+
 CASES: dict[str, tuple[str, tuple[int, ...], ActionSpec, dict[str, Any], dict[str, Any]]] = {
-    "CartPole": ("ppo", (4,), ActionSpec(discrete_branches=(2,)), CONTROL, NARROW),
-    "Pendulum": ("ppo", (3,), ActionSpec(continuous_size=1), CONTROL, NARROW),
-    "LunarLander": (
+    "PPO CartPole 64": ("ppo", (4,), ActionSpec(discrete_branches=(2,)), CONTROL, units(64)),
+    "PPO Pendulum 64": ("ppo", (3,), ActionSpec(continuous_size=1), CONTROL, units(64)),
+    "PPO HalfCheetah 256": ("ppo", (17,), CONTINUOUS, WIDE, units(256, normalize=True)),
+    "PPO regularized 64": ("ppo", (8,), DISCRETE, REGULARIZED, units(64)),
+    "PPO memory 64": (
         "ppo",
         (8,),
-        ActionSpec(discrete_branches=(4,)),
-        {"buffer_size": 8192, "batch_size": 512, "num_epoch": 4, "max_grad_norm": 0.5},
-        NARROW,
+        DISCRETE,
+        CONTROL,
+        units(64, memory={"memory_size": 64, "sequence_length": 32}),
     ),
-    "HalfCheetah": (
-        "ppo",
-        (17,),
-        ActionSpec(continuous_size=6),
-        {"buffer_size": 2048, "batch_size": 512, "num_epoch": 10, "max_grad_norm": 0.5},
-        {"hidden_units": 256, "activation": "tanh", "normalize": True},
-    ),
-    "memory": (
-        "ppo",
-        (8,),
-        ActionSpec(discrete_branches=(4,)),
-        {"buffer_size": 2048, "batch_size": 256, "num_epoch": 3},
-        {"hidden_units": 64, "memory": {"memory_size": 64, "sequence_length": 32}},
-    ),
-    "groups": (
-        "poca",
-        (8,),
-        ActionSpec(discrete_branches=(4,)),
-        {"buffer_size": 2048, "batch_size": 256, "num_epoch": 3},
-        {"hidden_units": 64},
-    ),
-    "unrolls": (
-        "impala",
-        (4,),
-        ActionSpec(discrete_branches=(2,)),
-        {"unroll_length": 128, "batch_size": 16},
-        NARROW,
-    ),
-    "Pong": (
+    "PPO Pong, images": (
         "ppo",
         (4, 84, 84),
         ActionSpec(discrete_branches=(6,)),
         {"buffer_size": 1024, "batch_size": 256, "num_epoch": 4, "max_grad_norm": 0.5},
         {"hidden_units": 512, "num_layers": 1, "vis_encode_type": "nature_cnn"},
     ),
+    "POCA groups 64": ("poca", (8,), DISCRETE, CONTROL, units(64)),
+    "IMPALA unrolls 64": (
+        "impala",
+        (4,),
+        ActionSpec(discrete_branches=(2,)),
+        {"unroll_length": 128, "batch_size": 16},
+        units(64),
+    ),
+    "IMPALA unrolls 256": ("impala", (17,), CONTINUOUS, {"unroll_length": 128, "batch_size": 16}, units(256)),
+    "SAC Pendulum 64": ("sac", (3,), ActionSpec(continuous_size=1), OFF_POLICY, units(64, "relu")),
+    "SAC HalfCheetah 256": ("sac", (17,), CONTINUOUS, OFF_POLICY, units(256, "relu")),
+    "SAC discrete 64": ("sac", (8,), DISCRETE, OFF_POLICY, units(64, "relu")),
 }
 """By case: trainer, observation shape, actions, hyperparameters and network."""
 LENGTH, ROWS = 128, 2048
@@ -125,32 +125,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="case", help=", ".join(CASES))
     parser.add_argument("--updates", type=int, default=20)
-    parser.add_argument("--numpy", action="store_true", help="NumPy even if kernels are compiled (docs/performance.md)")
     args = parser.parse_args()
-    compiled.kernels = None if args.numpy else compiled.kernels
     torch.set_num_threads(1)
     keep_freed_memory()
-    print(f"{'ms of CPU per update':>22} {'coupled':>9} {'decoupled':>9} {'more':>7} {'autograd':>9} {'times':>6}")
+    installed = compiled.kernels
+    print(f"{'ms of CPU per update':>22} {'none':>9} {'NumPy':>9} {'auto':>9} {'none/auto':>10} {'NumPy/auto':>11}")
     for case in args.cases:
         kind, shape, actions, hyperparameters, network = CASES[case]
         observed = ObservationSpec("o", shape, "uint8" if len(shape) == 3 else "float32")
         spec = BehaviorSpec(case, (observed,), actions, grouped=kind == "poca")
         memory = network.get("memory", {}).get("memory_size", 0)
-        batch = rows_of(spec, hyperparameters.get("buffer_size", ROWS), memory, np.random.default_rng(0))
+        rows = ROWS if kind in ("sac", "impala") else hyperparameters["buffer_size"]
+        batch = rows_of(spec, rows, memory, np.random.default_rng(0))
+        if kind == "sac" and actions.continuous_size:
+            np.tanh(batch.rows["continuous_actions"], out=batch.rows["continuous_actions"])
+        block = {"trainer_type": kind, "hyperparameters": hyperparameters, "network_settings": network}
+        settings = BehaviorSettings.model_validate(block)
         trainers = []
-        for decoupled, autograd in ((False, False), (True, False), (True, True)):
-            block = {
-                "trainer_type": kind,
-                "hyperparameters": hyperparameters | ({} if kind == "impala" else {"decoupled": decoupled}),
-                "network_settings": network,
-            }
-            settings = BehaviorSettings.model_validate(block)
-            trainers.append(make_trainer(TrainerContext(case, settings, spec, autograd=autograd)))
-        took = [[learned_in(trainer, batch) for trainer in trainers] for _ in range(args.updates)]
-        coupled, decoupled_ms, by_autograd = (median(column) for column in zip(*took, strict=True))
-        more, times = decoupled_ms / coupled - 1, by_autograd / decoupled_ms
+        for accelerated, kernels in ((False, installed), (True, None), (True, installed)):
+            compiled.kernels = kernels
+            trainers.append(make_trainer(TrainerContext(case, settings, spec, accelerated=accelerated)))
+        took = []
+        for _ in range(args.updates):
+            row = []
+            for trainer, kernels in zip(trainers, (installed, None, installed), strict=True):
+                compiled.kernels = kernels
+                row.append(learned_in(trainer, batch))
+            took.append(row)
+        none, in_numpy, auto = (median(column) for column in zip(*took[1:], strict=True))
         print(
-            f"{case:>22} {coupled:>9.1f} {decoupled_ms:>9.1f} {more:>7.1%} {by_autograd:>9.1f} {times:>6.2f}",
+            f"{case:>22} {none:>9.1f} {in_numpy:>9.1f} {auto:>9.1f} {none / auto:>10.2f} {in_numpy / auto:>11.2f}",
             flush=True,
         )
 

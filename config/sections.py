@@ -251,17 +251,13 @@ class TorchSettings(Settings):
     device: Device | None = Field(
         None, description="Torch device of the trainers, such as `cpu` or `cuda:1`; null: `cuda` if it is available."
     )
-    gradients: Literal["auto", "autograd"] = Field(
+    acceleration: Literal["auto", "none"] = Field(
         "auto",
-        description="How trainers compute gradients: `autograd` uses torch's autograd; `auto` uses hand-written "
-        "gradients if they exist, which is the case for perceptrons on a CPU with PPO, IMPALA, POCA (its actor) and "
-        "SAC (with continuous actions only). They take a third to three quarters of the time of autograd, but with "
-        "POCA hardly less.",
-    )
-    cuda_graphs: Flag = Field(
-        True,
-        description="On a GPU, capture gradient steps as CUDA graphs, which replay without Python calls, if possible: "
-        "for PPO and SAC without replicas, memory or custom networks.",
+        description="Whether anything faster than the readable trainers computes updates. `none` uses torch's autograd "
+        "for everything. `auto` uses, where they exist, manual gradients (perceptrons on a CPU with PPO, IMPALA and, "
+        "with continuous actions only, SAC; a third to three quarters of the time of autograd), and on a GPU gradient "
+        "steps that are captured as CUDA graphs (PPO and SAC without replicas, memory or custom networks). The numbers "
+        "agree up to rounding.",
     )
     precision: Literal["float32", "bf16", "auto"] = Field(
         "auto",
@@ -270,11 +266,11 @@ class TorchSettings(Settings):
         "`sac`, for which measurements show no loss of return (docs/performance.md), on devices with fast bf16 (AMX, "
         "AVX512-bf16, a GPU of the Ampere generation or later). Weights, policies and files are float32 in any case.",
     )
-    products: Literal["auto", "torch", "onednn", "numpy"] = Field(
+    products: Literal["auto", "torch", "numpy"] = Field(
         "auto",
         description="Library that multiplies the float32 matrices of a trainer's layers of 128 units or more on the "
-        "CPU: torch's default, its oneDNN, or NumPy's BLAS. `auto` measures all three at the start; it is `torch` if "
-        "`deterministic`, and with `record` or `replay`, because the last digits differ.",
+        "CPU: torch's default, or NumPy's BLAS. `auto` measures both at the start; it is `torch` if `deterministic`, "
+        "with `record` or `replay`, because the last digits differ, and with `acceleration: none`.",
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer.sac.replay_memory import ReplayMemory
+from headrace.stages.trainer.replay.replay_memory import ReplayMemory
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("v", (2,)), ObservationSpec("i", (2, 2, 1), "uint8")), ActionSpec(1, (3,)))
 MEMORY_SIZE = 2

@@ -143,7 +143,7 @@ def _soft_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Inputs
 
     from headrace.stages.policy.network.actor import ActorNetwork
     from headrace.stages.policy.network.flat_parameters import FlatParameters
-    from headrace.stages.trainer.sac.networks import Critics
+    from headrace.stages.trainer.sac import Critics
 
     weights, design = learner["networks"], export.design
     actions = design.spec.actions

@@ -66,17 +66,23 @@ class Rounding(NamedTuple):
 
 def products_of(config: RunConfig, settings: BehaviorSettings, device: str) -> ProductSettings:
     """Return how a trainer with these settings computes its matmuls on a device."""
-    rounding = choose_rounding(config.torch_settings.precision, device, settings.trainer_type).settings
+    rounding = choose_rounding(precision_of(config), device, settings.trainer_type).settings
     given = settings.hyperparameters  # IMPALA counts batches in unrolls
     rows = getattr(given, "batch_rows", getattr(given, "batch_size", rounding.rows))
     return replace(rounding, provider=choose_provider(config, device), rows=rows)
+
+
+def precision_of(config: RunConfig) -> str:
+    """Return the configured precision; without acceleration, `auto` is float32."""
+    precision = config.torch_settings.precision
+    return "float32" if precision == "auto" and config.torch_settings.acceleration == "none" else precision
 
 
 def choose_rounding(configured: str, device: str, trainer: str) -> Rounding:
     """Choose the matmuls that a trainer computes in bfloat16 on a device.
 
     Args:
-        configured: the value of `torch_settings.precision`.
+        configured: the result of `precision_of`.
         device: the torch device.
         trainer: the trainer's `trainer_type`.
     """
@@ -101,6 +107,7 @@ def choose_provider(config: RunConfig, device: str) -> str:
     """Choose the library for float32 matmuls in wide layers; see `ProductSettings.provider`."""
     # Sums differ in their last digits between providers, but a replay must reproduce the recording.
     exact = config.pipeline.deterministic or config.record is not None or config.replay is not None
+    exact = exact or config.torch_settings.acceleration == "none"
     configured = config.torch_settings.products
     return "torch" if device != "cpu" or (configured == "auto" and exact) else configured
 

@@ -46,7 +46,7 @@ from headrace.pipeline.policies.export import OnnxExporter, export_policy
 from headrace.pipeline.policies.ml_agents import left_checkpoint
 from headrace.pipeline.policies.warm_start import initial_policy, resume_from_ml_agents, warm_start
 from headrace.pipeline.reporting.csv_writer import EpisodeTable
-from headrace.pipeline.roles.device import choose_rounding, device_of, products_of
+from headrace.pipeline.roles.device import choose_rounding, device_of, precision_of, products_of
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.senders import ReceiverTap, recorded_here
 from headrace.pipeline.roles.sizes import agents_of, squashes_actions
@@ -64,7 +64,7 @@ from headrace.stages.replay import recorded_agents
 from headrace.stages.stage import Statistics
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.input_tracking import Deliveries
-from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, Trainer, TrainerContext, torch_defaults
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, Trainer, TrainerContext, defaults_of
 from headrace.stages.trainer.report import TrainerPort, TrainerReport
 from headrace.stages.trainer.stage import TrainerStage
 from headrace.stages.trainer.thread_choice import ThreadChoice, candidates_for
@@ -72,7 +72,7 @@ from headrace.startup_context import shown
 
 if TYPE_CHECKING:
     from headrace.stages.environments.protocol import GoalRewards
-    from headrace.stages.trainer.sac.sharded_replay import ShardedReplay
+    from headrace.stages.trainer.replay.sharded_replay import ShardedReplay
 
 
 class TrainerHost(Host):
@@ -110,7 +110,7 @@ class TrainerHost(Host):
             trainer = self._make_trainer(replicas, device, statistics)
             stage_class = TrainerStage
             if self._shards is not None:  # other learners need not import the class
-                from headrace.stages.trainer.sac.sharded_stage import ShardedTrainerStage
+                from headrace.stages.trainer.replay.sharded_stage import ShardedTrainerStage
 
                 stage_class = ShardedTrainerStage
             stage = stage_class(
@@ -134,7 +134,8 @@ class TrainerHost(Host):
             if replay is not None:
                 await opened.enter_async_context(self._shards.joined(replay, share))
                 await replay.opened()  # the buffer's size affects how a resumed run continues
-            self._restore(stage)
+            with defaults_of(type(stage.trainer)):
+                self._restore(stage)
             yield stage
 
     def _make_trainer(self, replicas: Replicas, device: str, statistics: Statistics) -> Trainer:
@@ -148,8 +149,7 @@ class TrainerHost(Host):
             # Derived from the behaviour and not from the host, so that replaying its input reproduces the weights.
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
             device=device,
-            autograd=self.config.torch_settings.gradients == "autograd",
-            cuda_graphs=self.config.torch_settings.cuda_graphs,
+            accelerated=self.config.torch_settings.acceleration == "auto",
             products=products_of(self.config, self._settings, device),
             agents=recorded or agents_of(self.config),
             folder=self.config.source_folder,
@@ -293,7 +293,7 @@ class LearnerHost(TrainerHost):
         together = f", in {replicas} replicas" if replicas > 1 else ""
         log = self.stages.context(TRAINER).log
         log.info("%s learns on %s (%s)%s.", self.plan.behavior, device, why, together)
-        configured, settings = self.config.torch_settings.precision, self._settings
+        configured, settings = precision_of(self.config), self._settings
         rounding = choose_rounding(configured, device, settings.trainer_type)
         if configured == "bf16" or 0 < rounding.settings.rounded_from <= max(settings.network_settings.widths):
             log.log(
@@ -439,15 +439,15 @@ class LearnerHost(TrainerHost):
             return
         self.stages.save_part(stage, number, state)
 
-    @torch_defaults()
     def _export(self) -> None:
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self.plan, self._stage.trainer
         newest = self._stage.step, self._stage.version
         if newest == self._exported:  # the trainer has not learned since the last export
             return
-        learner = unpack_state(pack_state(trainer.warm_state(), "warm_state()"))  # refuses what can't be read back
-        policy = replace(trainer.exported_policy(), step=newest[0], version=newest[1])
+        with defaults_of(type(trainer)):
+            learner = unpack_state(pack_state(trainer.warm_state(), "warm_state()"))  # refuses what can't be read back
+            policy = replace(trainer.exported_policy(), step=newest[0], version=newest[1])
         path = None
         run_folder = self.stages.folder.path
         folder = behavior_folder(run_folder, plan.behavior)

@@ -137,6 +137,11 @@ class ProductSettings:
     images_rounded: bool = False
     """Whether convolutions and the layer after them are computed in bfloat16."""
 
+    @property
+    def plain(self) -> bool:
+        """True if torch's default library computes everything in float32."""
+        return self.provider == "torch" and not self.rounded_from and not self.images_rounded
+
 
 TORCHS_OWN = ProductSettings()
 """Settings for float32 matmuls with torch's default library."""

@@ -10,7 +10,7 @@ from headrace.config.errors import ConfigError, KeyPath, dotted
 from headrace.queues.errors import SpecError
 from headrace.stages.errors import LoadError, StageError, blaming, describe_error
 from headrace.stages.policy.design import check_extra_columns
-from headrace.stages.trainer.protocol import Trainer, TrainerContext, torch_defaults
+from headrace.stages.trainer.protocol import Trainer, TrainerContext, defaults_of
 from headrace.stages.trainer_lookup import trainer_class, trainer_kind
 
 
@@ -27,7 +27,8 @@ def make_trainer(context: TrainerContext) -> Trainer:
     trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
     found = find_trainer(trainer_type, context.folder, path)
     try:
-        return _settled(found, context)
+        with defaults_of(found):
+            return found(context)
     except ValidationError as error:  # a subclass's base class validates the YAML's hyperparameters as its own
         with blaming(*path, "hyperparameters"):
             raise LoadError(_describe(error, f"{dotted(path)}.hyperparameters", trainer_type)) from error
@@ -38,23 +39,6 @@ def make_trainer(context: TrainerContext) -> Trainer:
             raise LoadError(
                 f"{dotted(path)}.trainer_type: creating {trainer_type} raised {describe_error(error)}"
             ) from error
-
-
-_COMPUTES = ("add", "learn", "policy", "state_dict", "load_state_dict", "load_bulk", "warm_start", "take_weights")
-
-
-def _settled(kind: type[Trainer], context: TrainerContext) -> Trainer:
-    """Make a trainer whose methods run with gradients enabled, even if other code in the process has disabled them.
-
-    Built-in trainers and their subclasses also get torch's default dtype and device, which an environment in the same
-    process may have changed. Other trainers may have set these themselves.
-    """
-    own = not any(each.__module__.startswith("headrace.") for each in kind.__mro__ if not issubclass(Trainer, each))
-    with torch_defaults(gradients_only=own):
-        trainer = kind(context)
-    for name in _COMPUTES:
-        vars(trainer)[name] = torch_defaults(gradients_only=own)(getattr(trainer, name))
-    return trainer
 
 
 def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[Trainer]:

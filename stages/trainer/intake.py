@@ -2,17 +2,16 @@
 
 The first step encodes a batch's observations, rejects bad numbers, and normalises. The last step makes a policy from
 the actor's weights and the normaliser's state. Reward signals and imitation take rows as `Transitions`, regardless of
-which buffer the rows come from. On-policy trainers' networks take rows as `InputRows`.
+which buffer the rows come from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,7 +26,7 @@ from headrace.stages.policy.design import (
     PolicyDesign,
     design_of,
 )
-from headrace.stages.policy.network.layers import Inputs, gathered, host_copies, to_device
+from headrace.stages.policy.network.layers import Inputs, host_copies
 from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
@@ -283,75 +282,3 @@ def drawn_actions(
         columns[f"{prefix}continuous_actions"] if actions.continuous_size else np.empty((n, 0), np.float32),
         columns[f"{prefix}discrete_actions"] if actions.discrete_branches else np.empty((n, 0), np.int32),
     )
-
-
-@dataclass(frozen=True)
-class InputRows:
-    """N rows of network inputs, from which minibatches are gathered."""
-
-    vectors: Tensor
-    """[N, V] normalised vectors, on the device."""
-    others: tuple[Tensor, ...]
-    """[N, *shape] each image and set, on the host."""
-    previous_actions: Tensor | None = None
-    """[N, P] features of the previous actions, on the device; None without memory."""
-
-    @classmethod
-    def of(
-        cls,
-        vectors: NDArray[np.float32],
-        others: tuple[Array, ...],
-        previous: NDArray[np.float32] | None,
-        device: str,
-        images: Collection[int] = (),
-    ) -> InputRows:
-        """Make rows from arrays, sharing the arrays' memory if the device allows it.
-
-        Args:
-            vectors: [N, V] normalised vectors.
-            others: [N, *shape] each image and set.
-            previous: [N, P] features of the previous actions; None without memory.
-            device: the torch device that computes with the rows.
-            images: the indices in `others` of channels-first images. On a CPU, they are converted here, once, to the
-                channels-last memory format that convolutions need, instead of in each pass.
-        """
-        tensors = [torch.from_numpy(other) for other in others]
-        if device == "cpu":
-            for number in images:
-                tensors[number] = tensors[number].contiguous(memory_format=torch.channels_last)
-        return cls(
-            to_device(torch.from_numpy(vectors), device),
-            tuple(tensors),
-            None if previous is None else to_device(torch.from_numpy(previous), device),
-        )
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    @property
-    def device(self) -> torch.device:
-        """The device that holds gathered rows."""
-        return self.vectors.device
-
-    def part(self, rows: slice) -> InputRows:
-        """Return views of the rows in a slice."""
-        previous = None if self.previous_actions is None else self.previous_actions[rows]
-        return InputRows(self.vectors[rows], tuple(other[rows] for other in self.others), previous)
-
-    def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Inputs:
-        """Gather sequences of rows [q, L] that start with the memories [q, m]."""
-        device, flat = self.vectors.device, torch.from_numpy(rows.reshape(-1))
-        there = to_device(flat, device)
-        previous = None if self.previous_actions is None else self.previous_actions.index_select(0, there)
-        return Inputs(
-            self.vectors.index_select(0, there),
-            gather_others(self.others, flat, device),
-            previous,
-            memories,
-            rows.shape[1],
-        )
-
-
-def gather_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
-    """Gather rows of images and sets, and copy them to the device with their dtype unchanged."""
-    return tuple(gathered(other, rows, device) for other in others)

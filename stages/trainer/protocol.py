@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -122,10 +122,8 @@ class TrainerContext:
     """Seed for all random draws."""
     device: str = "cpu"
     """The torch device to compute on."""
-    autograd: bool = False
-    """True to compute gradients by autograd even if they could be computed by hand."""
-    cuda_graphs: bool = True
-    """Whether gradient steps on a GPU are captured as CUDA graphs if possible."""
+    accelerated: bool = True
+    """Whether `headrace.stages.trainer.fast` may compute updates; otherwise, the readable trainers run as written."""
     products: ProductSettings = TORCHS_OWN
     """How matrix products and convolutions of wide hidden layers are computed."""
     agents: int = 1
@@ -362,6 +360,16 @@ def restore_random(random: np.random.Generator, state: Mapping[str, Any]) -> Non
         "has_uint32": state["has_uint32"],
         "uinteger": state["uinteger"],
     }
+
+
+def defaults_of(trainer_type: type[Trainer]) -> AbstractContextManager[None]:
+    """Return the context in which to call a trainer, because other code in the process may have changed torch's state.
+
+    Gradients are enabled for every trainer. Built-in trainers and their subclasses also get torch's default dtype and
+    device; other trainers may have set these themselves.
+    """
+    bases = (base for base in trainer_type.__mro__ if not issubclass(Trainer, base))
+    return torch_defaults(gradients_only=not any(base.__module__.startswith("headrace.") for base in bases))
 
 
 @contextmanager

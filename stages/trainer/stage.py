@@ -29,7 +29,7 @@ from headrace.stages.trainer.input_tracking import (
     StopCriterion,
     Waiting,
 )
-from headrace.stages.trainer.protocol import Trainer
+from headrace.stages.trainer.protocol import Trainer, defaults_of
 from headrace.stages.trainer.report import TrainerPort, TrainerReport
 from headrace.stages.trainer.takeover import Takeover
 from headrace.stages.trainer.thread_choice import ThreadChoice
@@ -178,7 +178,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if item.num_trajectories:  # a batch may contain only episodes or games that have ended
             if self._columns:
                 require_columns(item, self._columns)
-            self.trainer.add(item)
+            with defaults_of(type(self.trainer)):
+                self.trainer.add(item)
             self._count_frames(item)
             self._unlearned.append(waiting := Waiting.of(item))
             self._unreported_age |= waiting.version is not None and waiting.version < self.version
@@ -217,7 +218,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         actors used that one, a resumed run would act differently from one that was never interrupted.
         """
         if self._policy is None:
-            self._policy = self._takeover.numbered(self.trainer.policy())
+            with defaults_of(type(self.trainer)):
+                self._policy = self._takeover.numbered(self.trainer.policy())
         return self._policy
 
     def begin_anew(self, number: int, weights: NDArray[np.float32] | None = None) -> None:
@@ -226,7 +228,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     def _change_trainer(self) -> PolicyUpdate:
         self._release()
-        self.trainer = self._takeover.next(self.trainer)
+        with defaults_of(type(self.trainer)):
+            self.trainer = self._takeover.next(self.trainer)
         for name, value in self.changed.items():
             self.trainer.set_hyperparameter(name, value)
         self._policy = None
@@ -257,6 +260,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     def state_dict(self) -> Mapping[str, Any]:
         """Return the trainer's complete state, the last policy emitted, and the number of rows not yet learned from."""
         policy = self.policy()
+        with defaults_of(type(self.trainer)):
+            trainer = self.trainer.state_dict()
         changed = {"hyperparameters": dict(self.changed)} if self.changed else {}
         threads = None if self._threads is None else self._threads.state
         chosen = {} if threads is None else {"threads": threads}
@@ -264,7 +269,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             **self._takeover.state_dict(),
             **changed,
             **chosen,
-            "trainer": self.trainer.state_dict(),
+            "trainer": trainer,
             "policy": {"weights": policy.weights, "step": policy.step, "version": policy.version},
             "held_rows": self.held_rows,
             "recent_returns": list(self._episodes.recent),
@@ -275,13 +280,15 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from a checkpoint."""
-        self.trainer.load_state_dict(state["trainer"])
+        with defaults_of(type(self.trainer)):
+            self.trainer.load_state_dict(state["trainer"])
+            current = self.trainer.policy()
         for name, value in state.get("hyperparameters", {}).items():
             self.set_hyperparameter(name, float(value))
         self._takeover.load_state_dict(state)
         if self._threads is not None and "threads" in state:
             self._threads.keep(int(state["threads"]))
-        policy, current = state["policy"], self.trainer.policy()
+        policy = state["policy"]
         weights = np.asarray(policy["weights"], np.float32)
         if len(weights) != len(current.weights):  # the environment's vectors have become float64, or float32
             weights = current.weights
@@ -301,7 +308,9 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         began, version = self._clock(), self.version
         if self._threads is not None:
             self._threads.begin()
-        used = self.trainer.learn()
+        with defaults_of(type(self.trainer)):
+            used = self.trainer.learn()
+            policy = self.trainer.policy()
         if self._threads is not None:
             self._threads.took(self._clock() - began, used)
         add = self._context.statistics.add
@@ -312,7 +321,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         known, age = self._use_up(used, version)
         if known and not self.trainer.imitates:  # an imitator's rows have its teacher's versions
             add(self._behavior, "Policy/Lag", age / known)  # waiting rows grow older: docs/decisions/025
-        self._policy = self._takeover.numbered(self.trainer.policy())
+        self._policy = self._takeover.numbered(policy)
         self._time_update(began)
         return self._policy
 

@@ -19,7 +19,7 @@ from headrace.queues.ends import ItemSink, ItemSource
 from headrace.queues.errors import QueueClosed
 
 if TYPE_CHECKING:
-    from headrace.stages.trainer.sac.sharded_replay import ShardedReplay
+    from headrace.stages.trainer.replay.sharded_replay import ShardedReplay
 
 
 class ReplayShards(RunPart):

@@ -79,7 +79,13 @@ class ActorCritic(FlatVectors):
     """
 
     def __init__(
-        self, design: PolicyDesign, signals: int, shared_critic: bool, random: np.random.Generator, device: str = "cpu"
+        self,
+        design: PolicyDesign,
+        signals: int,
+        shared_critic: bool,
+        random: np.random.Generator,
+        device: str = "cpu",
+        accelerated: bool = True,
     ) -> None:
         if not design.perceptron or design.squashed:
             raise StageError(
@@ -96,8 +102,11 @@ class ActorCritic(FlatVectors):
         self.layers = len(settings.widths)
         """Number of hidden layers."""
         self._activation = _ACTIVATIONS[settings.activation]
+        if settings.activation == "tanh" and not accelerated:
+            self._activation = torch.tanh
         self._towers = 1 if shared_critic else 2
         self.products = HiddenProducts(design.products)
+        self._plain = design.products.plain
         initial = _initial_parameters(design, signals, self._towers, random)
         super().__init__({name: array.shape for name, array in initial.items()}, device)
         self.parameters = self._leaves()
@@ -107,7 +116,7 @@ class ActorCritic(FlatVectors):
         self.load(initial)
         layers = range(len(settings.widths))
         self._body = [(self.parameters[f"body.{i}.bias"], self.parameters[f"body.{i}.weight"]) for i in layers]
-        narrow = device == "cpu" and max(settings.widths) < FROM_UNITS
+        narrow = accelerated and device == "cpu" and max(settings.widths) < FROM_UNITS
         self._compiles = narrow and compiled.compiles(self.activation, settings.widths, self.values.dtype)
         self._action = (self.parameters["action.bias"], self.parameters["action.weight"])
         self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
@@ -124,7 +133,8 @@ class ActorCritic(FlatVectors):
                 x = compiled_layer(x, weight, bias, self.activation)
             return _head(self._action, x[0]), _head(self._value, x[-1])
         for bias, weight in self._body:
-            x = self._activation(self.products.stacked(bias, x, weight))
+            x = torch.baddbmm(bias, x, weight) if self._plain else self.products.stacked(bias, x, weight)
+            x = self._activation(x)
         return torch.addmm(self._action[0], x[0], self._action[1]), torch.addmm(self._value[0], x[-1], self._value[1])
 
     def heads(self, inputs: Inputs) -> Tensor:
@@ -350,37 +360,13 @@ def value_heads(width: int, signals: int) -> nn.Linear:
     return heads
 
 
-class ActorTower:
-    """An actor without its critic, as `Perceptrons`; its tensors are views of the network's parameters.
-
-    Args:
-        network: a module with an actor and other parts.
-        design: the actor's design, which is plain and not squashed.
-    """
-
-    def __init__(self, network: FlatActor[Any], design: PolicyDesign) -> None:
-        assert design.plain, "other actors are more than a perceptron"
-        self._network = network
-        self.activation: str = design.settings.activation
-        self.layers = len(design.settings.widths)
-        self.products = HiddenProducts(design.products)
-        self.gradients = network.gradients
-        self.parameters = self.named_views(network.values)
-
-    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the actor's views into a vector as long as the network's gradients; see `Perceptrons.named_views`."""
-        prefix = "actor."
-        named = self._network.named_views(flat)
-        own = {name.removeprefix(prefix): view for name, view in named.items() if name.startswith(prefix)}
-        views: dict[str, Tensor] = self._network.module.actor.acting_views(own)
-        for name, view in views.items():
-            if name.startswith("body."):
-                views[name] = view[None] if name.endswith("weight") else view[None, None]
-        return views
-
-
 def make_actor_critic(
-    design: PolicyDesign, signals: int, shared_critic: bool, random: np.random.Generator, device: str = "cpu"
+    design: PolicyDesign,
+    signals: int,
+    shared_critic: bool,
+    random: np.random.Generator,
+    device: str = "cpu",
+    accelerated: bool = True,
 ) -> ActorCriticNetwork:
     """Make an actor and a critic for a design.
 
@@ -390,11 +376,12 @@ def make_actor_critic(
         shared_critic: true if the critic shares the actor's body, and so the actor's memory.
         random: the source of the initial weights, which are the same on any device.
         device: the torch device of the parameters, such as `cpu` or `cuda:0`.
+        accelerated: whether compiled code and NumPy may compute parts of the outputs.
 
     Raises:
         StageError: if an encoder does not fit its observation, or a custom network breaks its protocol.
     """
     stacks = shared_critic or design.of_critic.settings.widths == design.settings.widths
     if design.perceptron and not design.squashed and stacks:
-        return ActorCritic(design, signals, shared_critic, random, device)
+        return ActorCritic(design, signals, shared_critic, random, device, accelerated)
     return ModularActorCritic(design, signals, shared_critic, random, device)

@@ -1,8 +1,8 @@
 """Matmuls in learners' wide layers: which library computes them, and at which precision.
 
 **Providers.** Which library multiplies float32 matrices fastest depends on the CPU: torch's default, MKL, uses its AVX2
-kernels on AMD CPUs, whereas oneDNN (which comes with torch) and NumPy's BLAS have AVX-512 kernels. `fastest` measures
-the libraries on the actual shapes. Their results agree up to float32 rounding. Providers matter only on the CPU.
+kernels on AMD CPUs, whereas NumPy's BLAS has AVX-512 kernels. `fastest` measures both on the actual shapes. Their
+results agree up to float32 rounding. Providers matter only on the CPU.
 
 **bfloat16.** A matmul's inputs are rounded; weights, gradients and results stay float32. bfloat16 has float32's range
 with 8 of its 24 bits, so nothing needs scaling. CPUs with AMX or AVX512-bf16 multiply it several times as fast and
@@ -63,23 +63,6 @@ class Provider(NamedTuple):
     """Writes x·Wᵀ + b to its last argument [R, U], given a bias [U], x [R, V] and a weight [U, V]."""
 
 
-_linear: Any = torch.ops.mkldnn._linear_pointwise if hasattr(torch.ops.mkldnn, "_linear_pointwise") else None
-_ALONE: tuple[str, list[Any], str] = ("none", [], "")
-"""The activation arguments of oneDNN's linear call, for no activation."""
-
-
-def _by_onednn(a: Tensor, b: Tensor, out: Tensor) -> None:
-    if out.ndim > 2:
-        for each in zip(a, b, out, strict=True):
-            _by_onednn(*each)
-    else:
-        out.copy_(_linear(a, b.t(), None, *_ALONE))
-
-
-def _layer_by_onednn(bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> None:
-    out.copy_(_linear(x, weight, bias, *_ALONE))
-
-
 def _by_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
     np.matmul(a.numpy(), b.numpy(), out=out.numpy())
 
@@ -100,7 +83,6 @@ PROVIDERS = {
         torch.matmul,
         lambda bias, x, weight, out: torch.addmm(bias, x, weight.t(), out=out),
     ),
-    "onednn": Provider("oneDNN", _by_onednn, _layer_by_onednn),
     "numpy": Provider("NumPy", _by_numpy, _layer_by_numpy),
 }
 """The providers, keyed by the value of `torch_settings.products`; the default comes first."""
@@ -204,21 +186,6 @@ class HiddenProducts:
     def _by_rounding_onednn(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         with _Rounding(self._onednn):
             torch.matmul(a, b, out=out)
-
-    def below(self, gradient: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of a layer's input: gradient [R, U] @ weight [U, V]."""
-        found = torch.empty((len(gradient), weight.shape[1]), dtype=gradient.dtype, device=gradient.device)
-        self.product(gradient, weight, found, weight)
-        return found
-
-    def add_gradient(self, total: Tensor, gradient: Tensor, x: Tensor) -> None:
-        """Add a weight's gradient, which is gradientᵀ [U, R] @ x [R, V], to `total`."""
-        if not self.rounds(total) and self.provider(total) is PROVIDERS[TORCH]:
-            total.addmm_(gradient.t(), x)
-            return
-        found = torch.empty_like(total)
-        self.product(gradient.t(), x, found, total)
-        total.add_(found)
 
     def rounds(self, weight: Tensor) -> bool:
         """Return True if matmul inputs are rounded for this weight or stack of weights."""

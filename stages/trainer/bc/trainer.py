@@ -28,7 +28,6 @@ from headrace.stages.policy.observations import Normalizer
 from headrace.stages.policy.sampling import ACTION_LIMIT
 from headrace.stages.trainer.adam import Adam, flushed_denormals
 from headrace.stages.trainer.bc.example_buffer import ExampleBuffer
-from headrace.stages.trainer.gradients import say_uncaptured
 from headrace.stages.trainer.imitation.cloning import Examples, ImitationBatch, log_likelihood, split_logits
 from headrace.stages.trainer.intake import Intake, policy_design
 from headrace.stages.trainer.protocol import (
@@ -67,7 +66,6 @@ class BCTrainer(Trainer):
         self._design = policy_design(context)
         self._layout = policy_layout(self._design)
         self._random = new_random(context.seed)
-        say_uncaptured(context, "behavioral cloning does not support them")
         # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
         self._hyperparameters = BCHyperparameters.model_validate(settings.hyperparameters)
         design = self._design

@@ -16,15 +16,14 @@ distribution: means, log σ, and each branch's masked log-probabilities.
 
 **Divergence** of π = (μ, σ, p) from (m, s, q), summed over independent actions, and averaged over rows:
 
-    Gaussian      log s - log σ + (σ² + (μ - m)²) / 2 s² - ½     ∂/∂μ = (μ - m) / s²     ∂/∂log σ = σ² / s² - 1
-    categorical   k = Σ p·(log p - log q)                        ∂/∂logits = p·(log p - log q - k)
+    Gaussian      log s - log σ + (σ² + (μ - m)²) / 2 s² - ½
+    categorical   Σ p·(log p - log q)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import accumulate, pairwise
 from math import exp
 from typing import Any
 
@@ -37,10 +36,9 @@ from headrace.config import RegularizationSettings
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.network.flat_parameters import write_named
 from headrace.stages.policy.network.layers import Inputs, host_copies, split_gaussians
-from headrace.stages.policy.network.protocol import Perceptrons, TrainedActor
+from headrace.stages.policy.network.protocol import TrainedActor
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
-from headrace.stages.trainer.on_policy.by_hand import Numbers
-from headrace.stages.trainer.on_policy.minibatches import Minibatch, MinibatchArrays
+from headrace.stages.trainer.on_policy.rollout import Minibatch
 
 
 class Anchor:
@@ -162,46 +160,3 @@ def divergence(now: Tensor, anchor: Tensor, continuous: int) -> Tensor:
         gaps = ((2.0 * log_sigma).exp() + (mu - m).square()) * (-2.0 * log_s).exp()
         rows = rows + (log_s - log_sigma + 0.5 * gaps - 0.5).sum(dim=1)
     return rows.mean()
-
-
-class DivergenceByHand:
-    """Computes the divergence and its gradients, for arrays with rows last.
-
-    Args:
-        network: the network with the standard deviations; the divergence's gradient is added to their gradient.
-        actions: the behaviour's actions.
-        coefficient: a factor on the gradients.
-    """
-
-    def __init__(self, network: Perceptrons, actions: ActionSpec, coefficient: float) -> None:
-        ends = accumulate(actions.discrete_branches, initial=actions.continuous_size)
-        self._branches = [slice(first, end) for first, end in pairwise(ends)]
-        self._continuous, self.coefficient = actions.continuous_size, coefficient
-        self._log_sigma = self._of_log_sigma = np.empty(0)
-        if self._continuous:
-            self._log_sigma = network.parameters["log_sigma"].detach().numpy()
-            self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
-
-    def __call__(self, heads: Numbers, rows: MinibatchArrays, share: float, of_heads: Numbers) -> float:
-        """Return the divergence; add its gradients to `of_heads` [H, R] and to the gradient of log σ."""
-        assert rows.anchor is not None, "there is one"
-        anchor, c, total, each = rows.anchor, self._continuous, 0.0, self.coefficient * share / heads.shape[1]
-        if c:
-            log_sigma, gap = self._log_sigma[:, None], heads[:c] - anchor[:c]
-            precision = np.exp(-2.0 * anchor[c : 2 * c])
-            ratio = np.exp(2.0 * log_sigma) * precision
-            total += float((anchor[c : 2 * c] - log_sigma + 0.5 * (ratio + gap * gap * precision - 1.0)).sum())
-            of_heads[:c] += each * gap * precision
-            self._of_log_sigma += each * (ratio - 1.0).sum(axis=1)
-        for branch in self._branches:
-            logits = heads[branch]
-            if len(rows.penalties):
-                logits = logits + rows.penalties[branch.start - c : branch.stop - c]
-            log_p = logits - np.maximum.reduce(logits, axis=0)
-            log_p -= np.log(np.add.reduce(np.exp(log_p), axis=0))
-            p = np.exp(log_p)
-            log_p -= anchor[branch.start + c : branch.stop + c]
-            of_rows = np.add.reduce(p * log_p, axis=0)
-            total += float(of_rows.sum())
-            of_heads[branch] += each * p * (log_p - of_rows)
-        return total / float(heads.shape[1])

@@ -1,4 +1,4 @@
-"""Applies a behaviour's reward signals to a full buffer, and computes the advantages of its rows.
+"""Applies a behaviour's reward signals to a full buffer.
 
 Axis letters: N rows of K trajectories; S reward signals.
 """
@@ -16,13 +16,12 @@ from torch import Tensor
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import environment_actions
 from headrace.stages.trainer.intake import Transitions
-from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer, arrays_of
-from headrace.stages.trainer.on_policy.values import CriticValues, Floats, rows_per_pass
+from headrace.stages.trainer.on_policy.critic import Floats, rows_per_pass
+from headrace.stages.trainer.on_policy.rollout import RolloutBuffer, arrays_of
 from headrace.stages.trainer.protocol import TrainerContext
 from headrace.stages.trainer.rewards import make_signals, reward_scale
 from headrace.stages.trainer.rewards.signal import Extrinsic
@@ -44,6 +43,7 @@ class Signals:
         gammas: [S] the signals' discounts.
         strengths: [S] the factors on the signals' rewards.
         ignore_termination: [S] true if a signal's value continues beyond the end of a terminated episode.
+        others: the indices of all signals except the environment's reward.
         sums: for each agent in the middle of an episode, the sums of rewards so far from all signals except the
             environment's; None if there are no other signals.
 
@@ -58,8 +58,8 @@ class Signals:
         self.gammas = np.array([signal.gamma for signal in self._signals])
         self.strengths = np.array([signal.strength for signal in self._signals])
         self.ignore_termination = np.array([signal.ignores_termination for signal in self._signals])
-        self._others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
-        self.sums = AgentTable(len(self._others), "float64") if self._others else None
+        self.others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
+        self.sums = AgentTable(len(self.others), "float64") if self.others else None
         self._losses: dict[str, list[float]] = {}
         self.scale = reward_scale(self._signals, hyperparameters)
         """Scales the environment's rewards; None if they are not scaled."""
@@ -77,12 +77,12 @@ class Signals:
 
     def observe(self, vectors: NDArray[np.float32]) -> None:
         """Pass the vector observations [n, V] of new steps to all signals except the environment's reward."""
-        for at in self._others:
+        for at in self.others:
             self._signals[at].observe(vectors)
 
     def transitions(self, buffer: RolloutBuffer) -> BufferTransitions | None:
         """Return a full buffer's rows in the signals' form; None if the environment's reward is the only signal."""
-        if not self._others:
+        if not self.others:
             return None
         return BufferTransitions(self._context.spec, buffer, self._context.device)
 
@@ -104,16 +104,9 @@ class Signals:
         for start in range(0, len(rewards), block):
             rows = np.arange(start, min(start + block, len(rewards)))
             some = transitions.take(rows)
-            for at in self._others:
+            for at in self.others:
                 rewards[rows, at] = self._signals[at].rewards(some) * self.strengths[at]
         return rewards
-
-    def advantages(
-        self, rewards: Floats, values: CriticValues, lengths: NDArray[np.integer], over: NDArray[np.bool_], lambd: float
-    ) -> Floats:
-        """Return GAE advantages [N, S]; `over` [K] is true if no task reward can follow a trajectory's end."""
-        valueless = over[:, None] & ~self.ignore_termination
-        return advantages(rewards, values.values, values.final_values, lengths, valueless, self.gammas, lambd)
 
     def learner(self, transitions: BufferTransitions | None) -> Callable[[Tensor], None] | None:
         """Return a function that trains the signals on given rows; None if no signal learns."""
@@ -123,13 +116,13 @@ class Signals:
 
         def learn(rows: Tensor) -> None:
             some = transitions.take(rows.numpy())
-            for at in self._others:
+            for at in self.others:
                 for name, loss in self._signals[at].learn(some).items():
                     self._losses.setdefault(name, []).append(loss)
 
         return learn
 
-    def report(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains | None, update: int) -> None:
+    def report(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains, update: int) -> None:
         """Report the signals' losses, and the sums of rewards over the episodes that ended in the buffer.
 
         Args:
@@ -138,7 +131,7 @@ class Signals:
             chains: which trajectory continues which.
             update: the update's number, ascending.
         """
-        if self.sums is None or chains is None:
+        if self.sums is None:
             return
         add, extend, behavior = self._context.statistics.add, self._context.statistics.extend, self._context.behavior
         for name, losses in self._losses.items():
@@ -150,26 +143,24 @@ class Signals:
             trajectories["agent_ids"],
             trajectories["episode_ids"],
             buffer.ended,
-            np.add.reduceat(rewards[:, self._others], np.cumsum(lengths) - lengths),
+            np.add.reduceat(rewards[:, self.others], np.cumsum(lengths) - lengths),
             update,
             chains,
         )
-        for column, at in enumerate(self._others):
+        for column, at in enumerate(self.others):
             if len(finished):
                 extend(behavior, f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist(), "mean")
 
     def value_statistics(self, estimates: Mapping[str, Floats], values: Floats, targets: Floats) -> dict[str, float]:
         """Return statistics of the critic's named estimates [N, S], and of its values and value targets [N, S]."""
-        named = [name.capitalize() for name in self.names]
-        found = {
-            f"Policy/{signal} {estimate}": float(mean)
-            for estimate, each in estimates.items()
-            for signal, mean in zip(named, each.mean(axis=0), strict=True)
-        }
-        for signal, share in zip(named, explained_variances(values, targets).tolist(), strict=True):
-            if isfinite(share):  # if targets are constant, there is no variance to explain
-                found[f"Policy/{signal} Explained Variance"] = share
-        return found
+        statistics = dict[str, float]()
+        explained = explained_variances(values, targets).tolist()
+        for at, name in enumerate(self.names):
+            for estimate, of_rows in estimates.items():
+                statistics[f"Policy/{name.capitalize()} {estimate}"] = float(of_rows[:, at].mean())
+            if isfinite(explained[at]):  # if targets are constant, there is no variance to explain
+                statistics[f"Policy/{name.capitalize()} Explained Variance"] = explained[at]
+        return statistics
 
     def state_dict(self) -> dict[str, Any]:
         """Return the signals' states, keyed by name, and the running sums."""
@@ -249,82 +240,6 @@ class BufferTransitions:
         )
 
 
-# Generalised advantage estimation over packed trajectories.
-
-
-def advantages(
-    rewards: Floats,
-    values_t: Floats,
-    final_values: Floats,
-    lengths: NDArray[np.integer],
-    valueless: NDArray[np.bool_],
-    gammas: Floats,
-    lambd: float,
-) -> Floats:
-    """Compute GAE(γ, λ): Schulman et al. (2015), "High-Dimensional Continuous Control Using GAE", eq. 16.
-
-    δ_t = r_t + γ V_{t+1} - V_t and A_t = Σ_k (γλ)^k δ_{t+k} within a trajectory. After the last row, V is 0 if the
-    episode terminated there. If the trajectory was truncated or cut, or if the signal continues beyond termination, V
-    is the value of the observation after the last row.
-
-    Args:
-        rewards: [N, S] rewards received after the row's action, scaled by the signal's strength.
-        values_t: [N, S] the critic's value of the row's observation.
-        final_values: [K, S] the critic's value of the observation after the last row; ignored where `valueless`.
-        lengths: [K] the number of rows of each trajectory, at least 1.
-        valueless: [K, S] true if no reward can follow the last row, because the episode terminated and the signal ends
-            with it.
-        gammas: [S] each signal's discount.
-        lambd: λ.
-
-    Returns:
-        [N, S] advantages; the returns (value targets) are advantages + values_t.
-    """
-    values_tp1 = next_values(values_t, final_values, lengths, valueless)
-    return accumulated(rewards + gammas * values_tp1 - values_t, gammas * lambd, lengths)
-
-
-def next_values(
-    values_t: Floats, final_values: Floats, lengths: NDArray[np.integer], valueless: NDArray[np.bool_]
-) -> Floats:
-    """Return the value [N, S] after each row: the next row's value, the final value, or 0 if that is `valueless`."""
-    values_tp1 = np.empty_like(values_t)
-    values_tp1[:-1] = values_t[1:]
-    values_tp1[np.cumsum(lengths) - 1] = np.where(valueless, 0.0, final_values)
-    return values_tp1
-
-
-def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> Floats:
-    """Return x_t = term_t + decay_t x_{t+1} within each trajectory, from terms [N, S] and decays [N, S] or [S]."""
-    if compiled.kernels is not None and terms.dtype == np.float64:
-        sums = np.empty(terms.shape)
-        decays = np.ascontiguousarray(np.broadcast_to(decay, terms.shape))
-        compiled.kernels.accumulate(np.ascontiguousarray(terms), decays, lengths.astype(np.int64), sums)
-        return sums
-    order, active = _backward_order(lengths, np.cumsum(lengths) - 1)
-    # Rows are sorted by distance from the end: all last rows, then all rows before these, and so on, with the longest
-    # trajectories first. The rows at one distance then form one slice, and the rows at the next distance correspond to
-    # a prefix of that slice.
-    sums = terms[order]
-    decays = np.broadcast_to(decay, terms.shape) if decay.ndim == 1 else decay[order]
-    start = 0
-    for distance in range(1, len(active)):
-        here = start + active[distance - 1]
-        n = active[distance]
-        sums[here : here + n] += decays[here : here + n] * sums[start : start + n]
-        start = here
-    result = np.empty_like(sums)
-    result[order] = sums
-    return result
-
-
-def normalized(values: Floats) -> Floats:
-    """Standardise values [N] by their mean and standard deviation over a full buffer, as ML-Agents does."""
-    centred: Floats = values - values.mean()
-    deviation = float(values.std())
-    return centred / (deviation + 1e-10)
-
-
 def explained_variances(values: Floats, targets: Floats) -> Floats:
     """Return 1 - Var(target - value) / Var(target) [S] for values and targets [N, S]; NaN if the targets do not vary.
 
@@ -333,12 +248,3 @@ def explained_variances(values: Floats, targets: Floats) -> Floats:
     spread = targets.var(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(spread > 0, 1.0 - (targets - values).var(axis=0) / spread, np.nan)
-
-
-def _backward_order(lengths: NDArray[np.integer], last: NDArray[np.integer]) -> tuple[NDArray[np.intp], list[int]]:
-    """Return row indices by distance from the trajectory's end, and how many trajectories reach each distance."""
-    ranks = np.argsort(-lengths, kind="stable")
-    counts = np.bincount(lengths)[::-1].cumsum()[::-1][1:]  # [longest] how many trajectories have at least 1, 2, … rows
-    distances = np.repeat(np.arange(len(counts)), counts)
-    within = np.arange(len(distances)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return last[ranks][within] - distances, counts.tolist()

@@ -19,18 +19,14 @@ from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import policy_layout, require_columns
-from headrace.stages.policy.network.actor_critic import ActorCritic, ActorTower
-from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.adam import NetworkUpdate, flushed_denormals
-from headrace.stages.trainer.gradients import say_autograd, say_uncompiled
+from headrace.stages.trainer.fast import accelerate
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from headrace.stages.trainer.intake import InputRows, Intake, policy_design, with_group_rewards
-from headrace.stages.trainer.on_policy.minibatches import MinibatchSource
-from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer
-from headrace.stages.trainer.on_policy.signals import BufferTransitions, Signals
-from headrace.stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate
-from headrace.stages.trainer.on_policy.values import CriticValues, Floats, rows_per_pass
+from headrace.stages.trainer.intake import Intake, policy_design, with_group_rewards
+from headrace.stages.trainer.on_policy.critic import CriticValues, Floats, rows_per_pass
+from headrace.stages.trainer.on_policy.rollout import InputRows, MinibatchSource, RolloutBuffer
+from headrace.stages.trainer.on_policy.signals import Signals
 from headrace.stages.trainer.protocol import (
     BETA_FLOOR,
     EPSILON_FLOOR,
@@ -48,6 +44,17 @@ log = logging.getLogger(__name__)
 
 Settings = TypeVar("Settings", OnPolicyHyperparameters, ImpalaHyperparameters)
 Update = TypeVar("Update", bound=NetworkUpdate)
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """The hyperparameters with schedules, at their values in one update."""
+
+    learning_rate: float
+    beta: float
+    """Weight of the entropy bonus, c₂ in PPO's eq. 9."""
+    epsilon: float = 0.0
+    """Clip range; 0 for an algorithm without clipping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._signals = Signals(context, self._hyperparameters)
         self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
         self._images = self._image_numbers()
-        self._update = self._make_update()
+        self._update = accelerate(self._make_update(), context, self._design)
         network, h = self._update.network, self._hyperparameters
         self._network = network
         actor = ClonedActor(self._design, self._update.heads, network.values, network.gradients, network.named_views)
@@ -156,13 +163,14 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         Raises:
             NotFiniteError: if a loss becomes NaN or infinite; weights, optimizer, buffer and replay are then unchanged.
         """
-        rows, chains = len(self._buffer), self._buffer.chains()
+        rows, chains = len(self._buffer), self._buffer.chains() if self._buffer.follows_agents else None
         if self._signals.scale is not None:
             self._signals.see(self._extrinsic_rewards(), self._buffer, chains, self.version + 1)
         with self._update.adam.undone_on_failure():
             outcome = self._learn(chains)
         self.version += 1
-        self._signals.report(self._buffer, outcome.rewards, chains, self.version)
+        if chains is not None:
+            self._signals.report(self._buffer, outcome.rewards, chains, self.version)
         self._buffer.clear()
         for name, value in outcome.statistics.items():
             self.context.statistics.add(self.context.behavior, name, value)
@@ -239,33 +247,12 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         """Return a policy with the actor's weights and the normaliser's state."""
         return self._intake.policy(self, self._network.acting_views, self._layout)
 
-    def _perceptrons(
-        self, network: ActorCriticNetwork | ActorTower | None, what: str = "its network is more than a perceptron"
-    ) -> Perceptrons | None:
-        """Return the network if its gradients are to be computed by hand; otherwise log why not, and return None.
-
-        Args:
-            network: a network; only some kinds have gradients that can be computed by hand.
-            what: the reason to log if the network is of a different kind.
-        """
-        device = self.context.device.partition(":")[0]
-        if self.context.autograd:
-            why = "torch_settings.gradients requests autograd"
-        elif self._design.gsde is not None:
-            why = "its noise depends on the state (network_settings.gsde)"
-        elif not isinstance(network, (ActorCritic, ActorTower)):
-            why = f"{what} over vectors"
-        elif device != "cpu":
-            why = f"it learns on {device}"
-        else:
-            say_uncompiled(self.context)
-            return network
-        say_autograd(self.context, why)
-        return None
-
     @abstractmethod
     def _make_update(self) -> Update:
-        """Make the network and the update that owns it. The design, signals and random generator already exist."""
+        """Make the network and the update that owns it, readable and not accelerated.
+
+        The design, signals and random generator already exist.
+        """
 
     @abstractmethod
     def _learn(self, chains: Chains | None) -> Outcome:
@@ -274,23 +261,6 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         Args:
             chains: which trajectory continues which; None if the buffer does not follow agents.
         """
-
-    def _learn_in_epochs(
-        self,
-        update: OnPolicyUpdate[Any],
-        prepared: Prepared,
-        transitions: BufferTransitions | None,
-        chains: Chains | None,
-    ) -> Outcome:
-        """Learn from a prepared buffer in epochs of minibatches, as PPO and POCA do; see `_learn` for the arguments."""
-        coefficients, learn_signals = self._coefficients(), self._signals.learner(transitions)
-        losses = update.run(prepared.rollout, coefficients, self._random, self.step, learn_signals)
-        self._clone()
-        table, after = self._kept["critic_memories"], prepared.values.memories_after
-        if table is not None and after is not None and chains is not None:
-            self._buffer.keep(table, after.cpu().numpy(), chains, self.version + 1)
-        critic = prepared.estimates, prepared.values.values, prepared.returns
-        return Outcome(prepared.rewards, losses.named(coefficients) | self._signals.value_statistics(*critic))
 
     def _extrinsic_rewards(self) -> NDArray[np.float32]:
         """Return the environment's rewards [N] for the buffer's rows, in the form that the trainer learns from."""
@@ -328,7 +298,9 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self, observed: EncodedObservations, previous_actions: NDArray[np.float32] | None = None
     ) -> InputRows:
         """Return the buffer's observations, normalised, as network inputs."""
-        vectors = self._intake.normalized(observed.vectors)
+        vectors = observed.vectors.astype(np.float32, copy=False)
+        if self._intake.normalizer is not None:
+            vectors = self._intake.normalizer.apply(observed.vectors)
         return InputRows.of(vectors, observed.others, previous_actions, self.context.device, self._images)
 
     def _image_numbers(self) -> list[int]:
@@ -341,8 +313,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         ]
 
     def _clone(self) -> None:
-        """Run one update's cloning passes over the demonstrations, if there are any."""
-        if self._cloning is None:
-            return
+        """Run one update's cloning passes over the demonstrations."""
+        assert self._cloning is not None, "called only if there are any"
         for name, loss in self._cloning.update(self.step).items():
             self.context.statistics.add(self.context.behavior, name, loss)

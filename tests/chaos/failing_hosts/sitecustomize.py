@@ -65,7 +65,7 @@ def checkpoint_is_whole() -> bool:
 
 def fail_as_a_shard() -> None:
     from headrace.pipeline.parts.replay_shards.host import ReplayShardHost
-    from headrace.stages.trainer.sac.sharded_replay import ReplayShard
+    from headrace.stages.trainer.replay.sharded_replay import ReplayShard
 
     match MOMENT:
         case "start":
@@ -95,7 +95,7 @@ def fail_as_the_inference_host() -> None:
 
 def fail_as_a_follower() -> None:
     from headrace.pipeline.parts.followers import FollowerHost
-    from headrace.stages.trainer.on_policy.update import OnPolicyUpdate
+    from headrace.stages.trainer.adam import Adam
 
     match MOMENT:
         case "start":
@@ -104,7 +104,7 @@ def fail_as_a_follower() -> None:
             behind(FollowerHost, "_work")
         case "mid-update":  # some gradients are added up, others are not
             calls = iter(range(10**9))
-            before(OnPolicyUpdate, "_descend", lambda: checkpoint_is_whole() and next(calls) == 2)
+            before(Adam, "step", lambda: checkpoint_is_whole() and next(calls) == 2)
         case "checkpoint":
             watch_for_saving()
 

@@ -46,7 +46,7 @@ def made(kind, actions, observed, network, device, graphs=True):
     if kind == "sac":
         settings["hyperparameters"] = {"buffer_init_steps": 0, "batch_size": 16}
     context = context_of(kind, BehaviorSpec("Test", observed, actions), **settings)
-    return make_trainer(replace(context, device=device, cuda_graphs=graphs))
+    return make_trainer(replace(context, device=device, accelerated=graphs))
 
 
 def learned(trainer, kind, memory_size, updates=UPDATES):
@@ -100,4 +100,4 @@ def test_steps_are_captured_and_replayed(kind, caplog):
     trainer = learned(made(kind, CONTINUOUS, (VECTOR,), {}, "cuda"), kind, 0)
     assert "are captured as CUDA graphs" in caplog.text
     assert "are not captured" not in caplog.text
-    assert trainer._update.advance._captured._captures
+    assert trainer._update._captured._captures

@@ -17,9 +17,8 @@ CASES = pytest.mark.parametrize(
         ("ppo", IMAGE, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}, False),
         ("ppo", VECTOR, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}, False),
         ("ppo", VECTOR, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}, True),
-        ("poca", VECTOR, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}, False),
     ],
-    ids=["sac", "images", "perceptrons by hand", "perceptrons by autograd", "poca's actor by hand"],
+    ids=["sac", "images", "manual gradients", "autograd"],
 )
 
 
@@ -36,7 +35,7 @@ def trainer_with(bf16, kind, observation, hyperparameters, autograd):
             BehaviorSettings.model_validate(block),
             spec,
             products=BF16 if bf16 else TORCHS_OWN,
-            autograd=autograd,
+            accelerated=not autograd,
         )
     )
 

@@ -3,7 +3,7 @@ import zlib
 import pytest
 from replay_world import Every, Piece, World, add, new_memory, rows_of
 
-from headrace.stages.trainer.replay_store import MAGIC, ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_store import MAGIC, ReplayFileError, read_replay, write_replay
 
 CAPACITY, LENGTH = 12, 3
 

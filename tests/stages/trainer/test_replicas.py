@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -27,12 +26,11 @@ from trainer_samples import (
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.design import design_of
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer import factory
-from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.joined_replicas import JoinedReplicas, connect, listen
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, ReplicaLostError, Replicas
-from headrace.stages.trainer.sac.replay_memory import ReplayMemory
-from headrace.stages.trainer.sac.sharded_replay import ReplayShard
+from headrace.stages.trainer.replay.replay_memory import ReplayMemory
+from headrace.stages.trainer.replay.sharded_replay import ReplayShard
+from headrace.stages.trainer_lookup import trainer_class
 
 UPDATES = 40
 LENGTHY = {"ppo", "sac", "impala"}
@@ -56,17 +54,17 @@ def double_precision(monkeypatch):
         tensor = made(data, **options)
         return tensor.double() if tensor.dtype == torch.float32 else tensor
 
-    @contextmanager
-    def as_set(gradients_only: bool):
-        yield
-
-    monkeypatch.setattr(factory, "torch_defaults", as_set)  # which are of float32
     monkeypatch.setattr(torch, "from_numpy", doubled)
     monkeypatch.setattr(torch, "tensor", double_tensor)
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+def made(context: Any) -> Any:
+    """A trainer in the precision that is set; `make_trainer` would set float32."""
+    return trainer_class(context.settings.trainer_type, None, ("behaviors", context.behavior))(context)
 
 
 def all_do(work: Any, size: int) -> list[Any]:
@@ -127,7 +125,7 @@ def learned(
     trainers: list[Any] = []
     for each, report in zip(replicas, reports, strict=True):
         context = context_of(kind, spec, 3, report, **settings)
-        trainers.append(make_trainer(replace(context, replicas=each, replay_shards=SHARDS * sharded)))
+        trainers.append(made(replace(context, replicas=each, replay_shards=SHARDS * sharded)))
     steps = 6 if kind == "sac" else 1  # gradient steps in a call of `learn`
     calls = -(-updates // steps)
 
@@ -219,7 +217,7 @@ def test_two_replicas_learn_what_a_single_trainer_learns(case, double_precision)
     ((alone, reported),) = learned(kind, spec, [SINGLE_TRAINER], settings)
     (first, first_reported), (second, _) = learned(kind, spec, joined(2), settings)
 
-    start = flat_weights(make_trainer(context_of(kind, spec, 3, **settings)))
+    start = flat_weights(made(context_of(kind, spec, 3, **settings)))
     assert np.abs(flat_weights(alone) - start).max() > 0.01
     assert np.abs(weights(first) - weights(alone)).max() < 1e-5
     assert np.array_equal(weights(first), weights(second))
@@ -234,7 +232,7 @@ def test_two_replicas_learn_from_the_shards_of_a_replay_buffer_what_a_single_tra
     settings: dict[str, Any] = {"hyperparameters": {"batch_size": 15}}
     ((alone, _),) = learned("sac", spec, [SINGLE_TRAINER], settings, sharded=True)
     (first, _), (second, _) = learned("sac", spec, joined(2), settings, sharded=True)
-    start = flat_weights(make_trainer(context_of("sac", spec, 3, **settings)))
+    start = flat_weights(made(context_of("sac", spec, 3, **settings)))
     assert np.abs(flat_weights(alone) - start).max() > 0.01
     assert np.abs(weights(first) - weights(alone)).max() < 1e-5
     assert np.array_equal(weights(first), weights(second))

@@ -15,10 +15,10 @@ from headrace.config import NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import make_actor_critic, orthogonalised
-from headrace.stages.trainer.intake import InputRows
-from headrace.stages.trainer.on_policy.minibatches import Rollout
-from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
-from headrace.stages.trainer.sac.networks import coefficient_gradients
+from headrace.stages.trainer.on_policy.rollout import InputRows, Rollout
+from headrace.stages.trainer.on_policy.trainer import Coefficients
+from headrace.stages.trainer.ppo import PPOUpdate
+from headrace.stages.trainer.sac import coefficient_gradients
 from headrace.stages.trainer.trajectories import RewardScale
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -13,16 +11,12 @@ from trainer_samples import IMAGE, VECTOR, experience
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.trainer import TrainerContext, gradients
+from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
-from headrace.stages.trainer.intake import InputRows
-from headrace.stages.trainer.on_policy.minibatches import Rollout
-from headrace.stages.trainer.on_policy.update import Coefficients
-from headrace.stages.trainer.ppo import trainer as captured_ppo
-from headrace.stages.trainer.ppo.trainer import CapturedPPOSteps
-from headrace.stages.trainer.sac import gradients as captured_sac
-from headrace.stages.trainer.sac.gradients import CapturedSACSteps
-from headrace.stages.trainer.sac.networks import Perceptron
+from headrace.stages.trainer.fast.ppo import CapturedPPOUpdate
+from headrace.stages.trainer.fast.sac import CapturedSACUpdate
+from headrace.stages.trainer.on_policy.rollout import InputRows, Rollout
+from headrace.stages.trainer.on_policy.trainer import Coefficients
 
 CONTINUOUS, HYBRID = ActionSpec(2), ActionSpec(2, (3, 2), masked=True)
 
@@ -49,26 +43,20 @@ class OnDevice(TorchDispatchMode):
 
 
 class OneStep:
-    """Stands for `CapturedStep`: makes its step on the device alone, and nothing else."""
+    """Graphs on `meta`: the first step runs on the device alone, and nothing else does."""
 
-    def __init__(self, step, graphs, tell, most=1):
-        self._step, self.mode = step, OnDevice()
+    def beside(self, function):
+        mode = OnDevice()
+        with mode:
+            found = function()
+        raise StepMadeError(found, mode.calls)
 
-    def __call__(self, given):
-        with self.mode:
-            found = self._step(given)
-        raise StepMadeError(found, self.mode.calls)
+    def capture(self, function):
+        raise AssertionError("the first step is not captured")
 
 
 class StepMadeError(Exception):
     pass
-
-
-@pytest.fixture(autouse=True)
-def on_meta(monkeypatch):
-    monkeypatch.setattr(gradients, "graphs_on", lambda device: SimpleNamespace())
-    for module in (captured_ppo, captured_sac):
-        monkeypatch.setattr(module, "CapturedStep", OneStep)
 
 
 def made(kind, actions, observed, **hyperparameters):
@@ -87,8 +75,7 @@ def made(kind, actions, observed, **hyperparameters):
     ],
 )
 def test_a_step_of_ppo_stays_on_its_device(actions, observed, hyper):
-    update = made("ppo", actions, observed, **hyper)._update
-    assert isinstance(update.advance, CapturedPPOSteps)
+    update = CapturedPPOUpdate(made("ppo", actions, observed, **hyper)._update, OneStep(), pytest.fail)
     random = np.random.default_rng(0)
     pictures = (random.integers(0, 256, (32, *IMAGE.shape)).astype(np.uint8),) if len(observed) > 1 else ()
     columns = actions.log_prob_size if hyper.get("ratio_per_dimension") else 1
@@ -109,8 +96,7 @@ def test_a_step_of_ppo_stays_on_its_device(actions, observed, hyper):
 )
 def test_a_step_of_sac_stays_on_its_device(actions, observed):
     trainer = made("sac", actions, observed)
-    assert isinstance(trainer._update.advance, CapturedSACSteps)
-    with_perceptrons_there(trainer)
+    update = CapturedSACUpdate(trainer._update, OneStep(), pytest.fail)
     trainer._memory.add(*stored(trainer))
     replayed = trainer._memory.sample(8, np.random.default_rng(0))
     transitions = trainer._maker.transitions(replayed)
@@ -118,19 +104,10 @@ def test_a_step_of_sac_stays_on_its_device(actions, observed):
     noise = torch.zeros(8 * trainer._update.draws, actions.continuous_size, device="meta")
     ones = torch.ones(8, 1, device="meta")
     with pytest.raises(StepMadeError) as made_step:
-        trainer._update.advance(batch, ones, ones, noise, 1e-3)
+        update.step(batch, ones, ones, noise, 1e-3)
     found, calls = made_step.value.args
     assert (found.losses.shape, found.q1.shape) == ((4,), (8, 1))
     assert calls > 50
-
-
-def with_perceptrons_there(trainer):
-    """To `meta`, other than to a GPU, torch moves a module by giving it other parameters."""
-    update = trainer._update
-    for flat in (update.critics, update.target):
-        for module in flat.module.modules():
-            if getattr(module, "_plain", None) is not None:
-                module._plain = Perceptron(trainer._design, module.body, module.head)
 
 
 def stored(trainer):

@@ -338,33 +338,8 @@ static PyObject *limit(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(accumulate_doc, "accumulate(terms, decays, lengths, sums): write sums x_t = term_t + decay_t x_(t+1) within each trajectory.\n\n"
-             "All are float64 [N, S], but lengths int64 [K], whose sum is N.");
-static PyObject *accumulate(PyObject *self, PyObject *const *args, Py_ssize_t n) {
-    held all = {.count = 0};
-    if (n != 4) return PyErr_SetString(PyExc_TypeError, "accumulate takes 4 arguments"), NULL;
-    Py_buffer *of[3] = {NULL}, *lengths = hold(&all, args[2], 0, 'i');
-    int right = lengths && (of[0] = hold(&all, args[0], 0, 'd')) && (of[1] = hold(&all, args[1], 0, 'd')) && (of[2] = hold(&all, args[3], 1, 'd'));
-    long rows = 0, same = right;
-    for (int i = 0; right && i < 3; i++)
-        same &= of[i]->ndim == 2 && of[i]->shape[0] == of[0]->shape[0] && of[i]->shape[1] == of[0]->shape[1] && PyBuffer_IsContiguous(of[i], 'C');
-    same = same && lengths->ndim == 1 && PyBuffer_IsContiguous(lengths, 'C');
-    const long *length = same ? lengths->buf : NULL;
-    for (long k = 0; same && k < lengths->shape[0]; k++) same = length[k] >= 1, rows += length[k];
-    if (right && !(same && rows == of[0]->shape[0])) PyErr_SetString(PyExc_ValueError, "expected contiguous [N, S], and lengths that add up to N"), right = 0;
-    const double *terms = right ? of[0]->buf : NULL, *decays = right ? of[1]->buf : NULL;
-    double *sums = right ? of[2]->buf : NULL;
-    for (long k = 0, first = 0, width = right ? of[0]->shape[1] : 0; right && k < lengths->shape[0]; first += length[k++] * width)
-        for (long at = first + length[k] * width - 1; at >= first; at--)
-            sums[at] = at + width < first + length[k] * width ? terms[at] + decays[at] * sums[at + width] : terms[at];
-    let_go(&all);
-    if (!right) return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef methods[] = {{"forward", (PyCFunction)(void (*)(void))forward, METH_FASTCALL, forward_doc},
                                 {"backward", (PyCFunction)(void (*)(void))backward, METH_FASTCALL, backward_doc},
-                                {"accumulate", (PyCFunction)(void (*)(void))accumulate, METH_FASTCALL, accumulate_doc},
                                 {"limit", (PyCFunction)(void (*)(void))limit, METH_FASTCALL, limit_doc},
                                 {"surrogate", surrogate, METH_VARARGS, surrogate_doc},
                                 {NULL, NULL, 0, NULL}};

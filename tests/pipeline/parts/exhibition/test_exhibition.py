@@ -25,7 +25,7 @@ from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.games.volley import VolleyGroup
 from headrace.stages.trainer.imitation import load_recorded
-from headrace.stages.trainer.ppo.trainer import PPOTrainer
+from headrace.stages.trainer.ppo import PPOTrainer
 from headrace.stages.trainer.protocol import TrainerContext
 
 GAME: dict[str, Any] = {"kind": "builtin", "id": "Volley", "num_envs": 64}

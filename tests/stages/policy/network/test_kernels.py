@@ -14,19 +14,18 @@ import pytest
 import torch
 from tensors import assert_close
 
-from headrace.config import BehaviorSettings, NetworkSettings, PPOHyperparameters
+from headrace.config import NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.adam import GradientParts
-from headrace.stages.trainer.gradients import say_uncompiled
-from headrace.stages.trainer.on_policy.minibatches import Minibatch, PackedColumns
-from headrace.stages.trainer.on_policy.signals import accumulated
-from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
-from headrace.stages.trainer.ppo.trainer import PPOByHand
-from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.fast.choice import in_words
+from headrace.stages.trainer.fast.ppo import ManualPPOUpdate
+from headrace.stages.trainer.on_policy.rollout import Minibatch, PackedColumns
+from headrace.stages.trainer.on_policy.trainer import Coefficients
+from headrace.stages.trainer.ppo import PPOUpdate
 
 ROOT = Path(__file__).resolve().parents[4]
 NUMBERS, BRANCHES, BOTH = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(1, (4,))
@@ -88,10 +87,11 @@ def gradients_of(case, kernels, monkeypatch, spoil=None):
     if spoil is not None:
         spoil(minibatch)
     coefficients = Coefficients(1e-3, 0.01, 0.2)
-    losses = PPOByHand(update, network, actions)(minibatch, coefficients, update.loss_weights(coefficients))
+    weights = update.loss_weights(coefficients)
+    losses, log_ratios = ManualPPOUpdate(update).find_gradients(minibatch, coefficients, weights)
     with torch.no_grad():
         heads, values = network(Inputs(minibatch.inputs.vectors))
-    found = {"losses": losses, "log-ratios": update.ratios, "heads": heads, "values": values}
+    found = {"losses": losses, "log-ratios": log_ratios, "heads": heads, "values": values}
     return found | {name: view.clone() for name, view in network.named_views(network.gradients).items()}
 
 
@@ -124,19 +124,6 @@ def test_a_choice_that_there_is_not_is_refused(built, monkeypatch):
 
     with pytest.raises(IndexError, match="row 0 has a choice that there is not"):
         gradients_of(CASES["branches"], built, monkeypatch, spoil)
-
-
-@pytest.mark.parametrize("lengths", [[5], [1, 1, 1], [3, 1, 4]])
-@pytest.mark.parametrize("decay", [np.array([0.9, 0.5]), None])
-def test_sums_within_trajectories_are_those_of_numpy(lengths, decay, built, monkeypatch):
-    random, lengths = np.random.default_rng(0), np.array(lengths)
-    terms = random.standard_normal((int(lengths.sum()), 2))
-    decay = random.random(terms.shape) if decay is None else decay
-    found = []
-    for kernels in (built, None):
-        monkeypatch.setattr(compiled, "kernels", kernels)
-        found.append(accumulated(terms, decay, lengths))
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-14)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-3, np.inf])
@@ -178,13 +165,9 @@ def test_arrays_that_do_not_belong_together_are_refused(built):
         built.forward(x, weight, bias, y, y, 1)
     with pytest.raises(IndexError, match="outside of the gradients"):
         built.limit(np.zeros(9, np.float32), np.array([[0, 10, 0]]), np.zeros(1, np.float32), 1.0)
-    with pytest.raises(ValueError, match="add up to N"):
-        built.accumulate(np.zeros((3, 1)), np.zeros((3, 1)), np.array([1, 1]), np.zeros((3, 1)))
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_trainer_says_where_nothing_is_compiled(there, monkeypatch, caplog):
+def test_the_log_says_if_nothing_is_compiled(there, monkeypatch):
     monkeypatch.setattr(compiled, "kernels", object() if there else None)
-    caplog.set_level("INFO")
-    say_uncompiled(TrainerContext("Ball", BehaviorSettings(), BehaviorSpec("Ball", (), ActionSpec(2))))
-    assert [record.message.partition(" computes")[0] for record in caplog.records] == ([] if there else ["Ball: NumPy"])
+    assert ("if it finds a C compiler" in in_words()) is not there

@@ -3,8 +3,7 @@ import torch
 from tensors import assert_close
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from headrace.stages.trainer.impala.gradients import log_probs_and_entropy
-from headrace.stages.trainer.impala.update import divergence
+from headrace.stages.trainer.impala import divergence, log_probs_and_entropy
 
 R, C, BRANCHES = 7, 2, [3, 2]
 

@@ -3,7 +3,7 @@ from math import log
 import numpy as np
 import pytest
 
-from headrace.stages.trainer.impala.gradients import Limits, ratios_of
+from headrace.stages.trainer.impala import Limits, ratios_of
 from headrace.stages.trainer.protocol import SINGLE_TRAINER
 
 

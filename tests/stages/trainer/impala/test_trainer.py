@@ -19,8 +19,7 @@ from trainer_samples import (
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.network.layers import Inputs
-from headrace.stages.trainer.impala.gradients import Limits
-from headrace.stages.trainer.impala.update import vtrace
+from headrace.stages.trainer.impala import Limits, vtrace
 
 SPEC = BehaviorSpec("Test", (VECTOR,), DISCRETE)
 REPLAY = {"batch_size_from_replay": 3, "replay_capacity": 10}

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from headrace.stages.trainer.impala.gradients import Limits
-from headrace.stages.trainer.impala.update import clipped_rewards, vtrace
+from headrace.stages.trainer.impala import Limits, clipped_rewards, vtrace
 
 
 def by_definition(log_ratios, rewards, values, final, lengths, valueless, gammas, limits):

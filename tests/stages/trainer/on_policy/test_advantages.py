@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from headrace.stages.trainer.on_policy.signals import advantages, explained_variances, normalized
+from headrace.stages.trainer.on_policy.signals import explained_variances
+from headrace.stages.trainer.ppo import advantages, normalized
 
 
 def gae(rewards, values, final, lengths, terminated, gamma=0.5, lambd=0.5):

@@ -7,9 +7,9 @@ from headrace.config import MemorySettings, NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import Inputs, make_actor_critic
-from headrace.stages.trainer.intake import InputRows
-from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
-from headrace.stages.trainer.on_policy.values import evaluate_rows, evaluate_sequences
+from headrace.stages.trainer.on_policy.critic import evaluate_sequences
+from headrace.stages.trainer.on_policy.rollout import InputRows, SequenceCuts
+from headrace.stages.trainer.ppo import evaluate_rows
 from headrace.stages.trainer.trajectories import Chains
 
 VECTOR = ObservationSpec("v", (3,))

@@ -11,8 +11,8 @@ from tensors import assert_close
 from trainer_samples import HYBRID, IMAGE, VECTOR, Reported, all_weights, experience, played
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.trainer.on_policy.update import Coefficients, clipped_policy_loss
-from headrace.stages.trainer.on_policy.values import importance_weights
+from headrace.stages.trainer.on_policy.trainer import Coefficients
+from headrace.stages.trainer.ppo import clipped_policy_loss, importance_weights
 
 COEFFICIENTS = Coefficients(1e-3, 0.0, epsilon=0.2)
 MEMORY = {"memory": {"memory_size": 4, "sequence_length": 4}}
@@ -114,7 +114,7 @@ def test_every_ratio_is_1_before_the_first_step(case):
     seen = 0
     for minibatch in minibatches:
         own = minibatch.own if kind == "poca" else minibatch
-        policy = trainer.update.losses(minibatch, COEFFICIENTS)[0]
+        policy = trainer.update.losses(minibatch, COEFFICIENTS)[0][0]
         assert own.advantages.shape == own.old_log_probs.shape
         assert_close(policy, -own.advantages.mean(), rtol=1e-4, atol=1e-6)
         seen += 1

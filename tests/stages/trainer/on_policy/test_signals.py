@@ -6,7 +6,8 @@ from trainer_samples import Reported, experience
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.on_policy.signals import BufferTransitions, advantages
+from headrace.stages.trainer.on_policy.signals import BufferTransitions
+from headrace.stages.trainer.ppo import advantages
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(0, (3,)))
 TWO = {"extrinsic": {"gamma": 0.9, "strength": 2.0}, "rnd": {"gamma": 0.5, "strength": 0.1}}

@@ -1,4 +1,4 @@
-"""The base of on-policy trainers with an algorithm that has nothing of PPO's: one whose loss clips nothing."""
+"""A subclass of PPO with other losses and advantages: its loss clips nothing."""
 
 import numpy as np
 import pytest
@@ -9,31 +9,18 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.network import make_actor_critic
 from headrace.stages.trainer import TrainerContext
-from headrace.stages.trainer.on_policy.trainer import Prepared
-from headrace.stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate, value_loss
-from headrace.stages.trainer.on_policy.values import evaluate_rows
-from headrace.stages.trainer.ppo.trainer import PPOTrainer, make_rollout
+from headrace.stages.trainer.on_policy.trainer import Coefficients, Prepared
+from headrace.stages.trainer.ppo import PPOTrainer, PPOUpdate, evaluate_rows
 
 SPEC = BehaviorSpec("Test", (VECTOR,), HYBRID)
 
 
-class PlainUpdate(OnPolicyUpdate):
-    names = ("policy loss", "value loss", "entropy")
-    weights = (1.0, 0.5)
-    measures = ("Approximate KL",)
-
-    def __init__(self, network, spec, hyperparameters):
-        super().__init__(network, spec, hyperparameters)
-        self.actor_critic = network
-
-    def heads(self, inputs):
-        return self.actor_critic(inputs)[0]
-
+class PlainUpdate(PPOUpdate):
     def losses(self, batch, coefficients):
-        heads, values = self.actor_critic(batch.inputs)
+        heads, values = self.network(batch.inputs)
         log_probs, entropy = self.log_probs_and_entropy(heads, batch)
-        kl = (batch.old_log_probs - log_probs.detach()).mean()
-        return -(log_probs * batch.advantages).mean(), value_loss(values, batch.returns), entropy, kl
+        policy, value = -(log_probs * batch.advantages).mean(), (values - batch.returns).square().mean()
+        return [policy, value, entropy], log_probs - batch.old_log_probs
 
 
 class PlainTrainer(PPOTrainer):
@@ -53,8 +40,7 @@ class PlainTrainer(PPOTrainer):
         rows = self._input_rows(self._buffer.observations())
         values = evaluate_rows(self.critic, rows, self._input_rows(self._buffer.final_observations()), 64)
         rewards = self._signals.rewards(self._buffer.rows["rewards"], transitions)
-        targets = rewards - values.values, rewards, None, 64
-        rollout = make_rollout(self.context, self._update, self._buffer, rows, *targets)
+        rollout = self._rollout(rows, rewards - values.values, rewards, None, None)
         return Prepared(rollout, rewards, values, rewards, {})
 
 
@@ -71,7 +57,7 @@ def make(statistics=None):
     return PlainTrainer(context)
 
 
-def test_an_algorithm_without_a_clip_range_learns_and_reports_none():
+def test_an_algorithm_of_a_subclass_with_other_losses_learns_and_reports():
     reported = Reported()
     trainer = make(reported)
     before = trainer.policy().weights.copy()
@@ -82,7 +68,6 @@ def test_an_algorithm_without_a_clip_range_learns_and_reports_none():
     assert np.isfinite(trainer.policy().weights).all()
     assert not np.array_equal(trainer.policy().weights, before)
     assert {"Losses/Policy Loss", "Losses/Value Loss", "Policy/Entropy", "Policy/Beta"} <= set(reported.values)
-    assert "Policy/Epsilon" not in reported.values
 
 
 def test_the_bonus_may_be_of_the_summed_entropy_of_continuous_actions():

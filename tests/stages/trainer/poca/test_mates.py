@@ -5,7 +5,7 @@ from group_samples import Piece, batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stages.trainer.poca.teams import mates_of, renumbered
+from headrace.stages.trainer.poca import mates_of, renumbered
 
 
 def found(mates):

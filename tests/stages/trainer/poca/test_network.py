@@ -7,7 +7,7 @@ from headrace.config import MemorySettings, NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import Inputs, seeded
-from headrace.stages.trainer.poca.network import GroupCritic, Teams
+from headrace.stages.trainer.poca import GroupCritic, Teams
 
 VECTOR, IMAGE = ObservationSpec("v", (3,)), ObservationSpec("i", (3, 20, 20), "uint8")
 SET, GOAL = ObservationSpec("s", (4, 5)), ObservationSpec("g", (2,), goal=True)

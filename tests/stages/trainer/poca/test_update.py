@@ -6,8 +6,8 @@ from tensors import assert_close
 from trainer_samples import DISCRETE, VECTOR, experience
 
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.trainer.on_policy.update import Coefficients
-from headrace.stages.trainer.poca.trainer import baseline_loss
+from headrace.stages.trainer.on_policy.trainer import Coefficients
+from headrace.stages.trainer.poca import baseline_loss
 
 SPEC = BehaviorSpec("Test", (VECTOR,), DISCRETE, grouped=True)
 COEFFICIENTS = Coefficients(1e-3, 0.01, epsilon=0.2)
@@ -29,19 +29,19 @@ def minibatch_of(trainer):
 def test_the_weighted_losses_are_those_of_the_formula(trainer):
     """L = L_policy + 0.5 (L_V + 0.5 L_b) - β H."""
     batch = minibatch_of(trainer)
-    policy, value, baseline, entropy = trainer.update.losses(batch, COEFFICIENTS)
+    policy, value, baseline, entropy = trainer.update.losses(batch, COEFFICIENTS)[0]
     trainer.network.gradients.zero_()
     (policy + 0.5 * (value + 0.5 * baseline) - 0.01 * entropy).backward()
     expected = trainer.network.gradients.clone()
     trainer.network.gradients.zero_()
-    losses = trainer.update.losses(batch, COEFFICIENTS)
+    losses, _ = trainer.update.losses(batch, COEFFICIENTS)
     (torch.stack(losses) @ trainer.update.loss_weights(COEFFICIENTS)).backward()
     assert_close(trainer.network.gradients, expected)
 
 
 def test_before_the_first_step_the_policy_loss_is_that_of_unchanged_ratios(trainer):
     batch = minibatch_of(trainer)
-    policy, value, baseline, _ = trainer.update.losses(batch, COEFFICIENTS)
+    policy, value, baseline, _ = trainer.update.losses(batch, COEFFICIENTS)[0]
     values, baselines = trainer.network.values_and_baselines(batch.teams)
     assert value.item() == pytest.approx((values - batch.own.returns).square().mean().item())
     assert_close(baselines, batch.old_baselines, msg="nothing is clipped yet")
@@ -50,7 +50,7 @@ def test_before_the_first_step_the_policy_loss_is_that_of_unchanged_ratios(train
 
 
 def test_every_parameter_of_actor_and_critic_learns(trainer):
-    losses = trainer.update.losses(minibatch_of(trainer), COEFFICIENTS)
+    losses, _ = trainer.update.losses(minibatch_of(trainer), COEFFICIENTS)
     trainer.network.gradients.zero_()
     torch.autograd.backward(losses[:3], [torch.tensor(1.0)] * 3)
     named = trainer.network.named_views(trainer.network.gradients)

@@ -8,8 +8,7 @@ from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy import Normalizer, NumpyPolicy, design_of
 from headrace.stages.policy.network import Inputs
 from headrace.stages.trainer import TrainerContext
-from headrace.stages.trainer.on_policy.signals import advantages
-from headrace.stages.trainer.ppo import PPOTrainer
+from headrace.stages.trainer.ppo import PPOTrainer, advantages
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 

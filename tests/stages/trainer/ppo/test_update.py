@@ -3,7 +3,7 @@ from math import log
 import pytest
 import torch
 
-from headrace.stages.trainer.on_policy.update import clipped_policy_loss
+from headrace.stages.trainer.ppo import clipped_policy_loss
 
 
 def loss_and_gradient(ratios, advantages, epsilon=0.2):

@@ -5,7 +5,7 @@ from opened_trainers import opened_trainer_of
 from trainer_samples import CONTINUOUS, IMAGE, VECTOR, Reported, experience, trainer_of
 
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.trainer.sac import minibatch
+from headrace.stages.trainer.replay import minibatch
 
 SPEC = BehaviorSpec("Test", (VECTOR, IMAGE), CONTINUOUS)
 SIGNALS = {"extrinsic": {}, "rnd": {"strength": 0.5}}

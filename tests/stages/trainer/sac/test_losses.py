@@ -5,7 +5,7 @@ import pytest
 import torch
 from tensors import assert_close
 
-from headrace.stages.trainer.sac.networks import (
+from headrace.stages.trainer.sac import (
     coefficient_gradients,
     expected_values,
     half_squared_error,

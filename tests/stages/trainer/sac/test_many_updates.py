@@ -18,8 +18,8 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.protocol import new_random
-from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
-from headrace.stages.trainer.sac.update import SACUpdate
+from headrace.stages.trainer.replay.minibatch import ReplayMinibatch
+from headrace.stages.trainer.sac import SACNetworks, SACUpdate
 
 SEEN, ACTIONS, HIDDEN, ROWS, UPDATES = 5, 3, 16, 32, 100
 GAMMA, TAU, RATE = 0.99, 0.005, 1e-3
@@ -94,7 +94,8 @@ class Plain:
 def test_many_updates_end_in_the_weights_of_a_plain_implementation():
     spec = BehaviorSpec("Test", (ObservationSpec("seen", (SEEN,)),), ActionSpec(ACTIONS))
     settings = NetworkSettings(hidden_units=HIDDEN, num_layers=2, activation="relu")
-    update = SACUpdate(PolicyDesign(spec, settings, squashed=True), HYPERPARAMETERS, 1, new_random(4), "cpu")
+    design = PolicyDesign(spec, settings, squashed=True)
+    update = SACUpdate(SACNetworks.drawn(design, HYPERPARAMETERS, 1, new_random(4), "cpu"), design, HYPERPARAMETERS)
     plain = Plain(update.weights())
     random = np.random.default_rng(0)
 

@@ -7,8 +7,8 @@ from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.intake import Intake
-from headrace.stages.trainer.sac.minibatch import MinibatchMaker
-from headrace.stages.trainer.sac.replay_memory import ReplayedRows
+from headrace.stages.trainer.replay.minibatch import MinibatchMaker
+from headrace.stages.trainer.replay.replay_memory import ReplayedRows
 
 LENGTH = 3
 

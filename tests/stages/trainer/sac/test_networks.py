@@ -9,7 +9,7 @@ from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork
-from headrace.stages.trainer.sac.networks import Critics, drawn_for
+from headrace.stages.trainer.sac import Critics, drawn_for
 
 WIDTH = 64
 TORCH, XAVIER = 1 / sqrt(WIDTH), sqrt(6 / (WIDTH + 5))

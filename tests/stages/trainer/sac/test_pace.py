@@ -12,7 +12,7 @@ from trainer_samples import VECTOR, context_of
 from headrace.config import SACHyperparameters
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.trainer.sac.pace import UpdatePace
+from headrace.stages.trainer.replay.pace import UpdatePace
 
 SPEC = BehaviorSpec("Test", (VECTOR,), ActionSpec(2))
 

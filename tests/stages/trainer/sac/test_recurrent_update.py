@@ -8,8 +8,8 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.protocol import new_random
-from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
-from headrace.stages.trainer.sac.update import SACUpdate
+from headrace.stages.trainer.replay.minibatch import ReplayMinibatch
+from headrace.stages.trainer.sac import SACNetworks, SACUpdate
 
 SEQUENCES, LENGTH, WIDTH, ACTIONS, SIGNALS, REMEMBERED = 2, 3, 3, 2, 2, 4
 
@@ -18,7 +18,8 @@ def make_update():
     memory = {"memory_size": REMEMBERED, "sequence_length": LENGTH}
     settings = NetworkSettings(hidden_units=8, num_layers=1, activation="tanh", memory=memory)
     spec = BehaviorSpec("Test", (ObservationSpec("o", (WIDTH,)),), ActionSpec(ACTIONS))
-    return SACUpdate(PolicyDesign(spec, settings, squashed=True), SACHyperparameters(), SIGNALS, new_random(4), "cpu")
+    design, hyperparameters = PolicyDesign(spec, settings, squashed=True), SACHyperparameters()
+    return SACUpdate(SACNetworks.drawn(design, hyperparameters, SIGNALS, new_random(4), "cpu"), design, hyperparameters)
 
 
 def numbers(random, *shape):

@@ -8,7 +8,7 @@ from replay_world import Every, Piece, World, add, as_read, new_memory, rows_of
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer.sac.replay_memory import ReplayMemory
+from headrace.stages.trainer.replay.replay_memory import ReplayMemory
 
 PIECES = st.builds(
     Piece,

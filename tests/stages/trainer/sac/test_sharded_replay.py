@@ -13,8 +13,15 @@ from headrace.queues.messages import Barrier, ReplayRequest
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.intake import Intake
-from headrace.stages.trainer.sac.replay_memory import ReplayMemory, replayed_columns
-from headrace.stages.trainer.sac.sharded_replay import ASKS_SIZE, RUN, ReplayShard, ShardedReplay, deal, shard_capacity
+from headrace.stages.trainer.replay.replay_memory import ReplayMemory, replayed_columns
+from headrace.stages.trainer.replay.sharded_replay import (
+    ASKS_SIZE,
+    RUN,
+    ReplayShard,
+    ShardedReplay,
+    deal,
+    shard_capacity,
+)
 
 SPEC = BehaviorSpec("Test", (VECTOR,), CONTINUOUS)
 

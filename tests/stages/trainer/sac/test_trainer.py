@@ -345,13 +345,13 @@ def test_updates_of_a_round_are_made_after_the_round():
 def test_replayed_rewards_are_scaled_by_the_current_deviation():
     trainer = make_trainer(reward_signals={"extrinsic": {"gamma": 0.5}}, hyperparameters={"reward_normalization": True})
     seen = []
-    step = trainer.update.advance
+    step = trainer.update.step
 
     def recorded(batch, rewards, *rest):
         seen.append(rewards.numpy())
         return step(batch, rewards, *rest)
 
-    trainer.update.advance = recorded
+    trainer.update.step = recorded
     whole = []
     for seed in range(2):
         batch = make_batch(trainer, [8], seed)
@@ -380,14 +380,14 @@ def test_targets_follow_at_each_target_update_interval():
     trainer = make_trainer(hyperparameters={"target_update_interval": 3, "tau": 1.0, "steps_per_update": 1})
     begun = trainer.update.target.values.clone()
     critics = []
-    step = trainer.update.advance
+    step = trainer.update.step
 
     def recorded(*arguments):
         found = step(*arguments)
         critics.append((trainer.update.critics.values.clone(), trainer.update.target.values.clone()))
         return found
 
-    trainer.update.advance = recorded
+    trainer.update.step = recorded
     trainer.add(make_batch(trainer, [8]))
     trainer.learn()
     targets = [begun, begun, critics[2][0], critics[2][0], critics[2][0], critics[5][0], critics[5][0], critics[5][0]]

@@ -12,8 +12,8 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.protocol import new_random
-from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
-from headrace.stages.trainer.sac.update import SACUpdate
+from headrace.stages.trainer.replay.minibatch import ReplayMinibatch
+from headrace.stages.trainer.sac import SACNetworks, SACUpdate
 
 B, V, S = 6, 3, 2
 CONTINUOUS, DISCRETE, HYBRID = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(2, (3, 2))
@@ -34,7 +34,7 @@ def follows_q(actions):
 def make_update(actions, **hyperparameters):
     design = PolicyDesign(BehaviorSpec("Test", (ObservationSpec("o", (V,)),), actions), SETTINGS, squashed=True)
     given = SACHyperparameters.model_validate({"init_entcoef": 0.3, "tau": 0.25, **hyperparameters})
-    return SACUpdate(design, given, S, new_random(4), "cpu")
+    return SACUpdate(SACNetworks.drawn(design, given, S, new_random(4), "cpu"), design, given)
 
 
 def make_batch(actions, seed=0):

@@ -23,13 +23,13 @@ def make_batch(trainer, lengths):
 
 def spied(trainer):
     """What the update is given, as it is given."""
-    seen, advance = [], trainer.update.advance
+    seen, step = [], trainer.update.step
 
     def spy(batch, rewards, discounts, noise, learning_rate, share):
         seen.append((batch, rewards, discounts, noise, learning_rate))
-        return advance(batch, rewards, discounts, noise, learning_rate, share)
+        return step(batch, rewards, discounts, noise, learning_rate, share)
 
-    trainer.update.advance = spy
+    trainer.update.step = spy
     return seen
 
 

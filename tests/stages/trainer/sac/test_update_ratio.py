@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stages.trainer.sac.pace import UpdateRatio
+from headrace.stages.trainer.replay.pace import UpdateRatio
 
 
 def updates_after(ratio, step):

@@ -1,0 +1,484 @@
+"""SAC's update, accelerated: manual gradients on a CPU for perceptrons and continuous actions, and CUDA graphs.
+
+This code replaces autograd for the network that most agents with continuous actions have. It records no graph, writes
+large arrays to buffers allocated once, and needs one pass of the policy for both s and s', and one pass of each Q for
+both (s, a) and (s, ã). Autograd remains the reference: tests compare the two.
+
+Axis letters: B rows, U units, C actions, S reward signals. Head outputs, values, and arrays computed from these have
+rows last.
+
+**Perceptrons** (`ManualPerceptron`). A layer is y = f(z) with z = x·Wᵀ + b, outputs are h = Wₕ·yᵀ + bₕ. Given ∂L/∂h,
+
+    ∂L/∂Wₕ = ∂L/∂h·y     ∂L/∂bₕ = Σ_B ∂L/∂h     ∂L/∂y = ∂L/∂hᵀ·Wₕ
+
+and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z),
+
+    ∂L/∂W = δᵀ·x         ∂L/∂b = Σ_B δ           ∂L/∂x = δ·W.
+
+**The policy.** With noise ε, log σ within its limits, u = μ + σ·ε and ã = tanh u,
+
+    log π = Σ_C -ε²/2 - log σ - log(2π)/2 - log(1 - ã²),     ∂log π/∂u = 2ã,     ∂log π/∂log σ = -1 + 2ã·σ·ε.
+
+**Losses.** With y = r + γ·(min Q′(s', ã') - α·log π'), Q's loss is the mean of (Q(s, a) - y)²/2 over B and S, and the
+policy's loss is the mean of α·log π - min Q(s, ã), so
+
+    ∂L/∂Q(s, a) = (Q - y)/BS     ∂L/∂Q(s, ã) = -1/BS for the smaller Q, and half of that if both are equal
+    ∂L/∂u = ∂L/∂ã·(1 - ã²) + α/B·2ã     ∂L/∂μ = ∂L/∂u     ∂L/∂log σ = ∂L/∂u·σ·ε - α/B (0 beyond the limits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import log, pi
+from typing import NamedTuple, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION, to_device
+from headrace.stages.policy.network.products import HiddenProducts
+from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
+from headrace.stages.trainer.fast.choice import capture, in_words
+from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, Graphs, copied
+from headrace.stages.trainer.fast.perceptrons import Numbers, mean_of
+from headrace.stages.trainer.fast.ppo import log_uncaptured
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.replay.minibatch import ReplayMinibatch, UpdateMeasures
+from headrace.stages.trainer.sac import SACUpdate
+
+Half = TypeVar("Half")
+
+FEW = 32
+"""Number of columns up to which NumPy's matrix products are faster than torch's."""
+_ROWS_AT_ONCE = 32
+"""Row counts are padded to multiples of this number, because oneDNN compiles kernels for each row count."""
+_HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
+
+
+def accelerated_sac(update: SACUpdate, context: TrainerContext, design: PolicyDesign) -> tuple[SACUpdate | None, str]:
+    """Return the fastest equivalent of an update, or None; and the words for the log."""
+    if torch.device(context.device).type == "cuda":
+        graphs, why = capture(context)
+        if graphs is None:
+            return None, why
+        return CapturedSACUpdate(update, graphs, partial(log_uncaptured, context.behavior)), why
+    if not design.plain:
+        return None, "its networks are more than perceptrons over vectors"
+    if design.spec.actions.discrete_branches:
+        return None, "some of its actions are discrete"
+    if design.gsde is not None:
+        return None, "its noise depends on the state (network_settings.gsde)"
+    if torch.device(context.device).type != "cpu":
+        return None, f"it learns on {context.device}"
+    return ManualSACUpdate(update), in_words()
+
+
+class ManualSACUpdate(SACUpdate):
+    """Computes the gradients on the CPU without autograd, for plain designs with only continuous actions.
+
+    Args:
+        update: the update that this one replaces.
+    """
+
+    threads_sleep = True
+
+    def __init__(self, update: SACUpdate) -> None:
+        super().__init__(update.networks, update.design, update.settings, update.replicas)
+        design, networks = update.design, update.networks
+        products = HiddenProducts(design.products)
+
+        def manual(body: NetworkBody, head: nn.Linear) -> ManualPerceptron:
+            layers = [layer for layer in body.layers if isinstance(layer, nn.Linear)]
+            return ManualPerceptron([*layers, head], design.settings.activation, products)
+
+        self._policy = manual(networks.actor.module.body, networks.actor.module.action)
+        self._qs, self._targets = (
+            [manual(q.body, q.head) for q in (both.module.q1, both.module.q2)]
+            for both in (networks.critics, networks.target)
+        )
+        self._actions = design.spec.actions.continuous_size
+        self._entropy = float(self.target_entropies[0]) if self.learns_coefficients else None
+        """The target entropy; None if the entropy coefficient is fixed."""
+        self._beside = SideThread()
+        self._alone = products.alone
+        self.threads_sleep = not products.alone
+        self._seen: tuple[Tensor, Tensor]
+        """The observations and the next observations, each [B, V]."""
+        self._make_room(0, self._policy.inputs.shape[1])
+
+    def use_threads(self, threads: int) -> None:
+        """See `SACUpdate.use_threads`."""
+        if self._alone:
+            torch.set_num_threads(threads)
+        else:
+            self._beside.use(threads)
+
+    def find_gradients(
+        self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor
+    ) -> UpdateMeasures:
+        """Write the gradients of all networks; see `SACUpdate.find_gradients`."""
+        self._take_in(batch)
+        rows = rewards.shape[0]
+        alpha = float(np.exp(self.coefficients.values.numpy()[0]))
+        with np.errstate(all="ignore"):  # the caller checks for NaN and infinity after the updates
+            heads = self._both(lambda at: self._policy.forward(self._seen[at], self._of_actor[at]))
+            draw = _Draw(np.concatenate(heads, axis=1), noise.numpy().T)
+            width = self._seen[0].shape[1]
+            self._judged.numpy()[rows:, width:] = draw.actions[:, :rows].T
+            self._following.numpy()[:, width:] = draw.actions[:, rows:].T
+            after, both = zip(*self._both(self._values_of), strict=True)
+            goals = np.minimum(*after)
+            goals -= alpha * draw.log_probs[rows:]
+            goals = rewards.numpy().T + discounts.numpy().T * goals
+            taken, drawn = [values[:, :rows] for values in both], [values[:, rows:] for values in both]
+            soft = np.minimum(*drawn) - alpha * draw.log_probs[:rows]
+            if self._entropy is not None:
+                self.coefficients.gradients.fill_(-(mean_of(draw.log_probs[:rows]) + self._entropy))
+            errors = [values - goals for values in taken]
+            squares = [0.5 * float(np.vdot(each, each)) / each.size for each in errors]
+            self._backpropagate(errors, drawn, draw, alpha)
+            losses = np.array([-mean_of(soft), *squares, 0.5 * sum(squares)], goals.dtype)
+        q1, q2, targets, values, negentropies = (
+            torch.from_numpy(found.T) for found in (*taken, goals, soft, draw.log_probs[None, :rows])
+        )
+        return UpdateMeasures(torch.from_numpy(losses), q1, q2, targets, values, negentropies, None)
+
+    def _values_of(self, at: int) -> tuple[Numbers, Numbers]:
+        """Return the values computed by one target network, and by its Q.
+
+        The target network's values [S, B] are those of the next observations. The Q's values [S, 2B] are those of the
+        actions taken, followed by those of the actions drawn.
+        """
+        room = self._rooms[at]
+        return self._targets[at].forward(self._following, room), self._qs[at].forward(self._judged, room)
+
+    def _backpropagate(self, errors: Sequence[Numbers], drawn: Sequence[Numbers], draw: _Draw, alpha: float) -> None:
+        """Write the gradients of both Qs and of the policy, which needs the Qs' gradients w.r.t. the drawn actions.
+
+        Args:
+            errors: for each Q, the errors [S, B] in its values for the actions taken.
+            drawn: for each Q, its values [S, B] for the actions drawn.
+            draw: the actions that the policy drew.
+            alpha: the entropy coefficient.
+        """
+        rows, each = errors[0].shape[1], 1.0 / errors[0].size
+        of_errors = [each * found for found in errors]
+
+        def by_actions(at: int) -> tuple[NDArray[np.intp], Numbers]:
+            """Return the rows in which this Q is not the larger one, and its gradients [n, C] w.r.t. the actions."""
+            q, room, ours, other = self._qs[at], self._rooms[at], drawn[at], drawn[1 - at]
+            share = (-0.5 * each) * ((ours < other).astype(ours.dtype) + (ours <= other))
+            chosen = np.flatnonzero(share.any(axis=0))
+            room.keep(rows, chosen)
+            few = len(chosen)
+            of_values = np.zeros((len(ours), rows + min(rows, few + -few % _ROWS_AT_ONCE)), ours.dtype)
+            of_values[:, :rows], of_values[:, rows : rows + few] = of_errors[at], share[:, chosen]
+            delta = q.back(of_values, room).numpy()[rows : rows + few]
+            return chosen, delta @ q.inputs.numpy()[:, -self._actions :]
+
+        of_actions = np.zeros((rows, self._actions), draw.actions.dtype)
+        for chosen, found in self._both(by_actions):
+            of_actions[chosen] += found
+
+        def policy() -> None:
+            of_heads = draw.of_heads(of_actions.T, alpha / rows)
+            self._policy.back(of_heads, self._of_actor[0])
+            self._policy.learn(of_heads, self._of_actor[0])
+
+        def critics() -> None:
+            for q, of_values, room in zip(self._qs, of_errors, self._rooms, strict=True):
+                q.learn(of_values, room)
+
+        self._beside.both(policy, critics)
+
+    def _both(self, half: Callable[[int], Half]) -> tuple[Half, Half]:
+        return self._beside.both(partial(half, 0), partial(half, 1))
+
+    def _take_in(self, batch: ReplayMinibatch) -> None:
+        """Copy the networks' inputs to buffers, except for the actions that will be drawn."""
+        seen, following = batch.critic_inputs.vectors, batch.target_inputs.vectors
+        rows, width = seen.shape
+        if self._following.shape[0] != rows:
+            self._make_room(rows, width)
+        self._seen = seen, following
+        judged = self._judged.numpy()
+        judged[:rows, :width] = judged[rows:, :width] = seen.numpy()
+        judged[:rows, width:] = batch.continuous.numpy()
+        self._following.numpy()[:, :width] = following.numpy()
+
+    def _make_room(self, rows: int, width: int) -> None:
+        def empty(rows: int, width: int) -> Tensor:
+            return torch.empty((rows, width), dtype=self._policy.inputs.dtype)
+
+        self._judged, self._following = empty(2 * rows, width + self._actions), empty(rows, width + self._actions)
+        self._of_actor = [ActivationBuffers(self._policy, rows) for _ in range(2)]
+        self._rooms = [ActivationBuffers(q, 2 * rows) for q in self._qs]
+
+
+class _Draw:
+    """The actions that a policy draws, given head outputs [2C, R] and noise [C, R].
+
+    Attributes:
+        actions: [C, R] the actions drawn.
+        log_probs: [R] log-probabilities of the joint actions.
+    """
+
+    def __init__(self, heads: Numbers, noise: Numbers) -> None:
+        mean, unlimited = np.split(heads, 2)
+        log_sigma = np.clip(unlimited, *LOG_SIGMA_LIMITS)
+        self._within = log_sigma == unlimited
+        self._spread = np.exp(log_sigma) * noise
+        u = mean + self._spread
+        size = np.abs(u)
+        # log(1 - tanh² u), which is exact even if tanh u is rounded to ±1.
+        log_slope = 2.0 * (log(2.0) - size - np.log1p(np.exp(-2.0 * size)))
+        self.actions: Numbers = np.tanh(u)
+        self.log_probs: Numbers = np.add.reduce(-0.5 * noise * noise - log_sigma - _HALF_LOG_TWO_PI - log_slope, axis=0)
+
+    def of_heads(self, of_actions: Numbers, share: float) -> Numbers:
+        """Return the loss's gradient with respect to the head outputs [2C, n], for the first n rows.
+
+        Args:
+            of_actions: [C, n] the loss's gradient with respect to the actions.
+            share: the loss's gradient with respect to log π, which is the same for all rows.
+        """
+        rows = of_actions.shape[1]
+        actions, spread, within = (each[:, :rows] for each in (self.actions, self._spread, self._within))
+        of_u = of_actions * (1.0 - actions * actions) + 2.0 * share * actions
+        return np.concatenate([of_u, (of_u * spread - share) * within])
+
+
+class ManualPerceptron:
+    """Linear layers on the CPU, with an activation after each layer except the last.
+
+    Args:
+        layers: the layers, whose parameters a `FlatParameters` has taken over.
+        activation: the activation's name.
+        products: computes the matrix products of wide layers.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear], activation: str, products: HiddenProducts) -> None:
+        *hidden, head = layers
+        self.hidden = [_Layer(layer, products) for layer in hidden]
+        self.inputs = hidden[0].weight.detach()
+        """[U, V] the first layer's weights."""
+        parameters = head.weight, head.bias, _gradient(head.weight), _gradient(head.bias)
+        self._head, bias, self._of_head, self._of_bias = (each.detach().numpy() for each in parameters)
+        self._head_weight, self._bias = head.weight.detach(), bias[:, None]
+        self._activate, self._slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
+        self.keeps_z = activation in SLOPE_OF_INPUT
+        """Whether the activation's derivative is computed from the activation's input instead of its output."""
+
+    def forward(self, x: Tensor, room: ActivationBuffers) -> Numbers:
+        """Compute outputs [K, R] for rows [R, V]; `room` keeps the results that the backward pass needs."""
+        room.x, rows = x, x.shape[0]
+        for layer, zs, ys in zip(self.hidden, room.zs, room.ys, strict=True):
+            z, y = zs[:rows], ys[:rows]
+            layer.forward(x, z)
+            self._activate(z, y)
+            x = y
+        outputs: Numbers = self._head @ x.numpy().T
+        outputs += self._bias
+        return outputs
+
+    def back(self, of_outputs: Numbers, room: ActivationBuffers) -> Tensor:
+        """Compute all layers' δ, for use by `learn`; return the first layer's δ [n, U].
+
+        Args:
+            of_outputs: [K, n] the loss's gradient with respect to the outputs of the first n rows.
+            room: holds the results of the last forward pass, and receives the δ.
+        """
+        rows = of_outputs.shape[1]
+        deltas = [delta[:rows] for delta in room.deltas]
+        # BLAS takes three times as long for an outer product.
+        multiply = torch.mul if len(of_outputs) == 1 else torch.mm
+        multiply(torch.from_numpy(of_outputs).t(), self._head_weight, out=deltas[-1])
+        kept = room.zs if self.keeps_z else room.ys
+        for at in range(len(deltas) - 1, -1, -1):
+            self._slope(deltas[at], kept[at][:rows])
+            if at:
+                self.hidden[at].back(deltas[at], deltas[at - 1])
+        return deltas[0]
+
+    def learn(self, of_outputs: Numbers, room: ActivationBuffers) -> None:
+        """Write the parameters' gradients.
+
+        Args:
+            of_outputs: [K, r] the loss's gradient with respect to the outputs of the first r rows.
+            room: holds the δ that `back` computed.
+        """
+        rows = of_outputs.shape[1]
+        np.matmul(of_outputs, room.ys[-1][:rows].numpy(), out=self._of_head)
+        np.add.reduce(of_outputs, axis=1, out=self._of_bias)
+        for layer, x, delta in zip(self.hidden, (room.x, *room.ys), room.deltas, strict=False):
+            layer.learn(delta[:rows], x[:rows])
+
+
+class ActivationBuffers:
+    """The buffers of a pass. Networks with the same shape may share them, one after another.
+
+    Args:
+        network: one of the networks that use the buffers.
+        rows: the maximum number of rows, R.
+    """
+
+    def __init__(self, network: ManualPerceptron, rows: int) -> None:
+        weights = [layer.weight for layer in network.hidden]
+
+        def buffers() -> list[Tensor]:
+            return [torch.empty((rows, len(weight)), dtype=weight.dtype) for weight in weights]
+
+        self.x = torch.empty(0)
+        self.zs = buffers()
+        self.ys = buffers() if network.keeps_z else self.zs
+        """Outputs of activations, which overwrite the inputs if the inputs are no longer needed."""
+        self.deltas = buffers()
+
+    def keep(self, rows: int, chosen: NDArray[np.intp]) -> None:
+        """Drop all rows after the first `rows`, except the rows `chosen`.
+
+        These are ascending indices, counted from row `rows`.
+        """
+        for kept in self.zs:  # δ is computed only at these
+            of_layer = kept.numpy()[rows:]
+            of_layer[: len(chosen)] = of_layer.take(chosen, axis=0)
+
+
+class _Layer:
+    """One linear layer: z = x·Wᵀ + b."""
+
+    def __init__(self, layer: nn.Linear, products: HiddenProducts) -> None:
+        self.weight, self._bias = layer.weight.detach(), layer.bias.detach()
+        self._of_weight, self._of_bias = _gradient(layer.weight), _gradient(layer.bias)
+        self._products = products
+        if not products.rounds(self.weight):
+            products.provider(self.weight)  # chosen by measuring, so before a second thread starts
+
+    def forward(self, x: Tensor, z: Tensor) -> None:
+        """Write z [R, U] for rows [R, V]."""
+        self._products.layer(self._bias, x, self.weight, z)
+
+    def back(self, delta: Tensor, below: Tensor) -> None:
+        """Write the gradient of the inputs, computed from δ [n, U], to `below` [n, V]."""
+        self._products.product(delta, self.weight, below, self.weight)
+
+    def learn(self, delta: Tensor, x: Tensor) -> None:
+        """Write the gradients of the parameters, computed from δ [r, U] and inputs [r, V]."""
+        torch.sum(delta, 0, out=self._of_bias)
+        if x.shape[1] <= FEW:
+            # With few columns, NumPy's matmul takes a third of the time.
+            np.matmul(delta.numpy().T, x.numpy(), out=self._of_weight.numpy())
+        else:
+            self._products.product(delta.t(), x, self._of_weight, self.weight)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None, "`FlatParameters` sets it"
+    return parameter.grad
+
+
+class _StepInputs(NamedTuple):
+    """Everything that changes from one gradient step to the next; see `SACUpdate.step`."""
+
+    batch: ReplayMinibatch
+    rewards: Tensor
+    discounts: Tensor
+    noise: Tensor
+    learning_rate: Tensor
+    """The learning rate, a scalar."""
+
+
+class CapturedSACUpdate(SACUpdate):
+    """Takes gradient steps as CUDA graphs, for networks without memory.
+
+    Args:
+        update: the update that this one replaces.
+        graphs: captures the steps.
+        tell: called once with the reason if steps are not captured.
+    """
+
+    def __init__(self, update: SACUpdate, graphs: Graphs, tell: Callable[[str], None]) -> None:
+        super().__init__(update.networks, update.design, update.settings, update.replicas)
+        self._captured = CapturedStep(self._uncaptured, graphs, tell)
+        self._rate = 0.0
+        self._rate_there = torch.zeros((), device=self.actor.values.device)
+        """The learning rate, as a tensor on the device."""
+
+    def _take_step(
+        self,
+        batch: ReplayMinibatch,
+        rewards: Tensor,
+        discounts: Tensor,
+        noise: Tensor,
+        learning_rate: float,
+        share: float,
+    ) -> UpdateMeasures:
+        """Take a gradient step, by replaying its graph if that has been captured.
+
+        A graph never changes, so it includes the move of the targets only if every step makes one.
+        """
+        if learning_rate != self._rate:
+            self._rate = learning_rate
+            self._rate_there = to_device(torch.tensor(learning_rate), self._rate_there.device)
+        measures = self._captured(_StepInputs(batch, rewards, discounts, noise, self._rate_there))
+        for adam in self.moving:
+            adam.steps += 1
+        return copied(measures)
+
+    def _uncaptured(self, inputs: _StepInputs) -> UpdateMeasures:
+        # Torch accepts a zero-dimensional tensor wherever it accepts a number, but its type hints do not show that.
+        rate = cast("float", inputs.learning_rate)
+        return super()._take_step(inputs.batch, inputs.rewards, inputs.discounts, inputs.noise, rate, 1.0)
+
+
+# A second thread for independent halves of a step: results are bit-identical to calling them in sequence, but faster.
+
+
+One = TypeVar("One")
+Other = TypeVar("Other")
+
+
+class SideThread:
+    """Calls two functions in parallel, or one after the other if there is only one thread to compute with.
+
+    NumPy and torch release the GIL while they compute. Unlike their worker threads, this thread sleeps until there is
+    work. If an actor also needs the core, OpenMP's threads, which spin, take ten times as long as a single thread.
+    """
+
+    def __init__(self) -> None:
+        self._threads = 1
+        self._executor: ThreadPoolExecutor | None = None
+
+    def use(self, threads: int) -> None:
+        """Compute with `threads` threads from now on, half of them for each function."""
+        torch.set_num_threads(max(1, threads // 2))
+        if threads != self._threads:
+            self._threads = threads
+            self._executor = (
+                ThreadPoolExecutor(1, initializer=_begin, initargs=(threads // 2,)) if threads > 1 else None
+            )
+
+    def both(self, here: Callable[[], One], there: Callable[[], Other]) -> tuple[One, Other]:
+        """Return the results of two functions; `there` may be called in the other thread."""
+        if self._executor is None:
+            return here(), there()
+        other = self._executor.submit(there)
+        try:
+            one = here()
+        except BaseException:
+            other.exception()  # `there` writes to buffers that the caller may reuse
+            raise
+        return one, other.result()
+
+
+def _begin(threads: int) -> None:
+    """Set up the side thread like an update's thread; see `flushed_denormals`. NaN and infinity are checked later."""
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    np.seterr(all="ignore")

@@ -1,0 +1,637 @@
+"""Proximal policy optimisation: Schulman et al. (2017), "Proximal Policy Optimization Algorithms".
+
+The file follows algorithm 1. `PPOTrainer` takes a full buffer of trajectories (lines 2 to 4), evaluates it with the
+critic, and computes advantages (eq. 11, at the end of the file). `PPOUpdate` makes epochs of minibatches (lines 6 and
+7): for each minibatch, the clipped loss (eq. 7 and 9), its gradient by autograd, and a step of Adam. This is complete,
+and runs as it stands with `torch_settings.acceleration: none`. By default, `headrace.stages.trainer.fast` replaces the
+update by a subclass that computes the same numbers faster.
+
+docs/differences.md lists the differences from ML-Agents; for example, ratios are those of joint actions, and an update
+learns from `buffer_size` rows.
+
+Axis letters: N rows of K trajectories, R rows of a minibatch; P columns of log-probabilities (one for the joint action,
+or one per action dimension and branch); S reward signals; H head outputs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from headrace.config import OnPolicyHyperparameters, PPOHyperparameters
+from headrace.queues.messages import Array, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.network.actor_critic import make_actor_critic
+from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_scores, on_host
+from headrace.stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
+from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
+from headrace.stages.trainer.on_policy.anchor import Anchor
+from headrace.stages.trainer.on_policy.critic import CriticValues, evaluate_sequences
+from headrace.stages.trainer.on_policy.rollout import (
+    InputRows,
+    Minibatch,
+    MinibatchSource,
+    Rollout,
+    RolloutBuffer,
+    SequenceCuts,
+    SequenceRollout,
+)
+from headrace.stages.trainer.on_policy.signals import BufferTransitions
+from headrace.stages.trainer.on_policy.trainer import Coefficients, OnPolicyTrainer, Outcome, Prepared
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
+from headrace.stages.trainer.trajectories import AgentTable, Chains
+
+log = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+VALUES = "Value Estimate"
+"""Suffix of the names of statistics about the critic's values."""
+TOLERANCE = 1.5
+"""An update ends its epochs when the approximate KL exceeds `target_kl` times this factor, as in Stable-Baselines3."""
+
+
+class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
+    """Learns one behaviour from full buffers, in epochs of minibatches; see `OnPolicyTrainer` for errors.
+
+    The critic evaluates each agent by its own observations.
+    """
+
+    hyperparameters: ClassVar[type[OnPolicyHyperparameters]] = PPOHyperparameters
+
+    def __init__(self, context: TrainerContext) -> None:
+        super().__init__(context)
+        size = self._critic_memory_size
+        self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32") if size else None
+
+    @property
+    def _critic_memory_size(self) -> int:
+        # A critic that shares the actor's body also shares the actor's memories, which the rows record.
+        return 0 if self._shares_body else self._design.memory_size
+
+    @property
+    def _shares_body(self) -> bool:
+        return cast("PPOHyperparameters", self._hyperparameters).shared_critic
+
+    def _make_update(self) -> PPOUpdate:
+        context, design = self.context, self._design
+        network = make_actor_critic(
+            design, len(self._signals.names), self._shares_body, self._random, context.device, context.accelerated
+        )
+        self._critic: Any = network
+        settings = cast("PPOHyperparameters", self._hyperparameters).regularization
+        anchor = None if settings is None else Anchor(network, settings, context.spec.actions)
+        return PPOUpdate(network, context.spec, self._hyperparameters, context.replicas, anchor)
+
+    def _learn(self, chains: Chains | None) -> Outcome:
+        coefficients, transitions, learn_signals = self._coefficients(), None, None
+        if self._signals.others:
+            transitions = self._signals.transitions(self._buffer)
+            learn_signals = self._signals.learner(transitions)
+        prepared = self._prepare(transitions, chains)
+        statistics = self._update.run(prepared.rollout, coefficients, self._random, self.step, learn_signals)
+        if self._cloning is not None:
+            self._clone()
+        memories, after = self._critic_memories, prepared.values.memories_after
+        if memories is not None and after is not None and chains is not None:
+            self._buffer.keep(memories, after.cpu().numpy(), chains, self.version + 1)
+        if self._update.anchor is not None:
+            pace = coefficients.learning_rate / self._hyperparameters.learning_rate
+            self._update.anchor.follow(len(self._buffer) * pace)
+            self._update.anchor.average(len(self._buffer), self.step)
+        critic = prepared.estimates, prepared.values.values, prepared.returns
+        return Outcome(prepared.rewards, statistics | self._signals.value_statistics(*critic))
+
+    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared:
+        """Evaluate the full buffer, and compute advantages and value targets for its rows.
+
+        Args:
+            transitions: the rows in the reward signals' form; None if the environment's reward is the only one.
+            chains: which trajectory continues which; None if the buffer does not follow agents.
+        """
+        buffer, cuts = self._buffer, None if self._memory is None else self._buffer.cuts()
+        rewards = self._signals.rewards(buffer.rows["rewards"], transitions)
+        before, last = (None, None) if cuts is None else buffer.previous_action_features()
+        inputs = self._input_rows(buffer.observations(), before)
+        values = self._evaluate(inputs, self._input_rows(buffer.final_observations(), last), cuts, chains)
+        lengths, ended = buffer.trajectories["lengths"], buffer.trajectories["terminated"]
+        valueless = ended[:, None] & ~self._signals.ignore_termination
+        of_trajectories = values.final_values, lengths, valueless, self._signals.gammas, self._hyperparameters.lambd
+        per_signal = advantages(rewards, values.values, *of_trajectories)
+        returns = per_signal + values.values
+        critic_memories = None if self._critic_memories is None else values.memories
+        rollout = self._rollout(inputs, per_signal, returns, cuts, critic_memories, values.heads)
+        return Prepared(rollout, rewards, values, returns, {VALUES: values.values})
+
+    def _evaluate(
+        self, rows: InputRows, finals: InputRows, cuts: SequenceCuts | None, chains: Chains | None
+    ) -> CriticValues:
+        block = self._rows_per_pass
+        if cuts is None:
+            replicas = self.context.replicas
+            heads = self._hyperparameters.decoupled and replicas.size == 1
+            return evaluate_rows(self._critic, rows, finals, block, replicas, heads)
+        if self._critic_memories is None:
+            first = torch.from_numpy(cuts.first).to(rows.device)
+            recorded = actor_memories(self._buffer, rows.device)
+            initial, chains = recorded.index_select(0, first), Chains.unlinked(len(finals))
+        else:
+            assert chains is not None, "the buffer follows agents with memory"
+            initial = torch.from_numpy(self._buffer.kept(self._critic_memories)).to(rows.device)
+        lengths = self._buffer.trajectories["lengths"]
+        return evaluate_sequences(self._critic, rows, finals, lengths, cuts, chains, initial, block)
+
+    # The clip is centred on the policy before the update, so results depend little on policy lag (docs/decisions/035).
+    def _rollout(
+        self,
+        inputs: InputRows,
+        per_signal: Floats,
+        returns: Floats,
+        cuts: SequenceCuts | None,
+        critic_memories: Tensor | None,
+        heads: Tensor | None = None,
+    ) -> Rollout | SequenceRollout:
+        """Assemble the buffer's rows for the update. If the policy has a memory, the rows are in sequences.
+
+        Args:
+            inputs: the rows in network-input form.
+            per_signal: [N, S] advantages, not normalised.
+            returns: [N, S] value targets.
+            cuts: the positions of sequences; None without memory.
+            critic_memories: [Q, m] the critic's memory before each sequence; None if the critic has no separate memory.
+            heads: [N, H] the actor's head outputs, if known.
+        """
+        buffer, update, h, context = self._buffer, self._update, self._hyperparameters, self.context
+        (continuous, choices), penalties, of_anchor = buffer.actions(), buffer.penalties(), list[Array]()
+        acted = buffer.rows["log_probs"]
+        log_probs = acted if h.ratio_per_dimension else acted.sum(axis=1, keepdims=True)
+        mean, how = per_signal.mean(axis=1), h.advantage_normalization
+        later = mean if how == "minibatch" else None
+
+        def rollout_with(old_log_probs: Array, advantages: Array) -> Rollout | SequenceRollout:
+            targets = [continuous, penalties, old_log_probs, advantages, returns, *of_anchor]
+            if cuts is None:
+                return Rollout(inputs, targets, choices, later)
+            recorded = actor_memories(buffer, context.device)
+            return SequenceRollout(inputs, targets, choices, cuts, recorded, critic_memories)
+
+        if how == "minibatch":
+            advantages = np.ones_like(mean)[:, None]
+        else:
+            advantages = (mean if how == "none" else normalized(mean))[:, None]
+        if update.anchor is not None:
+            # Before decoupling: the anchor's columns depend on the rows alone, and each rollout below includes them.
+            in_order = rollout_with(log_probs, advantages).in_order(self._rows_per_pass)
+            of_anchor.append(update.anchor.columns(update.heads, in_order))
+        if not h.decoupled:
+            return rollout_with(log_probs, advantages)
+        if heads is not None and cuts is None:
+            current = update.log_probs(heads, Minibatch.of_actions(continuous, penalties, choices, heads.device))
+        else:
+            # Each replica computes some of the blocks, so there are at least as many blocks as replicas.
+            block = min(self._rows_per_pass, -(-len(acted) // context.replicas.size))
+            current = update.current_log_probs(rollout_with(log_probs, advantages).in_order(block))
+        weights = importance_weights(current, log_probs)
+        context.statistics.add(context.behavior, "Policy/Importance Weight", float(weights.mean()))
+        return rollout_with(current, weights * advantages)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that all on-policy trainers have, and the anchor of a regularised policy."""
+        state, anchor = super().state_dict(), self._update.anchor
+        return state if anchor is None else {**state, **anchor.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from `state_dict()`; see `OnPolicyTrainer`."""
+        super().load_state_dict(state)
+        anchor = self._update.anchor
+        if (anchor is None) == ("anchor" in state):
+            now = (
+                "is now off; it was on until this checkpoint"
+                if anchor is None
+                else "is now on; it was off until this checkpoint"
+            )
+            log.warning("%s: hyperparameters.regularization %s", self.context.behavior, now)
+        if anchor is not None:
+            with self.context.naming_behavior():
+                anchor.load_state_dict(state)
+
+    def exported_policy(self) -> PolicyUpdate:
+        """Return the policy with averaged weights, if `regularization.averaged_share` is set."""
+        if self._update.anchor is None:
+            return self.policy()
+        with self._update.anchor.averaged():
+            return self.policy()
+
+
+class GradientStep(NamedTuple):
+    """The results of one minibatch's gradient step, on the device."""
+
+    losses: Tensor
+    """[k] the losses in the order of `PPOUpdate.names`, followed by the `measures`, all from before the step."""
+    log_ratios: Tensor | None
+    """[R, P] log(π / π_old) from before the step; None if the step was not to be measured."""
+    norms: Tensor | None
+    """[1] or [2] norms of the gradient's parts before clipping; None if the step was not to be measured."""
+
+
+class PPOUpdate(NetworkUpdate):
+    """Epochs of minibatches over one rollout: lines 6 and 7 of algorithm 1.
+
+    An update is a function of parameters, optimizer state and one rollout. It reads no tensor's value, so nothing waits
+    for a device (except for `target_kl`, once per epoch), and the inner step has fixed shapes.
+
+    Args:
+        network: the network to train.
+        spec: the behaviour's spec, for its actions.
+        hyperparameters: epochs, batch size and so on.
+        replicas: the replicas that make the same update, each with its part of every minibatch.
+        anchor: the anchor of a regularised policy; None for other policies.
+    """
+
+    names: ClassVar[tuple[str, ...]] = ("policy loss", "value loss", "entropy")
+    """Names, for messages, of the results of `losses`: first the policy loss, then the value loss, and last the
+    entropy."""
+    network: Any
+
+    def __init__(
+        self,
+        network: TrainedActor,
+        spec: BehaviorSpec,
+        hyperparameters: OnPolicyHyperparameters,
+        replicas: Replicas = SINGLE_TRAINER,
+        anchor: Anchor | None = None,
+    ) -> None:
+        adam = Adam(network.values, network.gradients, hyperparameters.adam_epsilon)
+        super().__init__(network, adam, replicas)
+        self.settings, self.spec, self.anchor = hyperparameters, spec, anchor
+        self.measures = () if anchor is None else ("Anchor KL",)
+        """Names of additional results of `losses`, after the entropy, that are only reported, as `Policy/<name>`."""
+        self._continuous = spec.actions.continuous_size
+        self._branches = list(spec.actions.discrete_branches)
+        self._batch_rows = hyperparameters.batch_rows
+        self._parts: GradientParts | None = None
+        if hyperparameters.max_grad_norm is not None:
+            self._parts = GradientParts(network.gradients, network.parts, hyperparameters.shared_grad_norm)
+
+    def run(
+        self,
+        rollout: MinibatchSource[Any],
+        coefficients: Coefficients,
+        random: np.random.Generator,
+        step: int,
+        after_each: Callable[[Tensor], None] | None = None,
+    ) -> dict[str, float]:
+        """Learn from a rollout of at least `batch_rows` rows; return the update's statistics, keyed by name.
+
+        Args:
+            rollout: the rows to learn from.
+            coefficients: the scheduled hyperparameters of this update.
+            random: the generator that shuffles the rows.
+            step: agent steps so far, for the error message.
+            after_each: called with the rows of each minibatch after its gradient step.
+
+        Raises:
+            NotFiniteError: if a loss or a weight became NaN or infinite. The caller restores weights and optimizer.
+        """
+        h, replicas, weights = self.settings, self.replicas, self.loss_weights(coefficients)
+        losses, shares, change, epoch = list[Tensor](), list[float](), None, 0
+        for epoch, minibatches in enumerate(rollout.epochs(h.num_epoch, self._batch_rows, random, replicas), 1):
+            measure = h.target_kl is not None or epoch == h.num_epoch
+            norms, log_ratios, first = list[Tensor](), list[Tensor](), len(shares)
+            for minibatch in minibatches:
+                taken = self.step(minibatch, coefficients, weights, measure)
+                losses.append(taken.losses)
+                shares.append(minibatch.share)
+                if taken.norms is not None and taken.log_ratios is not None:
+                    norms.append(taken.norms)
+                    log_ratios.append(taken.log_ratios)
+                if after_each is not None:
+                    after_each(minibatch.rows if minibatch.together is None else minibatch.together)
+            if measure:
+                change = policy_change(log_ratios, shares[first:], coefficients.epsilon, replicas)
+                if h.target_kl is not None and float(change[:, 0].sum()) > TOLERANCE * h.target_kl:
+                    break
+        results = torch.stack(losses)
+        if replicas.size > 1:
+            results *= torch.tensor(shares, device=results.device)[:, None]
+            replicas.add_up(results)
+        sound = torch.isfinite(self.network.values).all()
+        results = results.cpu()  # a single copy, because each separate read from a GPU waits for the GPU
+        table = results[:, : len(self.names)]
+        if not (bool(torch.isfinite(table).all()) and bool(sound)):
+            words = not_finite(self.names, table.numpy(), "learning_rate, max_grad_norm,")
+            raise NotFiniteError(f"{self.spec.name}: update at step {step}: {words}")
+        # The policy loss as ML-Agents reports it: the mean of its absolute values.
+        found = {"Losses/Policy Loss": float(table[:, 0].abs().mean()), "Losses/Value Loss": float(table[:, 1].mean())}
+        for column, name in enumerate(self.names[2:-1], 2):
+            found[f"Losses/{name.title()}"] = float(table[:, column].mean())
+        for column, name in enumerate(self.measures, len(self.names)):
+            found[f"Policy/{name}"] = float(results[:, column].mean())
+        of_parts = torch.stack(norms).cpu()
+        found["Policy/Gradient Norm"] = float(of_parts.square().sum(dim=1).sqrt().mean())
+        if of_parts.shape[1] > 1:
+            found["Policy/Actor Gradient Norm"], found["Policy/Critic Gradient Norm"] = of_parts.mean(dim=0).tolist()
+        if change is not None:
+            kl, clipped, least, greatest = change.cpu().numpy().astype(np.float64).T
+            found |= {"Policy/Approximate KL": float(kl.sum()), "Policy/Clip Fraction": float(clipped.sum())}
+            found |= {"Policy/Ratio Min": float(least.min()), "Policy/Ratio Max": float(greatest.max())}
+        if h.target_kl is not None:
+            found["Policy/Epochs"] = float(epoch)
+        found |= {"Policy/Entropy": float(table[:, -1].mean()), "Policy/Learning Rate": coefficients.learning_rate}
+        return found | {"Policy/Epsilon": coefficients.epsilon, "Policy/Beta": coefficients.beta}
+
+    def step(self, minibatch: Any, coefficients: Coefficients, weights: Tensor, measure: bool) -> GradientStep:
+        """Take a gradient step.
+
+        Args:
+            minibatch: R rows.
+            coefficients: the scheduled hyperparameters of this update.
+            weights: the result of `loss_weights`.
+            measure: whether to return log-ratios and norms.
+        """
+        losses, log_ratios = self.find_gradients(minibatch, coefficients, weights)
+        gradients, norms = self.network.gradients, None
+        if self.replicas.size > 1:
+            self.replicas.add_up(gradients)
+        if self._parts is not None and self.settings.max_grad_norm is not None:
+            # Separately by default, because the value loss would dominate a norm shared by actor and critic.
+            norms = self._parts.clip(self.settings.max_grad_norm)
+        elif measure:
+            norms = torch.linalg.vector_norm(gradients)[None]
+        self.adam.step(coefficients.learning_rate)
+        return GradientStep(losses, log_ratios, norms) if measure else GradientStep(losses, None, None)
+
+    def find_gradients(self, minibatch: Any, coefficients: Coefficients, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Set the gradients of the weighted losses, for this replica's part of the rows.
+
+        Returns:
+            The results [k] of `losses`, and log(π / π_old) [R, P].
+        """
+        self.network.gradients.zero_()
+        losses, log_ratios = self.losses(minibatch, coefficients)
+        # A single sum: for gradients passed to backward, torch imports sympy, which costs 0.4 s and 34 MB.
+        results = torch.stack(losses)
+        total = results[: len(weights)] @ weights
+        torch.autograd.backward(total if minibatch.share == 1.0 else total * minibatch.share)
+        return results.detach(), log_ratios.detach()
+
+    def losses(self, batch: Any, coefficients: Coefficients) -> tuple[list[Tensor], Tensor]:
+        """Compute a minibatch's losses.
+
+        Returns:
+            Policy loss, value loss and entropy (the terms of eq. 9), and the divergence if there is an anchor, all of
+            them scalars; and log(π / π_old) [R, P].
+        """
+        heads, values = self.network(batch.inputs, batch.critic_memories)
+        if batch.real is not None:  # drop padding, so plain means are masked means
+            heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
+        log_probs, entropy = self.log_probs_and_entropy(heads, batch)
+        log_ratios = log_probs - batch.old_log_probs
+        policy = clipped_policy_loss(log_ratios, batch.advantages, coefficients.epsilon)
+        value = mse_loss(values, batch.returns)  # not clipped (docs/differences.md)
+        if self.anchor is None:
+            return [policy, value, entropy], log_ratios
+        kl = self.anchor.divergence(heads, batch)
+        return [policy + self.anchor.coefficient * kl, value, entropy, kl], log_ratios
+
+    def loss_weights(self, coefficients: Coefficients) -> Tensor:
+        """Return the losses' weights. Without a bonus, the entropy has no weight, which saves its backward pass."""
+        numbers = [1.0, self.settings.value_coefficient, *([-coefficients.beta] if coefficients.beta else [])]
+        return torch.tensor(numbers, device=self.network.values.device)
+
+    def heads(self, inputs: Inputs) -> Tensor:
+        """Return the actor's head outputs [B, H]."""
+        heads: Tensor = self.network.heads(inputs)
+        return heads
+
+    def log_probs_and_entropy(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities [R, P] given head outputs [R, H], and the entropy as ML-Agents weights it."""
+        columns, entropies, logits = list[Tensor](), list[Tensor](), heads
+        if self._continuous:
+            of_continuous = gaussian_scores(heads, self.network.log_sigma, batch.continuous, self.network.squashed)
+            columns.append(of_continuous[0])
+            entropies.append(of_continuous[1])
+            logits = of_continuous[2]
+        if batch.penalties.shape[1]:
+            logits = logits + batch.penalties
+        for branch, choices in zip(torch.split(logits, self._branches, dim=1), batch.choices, strict=True):
+            chosen, entropy = categorical_log_probs(branch, choices)
+            columns.append(chosen)
+            entropies.append(entropy)
+        log_probs = columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
+        if not self.settings.ratio_per_dimension and log_probs.shape[1] > 1:
+            log_probs = log_probs.sum(dim=1, keepdim=True)
+        return log_probs, entropies[0] if len(entropies) == 1 else torch.stack(entropies).sum()
+
+    @torch.no_grad()
+    def log_probs(self, heads: Tensor, rows: Minibatch) -> NDArray[np.float32]:
+        """Return the log-probabilities [N, P] of N rows' actions, given the actor's head outputs [N, H]."""
+        log_probs: NDArray[np.float32] = self.log_probs_and_entropy(heads, rows)[0].cpu().numpy()
+        return log_probs
+
+    @torch.no_grad()
+    def current_log_probs(self, minibatches: Iterable[Minibatch]) -> NDArray[np.float32]:
+        """Return the log-probabilities [N, P] of the minibatches' actions under the current policy.
+
+        Each replica computes some of the minibatches.
+        """
+        parts, replicas = list[Tensor](), self.replicas
+        for number, batch in enumerate(minibatches):
+            if number % replicas.size != replicas.rank:
+                parts.append(torch.zeros_like(batch.old_log_probs))
+                continue
+            heads = self.heads(batch.inputs)
+            if batch.real is not None:
+                heads = heads.index_select(0, batch.real)
+            parts.append(self.log_probs_and_entropy(heads, batch)[0])
+        of_all = torch.cat(parts)
+        replicas.add_up(of_all)
+        log_probs: NDArray[np.float32] = of_all.cpu().numpy()
+        return log_probs
+
+
+def clipped_policy_loss(log_ratios: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
+    """Return the clipped surrogate, eq. 7, with its sign reversed to make it a loss.
+
+    Args:
+        log_ratios: [R, P] the actions' log-probabilities under the trained policy, minus those under the policy before
+            the update; if not decoupled, minus those under the policy that acted.
+        advantages: [R, 1] normalised advantages; [R, P] if they are weighted.
+        epsilon: how far a ratio may move from 1 before its gradient becomes 0.
+
+    Returns:
+        The mean over rows and columns: a scalar.
+    """
+    ratio, cost = torch.exp(log_ratios), -advantages
+    return torch.maximum(ratio * cost, ratio.clamp(1.0 - epsilon, 1.0 + epsilon) * cost).mean()
+
+
+def policy_change(log_ratios: Sequence[Tensor], shares: Sequence[float], epsilon: float, replicas: Replicas) -> Tensor:
+    """Measure how far an epoch's minibatches have moved the policy, by the losses' ratios r = π / π_old.
+
+    Each ratio is from before its minibatch's gradient step.
+
+    Args:
+        log_ratios: log r [R, P] of each minibatch, without gradient; R may differ between minibatches.
+        shares: the weight of each minibatch's mean, because other replicas may have different rows of the same
+            minibatch.
+        epsilon: the clip range.
+        replicas: the replicas that have the other rows.
+
+    Returns:
+        [replicas, 4] on the device, not yet combined: parts of the mean over actions of r - 1 - log r (Schulman's
+        estimator k3 of KL(π_old, π), which is never negative) and of the fraction of ratios that differ from 1 by more
+        than ε, to be added up; the least and the greatest ratio.
+    """
+    rows, weights = torch.cat(list(log_ratios)), list[NDArray[np.float64]]()
+    for minibatch, share in zip(log_ratios, shares, strict=True):
+        weights.append(np.full(len(minibatch), share / (len(log_ratios) * len(minibatch))))
+    of_rows = torch.from_numpy(np.concatenate(weights).astype(np.float32)).to(rows)
+    beyond = torch.expm1(rows)
+    joint, beyond_joint = rows, beyond
+    if rows.shape[1] > 1:
+        joint = rows.sum(dim=1, keepdim=True)
+        beyond_joint = torch.expm1(joint)
+    kl = of_rows @ (beyond_joint - joint)[:, 0]
+    clipped = of_rows @ (beyond.abs() > epsilon).to(rows).mean(dim=1)
+    least, greatest = torch.aminmax(beyond)
+    change = torch.stack([kl, clipped, 1.0 + least, 1.0 + greatest])
+    return change[None] if replicas.size == 1 else replicas.of_each(change)
+
+
+# Decoupled PPO separates the policy that the clip is centred on from the policy that acted. Hilton, Cobbe & Schulman
+# (2021), "Batch size-invariance for policy optimization". PPO's old policy has two purposes. The clip around the old
+# policy bounds the size of an update, which requires the policy before the update. The ratio to the old policy corrects
+# for actions that another policy drew, which requires the policy that drew them. The two policies differ if rows arrive
+# late, or if the normaliser has changed since. With π_now the policy before the update and r = π / π_now, an advantage
+# A counts as min(π_now / π_acted, 1) · min(r A, clip(r, 1 - ε, 1 + ε) A). The paper truncates the weight at 100. Here
+# it is truncated at 1, so a few rows can't outweigh the others. Rows by π_now itself have weight 1, as in plain PPO.
+
+
+def importance_weights(current: NDArray[np.float32], acted: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return min(π_now / π_acted, 1) [N, P], given log-probabilities [N, P] under the current and the acting policy."""
+    weights: NDArray[np.float32] = np.exp(np.minimum(current - acted, 0.0))
+    return weights
+
+
+def actor_memories(buffer: RolloutBuffer, device: str | torch.device) -> Tensor:
+    """Return the actor's recorded memory [Q, m] before each sequence."""
+    assert buffer.sequences is not None, "the buffer keeps them with memory"
+    return torch.from_numpy(buffer.sequences["memories"]).to(device)
+
+
+def evaluate_rows(
+    network: ActorCriticNetwork,
+    rows: InputRows,
+    finals: InputRows,
+    block: int,
+    replicas: Replicas = SINGLE_TRAINER,
+    heads: bool = False,
+) -> CriticValues:
+    """Evaluate rows and final observations without memory, `block` rows at a time; each replica evaluates its part.
+
+    Args:
+        network: the actor and the critic.
+        rows: N rows.
+        finals: K final observations.
+        block: the number of rows per forward pass.
+        replicas: the replicas that evaluate the same rows.
+        heads: whether to also return the actor's head outputs, which works only without replicas. A shared body is
+            evaluated only once.
+    """
+    n, values, of_actor, others = len(rows.vectors), list[Tensor](), list[Tensor](), tuple[Tensor, ...]()
+    vectors = torch.cat([rows.vectors, finals.vectors])
+    here = replicas.part(len(vectors))
+    with torch.no_grad():
+        for first in range(here.rows.start, here.rows.stop, block):
+            end = min(first + block, here.rows.stop)
+            if rows.others:
+                others = tuple(
+                    torch.cat([row[first:end], final[max(0, first - n) : max(0, end - n)]]).to(vectors.device)
+                    if end > n
+                    else row[first:end].to(vectors.device)
+                    for row, final in zip(rows.others, finals.others, strict=True)
+                )
+            inputs = Inputs(vectors[first:end], others)
+            if heads:
+                acted, judged = network(inputs)
+                of_actor.append(acted)
+            else:
+                judged = network.evaluate(inputs)[0]
+            values.append(judged)
+    found = torch.cat(values)
+    both = on_host(found if replicas.size == 1 else replicas.gathered(found, here, len(vectors)))
+    return CriticValues(both[:n], both[n:], heads=torch.cat(of_actor)[:n] if heads else None)
+
+
+# Generalised advantage estimation over trajectories that are packed end to end.
+
+
+def advantages(
+    rewards: Floats,
+    values_t: Floats,
+    final_values: Floats,
+    lengths: NDArray[np.integer],
+    valueless: NDArray[np.bool_],
+    gammas: Floats,
+    lambd: float,
+) -> Floats:
+    """Compute GAE(γ, λ): Schulman et al. (2015), "High-Dimensional Continuous Control Using GAE", eq. 16.
+
+    δ_t = r_t + γ V_{t+1} - V_t and A_t = Σ_k (γλ)^k δ_{t+k} within a trajectory. After the last row, V is 0 if the
+    episode terminated there. If the trajectory was truncated or cut, or if the signal continues beyond termination, V
+    is the value of the observation after the last row.
+
+    Args:
+        rewards: [N, S] rewards received after the row's action, scaled by the signal's strength.
+        values_t: [N, S] the critic's value of the row's observation.
+        final_values: [K, S] the critic's value of the observation after the last row; ignored where `valueless`.
+        lengths: [K] the number of rows of each trajectory, at least 1.
+        valueless: [K, S] true if no reward can follow the last row, because the episode terminated and the signal ends
+            with it.
+        gammas: [S] each signal's discount.
+        lambd: λ.
+
+    Returns:
+        [N, S] advantages; the returns (value targets) are advantages + values_t.
+    """
+    values_tp1 = next_values(values_t, final_values, lengths, valueless)
+    return accumulated(rewards + gammas * values_tp1 - values_t, gammas * lambd, lengths)
+
+
+def next_values(
+    values_t: Floats, final_values: Floats, lengths: NDArray[np.integer], valueless: NDArray[np.bool_]
+) -> Floats:
+    """Return the value [N, S] after each row: the next row's value, the final value, or 0 if that is `valueless`."""
+    values_tp1 = np.empty_like(values_t)
+    values_tp1[:-1] = values_t[1:]
+    values_tp1[np.cumsum(lengths) - 1] = np.where(valueless, 0.0, final_values)
+    return values_tp1
+
+
+def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> Floats:
+    """Return x_t = term_t + decay_t x_{t+1} within each trajectory, from terms [N, S] and decays [N, S] or [S]."""
+    # One pass per distance from the trajectories' ends, over all trajectories that are long enough: the longest come
+    # first, so they are a prefix.
+    order = np.argsort(-lengths, kind="stable")
+    last = (np.cumsum(lengths) - 1)[order]
+    counts = np.bincount(lengths)[::-1].cumsum()[::-1][1:]  # [longest] how many trajectories have at least 1, 2, … rows
+    decays, sums = np.broadcast_to(decay, terms.shape), terms.copy()
+    for distance, count in enumerate(counts[1:].tolist(), 1):
+        rows = last[:count] - distance
+        sums[rows] += decays[rows] * sums[rows + 1]
+    return sums
+
+
+def normalized(values: Floats) -> Floats:
+    """Standardise values [N] by their mean and standard deviation over a full buffer, as ML-Agents does."""
+    centred: Floats = values - values.mean()
+    deviation = float(values.std())
+    return centred / (deviation + 1e-10)

@@ -1,0 +1,7 @@
+"""Replay memories and what off-policy trainers make from them (imports torch).
+
+- `replay_memory`, `hindsight`: the newest steps, and goals relabelled after the fact. `replay_store`: their file.
+- `minibatch`: rows as network inputs, and measurements of gradient steps.
+- `pace`: how many updates are due.
+- `sharded_replay`, `sharded_stage`: a replay memory in separate hosts.
+"""

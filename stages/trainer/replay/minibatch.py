@@ -1,0 +1,334 @@
+"""SAC minibatches, made from the replay memory's rows as input to each network, and measurements of gradient steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.design import MASK_PENALTY
+from headrace.stages.policy.network.layers import Inputs, to_device
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.policy.sampling import action_features, environment_actions
+from headrace.stages.trainer.intake import Intake, Transitions, drawn_actions
+from headrace.stages.trainer.protocol import Part, Replicas
+from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayedSequences
+from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal
+from headrace.stages.trainer.trajectories import AgentTable, add_to_episodes
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayMinibatch:
+    """B rows; with memory, S sequences of L rows each, concatenated. Axis letters as in `update`."""
+
+    actor_inputs: Inputs
+    """Normalised observations; with memory, each sequence starts from the actor's recorded memory."""
+    critic_inputs: Inputs
+    """The same observations; with memory, each sequence starts from zeros, because critics' memories are not
+    recorded."""
+    target_inputs: Inputs
+    """The target network's observations. Without memory, these are the next observations [B]. With memory, each
+    sequence has L + 1 rows: its observations, and the next observation of its last row. The memory starts from zeros,
+    and a sequence's first row serves only to fill it."""
+    continuous: Tensor
+    """[B, C] continuous actions as the policy drew them."""
+    choices: tuple[Tensor, ...]
+    """For each branch, [B, 1] int64: the index of the choice among all branches' choices."""
+    penalties: Tensor | None
+    """[B, A] penalties added to logits: `MASK_PENALTY` for forbidden choices, else 0; None without masks."""
+    allowed: Tensor | None
+    """[B, K] the number of allowed choices in each branch; None without masks."""
+    mask: Tensor | None
+    """[B] 1 for real rows, 0 for padding; None without memory."""
+
+
+class MinibatchMaker:
+    """Makes minibatches for a behaviour.
+
+    Args:
+        intake: the intake whose normaliser is applied.
+        actions: the behaviour's actions.
+        device: the device to learn on.
+    """
+
+    def __init__(self, intake: Intake, actions: ActionSpec, device: str) -> None:
+        self._intake = intake
+        self._actions = actions
+        self._device = device
+        self._begins = np.cumsum((0, *actions.discrete_branches))[:-1]
+        self._offsets = torch.from_numpy(self._begins).to(device)
+
+    def transitions(self, replayed: ReplayedRows) -> Transitions:
+        """Convert the memory's rows to transitions for reward signals, including padding."""
+        columns = replayed.columns
+        continuous, choices = drawn_actions(self._actions, columns, len(columns["rewards"]))
+        return Transitions(
+            Inputs.from_encoded(replayed.observations, self._device),
+            Inputs.from_encoded(replayed.next_observations, self._device),
+            self._tensor(continuous),
+            self._tensor(choices.astype(np.int64)),
+            self._tensor(columns["rewards"]),
+            self._tensor(columns["terminated"].astype(np.float32)),
+        )
+
+    def minibatch(self, replayed: ReplayedRows, transitions: Transitions) -> ReplayMinibatch:
+        """Convert the memory's rows, which the caller also passes as transitions, to a minibatch for the update."""
+        inputs = self._normalized(replayed.observations.vectors, transitions.inputs)
+        target = self._normalized(replayed.next_observations.vectors, transitions.next_inputs)
+        actor, mask = inputs, None
+        sequences = replayed.sequences
+        if sequences is not None:
+            actor, inputs, target = self._with_memory(replayed, sequences, inputs, target)
+            mask = self._tensor(sequences.mask.astype(np.float32))
+        choices: tuple[Tensor, ...] = ()
+        if self._actions.discrete_branches:
+            choices = torch.split(transitions.choices + self._offsets, 1, dim=1)
+        penalties = allowed = None
+        if self._actions.masked:
+            masks = replayed.columns["action_masks"]
+            penalties = self._tensor(np.where(masks, np.float32(0), MASK_PENALTY))
+            allowed = self._tensor(np.add.reduceat(masks, self._begins, axis=1, dtype=np.float32))
+        return ReplayMinibatch(actor, inputs, target, transitions.continuous, choices, penalties, allowed, mask)
+
+    def _normalized(self, vectors: Array, inputs: Inputs) -> Inputs:
+        if self._intake.normalizer is None:
+            return inputs
+        return inputs._replace(vectors=self._tensor(self._intake.normalized(vectors)), vectors_rest=None)
+
+    def _with_memory(
+        self, replayed: ReplayedRows, sequences: ReplayedSequences, inputs: Inputs, following: Inputs
+    ) -> tuple[Inputs, Inputs, Inputs]:
+        """Return the inputs of actor, critics and target, given S × L rows' observations and next observations."""
+        length = sequences.length
+        first = self._features(sequences.previous, "previous_")[:, None]
+        taken = self._features(replayed.columns, "")
+        before = self._tensor(np.concatenate((first, taken.reshape(len(first), length, taken.shape[1])), axis=1))
+        memories = self._tensor(sequences.memories)
+        zeros = torch.zeros_like(memories)
+
+        def joined(one: Tensor, other: Tensor) -> Tensor:
+            """Return each sequence's first observation and its next observations, as S * (L + 1) rows."""
+            parts = (tensor.view(len(first), length, *tensor.shape[1:]) for tensor in (one, other))
+            begun, rest = parts
+            return torch.cat((begun[:, :1], rest), dim=1).flatten(0, 1)
+
+        inputs = inputs._replace(previous_actions=before[:, :-1].flatten(0, 1), sequence_length=length)
+        target = Inputs(
+            joined(inputs.vectors, following.vectors),
+            tuple(joined(one, other) for one, other in zip(inputs.others, following.others, strict=True)),
+            before.flatten(0, 1),
+            zeros,
+            length + 1,
+        )
+        return inputs._replace(memories=memories), inputs._replace(memories=zeros), target
+
+    def _features(self, columns: Mapping[str, Array], prefix: str) -> NDArray[np.float32]:
+        drawn, choices = drawn_actions(self._actions, columns, len(next(iter(columns.values()))), prefix)
+        return action_features(self._actions, environment_actions(self._actions, drawn, squashed=True), choices)
+
+    def _tensor(self, array: Array) -> Tensor:
+        return to_device(torch.from_numpy(np.require(array, requirements=("C", "W"))), self._device)
+
+
+def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[ReplayedRows, Part, float]:
+    """Return a replica's part of a sample: its rows, their position among all rows, and the weight of their mean."""
+    sequences = replayed.sequences
+    length = 1 if sequences is None else sequences.length
+    counted = replicas.part(rows // length)
+    here = Part(slice(counted.rows.start * length, counted.rows.stop * length), counted.weight)
+    own = replayed.part(here.rows)
+    if sequences is None or own.sequences is None:
+        return own, here, here.size * here.weight / rows
+    return own, here, float(own.sequences.mask.sum() * here.weight / sequences.mask.sum())
+
+
+# Measurements of gradient steps on minibatches (losses, values and entropies), and their statistics.
+
+
+LOSSES = ("Policy Loss", "Q1 Loss", "Q2 Loss", "Value Loss")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMeasures:
+    """Losses and values from one gradient step, on the device. Axis letters as in `update`."""
+
+    losses: Tensor
+    """[4] the losses, in the order of `LOSSES`."""
+    q1: Tensor
+    """[B, S] the first Q's values of the actions taken."""
+    q2: Tensor
+    targets: Tensor
+    """[B, S] the targets of both Qs."""
+    values: Tensor
+    """[B, S] V's values; if there is no V, the soft values that V would learn."""
+    negentropies: Tensor
+    """[B, G] the negative entropies; see `soft_values`."""
+    mask: Tensor | None
+
+
+def measures_of_all(
+    found: Sequence[UpdateMeasures], replicas: Replicas, parts: Sequence[tuple[Part, int]]
+) -> UpdateMeasures:
+    """Combine the measurements of several gradient steps; the losses are those of the last step.
+
+    Args:
+        found: the measurements of each step.
+        replicas: the replicas that took the same steps.
+        parts: for each step, this replica's part of the minibatch's rows, and the number of all rows.
+    """
+    columns: list[list[Tensor]] = [[each.q1, each.q2, each.targets, each.values, each.negentropies] for each in found]
+    masked = found[-1].mask is not None
+    if masked:
+        columns = [[*column, each.mask] for column, each in zip(columns, found, strict=True) if each.mask is not None]
+    if replicas.size > 1:
+        whole = [
+            [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in column]
+            for column, (_, rows) in zip(columns, parts, strict=True)
+        ]
+        for ours, of_all, (here, _) in zip(columns, whole, parts, strict=True):
+            for tensor, target in zip(ours, of_all, strict=True):
+                target[here.rows] = tensor * here.weight
+        replicas.add_up(*(tensor for column in whole for tensor in column))
+        columns = whole
+    q1, q2, targets, values, negentropies, *mask = (torch.cat(each) for each in zip(*columns, strict=True))
+    return UpdateMeasures(found[-1].losses, q1, q2, targets, values, negentropies, mask[0] if masked else None)
+
+
+def spreads_of(measures: UpdateMeasures) -> tuple[dict[str, list[float]], list[float]]:
+    """Return the minimum, mean and maximum of each named measurement, and each signal's mean value, without padding."""
+    q1, log_probs = measures.q1, measures.negentropies.sum(dim=1)
+    of_rows = torch.stack([q1, measures.q2, measures.values, (q1 - measures.targets).abs_()])
+    if measures.mask is not None:
+        real = measures.mask > 0
+        of_rows, log_probs = of_rows[:, real], log_probs[real]
+    # Together: fetching each number separately costs as much as a layer, and updates happen every few steps.
+    least, greatest = torch.aminmax(of_rows.flatten(1), dim=1)
+    per_signal = of_rows.mean(dim=1)  # [4, S]
+    ends = torch.stack([least, per_signal.mean(dim=1), greatest], dim=1)
+    of_probs = torch.stack([log_probs.min(), log_probs.mean(), log_probs.max()])
+    found = torch.cat([ends.flatten(), of_probs, per_signal[2]]).tolist()
+    names = ("Q1", "Q2", "Value", "TD Error", "Log Probability")
+    return {name: found[3 * at : 3 * at + 3] for at, name in enumerate(names)}, found[3 * len(names) :]
+
+
+def statistics_of(
+    losses: NDArray[np.float32], norms: Sequence[float], measures: UpdateMeasures, signals: Sequence[str]
+) -> dict[str, float]:
+    """Return the measurements, keyed by statistic name.
+
+    Args:
+        losses: [k, 4] the losses of k gradient steps.
+        norms: the norms of the actor's and the critics' gradients; empty if not measured.
+        measures: the measurements of the same steps.
+        signals: the reward signals' names.
+    """
+    found = {f"Losses/{name}": mean for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True)}
+    for what, norm in zip(("Actor", "Critic"), norms, strict=bool(norms)):
+        found[f"Policy/{what} Gradient Norm"] = norm
+    spreads, per_signal = spreads_of(measures)
+    found |= {
+        f"Policy/{name} {kind}": number
+        for name, numbers in spreads.items()
+        for kind, number in zip(("Min", "Mean", "Max"), numbers, strict=True)
+    }
+    found["Policy/Entropy"] = -spreads["Log Probability"][1]
+    return found | {f"Policy/{name.capitalize()} Value": mean for name, mean in zip(signals, per_signal, strict=True)}
+
+
+# Statistics of an episode's rewards from all signals except the environment's, computed for each piece on arrival.
+# Learning does not depend on them: an update recomputes the rewards of the rows that it draws.
+
+
+BLOCK = 1024
+"""Number of rows whose rewards are computed in one pass, because observations may be images."""
+
+
+class EpisodeRewards:
+    """Sums each signal's rewards, multiplied by its strength, over episodes; the environment's reward is left out.
+
+    Args:
+        signals: all of the behaviour's signals.
+        maker: converts rows to transitions.
+    """
+
+    def __init__(self, signals: Sequence[RewardSignal], maker: MinibatchMaker) -> None:
+        self._others = [signal for signal in signals if not isinstance(signal, Extrinsic)]
+        self._maker = maker
+        self._sums = AgentTable(len(self._others), "float64")
+
+    def add(
+        self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, update: int
+    ) -> dict[str, list[float]]:
+        """Add trajectories; return the sums for the episodes that ended, keyed by statistic name.
+
+        Args:
+            batch: the trajectories.
+            rows: the observations of their rows.
+            finals: the final observation of each trajectory.
+            update: the number of updates so far.
+
+        Raises:
+            NotFiniteError: if a reward is NaN or infinite.
+        """
+        if not self._others:
+            return {}
+        rewards = self._rewards(_as_replayed(batch, rows, finals))
+        sums = np.add.reduceat(rewards, np.cumsum(batch.lengths) - batch.lengths)
+        columns = batch.trajectories
+        ended = batch.terminated | batch.truncated
+        finished = add_to_episodes(self._sums, columns["agent_ids"], columns["episode_ids"], ended, sums, update)
+        return {
+            f"Policy/{signal.name.capitalize()} Reward": finished[:, column].tolist()
+            for column, signal in enumerate(self._others)
+            if len(finished)
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums for unfinished episodes."""
+        return self._sums.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from `state_dict()`."""
+        self._sums.load_state_dict(state)
+
+    def _rewards(self, whole: ReplayedRows) -> NDArray[np.float64]:
+        count = len(whole.columns["rewards"])
+        rewards = np.empty((count, len(self._others)))
+        for start in range(0, count, BLOCK):
+            block = slice(start, start + BLOCK)
+            taken = self._maker.transitions(_block(whole, block))
+            for column, signal in enumerate(self._others):
+                rewards[block, column] = signal.rewards(taken) * signal.strength
+        return rewards
+
+
+def _as_replayed(batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> ReplayedRows:
+    """Convert trajectories to the form of replayed rows, each with its next observation."""
+    last = np.cumsum(batch.lengths) - 1
+    following = np.minimum(np.arange(batch.num_rows) + 1, batch.num_rows - 1)
+    terminated = np.zeros(batch.num_rows, np.bool_)
+    terminated[last] = batch.terminated
+
+    def next_of(row: Array, final: Array) -> Array:
+        array = row[following]
+        array[last] = final
+        return array
+
+    others = tuple(next_of(row, final) for row, final in zip(rows.others, finals.others, strict=True))
+    columns = {**batch.rows, "terminated": terminated}
+    return ReplayedRows(rows, EncodedObservations(next_of(rows.vectors, finals.vectors), others), columns)
+
+
+def _block(whole: ReplayedRows, rows: slice) -> ReplayedRows:
+    def cut(encoded: EncodedObservations) -> EncodedObservations:
+        return EncodedObservations(encoded.vectors[rows], tuple(other[rows] for other in encoded.others))
+
+    columns = {name: column[rows] for name, column in whole.columns.items()}
+    return ReplayedRows(cut(whole.observations), cut(whole.next_observations), columns)

@@ -1,0 +1,971 @@
+"""Soft actor-critic: the trainer, one gradient step of all networks, the networks, and the losses.
+
+Haarnoja et al. (2018), "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic
+Actor" (with a value network), and "Soft Actor-Critic Algorithms and Applications" (entropy coefficients); for discrete
+actions, Christodoulou (2019), "Soft Actor-Critic for Discrete Action Settings". If there are several branches, they are
+averaged, as in ML-Agents. docs/differences.md lists the differences from ML-Agents.
+
+In an update, `replay.replay_memory` draws rows, `replay.minibatch` converts them to network inputs, and `SACUpdate`
+takes a gradient step on the losses, with autograd. By default, `headrace.stages.trainer.fast` replaces the update by a
+subclass that computes the same numbers faster.
+
+Axis letters: B rows, S reward signals, C continuous actions, K discrete branches with A choices in total (A = 1 if
+there are none), G entropy coefficients: one for all continuous actions together, if any, then one per branch. A mask
+[B] is 1 for rows and 0 for padding; it is None without padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from math import log
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headrace.config import SACHyperparameters
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.queues.specs import ActionSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.design import PolicyDesign, policy_layout
+from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
+from headrace.stages.policy.network.layers import Inputs, squashed_sample, to_device
+from headrace.stages.trainer.adam import Adam, flushed_denormals, not_finite
+from headrace.stages.trainer.fast import accelerate
+from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from headrace.stages.trainer.intake import Intake, Transitions, policy_design, with_group_rewards
+from headrace.stages.trainer.pacing import rows_per_update
+from headrace.stages.trainer.protocol import (
+    LEARNING_RATE_FLOOR,
+    SINGLE_TRAINER,
+    Part,
+    Replicas,
+    Schedule,
+    Trainer,
+    TrainerContext,
+    new_random,
+    random_state,
+    restore_random,
+)
+from headrace.stages.trainer.replay.hindsight import HindsightMemory
+from headrace.stages.trainer.replay.minibatch import (
+    LOSSES,
+    EpisodeRewards,
+    MinibatchMaker,
+    ReplayMinibatch,
+    UpdateMeasures,
+    measures_of_all,
+    part_of,
+    statistics_of,
+)
+from headrace.stages.trainer.replay.pace import UpdatePace, UpdateRatio
+from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
+from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.sharded_replay import AT_ONCE, ShardedReplay
+from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make_signals, reward_scale
+
+Network = TypeVar("Network", bound=nn.Module)
+_CALLS_PER_NORM = 8
+"""Gradient norms are measured in one out of this many calls to `learn`, because there may be a call every few steps."""
+
+
+class SACTrainer(Trainer):
+    """Learns one behaviour from a replay memory of its newest steps.
+
+    Raises:
+        StageError: if the behaviour can't be trained: it has no reward signals or no actions, an action has no bounds,
+            an observation has no suitable encoder, or the demonstrations do not fit.
+    """
+
+    squashed = True
+    off_policy = True
+
+    step = 0
+    """Number of agent steps added so far."""
+    version = 0
+    """Number of calls to `learn` so far."""
+
+    def __init__(self, context: TrainerContext) -> None:
+        super().__init__(context)
+        settings, spec = context.settings, context.spec
+        self._design = policy_design(context)
+        self._layout = policy_layout(self._design)
+        self._random = new_random(context.seed)
+        # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
+        self._hyperparameters = h = SACHyperparameters.model_validate(settings.hyperparameters)
+        check_actions(context.behavior, spec.actions, h.target_entropy)
+        self._signals = make_signals(context)
+        self._scale = reward_scale(self._signals, h)
+        ends = [float(not signal.ignores_termination) for signal in self._signals]
+        beyond = 0.0 in ends or h.hindsight is not None  # hindsight needs the goal achieved by the last step
+        self._intake = Intake(spec, settings.network_settings.normalize, beyond_termination=beyond)
+        if not self._signals:
+            raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
+        networks = SACNetworks.drawn(self._design, h, len(self._signals), self._random, context.device)
+        update = SACUpdate(networks, self._design, h, context.replicas)
+        self._update = accelerate(update, context, self._design)
+        self.threads_sleep = self._update.threads_sleep
+        self._acting_views = self._update.actor.module.acting_views(self._update.actor.parameters)
+        actor = ClonedActor.from_actor(self._design, self._update.actor)
+        self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
+        self._memory = self._make_memory()
+        self.replay = self._memory if isinstance(self._memory, ShardedReplay) else None
+        """The replay buffer if it is in shards in separate hosts, else None. If set, await `prepare` before `learn`."""
+        self._maker = MinibatchMaker(self._intake, spec.actions, context.device)
+        self._episode_rewards = EpisodeRewards(self._signals, self._maker)
+        self._learning = [signal for signal in self._signals if type(signal).learn is not RewardSignal.learn]
+        """The signals that learn, which are those that override `learn`."""
+        self._observing = [signal for signal in self._signals if not isinstance(signal, Extrinsic)]
+        """The signals that may have a normaliser."""
+        self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
+        self._ends = torch.tensor(ends, device=context.device)
+        self._pace = UpdatePace(context, h)
+        self._unlearned = 0
+        self._learned = count()  # counts the calls to `learn` that make updates
+        self._parts: list[tuple[Part, int]] = []
+        """For each minibatch since the last report, this replica's part of its rows, and the number of rows."""
+
+    @property
+    def rows_per_update(self) -> int:
+        """Number of steps that actors send at a time; see `pacing`."""
+        return rows_per_update(self.context.settings, self.context.agents, self.off_policy)
+
+    def add(self, batch: TrajectoryBatch) -> None:
+        """Add copies of trajectories to the replay memory, and update the normalisers."""
+        if not batch.num_rows:
+            return
+        rows, finals = self._intake.encode(batch, self.step)
+        for signal in self._observing:
+            signal.observe(rows.vectors)
+        for name, sums in self._episode_rewards.add(batch, rows, finals, self.version).items():
+            self.context.statistics.extend(self.context.behavior, name, sums, "mean")
+        rewarded = with_group_rewards(batch)
+        if self._scale is not None:
+            pieces, ended = rewarded.trajectories, rewarded.terminated | rewarded.truncated
+            agents, episodes = pieces["agent_ids"], pieces["episode_ids"]
+            self._scale.see(rewarded.rewards, rewarded.lengths, agents, episodes, ended, self.version)
+        self._memory.add(rewarded, rows, finals)
+        self.step += batch.num_rows
+        self._unlearned += batch.num_rows
+        self._pace.add(batch, self.step)
+        if not self._memory.enough(0):
+            self._pace.postpone(self.step)
+
+    def ready(self) -> bool:
+        """Return True if `rows_per_update` steps have arrived since the last call to `learn`."""
+        return self._unlearned >= self.rows_per_update
+
+    async def prepare(self) -> None:
+        """Fetch from the shards the batches that `learn` will need.
+
+        If more than `AT_ONCE` batches are due, learn after each fetch of that many.
+
+        Raises:
+            QueueClosed: if a shard is lost.
+        """
+        assert self.replay is not None, "only called with shards"
+        while (due := self._samples_due()) > 0:
+            await self.replay.fetch(min(due, AT_ONCE), self._hyperparameters.batch_size, self._random)
+            if due <= AT_ONCE:
+                return
+            self._learn_all()
+
+    def learn(self) -> int:
+        """Make all updates that are due, if any; return the number of steps added since the last call.
+
+        Raises:
+            NotFiniteError: if a loss or a weight becomes NaN or infinite; the weights are then restored.
+        """
+        self._learn_all()
+        rows, self._unlearned = self._unlearned, 0
+        self.version += 1
+        return rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimizers, normaliser, signals, counters and random state, but not the replay memory."""
+        return {
+            "step": self.step,
+            "version": self.version,
+            "unlearned": self._unlearned,
+            **self._pace.state_dict(),
+            "update": self._update.state_dict(),
+            "normalizer": self._intake.normalizer_state(),
+            "signals": {signal.name: signal.state_dict() for signal in self._signals},
+            "episode_rewards": self._episode_rewards.state_dict(),
+            "reward_scale": None if self._scale is None else self._scale.state_dict(),
+            "cloning": None if self._cloning is None else self._cloning.state_dict(),
+            "random": random_state(self._random),
+        }
+
+    def use_threads(self, threads: int) -> None:
+        """Use this number of threads for learning from now on."""
+        self._update.use_threads(threads)
+
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        """Set the value, with effect from the next update."""
+        self._hyperparameters = self._hyperparameters.with_value(name, value)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from `state_dict()`. The replay memory is then empty; `load_bulk` fills it."""
+        with self.context.naming_behavior():
+            self._check_parts(state)
+            self._intake.load_normalizer(state["normalizer"])
+            self._update.load_state_dict(state["update"])
+            for signal in self._signals:
+                signal.load_state_dict(state["signals"][signal.name])
+            self._episode_rewards.load_state_dict(state["episode_rewards"])
+            if self._scale is not None and (scale := state.get("reward_scale")) is not None:
+                self._scale.load_state_dict(scale)
+            if self._cloning is not None:
+                self._cloning.load_state_dict(state["cloning"])
+        restore_random(self._random, state["random"])
+        self.step, self.version = int(state["step"]), int(state["version"])
+        self._unlearned = int(state["unlearned"])
+        self._pace.load_state_dict(state, self.step)
+        self._memory.clear()
+
+    def save_bulk(self, folder: Path) -> None:
+        """Write the replay memory, if `save_replay_buffer` is set."""
+        if self._hyperparameters.save_replay_buffer and isinstance(self._memory, ReplayMemory):
+            write_replay(self._memory, self._replay_path(folder), self.step)
+
+    def load_bulk(self, folder: Path) -> str | None:
+        """Read the replay memory if `save_replay_buffer` is set.
+
+        Otherwise, the trainer collects steps again before it learns.
+        """
+        warning = None
+        if self._hyperparameters.save_replay_buffer and isinstance(self._memory, ReplayMemory):
+            try:
+                read_replay(self._memory, self._replay_path(folder), self.step)
+            except ReplayFileError as error:
+                warning = f"the replay buffer could not be restored, so it starts empty: {error}"
+        if not len(self._memory):
+            # Collect steps as at the start; the updates that would be due for these steps are skipped.
+            self._pace.restart(self.step)
+        return warning
+
+    def parameter_counts(self) -> Mapping[str, int]:
+        """Return the numbers of parameters of the actor, the critics and their target networks."""
+        return self._update.parameter_counts()
+
+    def warm_state(self) -> dict[str, Any]:
+        """Return all networks and the normaliser."""
+        normalizer = self._intake.normalizer_state()
+        return {"networks": self._update.weights(), **({} if normalizer is None else {"normalizer": normalizer})}
+
+    def warm_start(self, state: Mapping[str, Any]) -> None:
+        """Start from another run's `warm_state()`."""
+        with self.context.naming_behavior():
+            self._intake.load_normalizer(state.get("normalizer"))
+            self._update.load_weights(state["networks"])
+
+    def take_weights(self, tensors: Mapping[str, Any]) -> None:
+        """Start from an exported policy's actor and normaliser."""
+        with self.context.naming_behavior():
+            self._update.actor.module.load_acting(tensors)
+            self._intake.load_exported_normalizer(tensors)
+
+    def policy(self) -> PolicyUpdate:
+        """Return a policy with the actor's weights and the normaliser's state."""
+        return self._intake.policy(self, self._acting_views, self._layout)
+
+    def _make_memory(self) -> ReplayMemory | ShardedReplay:
+        spec, h, memory = self.context.spec, self._hyperparameters, self.context.settings.network_settings.memory
+        if self.context.replay_shards:
+            return ShardedReplay(h.buffer_size, replayed_columns(spec), self.context.replay_shards)
+        if h.hindsight is not None:
+            return HindsightMemory(self.context, self._intake.layout, h.buffer_size, h.hindsight)
+        length = 0 if memory is None else memory.sequence_length
+        return ReplayMemory(spec, self._intake.layout, h.buffer_size, self._design.memory_size, length)
+
+    @flushed_denormals()
+    def _learn_all(self) -> None:
+        if self._owes(self._pace.of_policy):
+            self._learn_policy()
+        while self._owes(self._pace.of_signals):
+            self._learn_signals()
+            self._pace.of_signals.count()
+
+    def _samples_due(self) -> int:
+        """Return how many batches `learn` would need in addition to those already fetched."""
+        if self.replay is None or len(self.replay) < self._hyperparameters.batch_size:
+            return 0
+        pace = self._pace
+        due = pace.owed(pace.of_policy) + (pace.owed(pace.of_signals) if self._learning else 0)
+        return due - self.replay.ready
+
+    def _owes(self, ratio: UpdateRatio) -> bool:
+        samples = ratio is self._pace.of_policy or bool(self._learning)
+        if self.replay is not None and samples and not self.replay.ready:
+            return False
+        return self._memory.enough(self._hyperparameters.batch_size) and self._pace.owes(ratio)
+
+    def _learn_policy(self) -> None:
+        before = self._update.snapshot()
+        h, steps = self._hyperparameters, self.context.settings.max_steps
+        learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
+        made: list[UpdateMeasures] = []
+        norms: list[float] = []
+        self._parts.clear()
+        cloned: list[Mapping[str, float]] = []
+        while self._owes(self._pace.of_policy):
+            made.append(self._learn_minibatch(learning_rate))
+            if len(made) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
+                norms = self._update.gradient_norms()  # measured now, because cloning overwrites the gradients
+            if self._cloning is not None:
+                cloned.append(self._cloning.update(self.step))
+            self._pace.of_policy.count()
+        table = torch.stack([measures.losses for measures in made]).cpu().numpy()
+        if not (np.isfinite(table).all() and self._update.finite()):
+            self._update.restore(before)
+            words = not_finite(LOSSES, table, "learning_rate")
+            raise NotFiniteError(f"{self.context.behavior}: update at step {self.step}: {words}")
+        self._report(table, measures_of_all(made, self.context.replicas, self._parts), learning_rate, norms)
+        for found in cloned:
+            self._report_all(found)
+
+    def _learn_minibatch(self, learning_rate: float) -> UpdateMeasures:
+        replayed = self._sample()
+        rows = len(replayed.columns["rewards"])
+        noise = self._random.standard_normal(
+            (rows * self._update.draws, self.context.spec.actions.continuous_size), np.float32
+        )
+        share, here = 1.0, Part(slice(0, rows), 1.0)
+        if self.context.replicas.size > 1:
+            replayed, here, share = part_of(replayed, rows, self.context.replicas)
+            draws, width = self._update.draws, noise.shape[1]  # the width is 0 if actions are discrete
+            noise = noise.reshape(draws, rows, width)[:, here.rows].reshape(draws * here.size, width)
+        transitions = self._maker.transitions(replayed)
+        batch = self._maker.minibatch(replayed, transitions)
+        rewards = np.stack([self._rewards(signal, replayed, transitions) for signal in self._signals], axis=1)
+        discounts = self._gammas * (1.0 - transitions.terminated[:, None] * self._ends)
+        device = self.context.device
+        self._parts.append((here, rows))
+        return self._update.step(
+            batch,
+            to_device(torch.from_numpy(rewards), device),
+            discounts,
+            to_device(torch.from_numpy(noise), device),
+            learning_rate,
+            share,
+        )
+
+    def _rewards(self, signal: RewardSignal, replayed: ReplayedRows, transitions: Transitions) -> NDArray[np.float32]:
+        # The environment's rewards are finite, and on the host; reading them from a GPU would wait for its last step.
+        own = type(signal) is Extrinsic
+        rewards: NDArray[np.float32] = replayed.columns["rewards"] if own else signal.rewards(transitions)
+        if own and self._scale is not None:
+            rewards = self._scale.apply(rewards).astype(np.float32)
+        return rewards * np.float32(signal.strength)
+
+    def _learn_signals(self) -> None:
+        """Make one update of the reward signals' networks, all of them on the same rows."""
+        if not self._learning:
+            return
+        replayed = self._sample()
+        transitions = self._maker.transitions(replayed)
+        if replayed.sequences is not None:
+            mask = torch.from_numpy(replayed.sequences.mask).to(self.context.device)
+            transitions = transitions.rows(mask)
+        for signal in self._learning:
+            self._report_all(signal.learn(transitions))
+
+    def _sample(self) -> ReplayedRows:
+        memory = self._memory
+        sequences = isinstance(memory, ReplayMemory) and memory.sequence_length
+        sample = memory.sample_sequences if isinstance(memory, ReplayMemory) and sequences else memory.sample
+        return sample(self._hyperparameters.batch_size, self._random)
+
+    def _replay_path(self, folder: Path) -> Path:  # a checkpoint's folder holds the files of all behaviours
+        return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
+
+    def _check_parts(self, state: Mapping[str, Any]) -> None:
+        """Reject a state that differs from the trainer in its reward signals, or in whether it has cloning."""
+        found, expected = sorted(state["signals"]), sorted(signal.name for signal in self._signals)
+        if found != expected:
+            made_with = ", ".join(found)
+            raise StageError(f"reward_signals are {', '.join(expected)}, but the saved state was made with {made_with}")
+        if (self._cloning is None) != (state["cloning"] is None):
+            now, then = ("off", "on") if self._cloning is None else ("on", "off")
+            raise StageError(f"behavioral_cloning is {now}, but the saved state was made with it {then}")
+
+    def _report(
+        self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float, norms: list[float]
+    ) -> None:
+        """Report statistics of the updates, with the norms of the actor's and the critics' gradients if measured."""
+        found = {"Policy/Learning Rate": learning_rate}
+        # Report both coefficients, as in ML-Agents; without actions of its kind, a coefficient is 0.
+        discrete = self._update.coefficients.module.logs.detach().exp().tolist()
+        found["Policy/Continuous Entropy Coeff"] = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
+        found["Policy/Discrete Entropy Coeff"] = sum(discrete) / len(discrete) if discrete else 0.0
+        self._report_all(found | statistics_of(losses, norms, measures, [signal.name for signal in self._signals]))
+
+    def _report_all(self, found: Mapping[str, float]) -> None:
+        for name, value in found.items():
+            self.context.statistics.add(self.context.behavior, name, value)
+
+
+DISCRETE_TARGET = 0.2
+"""A branch's target entropy, as a fraction of the entropy of a uniform choice. ML-Agents uses the same value."""
+
+
+@dataclass(frozen=True, slots=True)
+class SACNetworks:
+    """The networks of one behaviour, each with flat parameters."""
+
+    actor: FlatParameters[ActorNetwork]
+    critics: FlatParameters[Critics]
+    target: FlatParameters[Any]
+    """`Critics` or a `ValueNetwork`, which follow the last parameters of `critics`."""
+    coefficients: FlatParameters[EntropyCoefficients]
+
+    @classmethod
+    def drawn(
+        cls,
+        design: PolicyDesign,
+        hyperparameters: SACHyperparameters,
+        signals: int,
+        random: np.random.Generator,
+        device: str,
+    ) -> SACNetworks:
+        """Make the networks with initial weights.
+
+        Args:
+            design: the policy's design.
+            hyperparameters: the behaviour's hyperparameters.
+            signals: S, the number of reward signals.
+            random: the generator that draws the weights.
+            device: the device that holds the networks.
+        """
+        actions, asks_policy = design.spec.actions, _asks_policy(design)
+        actor = FlatParameters(seeded(random, lambda: drawn_for(actions, ActorNetwork(design, True))), device)
+        critics = partial(Critics, design, signals, not asks_policy)
+        learned = FlatParameters(seeded(random, lambda: drawn_for(actions, critics())), device)
+        following = partial(Critics, values=False) if asks_policy else ValueNetwork
+        target: FlatParameters[Any] = FlatParameters(seeded(random, lambda: following(design, signals)), device)
+        coefficients = FlatParameters(EntropyCoefficients(design, hyperparameters.init_entcoef), device)
+        target.values.copy_(learned.values[-len(target.values) :])
+        return cls(actor, learned, target, coefficients)
+
+
+def _asks_policy(design: PolicyDesign) -> bool:
+    # With continuous actions, target networks of Q evaluate the next observation if the policy can be evaluated there,
+    # because Q is learned sooner (docs/learning.md). As in ML-Agents, a target network of V evaluates it if the policy
+    # would need data that is not recorded (choice masks there, or the memory), or if all actions are discrete.
+    actions = design.spec.actions
+    return bool(actions.continuous_size) and not actions.masked and design.settings.memory is None
+
+
+class SACUpdate:
+    """One gradient step of all networks on a minibatch.
+
+    An update is a function of parameters, optimizer states, one minibatch and noise. It reads no tensor's value, so
+    nothing waits for a device. The caller checks the losses from time to time.
+
+    Args:
+        networks: the networks, which this object changes.
+        design: the policy's design.
+        hyperparameters: the behaviour's hyperparameters.
+        replicas: the replicas that make the same update, each with its part of every minibatch.
+
+    Attributes:
+        target_entropies: [G] the target entropies if no choice is masked.
+    """
+
+    threads_sleep = False
+    """True if a second thread sleeps while it waits; see `Trainer.threads_sleep`."""
+
+    def __init__(
+        self,
+        networks: SACNetworks,
+        design: PolicyDesign,
+        hyperparameters: SACHyperparameters,
+        replicas: Replicas = SINGLE_TRAINER,
+    ) -> None:
+        self.networks, self.design, self.settings, self.replicas = networks, design, hyperparameters, replicas
+        self.actor, self.critics, self.target = networks.actor, networks.critics, networks.target
+        self.coefficients = networks.coefficients
+        self._asks_policy = _asks_policy(design)
+        self.draws = 2 if self._asks_policy else 1
+        """Number of rows of noise that `step` needs per row of a minibatch."""
+        self._followed = self.critics.values[-len(self.target.values) :]
+        groups: dict[str, FlatParameters[Any]] = {"actor": self.actor, "critics": self.critics}
+        groups["coefficients"] = self.coefficients
+        self._adams = {
+            name: Adam(flat.values, flat.gradients, hyperparameters.adam_epsilon) for name, flat in groups.items()
+        }
+        self._groups = {**groups, "target": self.target}
+        self._actor_parameters = list(self.actor.parameters.values())
+        self._critic_parameters = list(self.critics.parameters.values())
+        self.learns_coefficients = hyperparameters.entropy_coefficient == "auto"
+        actions = design.spec.actions
+        self._continuous = actions.continuous_size
+        self._gaussian_heads = design.head_size - actions.mask_size
+        self._branches = list(actions.discrete_branches)
+        terms = _entropy_terms(actions, hyperparameters.target_entropy)
+        device = self.actor.values.device
+        self._weights, self.target_entropies = (torch.tensor(numbers, device=device) for numbers in terms)
+
+    def use_threads(self, threads: int) -> None:
+        """Use this number of threads for gradient steps from now on."""
+        torch.set_num_threads(threads)
+
+    def step(
+        self,
+        batch: ReplayMinibatch,
+        rewards: Tensor,
+        discounts: Tensor,
+        noise: Tensor,
+        learning_rate: float,
+        share: float = 1.0,
+    ) -> UpdateMeasures:
+        """Take one gradient step of all networks.
+
+        Args:
+            batch: B rows.
+            rewards: [B, S] scaled rewards.
+            discounts: [B, S] discounts; see `q_target`.
+            noise: [draws B, C] standard normal noise for drawing actions; the part for the next observations comes
+                last.
+            learning_rate: the learning rate of all optimizers.
+            share: weight of the means over these rows, if other replicas have different rows of the same minibatch.
+        """
+        measures = self._take_step(batch, rewards, discounts, noise, learning_rate, share)
+        interval = self.settings.target_update_interval
+        if interval > 1 and self.steps % interval == 0:
+            self.follow()
+        return measures
+
+    def _take_step(
+        self,
+        batch: ReplayMinibatch,
+        rewards: Tensor,
+        discounts: Tensor,
+        noise: Tensor,
+        learning_rate: float,
+        share: float,
+    ) -> UpdateMeasures:
+        """Take a gradient step; with `target_update_interval` of 1, it includes the move of the targets."""
+        measures = self.find_gradients(batch, rewards, discounts, noise)
+        self._move(measures.losses, share, learning_rate)
+        return measures
+
+    def find_gradients(
+        self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor
+    ) -> UpdateMeasures:
+        """Set the gradients of all networks; the arguments are those of `step`."""
+        critics, inputs = self.critics.module, batch.critic_inputs
+        self.actor.gradients.zero_()
+        self.critics.gradients.zero_()
+        # Each loss is propagated back immediately, while the networks' results are still in the processor's cache;
+        # weights change once all gradients are computed.
+        rows = len(rewards)
+        soft, negentropies = self._soft_values(batch, noise[:rows])
+        losses = [self._back(policy_loss(soft, batch.mask), self._actor_parameters)]
+        targets = q_target(rewards, discounts, self._next_values(batch.target_inputs, noise[rows:]))
+        taken = []
+        for network in (critics.q1, critics.q2):
+            q = taken_values(network(inputs, batch.continuous), batch.choices)
+            losses.append(self._back(half_squared_error(q, targets, batch.mask), self._critic_parameters))
+            taken.append(q.detach())
+        if self._asks_policy:
+            values = soft
+            losses.append((losses[1] + losses[2]) / 2)
+        else:
+            values = critics.value(inputs)
+            losses.append(self._back(half_squared_error(values, soft.detach(), batch.mask), self._critic_parameters))
+        if self.learns_coefficients:
+            gradients = coefficient_gradients(negentropies, self._entropy_targets(batch), batch.mask)
+            self.coefficients.gradients.copy_(gradients)
+        q1, q2 = taken
+        return UpdateMeasures(torch.stack(losses), q1, q2, targets, values.detach(), negentropies.detach(), batch.mask)
+
+    def _move(self, means: Tensor, share: float, learning_rate: float) -> None:
+        """Combine gradients and mean losses [4] over all replicas, then change all weights by the gradients."""
+        if self.replicas.size > 1:
+            of_all = [self.actor.gradients, self.critics.gradients, self.coefficients.gradients, means]
+            for tensor in of_all:
+                tensor.mul_(share)
+            self.replicas.add_up(*of_all)
+        for adam in self.moving:
+            adam.step(learning_rate)
+        if self.settings.target_update_interval == 1:
+            self.follow()
+
+    def follow(self) -> None:
+        """Move the targets by `tau`. Each step does this, unless `target_update_interval` is above 1."""
+        self.target.values.lerp_(self._followed, self.settings.tau)
+
+    @property
+    def steps(self) -> int:
+        """Number of gradient steps taken so far."""
+        return self._adams["critics"].steps
+
+    @property
+    def moving(self) -> list[Adam]:
+        """The optimizers that take steps: those of actor, critics and, unless fixed, entropy coefficients."""
+        return [adam for name, adam in self._adams.items() if name != "coefficients" or self.learns_coefficients]
+
+    def gradient_norms(self) -> list[float]:
+        """Return the norms of the last gradients of actor and critics."""
+        return [float(torch.linalg.vector_norm(flat.gradients)) for flat in (self.actor, self.critics)]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a copy of weights and optimizers, for use with `restore`."""
+        return {
+            "values": {name: flat.values.clone() for name, flat in self._groups.items()},
+            "adams": {name: adam.snapshot() for name, adam in self._adams.items()},
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Restore weights and optimizers from a snapshot."""
+        for name, flat in self._groups.items():
+            flat.values.copy_(snapshot["values"][name])
+        for name, adam in self._adams.items():
+            adam.restore(snapshot["adams"][name])
+
+    def finite(self) -> bool:
+        """Return True if all weights are finite."""
+        # A sum is finite if all its terms are (weights near float32's limit are useless anyway), and is fast to
+        # compute.
+        sums = torch.stack([flat.values.sum() for flat in self._groups.values()])
+        return bool(torch.isfinite(sums).all())
+
+    def parameter_counts(self) -> dict[str, int]:
+        """Return the number of parameters of each network."""
+
+        def size(module: torch.nn.Module) -> int:
+            return sum(parameter.numel() for parameter in module.parameters())
+
+        critics = {name: size(critic) for name, critic in self.critics.module.named_children()}
+        return {"actor": size(self.actor.module), **critics, "targets": self.target.values.numel()}
+
+    def weights(self) -> dict[str, Any]:
+        """Return host copies of all weights, keyed by network and parameter name."""
+        return {name: flat.state_dict() for name, flat in self._groups.items()}
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Load the weights that `weights()` returned.
+
+        Raises:
+            StageError: if a tensor does not fit; the message names it.
+        """
+        for name, flat in self._groups.items():
+            flat.load(weights[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights and the optimizers' states."""
+        optimizers = {name: adam.state_dict(self._groups[name].named_views) for name, adam in self._adams.items()}
+        return {"weights": self.weights(), "optimizers": optimizers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from `state_dict()`.
+
+        Raises:
+            StageError: if a tensor does not fit; the message names it.
+        """
+        self.load_weights(state["weights"])
+        for name, adam in self._adams.items():
+            adam.load_state_dict(self._groups[name].named_views, state["optimizers"][name], f"optimizer {name}")
+
+    @torch.no_grad()
+    def _next_values(self, inputs: Inputs, noise: Tensor) -> Tensor:
+        """Return the target networks' soft values [B, S] of the next observations."""
+        if self._asks_policy:
+            actions, probabilities, negentropies = self._draw(self._heads(inputs), noise)
+            target = self.target.module
+            return self._valued(target.q1(inputs, actions), target.q2(inputs, actions), probabilities, negentropies)
+        values: Tensor = self.target.module(inputs)
+        if inputs.memories is None:
+            return values
+        return values.view(-1, inputs.sequence_length, values.shape[1])[:, 1:].flatten(0, 1)
+
+    def _soft_values(self, batch: ReplayMinibatch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the current policy's soft values [B, S], with gradients to the actor, and negentropies [B, G]."""
+        actions, probabilities, negentropies = self._draw(self._heads(batch.actor_inputs), noise, batch.penalties)
+        critics = self.critics.module
+        first, second = (q(batch.critic_inputs, actions) for q in (critics.q1, critics.q2))
+        return self._valued(first, second, probabilities, negentropies), negentropies
+
+    def _valued(self, first: Tensor, second: Tensor, probabilities: Tensor | None, negentropies: Tensor) -> Tensor:
+        """Return soft values [B, S] of the policy's actions, given both Qs [B, S, A] for its continuous actions.
+
+        The policy maximises the smaller of the two Qs, which V also learns. In ML-Agents, it maximises the first Q.
+        """
+        smaller = torch.minimum(*(expected_values(q, probabilities, len(self._branches)) for q in (first, second)))
+        return soft_values(smaller, negentropies, self.coefficients.module.logs.detach().exp(), self._weights)
+
+    @staticmethod
+    def _back(loss: Tensor, parameters: list[Tensor]) -> Tensor:
+        """Add the loss's gradients to only these parameters' gradients; return the loss, detached from its graph."""
+        torch.autograd.backward(loss, inputs=parameters)
+        return loss.detach()
+
+    def _heads(self, inputs: Inputs) -> Tensor:
+        heads: Tensor = self.actor.module(inputs)[0]
+        return heads
+
+    def _draw(
+        self, heads: Tensor, noise: Tensor, penalties: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return continuous actions [B, C], the choices' probabilities [B, A], and negative entropies [B, G]."""
+        actions, probabilities, negentropies = heads[:, :0], None, []
+        if c := self._continuous:
+            actions, log_probs = squashed_sample(heads[:, :c], heads[:, c : 2 * c], noise)
+            negentropies.append(log_probs.sum(dim=1, keepdim=True))
+        if self._branches:
+            logits = heads[:, self._gaussian_heads :]
+            if penalties is not None:
+                logits = logits + penalties
+            parts = [torch.log_softmax(branch, dim=1) for branch in torch.split(logits, self._branches, dim=1)]
+            shares = [part.exp() for part in parts]
+            probabilities = shares[0] if len(shares) == 1 else torch.cat(shares, dim=1)
+            # A forbidden choice has a probability of exactly 0 and a logarithm of about -1e8, so their product is 0.
+            negentropies += [(p * part).sum(dim=1, keepdim=True) for p, part in zip(shares, parts, strict=True)]
+        return actions, probabilities, negentropies[0] if len(negentropies) == 1 else torch.cat(negentropies, dim=1)
+
+    def _entropy_targets(self, batch: ReplayMinibatch) -> Tensor:
+        """Return target entropies [G], or [B, G] if masks leave fewer choices in some states than in others."""
+        if batch.allowed is None:
+            return self.target_entropies
+        discrete = DISCRETE_TARGET * batch.allowed.log()
+        if not self._continuous:
+            return discrete
+        return torch.cat((self.target_entropies[:1].expand(len(discrete), 1), discrete), dim=1)
+
+
+def _entropy_terms(actions: ActionSpec, target: float | None) -> tuple[list[float], list[float]]:
+    """Return weights and target entropies [G]; for continuous actions, `target` defaults to minus their number."""
+    branches = actions.discrete_branches
+    weights, targets = [1.0 / len(branches) for _ in branches], [DISCRETE_TARGET * log(size) for size in branches]
+    if actions.continuous_size:
+        weights.insert(0, 1.0)
+        targets.insert(0, -float(actions.continuous_size) if target is None else target)
+    return weights, targets
+
+
+# The networks other than the actor. Each has a separate body, of the kind that the settings describe.
+
+
+class ValueNetwork(nn.Module):
+    """V: the soft value of a state under the policy, for each of S reward signals."""
+
+    def __init__(self, design: PolicyDesign, signals: int) -> None:
+        super().__init__()
+        design = design.of_critic
+        self.body = NetworkBody(design)
+        self.head = nn.Linear(self.body.encoding_size, signals)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Return the values [B, S] for B rows."""
+        encoding, _ = self.body(inputs)
+        values: Tensor = self.head(encoding)
+        return values
+
+
+class QNetwork(nn.Module):
+    """Q: the value of an action in a state, for each of S reward signals.
+
+    Continuous actions are inputs. For discrete actions, the outputs are the values of all A choices; A is 1 if there
+    are none.
+    """
+
+    def __init__(self, design: PolicyDesign, signals: int) -> None:
+        super().__init__()
+        design = design.of_critic
+        actions = design.spec.actions
+        self._signals = signals
+        self._takes_actions = actions.continuous_size > 0
+        self.body = NetworkBody(design, extra=actions.continuous_size)
+        self.head = nn.Linear(self.body.encoding_size, signals * max(1, actions.mask_size))
+
+    def forward(self, inputs: Inputs, continuous: Tensor) -> Tensor:
+        """Return the values [B, S, A] for B rows with continuous actions [B, C]."""
+        encoding, _ = self.body(inputs, continuous if self._takes_actions else None)
+        values: Tensor = self.head(encoding)
+        return values.view(len(values), self._signals, -1)
+
+
+class Critics(nn.Module):
+    """Both Q networks, and V if V is learned. One optimizer trains them all."""
+
+    def __init__(self, design: PolicyDesign, signals: int, values: bool) -> None:
+        super().__init__()
+        self.q1 = QNetwork(design, signals)
+        self.q2 = QNetwork(design, signals)
+        if values:
+            self.value = ValueNetwork(design, signals)  # last: its parameters are the end of the flat vector
+
+
+class EntropyCoefficients(nn.Module):
+    """G entropy coefficients: one for all continuous actions together, if any, then one per discrete branch."""
+
+    def __init__(self, design: PolicyDesign, initial: float) -> None:
+        super().__init__()
+        actions = design.spec.actions
+        groups = (actions.continuous_size > 0) + len(actions.discrete_branches)
+        self.logs = nn.Parameter(torch.full((groups,), log(initial)))
+
+
+def drawn_for(actions: ActionSpec, network: Network) -> Network:
+    """Draw new weights for a network, depending on the kinds of actions; its encoders and memory do not change.
+
+    With only continuous actions, hidden layers and heads are drawn uniformly within ±1/sqrt(fan_in), as torch does.
+    ML-Agents' weights are 1.7 times as large, and even larger for value heads. Q's values for untried actions are then
+    large compared with the first learned values, which delays learning (docs/learning.md). The values of discrete
+    choices are outputs, and are learned sooner with ML-Agents' weights, which hidden layers already have. With both
+    kinds of actions, value heads also get ML-Agents' weights (Xavier uniform, biases 0). With memory, previous actions,
+    which ML-Agents' networks do not get, have zero weights at first. Otherwise observations, and the action that Q
+    evaluates, would be a small part of the inputs, which would delay learning (docs/learning.md).
+    """
+    if actions.discrete_branches:
+        if actions.continuous_size:
+            for body in _bodies(network):
+                body.start_without_previous_actions()
+            for head in _linear(network, "head"):
+                nn.init.xavier_uniform_(head.weight)
+                nn.init.zeros_(head.bias)
+        return network
+    for body in _bodies(network):
+        for layer in body.layers:
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
+    for head in _linear(network, "head", "action"):
+        head.reset_parameters()
+    return network
+
+
+def _bodies(network: nn.Module) -> list[NetworkBody]:
+    return [module for module in network.modules() if isinstance(module, NetworkBody)]
+
+
+def _linear(network: nn.Module, *names: str) -> list[nn.Linear]:
+    """Return all linear layers with these names in the network."""
+    found = network.named_modules()
+    return [module for path, module in found if isinstance(module, nn.Linear) and path.rpartition(".")[2] in names]
+
+
+def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | None) -> None:
+    """Reject continuous actions that SAC's policies can't scale, and a target entropy without continuous actions.
+
+    Raises:
+        StageError: if an action has no bounds, or the setting does not apply; the message names the actions or the
+            setting.
+    """
+    if target_entropy is not None and not actions.continuous_size:
+        raise StageError(
+            f"{behavior}: hyperparameters.target_entropy: {target_entropy:g} applies to continuous actions, and there "
+            "are none; for discrete actions the target is always a fifth of the largest entropy; remove the setting"
+        )
+    if actions.unbounded:
+        several = len(actions.unbounded) > 1
+        which = f"action{'s' * several} {', '.join(map(str, actions.unbounded))} {'have' if several else 'has'}"
+        raise StageError(
+            f"{behavior}: sac draws continuous actions from [-1, 1] and scales them to the environment's bounds, but "
+            f"{which} no finite bounds on both sides (of {actions.continuous_size} actions, counted from 0): give the "
+            "environment a bounded action space, for instance with a wrapper in environment.wrappers "
+            "(docs/algorithms.md shows one; gymnasium.wrappers:ClipAction and environment.action_bounds: clip remove "
+            "bounds), or use trainer_type: ppo"
+        )
+
+
+# The losses and their parts, as pure functions of tensors. B: rows; S: reward signals; A: choices of K discrete
+# branches; G: entropy coefficients.
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean of values [B, ...] without padding, a scalar; 0 if all rows are padding."""
+    if mask is None:
+        return values.mean()
+    rows = values.reshape(len(values), -1).mean(dim=1)
+    return (rows * mask).sum() / mask.sum().clamp(min=1.0)
+
+
+def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
+    """Return the soft Bellman backup r + γ·V(s'); all arguments and the result are [B, S].
+
+    Args:
+        rewards: scaled by each signal's strength.
+        discounts: the signal's γ; 0 if the episode terminated and the signal ends with it. If the episode was only cut
+            short, s' is the real next observation, and its value counts.
+        next_values: the target network's values.
+    """
+    return torch.addcmul(rewards, discounts, next_values)
+
+
+def taken_values(q: Tensor, choices: Sequence[Tensor]) -> Tensor:
+    """Return the value [B, S] of the actions taken, averaged over branches.
+
+    Args:
+        q: [B, S, A] values, given the continuous actions taken.
+        choices: for each branch, the index [B, 1] of the choice among all A choices.
+    """
+    if not choices:
+        return q.squeeze(2)
+    index = choices[0] if len(choices) == 1 else torch.cat(tuple(choices), dim=1)
+    return q.gather(2, index.unsqueeze(1).expand(-1, q.shape[1], -1)).mean(dim=2)
+
+
+def expected_values(q: Tensor, probabilities: Tensor | None, branches: int) -> Tensor:
+    """Return the value [B, S] under the policy: Σ π(a)·Q(a) over a branch's choices, averaged over branches.
+
+    Args:
+        q: [B, S, A] values, given continuous actions drawn from the policy.
+        probabilities: [B, A] probabilities of the discrete choices, 0 where forbidden; None if there are none.
+        branches: K, the number of branches.
+    """
+    if probabilities is None:
+        return q.squeeze(2)
+    return torch.bmm(q, probabilities.unsqueeze(2)).squeeze(2) / branches
+
+
+def soft_values(expected: Tensor, negentropies: Tensor, coefficients: Tensor, weights: Tensor) -> Tensor:
+    """Return the soft value of a state under the policy, E[Q(s, a)] - Σ α·E[log π], [B, S].
+
+    The entropy has the same sign for continuous and discrete actions. V learns this value, and the policy maximises it.
+
+    Args:
+        expected: [B, S] E[Q(s, a)] of the smaller Q.
+        negentropies: [B, G] negative entropies: the log-probability of the continuous actions drawn, and each branch's
+            Σ π log π.
+        coefficients: [G] α.
+        weights: [G] 1 for continuous actions, 1 / K for each branch.
+    """
+    return expected - (negentropies @ (coefficients * weights)).unsqueeze(1)
+
+
+def half_squared_error(values: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
+    """Return ½·mean (values - targets)² over rows and signals [B, S], a scalar; targets get no gradient."""
+    if mask is None:
+        return 0.5 * torch.nn.functional.mse_loss(values, targets)
+    return 0.5 * masked_mean((values - targets).square(), mask)
+
+
+def policy_loss(soft: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the policy's loss: minus its actions' soft value [B, S], averaged over signals and rows."""
+    return -masked_mean(soft, mask)
+
+
+def coefficient_gradients(negentropies: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the gradients [G] of Σ log α·(H - H_target) with respect to log α; α falls if entropy is above its target.
+
+    This loss is eq. 18 of "Algorithms and Applications", but with log α instead of α, as in all common implementations,
+    so the step does not depend on the scale of α.
+
+    Args:
+        negentropies: [B, G] -H, as in `soft_values`.
+        targets: [G] or [B, G] H_target.
+        mask: [B] 1 for rows, 0 for padding; None without padding.
+    """
+    excess = -(negentropies.detach() + targets)
+    return excess.mean(dim=0) if mask is None else mask @ excess / mask.sum().clamp(min=1.0)
