@@ -115,7 +115,7 @@ class _EventFile:
         """True once the file marks the step at which a resumed run continues."""
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads a folder's files in the order of their names, which begin with the time.
-        stamp = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
+        stamp = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter):06d}"
         self.path = folder / f"events.out.tfevents.{stamp}"
         self._waiting = io.BytesIO()
         self._records: Any = RecordWriter(self._waiting)

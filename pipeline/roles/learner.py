@@ -110,7 +110,7 @@ class TrainerHost(Host):
             trainer = self._make_trainer(replicas, device, statistics)
             stage_class = TrainerStage
             if self._shards is not None:  # other learners need not import the class
-                from headrace.stages.trainer.replay.sharded_stage import ShardedTrainerStage
+                from headrace.stages.trainer.sharded_stage import ShardedTrainerStage
 
                 stage_class = ShardedTrainerStage
             stage = stage_class(

@@ -19,6 +19,7 @@ archiving the old one.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -142,6 +143,8 @@ class RunFolder:
             folder._lay_out()
             if not waits:
                 folder.go_on()
+            elif (path / CONFIGURATION).is_dir():  # the file could not be written later either
+                raise IsADirectoryError(errno.EISDIR, f"{CONFIGURATION} is a folder")
         except BaseException:
             folder.close()
             raise

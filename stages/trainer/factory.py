@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,6 +14,8 @@ from headrace.stages.errors import LoadError, StageError, blaming, describe_erro
 from headrace.stages.policy.design import check_extra_columns
 from headrace.stages.trainer.protocol import Trainer, TrainerContext, defaults_of
 from headrace.stages.trainer_lookup import trainer_class, trainer_kind
+
+log = logging.getLogger(__name__)
 
 
 def make_trainer(context: TrainerContext) -> Trainer:
@@ -25,6 +29,12 @@ def make_trainer(context: TrainerContext) -> Trainer:
             accept the hyperparameters, or raises an exception.
     """
     trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
+    if context.accelerated:
+        from headrace.stages.trainer.fast.accelerate import accelerate  # imports the built-in trainers, and torch
+
+        context = replace(context, accelerate=accelerate)
+    else:
+        log.info("%s: autograd computes the gradients (torch_settings.acceleration: none).", context.behavior)
     found = find_trainer(trainer_type, context.folder, path)
     try:
         with defaults_of(found):

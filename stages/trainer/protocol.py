@@ -8,11 +8,11 @@ A trainer does not use queues, credits, hosts or files; it depends only on its c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from headrace.config import BehaviorSettings
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.design import TORCHS_OWN, ProductSettings
+from headrace.stages.policy.design import TORCHS_OWN, PolicyDesign, ProductSettings
 from headrace.stages.stage import NoStatistics, Statistics
 
 if TYPE_CHECKING:  # main and actors need no torch
@@ -105,6 +105,14 @@ SINGLE_TRAINER = _SingleTrainer()
 """The `Replicas` object for a trainer that has no other replicas."""
 
 
+Update = TypeVar("Update")
+
+
+def as_written(update: Update, context: TrainerContext, design: PolicyDesign) -> Update:
+    """Return the update itself, which computes its gradients by autograd."""
+    return update
+
+
 @dataclass(frozen=True)
 class TrainerContext:
     """The arguments that a trainer is constructed with."""
@@ -123,7 +131,9 @@ class TrainerContext:
     device: str = "cpu"
     """The torch device to compute on."""
     accelerated: bool = True
-    """Whether `headrace.stages.trainer.fast` may compute updates; otherwise, the readable trainers run as written."""
+    """Whether updates may be computed faster than the trainers are written; `make_trainer` then sets `accelerate`."""
+    accelerate: Callable[[Any, TrainerContext, PolicyDesign], Any] = as_written
+    """Returns the update that a built-in trainer uses, given the one that it has made; see `fast.accelerate`."""
     products: ProductSettings = TORCHS_OWN
     """How matrix products and convolutions of wide hidden layers are computed."""
     agents: int = 1

@@ -40,7 +40,6 @@ from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.network.layers import Inputs, squashed_sample, to_device
 from headrace.stages.trainer.adam import Adam, flushed_denormals, not_finite
-from headrace.stages.trainer.fast import accelerate
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import Intake, Transitions, policy_design, with_group_rewards
 from headrace.stages.trainer.pacing import rows_per_update
@@ -112,7 +111,7 @@ class SACTrainer(Trainer):
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
         networks = SACNetworks.drawn(self._design, h, len(self._signals), self._random, context.device)
         update = SACUpdate(networks, self._design, h, context.replicas)
-        self._update = accelerate(update, context, self._design)
+        self._update: SACUpdate = context.accelerate(update, context, self._design)
         self.threads_sleep = self._update.threads_sleep
         self._acting_views = self._update.actor.module.acting_views(self._update.actor.parameters)
         actor = ClonedActor.from_actor(self._design, self._update.actor)

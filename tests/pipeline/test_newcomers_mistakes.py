@@ -54,7 +54,7 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
     "module raises": (
         "environment: {kind: gymnasium, factory: 'broken:make'}\n" + BEHAVIORS,
         PLAIN,
-        ("file.yaml:1: ", "No module named 'nothing_of_that_name'", "broken.py:1: import nothing_of_that_name"),
+        ("file.yaml:1: ", "No module named 'nothing_of_that_name'", "broken.py:1, in <module>"),
     ),
     "stage": (
         POLE + "pipeline: {stages: [{use: 'mine:Stag', after: agent_processor}]}\n",

@@ -162,7 +162,7 @@ class ManualDivergence:
         return total / float(heads.shape[1])
 
 
-class _StepInputs(NamedTuple):
+class _PPOStepInputs(NamedTuple):
     """Everything that changes from one gradient step to the next."""
 
     block: PackedColumns
@@ -194,11 +194,11 @@ class CapturedPPOUpdate(PPOUpdate):
         if weights is not self._weights:  # a new update: copy its scheduled hyperparameters to the device
             others = torch.tensor([coefficients.learning_rate, coefficients.epsilon])
             self._weights, self._scheduled = weights, torch.cat([to_device(others, weights.device), weights])
-        taken = self._captured(_StepInputs(minibatch.block, minibatch.inputs.others, self._scheduled))
+        taken = self._captured(_PPOStepInputs(minibatch.block, minibatch.inputs.others, self._scheduled))
         self.adam.steps += 1
         return copied(taken) if measure else GradientStep(taken.losses.clone(), None, None)
 
-    def _uncaptured(self, inputs: _StepInputs) -> GradientStep:
+    def _uncaptured(self, inputs: _PPOStepInputs) -> GradientStep:
         rate, epsilon, weights = inputs.scheduled[0], inputs.scheduled[1], inputs.scheduled[2:]
         minibatch = Minibatch.of_block(inputs.block, torch.empty(0, dtype=torch.int64), inputs.others)
         # Torch accepts a zero-dimensional tensor wherever it accepts a number, but its type hints do not show that.

@@ -383,7 +383,7 @@ def _gradient(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
-class _StepInputs(NamedTuple):
+class _SACStepInputs(NamedTuple):
     """Everything that changes from one gradient step to the next; see `SACUpdate.step`."""
 
     batch: ReplayMinibatch
@@ -426,12 +426,12 @@ class CapturedSACUpdate(SACUpdate):
         if learning_rate != self._rate:
             self._rate = learning_rate
             self._rate_there = to_device(torch.tensor(learning_rate), self._rate_there.device)
-        measures = self._captured(_StepInputs(batch, rewards, discounts, noise, self._rate_there))
+        measures = self._captured(_SACStepInputs(batch, rewards, discounts, noise, self._rate_there))
         for adam in self.moving:
             adam.steps += 1
         return copied(measures)
 
-    def _uncaptured(self, inputs: _StepInputs) -> UpdateMeasures:
+    def _uncaptured(self, inputs: _SACStepInputs) -> UpdateMeasures:
         # Torch accepts a zero-dimensional tensor wherever it accepts a number, but its type hints do not show that.
         rate = cast("float", inputs.learning_rate)
         return super()._take_step(inputs.batch, inputs.rewards, inputs.discounts, inputs.noise, rate, 1.0)

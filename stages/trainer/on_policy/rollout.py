@@ -548,15 +548,15 @@ class RolloutRows(Protocol):
 
 
 AnyMinibatch = TypeVar("AnyMinibatch", bound=RolloutRows)
-_StepInputs = TypeVar("_StepInputs", bound=RolloutRows, covariant=True)
+_Rows = TypeVar("_Rows", bound=RolloutRows, covariant=True)
 
 
-class MinibatchSource(Protocol[_StepInputs]):
+class MinibatchSource(Protocol[_Rows]):
     """A rollout that is cut into different minibatches in each epoch."""
 
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
-    ) -> Iterator[Iterable[_StepInputs]]:
+    ) -> Iterator[Iterable[_Rows]]:
         """Yield, for each epoch, minibatches (or this replica's part of each) in a new random order."""
         ...
 

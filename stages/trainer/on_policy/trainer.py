@@ -21,7 +21,6 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.design import policy_layout, require_columns
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.adam import NetworkUpdate, flushed_denormals
-from headrace.stages.trainer.fast import accelerate
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import Intake, policy_design, with_group_rewards
 from headrace.stages.trainer.on_policy.critic import CriticValues, Floats, rows_per_pass
@@ -116,7 +115,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._signals = Signals(context, self._hyperparameters)
         self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
         self._images = self._image_numbers()
-        self._update = accelerate(self._make_update(), context, self._design)
+        self._update: Update = context.accelerate(self._make_update(), context, self._design)
         network, h = self._update.network, self._hyperparameters
         self._network = network
         actor = ClonedActor(self._design, self._update.heads, network.values, network.gradients, network.named_views)

@@ -3,5 +3,5 @@
 - `replay_memory`, `hindsight`: the newest steps, and goals relabelled after the fact. `replay_store`: their file.
 - `minibatch`: rows as network inputs, and measurements of gradient steps.
 - `pace`: how many updates are due.
-- `sharded_replay`, `sharded_stage`: a replay memory in separate hosts.
+- `sharded_replay`: a replay memory in separate hosts.
 """

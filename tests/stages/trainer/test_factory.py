@@ -24,10 +24,6 @@ CUSTOM = """
     class Greedy(RememberingTrainer):
         extra_columns = ("logits", "action_heads", "values")
 
-    class Careless(RememberingTrainer):
-        def extra_columns(self):
-            return ("action_heads",)
-
     class Raises(RememberingTrainer):
         def __init__(self, context):
             raise OSError("no network")
@@ -73,7 +69,6 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
             r"provides; extra_columns can name action_heads; .*log_probs.* always present; .* the trainer must compute "
             r"a baseline",
         ),
-        ("my_trainers:Careless", r"extra_columns must be a tuple of column names, got <function"),
         ("my_trainers:Missing", r"behaviors\.Walker\.trainer_type"),
         (
             "my_trainers:Raises",
