@@ -10,10 +10,13 @@ from headrace.config.tables import Table, import_plugins
 
 @pytest.fixture(autouse=True)
 def _plugins_unknown():
-    """Installed packages are looked for again."""
+    """Installed packages are looked for again, and modules of these tests are forgotten: other processes lack them."""
+    adders = dict(tables._adders)
     tables._import_plugins.cache_clear()
     yield
     tables._import_plugins.cache_clear()
+    tables._adders.clear()
+    tables._adders.update(adders)
 
 
 def test_modules_of_another_process_are_imported_once(tmp_path, monkeypatch):
