@@ -32,6 +32,6 @@ def resources_of(config: Sections, part: Part, behavior: str) -> HostResources:
 
     Pass "" as the behaviour for a host that serves all behaviours.
     """
-    own: HostResources | None = getattr(placement_of(config, behavior), part)
+    of_behavior: HostResources | None = getattr(placement_of(config, behavior), part)
     shared: HostResources = getattr(config.pipeline.hosts, part).resources
-    return shared if own is None else own
+    return shared if of_behavior is None else of_behavior

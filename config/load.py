@@ -58,7 +58,7 @@ def load_config(
     if wrong_arguments or misplaced:
         raise ConfigError([*wrong_arguments, *misplaced])
     config = RunConfig.from_plain(data, locate=_places_in(data, sets) if sets else nowhere)
-    if complete and (lacking := [nowhere(each.path, each.message) for each in lacking_programs(config)]):
+    if complete and (lacking := [nowhere(finding.path, finding.message) for finding in lacking_programs(config)]):
         raise ConfigError(lacking)
     return config
 
@@ -152,12 +152,12 @@ def _check(
     try:
         config = check(RunConfig, merge_default_settings(data), places, ONLY_CONVERTED if converts else None)
         lacking += [*lacking_programs(config), *(check_run(config) if converts else ())]
-        mistakes += [places(each.path, each.message) for each in lacking if complete]
+        mistakes += [places(finding.path, finding.message) for finding in lacking if complete]
     except ConfigError as error:
         mistakes += error.mistakes
     name = modern.document.name
     if mistakes:
-        raise ConfigError(sorted(mistakes, key=lambda each: (each.file != name, each.line or 0)))
+        raise ConfigError(sorted(mistakes, key=lambda mistake: (mistake.file != name, mistake.line or 0)))
     notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings)
     if modern.old and not converts:
         notes = (*notes, f'{name}: {_OLD_FORM}: run-pipeline --convert "{name}" > new.yaml')
@@ -263,7 +263,7 @@ def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mis
             overrides.append(Override(_set(argument), path, document.data))
         except ConfigError as error:
             wrong = error.mistakes
-        mistakes += [Mistake(each.file, None, key, each.message) for each in wrong]
+        mistakes += [Mistake(mistake.file, None, key, mistake.message) for mistake in wrong]
     return overrides, mistakes
 
 
@@ -276,12 +276,12 @@ def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str
     """
     applied, mistakes = [], []
     for override in overrides:
-        for each in _spelt_out(data, override):
+        for single in _spelt_out(data, override):
             try:
-                data = _put(data, each.path, each.value, each.path)
-                applied.append(each)
+                data = _put(data, single.path, single.value, single.path)
+                applied.append(single)
             except _NoPlaceError as error:
-                mistakes.append(Mistake(each.name, None, dotted(each.path), str(error)))
+                mistakes.append(Mistake(single.name, None, dotted(single.path), str(error)))
     return data, applied, mistakes
 
 

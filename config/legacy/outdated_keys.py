@@ -343,13 +343,13 @@ def read_curricula(path: Path) -> dict[str, OldValue]:
         ConfigError: if the argument can't be read, or contains no curricula.
     """
     if path.is_dir():
-        files = sorted(each for each in path.iterdir() if each.suffix.lower() == ".json")
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".json")
         if not files:
             message = (
                 "contains no curricula; expected a file <behaviour>.json for each behaviour that learns in lessons"
             )
             raise ConfigError([Mistake(str(path), None, "", message)])
-        return {name: old for each in files for name, old in _read(each).items()}
+        return {name: old for file in files for name, old in _read(file).items()}
     return _read(path)
 
 
