@@ -46,8 +46,8 @@ def describe(config: RunConfig) -> str:
                 f"1 inference host ({hosts.inference.kind}): chooses actions for all learning agents in batches"
             )
     lines += [
-        f"environment parameter {name}: {_parameter(each)}"
-        for name, each in (config.environment_parameters or {}).items()
+        f"environment parameter {name}: {_parameter(parameter)}"
+        for name, parameter in (config.environment_parameters or {}).items()
     ]
     for name, settings in config.behaviors.items():
         together = f", {hosts.learners.replicas} replicas" if hosts.learners.replicas > 1 else ""
@@ -86,7 +86,9 @@ def _open_keys(config: RunConfig) -> list[str]:
 def _leagues(config: RunConfig) -> Iterator[str]:
     """Yield each league as YAML, with presets and defaults filled in, and how many actors play for each learner."""
     seats = league_seats(config)
-    for of in dict.fromkeys(each.league.of for each in config.behaviors.values() if each.league is not None):
+    for of in dict.fromkeys(
+        settings.league.of for settings in config.behaviors.values() if settings.league is not None
+    ):
         learners = config.league_learners(of)
         league = config.behavior_settings(of).league
         assert league is not None, "it has learners"

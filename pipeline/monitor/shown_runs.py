@@ -133,7 +133,8 @@ class RunInFolder:
         settings, behaviors, all_curves = self._behaviors(), [], self._read().plain()
         cause = bottleneck_of_runs(all_curves.pop(PIPELINE, {}), blocks=settings)
         for name, curves in all_curves.items():
-            newest, block = {each: curve["values"][-1] for each, curve in curves.items()}, settings.get(name) or {}
+            newest = {statistic: curve["values"][-1] for statistic, curve in curves.items()}
+            block = settings.get(name) or {}
             behaviors.append(
                 {
                     "name": name,
@@ -322,8 +323,8 @@ def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
         "behavior": report["behavior"],
         "rating": report["rating"],
         "snapshots": [
-            {key: each.get(key) for key in ("snapshot", "step", "rating", "games", "won", "drawn", "lost")}
-            for each in report["snapshots"]
+            {key: snapshot.get(key) for key in ("snapshot", "step", "rating", "games", "won", "drawn", "lost")}
+            for snapshot in report["snapshots"]
         ],
         "brains": report.get("brains", []),
         "columns": [
@@ -334,7 +335,7 @@ def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _opponent(each: Mapping[str, Any]) -> tuple[str, str, int]:
+def _opponent(result: Mapping[str, Any]) -> tuple[str, str, int]:
     """Return an opponent's sort key: its behaviour, then the snapshot's number; brains follow all snapshots."""
-    snapshot = each["snapshot"]
-    return str(each["against"]), str(each.get("brain") or ""), -1 if snapshot is None else int(snapshot)
+    snapshot = result["snapshot"]
+    return str(result["against"]), str(result.get("brain") or ""), -1 if snapshot is None else int(snapshot)

@@ -576,8 +576,8 @@ class RayHosts:
         if session.lost:
             raise RunError(_HEADLESS)
         # If a follower's learner is in another kind of host, Ray may not be running yet.
-        own = session.is_own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
-        options = _options(self._resources_of(plan), own)
+        own_cluster = session.is_own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
+        options = _options(self._resources_of(plan), own_cluster)
         # The clock makes the number unique among the runs that resume in one folder.
         old = self._hosts.get(plan.name)
         plan = replace(plan, incarnation=max(time.time_ns(), old.plan.incarnation + 1 if old is not None else 0))
@@ -585,7 +585,7 @@ class RayHosts:
             for other in self._hosts.values():
                 other.admit(plan)
         worker_class = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
-        actor = worker_class.remote(plan.to_plain(), sys.path if own else [])
+        actor = worker_class.remote(plan.to_plain(), sys.path if own_cluster else [])
         host = RayHost(plan, actor, session, self._stored, self._maxlen, _in_words(options))
         self._hosts[plan.name] = host
         if feed is not None:
@@ -633,10 +633,10 @@ class RayHosts:
                 host.lose()
 
 
-def _options(resources: HostResources, own: bool) -> dict[str, Any]:
+def _options(resources: HostResources, own_cluster: bool) -> dict[str, Any]:
     """Return the Ray options for an actor that requests these resources."""
     options: dict[str, Any] = {
-        "num_cpus": resources.cpus if resources.cpus is not None else float(not own),
+        "num_cpus": resources.cpus if resources.cpus is not None else float(not own_cluster),
         "num_gpus": resources.gpus,
         "resources": dict(resources.custom),
         "scheduling_strategy": "SPREAD" if resources.placement == "spread" else "DEFAULT",

@@ -179,11 +179,14 @@ def unknown_names(config: RunConfig, film: FilmedGroup, specs: Mapping[str, Beha
     """Return a message about names in `environment.sides` or `environment.keys` that match no player, or ""."""
     environment = config.environment
     assert environment is not None, "it is shown"
-    agents = [agent for each in film.agents.values() for agent in each]
+    agents = [agent for names in film.agents.values() for agent in names]
     played = [*specs, *(spec.name for spec in specs.values())]
-    for section, given, known in (("sides", environment.sides, [*agents, *played]), ("keys", environment.keys, played)):
-        if lost := [key for key in given if key not in known]:
-            available = ", ".join(dict.fromkeys(known))
+    for section, given, players in (
+        ("sides", environment.sides, [*agents, *played]),
+        ("keys", environment.keys, played),
+    ):
+        if lost := [key for key in given if key not in players]:
+            available = ", ".join(dict.fromkeys(players))
             return f"environment.{section}: unknown player {', '.join(lost)}; available: {available}"
     return ""
 
