@@ -368,7 +368,7 @@ def _make(make: Callable[..., Any], options: Mapping[str, Any], offered: Mapping
     with blaming("environment", "options"):
         arguments = check_arguments("environment.options", name, make, options, offered)
     env = factory.call(partial(make, **arguments), name)
-    missing = [each for each in _NEEDED if not callable(getattr(env, each, None))]
+    missing = [method for method in _NEEDED if not callable(getattr(env, method, None))]
     missing += [] if hasattr(env, "behavior_specs") else ["behavior_specs"]
     if missing:
         raise LoadError(

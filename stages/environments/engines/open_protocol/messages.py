@@ -236,7 +236,7 @@ def actions_part(ids: NDArray[np.int32], batch: ActionBatch) -> dict[str, Any]:
 class _Columns:
     """The columns of agents that need decisions, or of agents whose episodes have ended."""
 
-    def __init__(self, spec: BehaviorSpec, part: Any, known: tuple[str, ...], where: str) -> None:
+    def __init__(self, spec: BehaviorSpec, part: Any, keys: tuple[str, ...], where: str) -> None:
         self._spec = spec
         self._where = where
         self._part: Mapping[str, Any] = {} if part is None else part
@@ -245,9 +245,9 @@ class _Columns:
             return
         if not isinstance(part, Mapping):
             raise MessageError(f"sent {shown(part)} as {where}: expected a map of columns")
-        unknown = [str(key) for key in part if key not in known]
+        unknown = [str(key) for key in part if key not in keys]
         if unknown:
-            raise MessageError(f"sent {', '.join(unknown)} in {where}: expected only the keys {', '.join(known)}")
+            raise MessageError(f"sent {', '.join(unknown)} in {where}: expected only the keys {', '.join(keys)}")
         self.ids = self._ids()
 
     def observation(self, index: int) -> Array:
