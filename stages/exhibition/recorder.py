@@ -62,7 +62,7 @@ class Mp4File:
         self.path = path.with_name(f"{path.name}.mp4")
         self._unfinished = self.path.with_name(self.path.name + _UNFINISHED)
         self._av: Any = av
-        codec = next(each for each in _CODECS if each in av.codecs_available)
+        codec = next(name for name in _CODECS if name in av.codecs_available)
         self._container: Any = av.open(str(self._unfinished), "w", format="mp4")
         self._stream: Any = self._container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
         self._stream.pix_fmt = "yuv420p"  # the only pixel format that all browsers show
