@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from headrace.config.league_game import league_game
 from headrace.pipeline.common.daemon_threads import in_thread
-from headrace.pipeline.common.graph import LEAGUE, league_seats
+from headrace.pipeline.common.graph import LEAGUE, actor_learners
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import BeginAnew
 from headrace.pipeline.main.behavior import SharedState
@@ -415,10 +415,10 @@ class LeagueActor(ActorPart):
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
-        self._learner = league_seats(host.config)[host.plan.replica]
+        self._learner = actor_learners(host.config)[host.plan.replica]
         self._game = league_game(host.config)
         league = host.config.behavior_settings(self._learner).league
-        assert league is not None, "the actor has a seat in it"
+        assert league is not None, "the actor plays in it"
         self._of = league.of
         self._make_policy: Any = None
         self.make_group = self._group
@@ -478,7 +478,7 @@ class LeaguePart(RunPart):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         plan = run.plan
-        self._seats = league_seats(plan.config)
+        self._actor_learners = actor_learners(plan.config)
         self._deterministic = plan.config.pipeline.deterministic
         self._game = league_game(plan.config)
         self._league: LeagueController | None = None
@@ -604,7 +604,7 @@ class LeaguePart(RunPart):
             self._late.pop(behavior, None)
             if not self._late:
                 self.run.flow.resume(LEAGUE)
-        if not self._newest and self._waiting.keys() >= set(self._seats):
+        if not self._newest and self._waiting.keys() >= set(self._actor_learners):
             self.at_rest()  # actors wait until they know the players
 
     def reported(self, report: TrainerReport) -> None:
@@ -620,7 +620,7 @@ class LeaguePart(RunPart):
 
     def at_rest(self) -> None:
         """Handle the pending events, and send the new match tables to the actors."""
-        if self._newest or self._waiting.keys() >= set(self._seats):
+        if self._newest or self._waiting.keys() >= set(self._actor_learners):
             self._handle_waiting()
             self._tell_all()
 
@@ -716,7 +716,10 @@ class LeaguePart(RunPart):
         if table is None:
             return
         for slot in self.run.launcher.actors.values():
-            if self._seats[slot.replica] == behavior and self._sent.get((behavior, slot.replica)) != table.number:
+            if (
+                self._actor_learners[slot.replica] == behavior
+                and self._sent.get((behavior, slot.replica)) != table.number
+            ):
                 self._sent[behavior, slot.replica] = table.number
                 slot.handle.control.send(table)
 

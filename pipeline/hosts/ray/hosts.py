@@ -31,7 +31,7 @@ from headrace.config.host_kinds import HOST_KINDS, HostResources
 from headrace.config.league_placement import resources_of
 from headrace.paths import FOLDERS, ROOT
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.graph import decides_centrally, league_seats
+from headrace.pipeline.common.graph import actor_learners, decides_centrally
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control import CONTROL_BOUND, LocalControl, OpenEdge
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
@@ -199,9 +199,9 @@ def _amounts(config: RunConfig) -> dict[str, float]:
 def _requests(config: RunConfig) -> Iterator[HostResources]:
     """Yield the resources that each host on Ray requests."""
     hosts, behaviors = config.pipeline.hosts, [*config.behaviors] or [""]
-    seats = league_seats(config) or [""] * hosts.actors.replicas
+    learners = actor_learners(config) or [""] * hosts.actors.replicas
     parts = (
-        (hosts.actors, [resources_of(config, "actors", seat) for seat in seats]),
+        (hosts.actors, [resources_of(config, "actors", learner) for learner in learners]),
         (hosts.evaluation, [hosts.evaluation.resources] * (config.evaluation is not None)),
         (hosts.replay, [hosts.replay.resources] * hosts.replay.replicas * len(behaviors)),
         (hosts.inference, [hosts.inference.resources] * decides_centrally(config)),
@@ -556,7 +556,7 @@ class RayHosts:
         self._watch: asyncio.Task[None] | None = None
         self._hosts: dict[str, RayHost] = {}
         self._stored = PolicyObjectStore()
-        self._seats = league_seats(config)
+        self._actor_learners = actor_learners(config)
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> RayHost:
         """Start a host. If no node has enough free resources, wait for one.
@@ -613,8 +613,8 @@ class RayHosts:
 
     def _resources_of(self, plan: HostPlan) -> HostResources:
         placed_as = host_role(plan.role).placed_as
-        if plan.role == "actor" and self._seats:
-            return resources_of(self._config, "actors", self._seats[plan.replica])
+        if plan.role == "actor" and self._actor_learners:
+            return resources_of(self._config, "actors", self._actor_learners[plan.replica])
         if placed_as == "learners":
             return resources_of(self._config, "learners", plan.behavior)
         resources: HostResources = getattr(self._config.pipeline.hosts, placed_as).resources

@@ -87,7 +87,7 @@ class HostedGame:
     def receive(self, message: ControlMessage) -> bool:
         """Handle a message from the page; return True if a person has begun to play."""
         if isinstance(message, KeysHeld):
-            self.people.hear(message.behavior_id, message.number, message.keys)
+            self.people.receive_keys(message.behavior_id, message.number, message.keys)
         elif isinstance(message, DirectShow):
             taken = [behavior_id for behavior_id, (_, person) in message.parts.items() if person]
             return self.people.direct(taken, message.paused, message.speed)

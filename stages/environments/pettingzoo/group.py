@@ -36,9 +36,9 @@ from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.pettingzoo.instances import Agent, Instance, LimitedInstance, TimeStep, copied
 from headrace.stages.environments.pettingzoo.teams import (
+    AgentRole,
     GroupRewards,
     OutcomeRule,
-    Role,
     RoleAssignment,
     TeamScores,
     game_outcomes,
@@ -550,7 +550,7 @@ class PettingZooGroup:
         group_id = self._group_id(env_id, role, rotation) if role.grouped else 0
         return AgentEpisode(self._behavior_id(agent, team), team, agent_id, episode_id, group_id)
 
-    def _group_id(self, env_id: int, role: Role, rotation: int) -> int:
+    def _group_id(self, env_id: int, role: AgentRole, rotation: int) -> int:
         return 1 + env_id * self._teams + (role.team + rotation) % self._teams
 
     def _join(self, time_step: TimeStep) -> None:

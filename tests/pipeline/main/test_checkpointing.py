@@ -56,7 +56,7 @@ class Made:
             parts=SimpleNamespace(merged=lambda take: {}, tell=lambda what: None),
             starter=SimpleNamespace(self_play=None, brain_league=BrainLeague(), league_reports=lambda: self.leagues),
             broadcaster=SimpleNamespace(sources=lambda: self.sources),
-            reporter=SimpleNamespace(elapsed_s=0.0, leave=lambda: None, mark=lambda *of_a_curve: None),
+            reporter=SimpleNamespace(elapsed_s=0.0, drop_writers=lambda: None, mark=lambda *of_a_curve: None),
             running=SimpleNamespace(hosts=self.hosts),
             flow=SimpleNamespace(resume=lambda: None),
         )

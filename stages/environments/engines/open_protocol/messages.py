@@ -41,11 +41,11 @@ class Hello:
     """The specs, keyed by behaviour id."""
 
 
-class _Announced(BaseModel):
+class _AnnouncedModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _AnnouncedObservation(_Announced):
+class _AnnouncedObservation(_AnnouncedModel):
     """An observation: one length for a vector, two for a set of elements, three for an image."""
 
     name: str = ""
@@ -55,7 +55,7 @@ class _AnnouncedObservation(_Announced):
     goal: bool = False
 
 
-class _AnnouncedActions(_Announced):
+class _AnnouncedActions(_AnnouncedModel):
     """The number of continuous actions or their names, and the choices of each discrete action, in order or by name."""
 
     continuous: NonNegativeInt | list[str] = 0
@@ -83,7 +83,7 @@ class _AnnouncedActions(_Announced):
         )
 
 
-class _AnnouncedBehavior(_Announced):
+class _AnnouncedBehavior(_AnnouncedModel):
     observations: list[_AnnouncedObservation] = Field(min_length=1)
     actions: _AnnouncedActions
     grouped: bool = False
@@ -106,7 +106,7 @@ class _AnnouncedBehavior(_Announced):
         return BehaviorSpec(behavior_id, observations, self.actions.spec(), grouped=self.grouped)
 
 
-class _AnnouncedGame(_Announced):
+class _AnnouncedGame(_AnnouncedModel):
     type: Literal["hello"]
     protocol: int
     game: str = "game"
