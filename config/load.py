@@ -147,12 +147,12 @@ def _check(
     parsed, wrong_arguments = parse(overrides)
     data, sets, misplaced = apply(modern.data, parsed)
     mistakes = [*modern.mistakes, *wrong_arguments, *misplaced]
-    places = _LocationLookup(modern, sets)
+    locate = _LocationLookup(modern, sets)
     lacking: list[Finding] = []
     try:
-        config = check(RunConfig, merge_default_settings(data), places, ONLY_CONVERTED if converts else None)
+        config = check(RunConfig, merge_default_settings(data), locate, ONLY_CONVERTED if converts else None)
         lacking += [*lacking_programs(config), *(check_run(config) if converts else ())]
-        mistakes += [places(finding.path, finding.message) for finding in lacking if complete]
+        mistakes += [locate(finding.path, finding.message) for finding in lacking if complete]
     except ConfigError as error:
         mistakes += error.mistakes
     name = modern.document.name
@@ -161,7 +161,7 @@ def _check(
     notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings)
     if modern.old and not converts:
         notes = (*notes, f'{name}: {_OLD_FORM}: run-pipeline --convert "{name}" > new.yaml')
-    return config.loaded(Path(name) if name else None, places, notes, lacking)
+    return config.loaded(Path(name) if name else None, locate, notes, lacking)
 
 
 def _places_in(data: dict[str, Any], sets: Sequence[Override]) -> Locate:
@@ -202,16 +202,16 @@ class _LocationLookup:
         if path[:1] != ("behaviors",) or len(path) < 2 or self._is_written(path):
             return path
         behavior, _, learner = str(path[1]).rpartition(".")
-        places: list[KeyPath] = [("default_settings", *path[2:])] if len(path) > 2 else []
+        candidates: list[KeyPath] = [("default_settings", *path[2:])] if len(path) > 2 else []
         if behavior and self._is_written(("behaviors", behavior, "league")):
             of_league: KeyPath = ("behaviors", behavior, *path[2:])
-            places = [
+            candidates = [
                 ("behaviors", behavior, "league", "learners", learner, *path[2:]),
                 of_league,
-                *places,
+                *candidates,
                 of_league[:2],
             ]
-        return next((place for place in places if self._is_written(place)), path)
+        return next((candidate for candidate in candidates if self._is_written(candidate)), path)
 
     def _is_written(self, path: KeyPath) -> bool:
         return self.modern.has(path) or any(self._sets(override, path) for override in self.overrides)
@@ -256,7 +256,7 @@ def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mis
         if not equals or not all(parts):
             mistakes.append(Mistake(_set(argument), None, "", "expected path.to.key=value"))
             continue
-        path = tuple(int(part) if part.isdecimal() and place > 0 else part for place, part in enumerate(parts))
+        path = tuple(int(part) if part.isdecimal() and index > 0 else part for index, part in enumerate(parts))
         try:
             document = read_text(text, _set(argument), path)
             wrong = document.mistakes

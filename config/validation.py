@@ -241,15 +241,15 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
         *words, last = [f"'{word}'" for word in others]
         listed = f"{', '.join(words)} and {last}" if words else last
         return f"unknown key for this trainer_type; it is valid only for {listed}"
-    place = _place_below(models, key, value_at(data, path[:-1]))
-    if place is not None:
-        return f"unknown key here; it belongs under '{place}'"
-    place, hint = _place_above(top, path, data), suggest(key, accepted)
+    section = _place_below(models, key, value_at(data, path[:-1]))
+    if section is not None:
+        return f"unknown key here; it belongs under '{section}'"
+    section, hint = _place_above(top, path, data), suggest(key, accepted)
     around = f"under '{dotted(path[:-2])}'"  # the enclosing section has exactly this key
-    if hint and place != around:
+    if hint and section != around:
         return f"unknown key{hint}"
-    if place:
-        return f"unknown key here; it belongs {place}"
+    if section:
+        return f"unknown key here; it belongs {section}"
     custom = ", or your own name with 'use: module:Class'" if any(map(more_of, models)) else ""
     return f"unknown key; expected one of {', '.join(accepted)}{custom}"
 
@@ -287,9 +287,9 @@ def _place_above(top: type[BaseModel], path: KeyPath, data: Any) -> str | None:
         around, models = path[:length], models_at(top, path[:length], data)
         if any(path[-1] in fields_of(model) for model in models):
             return f"under '{dotted(around)}'" if around else "at the top level, next to 'behaviors'"
-        place = _place_below(models, str(path[-1]), value_at(data, around))
-        if place is not None:
-            return f"under '{dotted((*around, place))}'"
+        section = _place_below(models, str(path[-1]), value_at(data, around))
+        if section is not None:
+            return f"under '{dotted((*around, section))}'"
     return None
 
 

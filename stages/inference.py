@@ -93,9 +93,9 @@ class CentralDecider:
                 key = id(kept), question.greedy, frozenset(question.columns)
                 groups.setdefault(key, (kept, []))[1].append(((actor, number), question))
         given: dict[_QuestionKey, PolicyAnswer] = {}
-        for kept, placed in groups.values():
-            answers = decide_together(kept, [question for _, question in placed], self._random)
-            given |= {place: answer for (place, _), answer in zip(placed, answers, strict=True)}
+        for kept, keyed in groups.values():
+            answers = decide_together(kept, [question for _, question in keyed], self._random)
+            given |= {key: answer for (key, _), answer in zip(keyed, answers, strict=True)}
         for actor, request in requests.items():
             for question in request.questions:
                 self._policies[question.behavior_id].forget(actor, question.held, self._actors)

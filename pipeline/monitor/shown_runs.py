@@ -313,10 +313,10 @@ def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
     names = [result["brain"] for result in report.get("brains", [])] if report["rating"] is None else None
     rows = 1 + max((int(result["since"]) for result in results), default=-1)
     tall, wide = (max(1, -(-size // MOST_CELLS)) for size in (rows, len(columns)))
-    place = {column: at // wide for at, column in enumerate(columns)}
+    block_of = {column: at // wide for at, column in enumerate(columns)}
     cells: list[list[list[int] | None]] = [[None] * (-(-len(columns) // wide)) for _ in range(-(-rows // tall))]
     for result in results:
-        row, column = int(result["since"]) // tall, place[_opponent(result)]
+        row, column = int(result["since"]) // tall, block_of[_opponent(result)]
         before = cells[row][column] or [0, 0, 0]
         cells[row][column] = [n + int(result[key]) for n, key in zip(before, ("won", "drawn", "lost"), strict=True)]
     return {

@@ -155,13 +155,12 @@ def _all_of(run: str, wrong: list[str]) -> list[str]:
         (learners,) = leagues.values()
         return list(dict.fromkeys([*members, *(str(behavior_folder(run_folder, name)) for name in learners)]))
     behaviors = behaviors_in(folder) if folder.is_dir() else []
-    places = [(folder / name, name) for name in behaviors] or [(folder, folder.name)]
-    steps = [{step_in_name(path) for path in exports_by_step(*place)} for place in places]
+    exports = [(folder / name, name) for name in behaviors] or [(folder, folder.name)]
+    steps = [{step_in_name(path) for path in exports_by_step(*export)} for export in exports]
     shared = sorted(set.intersection(*steps))
     if not shared:
-        wrong.append(
-            f"{run}{ALL}: there is no step at which all of these have a policy: {', '.join(name for _, name in places)}"
-        )
+        names = ", ".join(name for _, name in exports)
+        wrong.append(f"{run}{ALL}: there is no step at which all of these have a policy: {names}")
     return [f"{run}@{step}" for step in shared]
 
 

@@ -300,7 +300,7 @@ def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | No
         numbers: as `TimeShares.numbers` returns them, or their means over a run.
         blocks: each behaviour's settings as plain data, used for suggestions.
     """
-    return _Reading(numbers, blocks or {}).cause()
+    return _BottleneckFinder(numbers, blocks or {}).cause()
 
 
 def bottleneck_of_runs(
@@ -331,7 +331,7 @@ def _host_stage(name: str) -> HostStage:
     return host, stage
 
 
-class _Reading:
+class _BottleneckFinder:
     """Interprets a run's numbers."""
 
     def __init__(self, numbers: Mapping[str, float], blocks: Mapping[str, Any]) -> None:

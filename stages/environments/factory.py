@@ -777,8 +777,8 @@ def _answers(display: str) -> bool:
     host, number = parts["host"], int(parts["number"])
     if host not in ("", "unix"):
         return _connects(socket.AF_INET, (host, _X_PORT + number))
-    place = f"/tmp/.X11-unix/X{number}"
-    return any(_connects(socket.AF_UNIX, address) for address in (place, f"\0{place}"))
+    path = f"/tmp/.X11-unix/X{number}"
+    return any(_connects(socket.AF_UNIX, address) for address in (path, f"\0{path}"))
 
 
 def _connects(family: int, address: Any) -> bool:

@@ -172,7 +172,7 @@ def given_object(reference: object) -> Any:
     return maker.shared if isinstance(maker, GivenObject) else None
 
 
-_PLACE = re.compile(r" at 0x\w+(, file .*?, line \d+)?")
+_ADDRESS = re.compile(r" at 0x\w+(, file .*?, line \d+)?")
 
 
 def identity_of(reference: object) -> object:
@@ -188,7 +188,7 @@ def identity_of(reference: object) -> object:
         repr((maker, None if isinstance(maker, type) else getattr(maker, "__dict__", None), _content(maker)))
         for maker in makers
     )
-    return sorted({_PLACE.sub("", text) for text in texts})
+    return sorted({_ADDRESS.sub("", text) for text in texts})
 
 
 def _content(maker: object, depth: int = 4) -> object:

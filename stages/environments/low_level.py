@@ -244,9 +244,9 @@ class LowLevelGroup:
         self._send_parameters()
         for index, env in self._playing():
             try:
-                for behavior_id, place in self._decisions.get(index, {}).items():
+                for behavior_id, rows in self._decisions.get(index, {}).items():
                     batch = actions[behavior_id]
-                    chosen = ActionTuple(batch.continuous[place], batch.discrete[place])
+                    chosen = ActionTuple(batch.continuous[rows], batch.discrete[rows])
                     self._call(index, "set_actions()", env.set_actions, behavior_id, chosen)
                 self._call(index, "step()", env.step)
             except EnvironmentEnded as end:

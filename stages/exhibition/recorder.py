@@ -128,8 +128,8 @@ class GifFile:
             return
         # One palette, taken from frames throughout the video, and no dithering: static parts stay equal and take no
         # space.
-        places = np.linspace(0, len(self._pictures) - 1, min(_LOOKED_AT, len(self._pictures))).astype(int)
-        seen = [self._picture(self._pictures[place]) for place in places]
+        sampled = np.linspace(0, len(self._pictures) - 1, min(_LOOKED_AT, len(self._pictures))).astype(int)
+        seen = [self._picture(self._pictures[frame]) for frame in sampled]
         palette = Image.fromarray(np.concatenate([np.asarray(picture) for picture in seen])).quantize(255)
         frames = (
             self._picture(picture).quantize(palette=palette, dither=Image.Dither.NONE) for picture in self._pictures

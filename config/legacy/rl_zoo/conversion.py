@@ -1,6 +1,6 @@
 """Converts an entry: its hyperparameters according to the table, and values that depend on several keys.
 
-The result (`Writing`) has Headrace's keys with the original ones as comments, and the settings left out.
+The result (`RunDraft`) has Headrace's keys with the original ones as comments, and the settings left out.
 
 The zoo evaluates Python expressions in its files, such as `dict(net_arch=[64, 64], activation_fn=nn.ReLU)`. Here they
 are only parsed: a name stays a name, and anything that is neither a name nor a literal is refused.
@@ -37,7 +37,7 @@ games."""
 _GREY = "GrayscaleObservation"
 
 
-def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def convert_environment(entry: Entry, writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     """Write the section `environment`, and the keys that replace the entry's wrappers and callbacks.
 
     Args:
@@ -70,7 +70,7 @@ def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Entr
 
 def _convert_atari(
     id_: EntryValue,
-    writing: Writing,
+    writing: RunDraft,
     given: Mapping[str, EntryValue],
     wrapper: tuple[str, dict[str, Any], EntryValue],
     options: Mapping[str, EntryValue],
@@ -91,7 +91,7 @@ def _convert_atari(
 
 
 def _wrap(
-    writing: Writing, given: Mapping[str, EntryValue], wrappers: list[tuple[str, dict[str, Any], EntryValue]]
+    writing: RunDraft, given: Mapping[str, EntryValue], wrappers: list[tuple[str, dict[str, Any], EntryValue]]
 ) -> None:
     stack = given.get("frame_stack")
     pictures = "policy" in given and given["policy"].value == "CnnPolicy"
@@ -119,14 +119,14 @@ def _wrap(
         writing.put("environment.wrappers", ours, source, f"the innermost first: {', '.join(origins)}", top=True)
 
 
-def _leave_out_classes(writing: Writing, given: EntryValue | None, why: str) -> None:
+def _leave_out_classes(writing: RunDraft, given: EntryValue | None, why: str) -> None:
     """Report the classes that a key lists, except those whose effect is built into Headrace."""
     for name, arguments, origin in _classes(given, writing):
         if name.rpartition(".")[2] not in OF_ITSELF:
             writing.leave_out(EntryValue(origin.key, {name: arguments} if arguments else name, origin.old), why)
 
 
-def _classes(given: EntryValue | None, writing: Writing) -> Iterator[tuple[str, dict[str, Any], EntryValue]]:
+def _classes(given: EntryValue | None, writing: RunDraft) -> Iterator[tuple[str, dict[str, Any], EntryValue]]:
     """Yield each class that a key lists, as its dotted name, its arguments and the value that names it."""
     if given is None or given.value is None:
         return
@@ -179,7 +179,7 @@ def convert_entry(document: Document, request: EntryRequest) -> ConvertedEntry:
         raise ConfigError([Mistake(document.name, None, "", str(error))]) from None
     notes = Notes()
     behavior = re.sub(r"-v\d+$", "", re.split("[:/]", entry.env_id)[-1]) or entry.env_id
-    writing = Writing(notes, behavior, entry.whole)
+    writing = RunDraft(notes, behavior, entry.whole)
     given = {key: EntryValue(key, old.value, old) for key, old in entry.values.items()}
     convert_environment(entry, writing, given)
     writing.own.put("trainer_type", entry.algorithm, entry.whole)
@@ -198,7 +198,7 @@ def convert_entry(document: Document, request: EntryRequest) -> ConvertedEntry:
     return ConvertedEntry(document, writing.top.data, notes, _header(entry, writing), tuple(writing.left_out))
 
 
-def _header(entry: Entry, writing: Writing) -> str:
+def _header(entry: Entry, writing: RunDraft) -> str:
     name = f"the entry '{in_words(entry.name)}'" if entry.name else "an entry"
     lines = [f"{entry.algorithm.upper()} for {in_words(entry.env_id)}, by {name} of rl-baselines3-zoo"]
     lines += ["Each comment names the zoo's key, and its value if that differs. The differences that remain are in"]
@@ -211,7 +211,7 @@ def _header(entry: Entry, writing: Writing) -> str:
     return "".join(f"# {line}\n" for line in lines)
 
 
-def _convert_ppo(writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def _convert_ppo(writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     envs = _number(writing, given, "n_envs", 1)
     steps, batch = _number(writing, given, "n_steps", 2048), _number(writing, given, "batch_size", 64)
     rollout = steps.value * envs.value
@@ -226,7 +226,7 @@ def _convert_ppo(writing: Writing, given: Mapping[str, EntryValue]) -> None:
     writing.put("time_horizon", steps.value, steps)
 
 
-def _convert_sac(writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def _convert_sac(writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     _convert_frequencies(writing, given)
     buffer = given.get("replay_buffer_class")
     if buffer is not None and keys.is_hindsight(buffer.value):
@@ -243,7 +243,7 @@ def _convert_sac(writing: Writing, given: Mapping[str, EntryValue]) -> None:
     _convert_normalize(writing, given)
 
 
-def _convert_frequencies(writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def _convert_frequencies(writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     """Convert gradient_steps and train_freq, which counts either episodes or steps in all environments at once."""
     freq = given.get("train_freq") or writing.default("train_freq", 1)
     updates = given.get("gradient_steps") or writing.default("gradient_steps", 1)
@@ -282,7 +282,7 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, EntryValue]) -> N
         )
 
 
-def _convert_noise(writing: Writing, given: Mapping[str, EntryValue], rollout: int | None) -> None:
+def _convert_noise(writing: RunDraft, given: Mapping[str, EntryValue], rollout: int | None) -> None:
     """Convert sde_sample_freq, taking into account that Stable-Baselines3 also begins each rollout with new noise."""
     freq = given.get("sde_sample_freq") or writing.default("sde_sample_freq", -1)
     if "use_sde" not in given or not given["use_sde"].value:
@@ -297,7 +297,7 @@ def _convert_noise(writing: Writing, given: Mapping[str, EntryValue], rollout: i
     writing.put("network_settings.gsde.sample_freq", drawn, freq, comment)
 
 
-def _convert_policy(writing: Writing, given: Mapping[str, EntryValue], table: Mapping[str, keys.Key]) -> None:
+def _convert_policy(writing: RunDraft, given: Mapping[str, EntryValue], table: Mapping[str, keys.Key]) -> None:
     policy = given.get("policy") or writing.default("policy", "MlpPolicy")
     arguments = writing.expression(given["policy_kwargs"]) if "policy_kwargs" in given else {}
     if policy.value not in _POLICIES:
@@ -312,7 +312,7 @@ def _convert_policy(writing: Writing, given: Mapping[str, EntryValue], table: Ma
 
 
 def _convert_pictures(
-    writing: Writing, arguments: Mapping[str, EntryValue], policy: EntryValue, *, on_policy: bool
+    writing: RunDraft, arguments: Mapping[str, EntryValue], policy: EntryValue, *, on_policy: bool
 ) -> dict[str, EntryValue]:
     """Write CnnPolicy's network, and return the arguments that are still to be converted."""
     writing.put("network_settings.vis_encode_type", "nature_cnn", policy)
@@ -339,7 +339,7 @@ def _convert_pictures(
     return _without(arguments, ("net_arch", "activation_fn"))
 
 
-def _convert_normalize(writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def _convert_normalize(writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     whole = given.get("normalize")
     if whole is None:
         return
@@ -352,14 +352,14 @@ def _convert_normalize(writing: Writing, given: Mapping[str, EntryValue]) -> Non
     writing.write_all(keys.NORMALIZE, {**both, **arguments}, {})
 
 
-def _convert_ends(writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def _convert_ends(writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     steps = _number(writing, given, "n_timesteps", _DEFAULT_STEPS)
     writing.put("max_steps", steps.value, steps)
     summaries = EntryValue("n_timesteps", max(1, int(steps.value) // _SUMMARIES), steps.old)
     writing.put("summary_freq", summaries.value, summaries, f"{_SUMMARIES} summaries")
 
 
-def _number(writing: Writing, given: Mapping[str, EntryValue], key: str, default: int) -> EntryValue:
+def _number(writing: RunDraft, given: Mapping[str, EntryValue], key: str, default: int) -> EntryValue:
     """Return a positive integer; report any other value as a mistake."""
     given_value = given.get(key) or writing.default(key, default)
     value = integral(given_value.value)
@@ -395,7 +395,7 @@ class EntryValue:
         return f"{in_words(self.key)}: {in_words(self.value)}"
 
 
-class Writing:
+class RunDraft:
     """A run that is being built from an entry.
 
     Args:

@@ -86,8 +86,8 @@ class RaySession:
     def _start(self, config: RunConfig) -> None:
         watch_this_process()  # Ray's processes end with main, even after `kill -9`
         temporary = tempfile.gettempdir()
-        place = temporary if len(temporary) <= _LONGEST_FOLDER else "/tmp"
-        self._folder = tempfile.mkdtemp(prefix=f"headrace-ray-{os.getpid()}-", dir=place)
+        parent = temporary if len(temporary) <= _LONGEST_FOLDER else "/tmp"
+        self._folder = tempfile.mkdtemp(prefix=f"headrace-ray-{os.getpid()}-", dir=parent)
         remove_folder_at_end(self._folder)
         amounts = _amounts(config)
         gpus, memory = amounts.pop("GPU", 0.0), amounts.pop("memory", 0.0)

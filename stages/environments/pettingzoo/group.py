@@ -338,12 +338,12 @@ class PettingZooGroup:
             self._episodes.clear()
             self._played = [0] * self.num_envs
             seeds = [(int(seed) + env_id) % _SEEDS for env_id in range(self.num_envs)]
-        first, places = list[list[TimeStep]](), list[int]()
+        first, addresses = list[list[TimeStep]](), list[int]()
         for env_id, instance_seed in enumerate(seeds):
             time_steps = self._begin_episode(env_id, instance_seed)
-            places += {place for time_step in time_steps for place in addresses_of(time_step.observation)}
+            addresses += {address for time_step in time_steps for address in addresses_of(time_step.observation)}
             first.append([copied(time_step) for time_step in time_steps])
-        self._shared = len({*places}) < len(places)
+        self._shared = len({*addresses}) < len(addresses)
         if not self.behavior_specs:
             self._make_specs()
         tick = _Tick()

@@ -132,16 +132,16 @@ def _read(
 
 
 def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
-    places = [absolute(path)] if folder is None else [folder / path, absolute(path)]
-    for place in places:
-        if place.is_file():
-            return [_readable(place, path, behavior)]
-        if place.is_dir():
-            return _of_known_kinds([file for file in sorted(place.iterdir()) if file.is_file()], path, behavior)
-        matches = [Path(name) for name in sorted(glob.glob(str(place), recursive=True))]
+    candidates = [absolute(path)] if folder is None else [folder / path, absolute(path)]
+    for candidate in candidates:
+        if candidate.is_file():
+            return [_readable(candidate, path, behavior)]
+        if candidate.is_dir():
+            return _of_known_kinds([file for file in sorted(candidate.iterdir()) if file.is_file()], path, behavior)
+        matches = [Path(name) for name in sorted(glob.glob(str(candidate), recursive=True))]
         if matches:
             return _of_known_kinds([file for file in matches if file.is_file()], path, behavior)
-    looked = " and ".join(dict.fromkeys(str(place.parent) for place in places))
+    looked = " and ".join(dict.fromkeys(str(candidate.parent) for candidate in candidates))
     raise StageError(f"{_where(path, behavior)}: no file or folder matches; looked in {looked}")
 
 
