@@ -48,7 +48,7 @@ class Table:
         self.people.receive_keys(SIDE, number, keys)
 
 
-def test_a_persons_keys_decide_for_all_agents_of_the_behaviour_id():
+def test_the_players_keys_decide_for_all_agents_of_the_behaviour_id():
     table = Table()
     assert table.act() == ([[0.0], [0.0]], [[0], [0]])
     table.press("b", "up")

@@ -102,7 +102,7 @@ async def test_at_a_higher_pace_pictures_are_left_out():
     assert min(plain) >= 0.019
 
 
-async def test_a_persons_game_begins_with_a_countdown_and_the_keys_move_the_agent():
+async def test_the_players_game_begins_with_a_countdown_and_the_keys_move_the_agent():
     stand = volley(most=40)
     stand.take(LEFT)
     stand.on_picture = lambda shown: stand.people.receive_keys(LEFT, len(stand.seen), ["ArrowRight"])

@@ -20,7 +20,7 @@ def judged(settings: StopWhenSettings | None, *looks: tuple[int, Sequence[float]
     return found
 
 
-def test_a_mean_counts_once_there_are_enough_episodes_and_looks_at_the_last_ones_alone():
+def test_a_mean_needs_enough_episodes_and_uses_only_the_last_ones():
     settings = StopWhenSettings(mean_reward=2.0, over=3)
     assert judged(settings, (10, [9, 9]), (20, [9, 1, 2, 2]), (30, [0, 1, 2, 3])) == [False, False, True]
 

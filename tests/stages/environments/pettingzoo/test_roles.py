@@ -148,7 +148,7 @@ def test_an_agent_may_join_a_team_that_is_there():
     assert assignment.roles["b_1"].behavior == "B"
 
 
-def test_an_agent_may_not_be_a_new_team_of_its_own():
+def test_a_new_agent_can_not_form_a_new_team():
     assignment = assign(["a_0", "a_1"], "A", everybody=False, by={"*": {"team": "each"}})
 
     with pytest.raises(StageError, match="agent 'a_2' joined in team each, which did not exist at the start"):
