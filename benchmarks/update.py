@@ -7,7 +7,7 @@ groups of four, and CartPole unrolls, with the examples' hyperparameters. The va
 that keeps freed memory as learners do. Times are CPU time, which a busy machine disturbs less.
 
 - none: `torch_settings.acceleration: none`
-- NumPy: manual gradients without compiled code, as where there is no C compiler
+- NumPy: manual gradients without compiled code, as on machines without a C compiler
 - auto: manual gradients as installed
 """
 

@@ -1,4 +1,4 @@
-"""Whatever computes updates faster than the readable trainers beside this folder (imports torch).
+"""Whatever computes updates faster than the readable trainers next to this folder (imports torch).
 
 `accelerate` takes an update as its trainer has made it, and returns one of the same interface, a subclass, that
 computes the same numbers faster. Tests compare the two. `torch_settings.acceleration: none` leaves everything as it is.

@@ -1,4 +1,4 @@
-"""What on-policy trainers share (imports torch). The algorithms are `ppo`, `poca` and `impala`, beside this folder.
+"""What on-policy trainers share (imports torch). The algorithms are `ppo`, `poca` and `impala`, next to this folder.
 
 - `trainer`: collects the trajectories of one behaviour until there are enough rows for an update; state and policy.
 - `rollout`: the buffer that holds them, and the minibatches that are cut from it.
