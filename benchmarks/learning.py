@@ -36,7 +36,7 @@ SOLVED = {"cartpole": 475.0, "cartpole-sac": 475.0}
 TASKS = (*SOLVED, "acrobot", "lunarlander", "halfcheetah", "pendulum", "halfcheetah-sac")
 
 
-class Learned(NamedTuple):
+class LearningResult(NamedTuple):
     """A run's returns, steps and duration."""
 
     steps: int
@@ -50,7 +50,7 @@ class Learned(NamedTuple):
     seconds: float
 
 
-def learn(task: str, seed: int, results: Path, changes: list[str]) -> Learned:
+def learn(task: str, seed: int, results: Path, changes: list[str]) -> LearningResult:
     """Run an example and evaluate its final policy."""
     path = ROOT / "config/examples" / f"{task}.yaml"
     overrides = [
@@ -78,7 +78,7 @@ def learn(task: str, seed: int, results: Path, changes: list[str]) -> Learned:
     # This seed gives episodes that did not occur in training.
     score = evaluate(result, environment_id, 30, seed=10_000 + seed).mean
     training = second_half(results / f"{task}-{seed}" / name, config.behaviors[name].max_steps)
-    return Learned(behavior.step, training, last, score, min(solved, default=None), took)
+    return LearningResult(behavior.step, training, last, score, min(solved, default=None), took)
 
 
 def main() -> None:

@@ -98,7 +98,9 @@ def _defaults(trainer_type: str) -> Hyperparameters | PlainMap:
     except ValidationError as error:
         assert model is not None, "it refused"
         findings = explain(model, error, {})
-        report([Finding(("hyperparameters", *each.path), each.message, (("trainer_type",),)) for each in findings])
+        report(
+            [Finding(("hyperparameters", *finding.path), finding.message, (("trainer_type",),)) for finding in findings]
+        )
         raise
 
 
@@ -266,17 +268,17 @@ class BehaviorSettings(Settings):
             self._fill(network_settings=network.model_copy(update={"initial_log_std": LOG_STD_OF_SAC}))
 
     def _about_brains(self) -> list[Finding]:
-        found = check_brains(self.brain, "brain")
+        findings = check_brains(self.brain, "brain")
         if self.brain and self.self_play is not None:
             message = (
                 "can't be combined with 'brain'; list opponents that do not learn in self_play.brains, or leave "
                 "self_play out ('self_play: null' if default_settings has it)"
             )
-            found.append(Finding(("self_play",), message, (("brain",),)))
+            findings.append(Finding(("self_play",), message, (("brain",),)))
         if self.stop_when is not None and self.stop_when.elo is not None and self.self_play is None:
             message = "needs self_play, which rates policies; leave it out, or add self_play"
-            found.append(Finding(("stop_when", "elo"), message, (("self_play",),)))
-        return found
+            findings.append(Finding(("stop_when", "elo"), message, (("self_play",),)))
+        return findings
 
     def _about_league(self) -> list[Finding]:
         if self.league is None:
@@ -287,7 +289,7 @@ class BehaviorSettings(Settings):
 
     def _about_hyperparameters(self) -> list[Finding]:
         """Find settings that conflict with the trainer, and fill in the trainer's default hyperparameters."""
-        found = [
+        findings = [
             Finding(
                 (key,),
                 f"can't be combined with trainer_type '{self.trainer_type}': {why}; leave it out ('{key}: null' if "
@@ -301,12 +303,12 @@ class BehaviorSettings(Settings):
             if not self._is_set("hyperparameters"):
                 self._fill(hyperparameters=_defaults(self.trainer_type))
         except FindingsError as error:
-            found += error.findings
+            findings += error.findings
         if not self.learns:
             return []
-        if not found and isinstance(self.hyperparameters, Hyperparameters):
-            return [each for each in self.hyperparameters.check(self) if not each.warns]
-        return found
+        if not findings and isinstance(self.hyperparameters, Hyperparameters):
+            return [finding for finding in self.hyperparameters.check(self) if not finding.warns]
+        return findings
 
     def _about_even_checkpoints(self) -> list[Finding]:
         if not self.even_checkpoints:

@@ -118,17 +118,17 @@ def check_with(use: str, arguments: Mapping[str, object], named: str = "use") ->
         return []
     key = "with" if named == "use" else f"{named}_with"
     takes = f"only {', '.join(map(repr, accepted))}" if accepted else "no arguments"
-    found = [
+    findings = [
         Finding((key, name), f"'{use}' accepts {takes}; leave it out", ((named,),))
         for name in arguments
         if name not in accepted
     ]
-    found += [
+    findings += [
         Finding((key, name), f"{value!r} is not valid; expected true or false")
         for name, value in arguments.items()
         if name == "deterministic" and name in accepted and not isinstance(value, bool)
     ]
-    return found
+    return findings
 
 
 def drawn(shares: Sequence[float], at: float) -> int:
@@ -206,19 +206,19 @@ def as_brains(value: object) -> object:
 
 def check_brains(brains: Sequence[BrainSettings], key: str) -> list[Finding]:
     """Find conflicting settings in a list of brains."""
-    found = []
+    findings = []
     for index, brain in enumerate(brains):
         if brain.name in [before.name for before in brains[:index]]:
             message = f"'{brain.name}' is the name of several brains; give each one a unique `name`"
-            found.append(Finding((key, index, "name" if brain._is_set("name") else "use"), message))
+            findings.append(Finding((key, index, "name" if brain._is_set("name") else "use"), message))
     teams = {team for brain in brains for team in (getattr(brain, "teams", None) or ())} | {None}
     for team in sorted(teams, key=str):
         total = sum(brain.weight for brain in brains_of_team(brains, team))
         if total > 1 + _ROUNDING:
             which = "" if team is None else f" of team {team}"
             message = f"the weights{which} are shares of the games and add up to {total:g}; expected at most 1"
-            return [*found, Finding((key,), message)]
-    return found
+            return [*findings, Finding((key,), message)]
+    return findings
 
 
 def brains_of_team(brains: Sequence[BrainSettings], team: int | None) -> list[BrainSettings]:

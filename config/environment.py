@@ -316,7 +316,7 @@ class EnvironmentSettings(ChoosingSettings):
     @property
     def named(self) -> str:
         """The environment's name; empty if `env_settings` names it."""
-        return next((found for key in ENVIRONMENT_KINDS[self.kind].made_by if (found := getattr(self, key))), "")
+        return next((name for key in ENVIRONMENT_KINDS[self.kind].made_by if (name := getattr(self, key))), "")
 
     def _mistakes(self) -> Iterator[Finding]:
         kind = ENVIRONMENT_KINDS[self.kind]

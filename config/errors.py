@@ -16,9 +16,9 @@ def dotted(path: KeyPath) -> str:
     return ".".join(map(str, path))
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, choices: Iterable[str]) -> str:
     """Return `; did you mean '…'?` for a word that is close to a known word, otherwise an empty string."""
-    by_lower = {each.lower(): each for each in known}
+    by_lower = {choice.lower(): choice for choice in choices}
     close = get_close_matches(word.lower(), by_lower, n=1)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
 

@@ -59,7 +59,7 @@ class Hyperparameters(Settings):
         try:
             return type(self).model_validate({**self.model_dump(), name: value})
         except ValidationError as error:
-            raise ValueError("; ".join(each["msg"] for each in error.errors())) from None
+            raise ValueError("; ".join(problem["msg"] for problem in error.errors())) from None
 
     @property
     def rows_per_update(self) -> int | None:
@@ -414,13 +414,13 @@ class SACHyperparameters(Hyperparameters):
         )
 
     def _mistakes(self) -> list[Finding]:
-        found = about_sizes(self.buffer_size, self.batch_size)
+        findings = about_sizes(self.buffer_size, self.batch_size)
         if self.gradient_steps is not None and self.train_freq is None and self.update_at == "step":
             message = (
                 "needs rounds of updates; add 'train_freq', the steps between two rounds, or 'update_at: episode_end'"
             )
-            found.append(Finding(("gradient_steps",), message))
-        return found
+            findings.append(Finding(("gradient_steps",), message))
+        return findings
 
     def _derive(self) -> None:
         if not self._is_set("reward_signal_steps_per_update"):

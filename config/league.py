@@ -139,7 +139,7 @@ class MatchSettings(Settings):
     @model_serializer(mode="wrap")
     def _without_others(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Drop keys that apply only to other values of `match`."""
-        return {key: each for key, each in handler(self).items() if self.match in _TAKERS.get(key, (self.match,))}
+        return {key: value for key, value in handler(self).items() if self.match in _TAKERS.get(key, (self.match,))}
 
     def _mistakes(self) -> Iterator[Finding]:
         for key, kinds in _TAKERS.items():
@@ -229,9 +229,9 @@ class LearnerSettings(Settings):
     def _split(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return {} if data is None else data
-        known = {key: data[key] for key in data if key in cls.model_fields}
-        own = {key: data[key] for key in data if key not in cls.model_fields}
-        return known | ({"own": {**known.get("own", {}), **own}} if own else {})
+        shared = {key: data[key] for key in data if key in cls.model_fields}
+        learner_keys = {key: data[key] for key in data if key not in cls.model_fields}
+        return shared | ({"own": {**shared.get("own", {}), **learner_keys}} if learner_keys else {})
 
     @model_serializer(mode="wrap")
     def _joined(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -327,7 +327,7 @@ class LeagueSettings(Settings):
             report([Finding(() if named else ("preset",), message)])
         merged = _over(PRESETS[preset], {key: data[key] for key in data if key != "preset"})
         if isinstance(merged["learners"], Mapping):
-            left = {name: each for name, each in merged["learners"].items() if each is not None}
+            left = {name: learner for name, learner in merged["learners"].items() if learner is not None}
             merged["learners"] = left
         return merged
 
@@ -339,13 +339,13 @@ class LeagueSettings(Settings):
             learner: the learner's name.
             others: the leagues of the other behaviours.
         """
-        learners = {name: each.model_copy(update={"own": {}}) for name, each in self.learners.items()}
+        learners = {name: settings.model_copy(update={"own": {}}) for name, settings in self.learners.items()}
         rivals = {name: league._seen_by_rivals() for name, league in others.items()}
         filled = {"learners": learners, "of": behavior, "learner": learner, "rivals": rivals}
         return self.model_copy(update=filled).model_dump(mode="json", by_alias=True)
 
     def _seen_by_rivals(self) -> dict[str, Any]:
-        learners = {name: each.freeze.first for name, each in self.learners.items()}
+        learners = {name: learner.freeze.first for name, learner in self.learners.items()}
         return {"learners": learners, "members": [member.name for member in self.members]}
 
     @property
@@ -375,14 +375,14 @@ class LeagueSettings(Settings):
         """
         if self.learning == "all":
             return {}
-        return {name: self.turn_steps or each.freeze.at_most or 1 for name, each in self.learners.items()}
+        return {name: self.turn_steps or learner.freeze.at_most or 1 for name, learner in self.learners.items()}
 
     def _mistakes(self) -> Iterator[Finding]:
         if self.learning == "all" and self.turn_steps is not None:
             message = "has no effect if all learners learn simultaneously; leave it out, or add 'learning: turns'"
             yield Finding(("turn_steps",), message, (("learning",),))
         yield from self._about_names()
-        mine = {name: each for name, each in self.learners.items() if self.learner in ("", name)}
+        mine = {name: learner for name, learner in self.learners.items() if self.learner in ("", name)}
         for name, learner in ({} if self.rivals == UNKNOWN else mine).items():
             for index, share in enumerate(learner.matches):
                 for finding in self._about_match(name, share):
@@ -417,14 +417,16 @@ class LeagueSettings(Settings):
                 yield Finding(("learners", name), f"{why}; give the learner another name")
 
     def _about_match(self, name: str, share: MatchSettings) -> Iterator[Finding]:
-        known = [each for each in self._opponents() if each != name or share.match == "pfsp" or self.rivals]
-        known += self._brains() if share.match == "pfsp" else []
-        for index, each in enumerate(share.against or ()):
-            if each not in known:
-                expected = ", ".join(map(repr, known)) or "another learner, but the league has no other"
-                message = f"'{each}' is not a possible opponent here; expected {expected}{suggest(each, known)}"
+        possible = [other for other in self._opponents() if other != name or share.match == "pfsp" or self.rivals]
+        possible += self._brains() if share.match == "pfsp" else []
+        for index, opponent in enumerate(share.against or ()):
+            if opponent not in possible:
+                expected = ", ".join(map(repr, possible)) or "another learner, but the league has no other"
+                message = (
+                    f"'{opponent}' is not a possible opponent here; expected {expected}{suggest(opponent, possible)}"
+                )
                 yield Finding(("against", index), message)
-        if share.match == "newest" and not known:
+        if share.match == "newest" and not possible:
             yield Finding(("match",), "needs another learner, and the league has only this one; use 'self'")
         if share.match == "meta" and self.meta_solver is None:
             yield Finding(
@@ -437,10 +439,10 @@ class LeagueSettings(Settings):
         If other behaviours have leagues, only those behaviours' learners may be opponents.
         """
         sides = [*self.rivals.values()] or [self._seen_by_rivals()]
-        found: dict[str, bool] = {}
+        freezes_first: dict[str, bool] = {}
         for side in sides:
-            found |= {name: first or found.get(name, False) for name, first in side["learners"].items()}
-        return found
+            freezes_first |= {name: first or freezes_first.get(name, False) for name, first in side["learners"].items()}
+        return freezes_first
 
     def _brains(self) -> list[str]:
         """Return the names of the brains that may be opponents."""

@@ -53,7 +53,7 @@ def league_game(config: RunConfig) -> LeagueGame:
     names, brains = {}, {}
     for of, league in leagues.items():
         prefix = f"{of}." if several else ""
-        steps = {each: config.behavior_settings(f"{of}.{each}").max_steps for each in league.learners}
+        steps = {name: config.behavior_settings(f"{of}.{name}").max_steps for name in league.learners}
         for name, learner in league.for_steps(steps).learners.items():
             learners[prefix + name] = _among_rivals(of, learner, league.rivals) if several else learner
             names[prefix + name] = f"{of}.{name}"
@@ -76,13 +76,13 @@ def _among_rivals(of: str, learner: LearnerSettings, rivals: Mapping[str, Mappin
     def keyed(share: MatchSettings) -> MatchSettings:
         if share.against is None:
             return share
-        there = [
+        opponents = [
             f"{rival}.{name}"
             for rival, side in rivals.items()
             for name in (*side["learners"], *side["members"])
             if name in share.against
         ]
-        return share.model_copy(update={"against": tuple(there)})
+        return share.model_copy(update={"against": tuple(opponents)})
 
     reset = learner.reset
     if reset is not None and reset.to != START:

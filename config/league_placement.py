@@ -8,8 +8,8 @@ from headrace.config.errors import KeyPath
 from headrace.config.host_kinds import HostResources, PlacementSettings
 from headrace.config.sections import Sections
 
-Part = Literal["actors", "learners"]
-"""The kinds of hosts that a learner uses, as named in `pipeline.hosts`."""
+HostSection = Literal["actors", "learners"]
+"""The sections of `pipeline.hosts` for hosts that a learner uses."""
 
 
 def placement_of(config: Sections, behavior: str) -> PlacementSettings:
@@ -27,11 +27,11 @@ def placement_key(config: Sections, behavior: str) -> KeyPath:
     return "behaviors", league.of, "league", "learners", league.learner, "placement"
 
 
-def resources_of(config: Sections, part: Part, behavior: str) -> HostResources:
-    """Return the resources for a behaviour's host of this kind.
+def resources_of(config: Sections, section: HostSection, behavior: str) -> HostResources:
+    """Return the resources for a behaviour's host in this section of `pipeline.hosts`.
 
     Pass "" as the behaviour for a host that serves all behaviours.
     """
-    own: HostResources | None = getattr(placement_of(config, behavior), part)
-    shared: HostResources = getattr(config.pipeline.hosts, part).resources
-    return shared if own is None else own
+    of_behavior: HostResources | None = getattr(placement_of(config, behavior), section)
+    shared: HostResources = getattr(config.pipeline.hosts, section).resources
+    return shared if of_behavior is None else of_behavior

@@ -58,7 +58,7 @@ def load_config(
     if wrong_arguments or misplaced:
         raise ConfigError([*wrong_arguments, *misplaced])
     config = RunConfig.from_plain(data, locate=_places_in(data, sets) if sets else nowhere)
-    if complete and (lacking := [nowhere(each.path, each.message) for each in lacking_programs(config)]):
+    if complete and (lacking := [nowhere(finding.path, finding.message) for finding in lacking_programs(config)]):
         raise ConfigError(lacking)
     return config
 
@@ -147,21 +147,21 @@ def _check(
     parsed, wrong_arguments = parse(overrides)
     data, sets, misplaced = apply(modern.data, parsed)
     mistakes = [*modern.mistakes, *wrong_arguments, *misplaced]
-    places = _LocationLookup(modern, sets)
+    locate = _LocationLookup(modern, sets)
     lacking: list[Finding] = []
     try:
-        config = check(RunConfig, merge_default_settings(data), places, ONLY_CONVERTED if converts else None)
+        config = check(RunConfig, merge_default_settings(data), locate, ONLY_CONVERTED if converts else None)
         lacking += [*lacking_programs(config), *(check_run(config) if converts else ())]
-        mistakes += [places(each.path, each.message) for each in lacking if complete]
+        mistakes += [locate(finding.path, finding.message) for finding in lacking if complete]
     except ConfigError as error:
         mistakes += error.mistakes
     name = modern.document.name
     if mistakes:
-        raise ConfigError(sorted(mistakes, key=lambda each: (each.file != name, each.line or 0)))
+        raise ConfigError(sorted(mistakes, key=lambda mistake: (mistake.file != name, mistake.line or 0)))
     notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings)
     if modern.old and not converts:
         notes = (*notes, f'{name}: {_OLD_FORM}: run-pipeline --convert "{name}" > new.yaml')
-    return config.loaded(Path(name) if name else None, places, notes, lacking)
+    return config.loaded(Path(name) if name else None, locate, notes, lacking)
 
 
 def _places_in(data: dict[str, Any], sets: Sequence[Override]) -> Locate:
@@ -202,16 +202,16 @@ class _LocationLookup:
         if path[:1] != ("behaviors",) or len(path) < 2 or self._is_written(path):
             return path
         behavior, _, learner = str(path[1]).rpartition(".")
-        places: list[KeyPath] = [("default_settings", *path[2:])] if len(path) > 2 else []
+        candidates: list[KeyPath] = [("default_settings", *path[2:])] if len(path) > 2 else []
         if behavior and self._is_written(("behaviors", behavior, "league")):
             of_league: KeyPath = ("behaviors", behavior, *path[2:])
-            places = [
+            candidates = [
                 ("behaviors", behavior, "league", "learners", learner, *path[2:]),
                 of_league,
-                *places,
+                *candidates,
                 of_league[:2],
             ]
-        return next((place for place in places if self._is_written(place)), path)
+        return next((candidate for candidate in candidates if self._is_written(candidate)), path)
 
     def _is_written(self, path: KeyPath) -> bool:
         return self.modern.has(path) or any(self._sets(override, path) for override in self.overrides)
@@ -256,14 +256,14 @@ def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mis
         if not equals or not all(parts):
             mistakes.append(Mistake(_set(argument), None, "", "expected path.to.key=value"))
             continue
-        path = tuple(int(part) if part.isdecimal() and place > 0 else part for place, part in enumerate(parts))
+        path = tuple(int(part) if part.isdecimal() and index > 0 else part for index, part in enumerate(parts))
         try:
             document = read_text(text, _set(argument), path)
             wrong = document.mistakes
             overrides.append(Override(_set(argument), path, document.data))
         except ConfigError as error:
             wrong = error.mistakes
-        mistakes += [Mistake(each.file, None, key, each.message) for each in wrong]
+        mistakes += [Mistake(mistake.file, None, key, mistake.message) for mistake in wrong]
     return overrides, mistakes
 
 
@@ -276,12 +276,12 @@ def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str
     """
     applied, mistakes = [], []
     for override in overrides:
-        for each in _spelt_out(data, override):
+        for single in _spelt_out(data, override):
             try:
-                data = _put(data, each.path, each.value, each.path)
-                applied.append(each)
+                data = _put(data, single.path, single.value, single.path)
+                applied.append(single)
             except _NoPlaceError as error:
-                mistakes.append(Mistake(each.name, None, dotted(each.path), str(error)))
+                mistakes.append(Mistake(single.name, None, dotted(single.path), str(error)))
     return data, applied, mistakes
 
 

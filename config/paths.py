@@ -44,9 +44,9 @@ def checked_path(value: object) -> object:
     """
     if not isinstance(value, str):
         return value
-    if not value.isprintable() and (found := re.search(r"[\x00-\x1f]", value)):
+    if not value.isprintable() and (control := re.search(r"[\x00-\x1f]", value)):
         raise ValueError(
-            f"{value!r} contains {found[0]!r}, because a backslash in double quotes starts an escape sequence; write "
+            f"{value!r} contains {control[0]!r}, because a backslash in double quotes starts an escape sequence; write "
             "the path in single quotes, or with /"
         )
     return user_path(value)
@@ -70,11 +70,11 @@ def file_name(name: str) -> str:
 
 def portable(name: str) -> str:
     """Return a form of a name that is valid on every system, with `%` only in escapes; valid names stay unchanged."""
-    name = _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), name)
+    name = _NOT_IN_NAMES.sub(lambda match: quote(match[0], safe="", errors="surrogatepass"), name)
     if _DEVICE.match(name) or name.lower().endswith(".onnx"):
         at = 0 if _DEVICE.match(name) else len(name) - 1
         name = f"{name[:at]}%{ord(name[at]):02X}{name[at + 1 :]}"
-    return _AT_END.sub(lambda found: f"%{ord(found[0]):02X}", name) or "%"
+    return _AT_END.sub(lambda match: f"%{ord(match[0]):02X}", name) or "%"
 
 
 def name_of_file(file: str) -> str:

@@ -76,9 +76,13 @@ def _is_guarded(name: str) -> bool:
         tree = ast.parse(Path(sys.modules["__main__"].__file__ or "").read_bytes())
     except (AttributeError, OSError, SyntaxError, ValueError):  # in a notebook or an interpreter
         return False
-    guards = [each for each in tree.body if isinstance(each, ast.If) and "__name__" in ast.unparse(each.test)]
-    guarded = {each.name for guard in guards for each in guard.body if isinstance(each, _DEFINES)}
-    return name in guarded - {each.name for each in tree.body if isinstance(each, _DEFINES)}
+    guards = [
+        statement
+        for statement in tree.body
+        if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
+    ]
+    guarded = {statement.name for guard in guards for statement in guard.body if isinstance(statement, _DEFINES)}
+    return name in guarded - {statement.name for statement in tree.body if isinstance(statement, _DEFINES)}
 
 
 def _not_importable(value: Any, name: str, where: str = "") -> str:

@@ -84,7 +84,11 @@ class RunConfig(Sections):
 
     def league_learners(self, name: str) -> list[str]:
         """Return the names of the league learners for an environment's behaviour; empty without a league."""
-        return [key for key, each in self.behaviors.items() if each.league is not None and each.league.of == name]
+        return [
+            key
+            for key, settings in self.behaviors.items()
+            if settings.league is not None and settings.league.of == name
+        ]
 
     def to_plain(self) -> dict[str, Any]:
         """Return the configuration, with defaults filled in, as plain data for YAML, JSON or msgpack.
@@ -131,7 +135,7 @@ class RunConfig(Sections):
         """
         self._path = path
         self._locate = locate
-        about_keys = (str(locate(each.path, each.message)) for each in (*findings, *self._deserve_warnings))
+        about_keys = (str(locate(finding.path, finding.message)) for finding in (*findings, *self._deserve_warnings))
         self._warnings = (*notes, *about_keys)
         return self
 
@@ -165,9 +169,9 @@ class RunConfig(Sections):
             self._fill(behaviors=blocks)
             if self.default_settings is not None:
                 self._fill(default_settings=with_learning_defaults(self.default_settings, instances))
-        found = check_sections(self)
-        self._deserve_warnings = tuple(each for each in found if each.warns)
-        return found
+        findings = check_sections(self)
+        self._deserve_warnings = tuple(finding for finding in findings if finding.warns)
+        return findings
 
     @model_validator(mode="after")
     def _check_run(self, info: ValidationInfo) -> Self:
@@ -219,21 +223,25 @@ def merge_default_settings(plain: Mapping[str, Any]) -> dict[str, Any]:
     default, behaviors = data.get("default_settings"), data.get("behaviors")
     if isinstance(default, Mapping) and isinstance(behaviors, Mapping):
         data["behaviors"] = behaviors = {
-            name: _inherit(default, own) if isinstance(own, Mapping) else own for name, own in behaviors.items()
+            name: _inherit(default, block) if isinstance(block, Mapping) else block for name, block in behaviors.items()
         }
     if isinstance(behaviors, Mapping):
-        several = sum(isinstance(own, Mapping) and own.get("league") is not None for own in behaviors.values()) > 1
-        found = {str(name): _league_in(own, several) for name, own in behaviors.items()}
-        leagues = {name: league for name, league in found.items() if league is not None}
+        several = (
+            sum(isinstance(block, Mapping) and block.get("league") is not None for block in behaviors.values()) > 1
+        )
+        league_by_name = {str(name): _league_in(block, several) for name, block in behaviors.items()}
+        leagues = {name: league for name, league in league_by_name.items() if league is not None}
         data["behaviors"] = {
-            key: each for name, own in behaviors.items() for key, each in _learners(str(name), own, leagues)
+            key: learner_block
+            for name, block in behaviors.items()
+            for key, learner_block in _learners(str(name), block, leagues)
         }
     return data
 
 
-def _league_in(own: Any, several: bool) -> LeagueSettings | None:
+def _league_in(block: Any, several: bool) -> LeagueSettings | None:
     """Return a behaviour's league, before its learners become separate behaviours; None if there is no league."""
-    league = own.get("league") if isinstance(own, Mapping) else None
+    league = block.get("league") if isinstance(block, Mapping) else None
     if several and isinstance(league, str | Mapping) and not (isinstance(league, Mapping) and league.get("of")):
         league = {"rivals": UNKNOWN, **({"preset": league} if isinstance(league, str) else league)}
     try:
@@ -243,20 +251,20 @@ def _league_in(own: Any, several: bool) -> LeagueSettings | None:
     return None if settings is None or settings.of else settings
 
 
-def _learners(name: str, own: Any, leagues: Mapping[str, LeagueSettings]) -> Iterator[tuple[str, Any]]:
+def _learners(name: str, block: Any, leagues: Mapping[str, LeagueSettings]) -> Iterator[tuple[str, Any]]:
     """Yield a behaviour or, if it has a league, each of its learners as a separate behaviour."""
     settings = leagues.get(name)
     if settings is None:
-        yield name, own
+        yield name, block
         return
     others = {other: league for other, league in leagues.items() if other != name}
-    shared = {key: value for key, value in own.items() if key != "league"}
-    preset = own["league"].get("preset") if isinstance(own["league"], Mapping) else own["league"]
-    for learner, each in settings.learners.items():
+    shared = {key: value for key, value in block.items() if key != "league"}
+    preset = block["league"].get("preset") if isinstance(block["league"], Mapping) else block["league"]
+    for learner, learner_settings in settings.learners.items():
         below = dict(shared)
-        if each.own.get("trainer_type", below.get("trainer_type")) != below.get("trainer_type"):
+        if learner_settings.own.get("trainer_type", below.get("trainer_type")) != below.get("trainer_type"):
             below.pop("hyperparameters", None)  # they belong to a different trainer
-        merged = _merge(below, each.own)
+        merged = _merge(below, learner_settings.own)
         # Hyperparameters without a trainer are a mistake, which the full check reports.
         trainer = merged.get("trainer_type", None if "hyperparameters" in merged else DEFAULT_TRAINER)
         learning = PRESET_LEARNING.get(str(preset), {}).get(str(trainer))
@@ -265,19 +273,19 @@ def _learners(name: str, own: Any, leagues: Mapping[str, LeagueSettings]) -> Ite
         yield f"{name}.{learner}", {**merged, "league": settings.of_learner(name, learner, others)}
 
 
-def _inherit(default: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _inherit(default: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
     inherited = dict(default)
     hyperparameters = default.get("hyperparameters")
     default_trainer = default.get("trainer_type", DEFAULT_TRAINER)
-    trainer = own.get("trainer_type", default_trainer)
+    trainer = block.get("trainer_type", default_trainer)
     if isinstance(hyperparameters, Mapping) and default_trainer != trainer:
         # A custom trainer's schema is unknown, so another trainer's keys may not fit it.
         model = declared_kind(trainer).hyperparameters
-        known = {} if model is None else model.model_fields
-        inherited["hyperparameters"] = {key: value for key, value in hyperparameters.items() if key in known}
+        accepted = {} if model is None else model.model_fields
+        inherited["hyperparameters"] = {key: value for key, value in hyperparameters.items() if key in accepted}
         if not inherited["hyperparameters"]:
             del inherited["hyperparameters"]
-    merged = _merge(inherited, own)
+    merged = _merge(inherited, block)
     signals, inherited_signals = merged.get("reward_signals"), default.get("reward_signals")
     if isinstance(signals, Mapping) and isinstance(inherited_signals, Mapping):
         dropped_signals = [

@@ -66,14 +66,14 @@ def check_sections(config: Sections) -> list[Finding]:
     ]
     for path, settings in config.blocks():
         if settings.learns:
-            warnings += [each.below(path) for each in _about_learning(config, settings)]
-    return [replace(each, warns=True) for each in warnings]
+            warnings += [finding.below(path) for finding in _about_learning(config, settings)]
+    return [replace(finding, warns=True) for finding in warnings]
 
 
 def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
     """Return all behaviour blocks with their paths, including `default_settings`."""
     blocks: list[tuple[KeyPath, BehaviorSettings]] = [
-        ((*_BEHAVIORS, name), each) for name, each in config.behaviors.items()
+        ((*_BEHAVIORS, name), settings) for name, settings in config.behaviors.items()
     ]
     return blocks if config.default_settings is None else [*blocks, (_DEFAULT, config.default_settings)]
 
@@ -117,10 +117,10 @@ def _about_replay(config: Sections) -> Iterator[Finding]:
 
 def with_hindsight(config: Sections) -> list[KeyPath]:
     """Return the paths of all `hindsight` keys in behaviours."""
-    found = ((path, block) for path, block in _blocks(config) if block.learns)
+    learning = ((path, block) for path, block in _blocks(config) if block.learns)
     return [
         (*path, "hyperparameters", "hindsight")
-        for path, block in found
+        for path, block in learning
         if getattr(block.hyperparameters, "hindsight", None) is not None
     ]
 
@@ -136,7 +136,7 @@ def _about_hindsight(config: Sections) -> Iterator[Finding]:
             )
             yield Finding(path, message, (("environment",),))
         elif kind.goal_rewards is None:
-            fitting = " or ".join(name for name, each in ENVIRONMENT_KINDS.items() if each.goal_rewards is not None)
+            fitting = " or ".join(name for name, kind in ENVIRONMENT_KINDS.items() if kind.goal_rewards is not None)
             name = UNITY if environment is None else environment.kind
             message = (
                 f"needs an environment with compute_reward, such as a goal environment of kind {fitting}; environments "
@@ -332,8 +332,8 @@ def _listed(config: Sections, path: KeyPath, name: str, fix: str = "") -> Iterat
 def _about_ghosts(config: Sections) -> Iterator[Finding]:
     for index, stage in enumerate(config.pipeline.stages):
         names = stage.behaviors or tuple(config.behaviors)
-        known = [config.behaviors.get(name, config.default_settings) for name in names] or [config.default_settings]
-        if stage.after == "ghost" and all(settings is None or settings.self_play is None for settings in known):
+        blocks = [config.behaviors.get(name, config.default_settings) for name in names] or [config.default_settings]
+        if stage.after == "ghost" and all(settings is None or settings.self_play is None for settings in blocks):
             message = "the ghost stage exists only with self_play; use 'agent_processor'"
             yield Finding(("pipeline", "stages", index, "after"), message, (_BEHAVIORS, _DEFAULT))
 
@@ -364,14 +364,14 @@ def persons_in(config: Sections) -> list[tuple[KeyPath, BrainSettings]]:
 
 def _about_persons(config: Sections) -> Iterator[Finding]:
     """Report settings that conflict with a human player, who plays all games in the only environment instance."""
-    found = persons_in(config)
-    if not found:
+    persons = persons_in(config)
+    if not persons:
         return
-    for path, brain in found:
+    for path, brain in persons:
         if brain.weight < 1:
             message = f"a person plays all games, not a share of {brain.weight:g}; leave weight out"
             yield Finding((*path, "brain"), message)
-    first: KeyPath = (*found[0][0], "brain")
+    first: KeyPath = (*persons[0][0], "brain")
     if config.environment is not None and config.environment.num_envs != 1:
         message = (
             f"{config.environment.num_envs} instances, but with brain 'player' a person plays in a single instance; "
@@ -417,7 +417,9 @@ def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
     """Report behaviours that learn without acting while others act."""
     if config.replay is not None or config.checkpoint_settings.inference:
         return
-    alone = [name for name, each in config.behaviors.items() if each.learns and each.demonstrations is not None]
+    alone = [
+        name for name, settings in config.behaviors.items() if settings.learns and settings.demonstrations is not None
+    ]
     others = [name for name in config.behaviors if name not in alone]
     for name in alone if others else ():
         message = (
@@ -557,7 +559,7 @@ def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:
 
 def _about_trainer(settings: BehaviorSettings) -> Iterator[Finding]:
     if isinstance(settings.hyperparameters, Hyperparameters):
-        yield from (each for each in settings.hyperparameters.check(settings) if each.warns)
+        yield from (finding for finding in settings.hyperparameters.check(settings) if finding.warns)
         size = settings.hyperparameters.rows_per_update or 0
         if size > settings.max_steps:
             sizes = ("train_freq", "buffer_size", "batch_size")
@@ -574,7 +576,7 @@ def about_leagues(config: Sections) -> Iterator[Finding]:
     if config.default_settings is not None and config.default_settings.league is not None:
         message = "is valid only under a behaviour, whose learners it defines; move it there"
         yield Finding((*_DEFAULT, "league"), message)
-    leagues = {name: each.league for name, each in config.behaviors.items() if each.league is not None}
+    leagues = {name: settings.league for name, settings in config.behaviors.items() if settings.league is not None}
     learners = {name: league for name, league in leagues.items() if league.of}  # an invalid league has no learners
     pipeline, hosts = config.pipeline, config.pipeline.hosts
     path: KeyPath = ("pipeline", "hosts", "actors", "replicas")
@@ -584,23 +586,23 @@ def about_leagues(config: Sections) -> Iterator[Finding]:
         yield Finding(path, message + more, (("pipeline", "deterministic"),))
     if not learners or config.checkpoint_settings.inference:
         return
-    first, found = next(iter(learners.items()))
+    first, rival = next(iter(learners.items()))
     where: KeyPath = (*_BEHAVIORS, first, "league")
     for name, settings in config.behaviors.items():
         if settings.league is None:
-            message = f"has no league, but {found.of} has one; add a `league` here, or remove the league of {found.of}"
+            message = f"has no league, but {rival.of} has one; add a `league` here, or remove the league of {rival.of}"
             yield Finding((*_BEHAVIORS, name), message, (where,))
     yield from _about_common_keys(learners)
     yield from _about_placement(config, learners)
-    yield from _about_teams(config, {each.of for each in learners.values()})
-    for each in learners.values() if pipeline.deterministic else ():
-        if (actors := each.learners[each.learner].actors) > 1:
+    yield from _about_teams(config, {league.of for league in learners.values()})
+    for league in learners.values() if pipeline.deterministic else ():
+        if (actors := league.learners[league.learner].actors) > 1:
             message = (
                 f"{actors} conflicts with 'deterministic: true', which needs 1; raise environment.num_envs instead"
             )
-            own = (*_BEHAVIORS, each.of, "league", "learners", each.learner, "actors")
-            yield Finding(own, message, (("pipeline", "deterministic"),))
-    wanted = sum(each.learners[each.learner].actors for each in learners.values())
+            actors_key = (*_BEHAVIORS, league.of, "league", "learners", league.learner, "actors")
+            yield Finding(actors_key, message, (("pipeline", "deterministic"),))
+    wanted = sum(league.learners[league.learner].actors for league in learners.values())
     if not hosts.actors.is_auto("replicas") and hosts.actors.replicas not in (1, wanted):
         whose = ", ".join(dict.fromkeys(league.of for league in learners.values()))
         message = (
@@ -611,7 +613,7 @@ def about_leagues(config: Sections) -> Iterator[Finding]:
     if pipeline.inference == "central":
         message = "'central' can't be combined with a league, whose actors run their own policies; leave it out"
         yield Finding(("pipeline", "inference"), message, (where,))
-    resets = any(each.learners[each.learner].reset for each in learners.values())
+    resets = any(league.learners[league.learner].reset for league in learners.values())
     for key, several in (("learners", hosts.learners.replicas > 1), ("replay", hosts.replay.kind is not None)):
         if resets and several:
             message = "can't be combined with league learners that are reset; leave it out"
@@ -663,7 +665,7 @@ def _about_teams(config: Sections, sides: Collection[str]) -> Iterator[Finding]:
         of = role.behavior or environment.behavior
         if team is None or of is None or of not in sides:
             continue
-        other = next((name for there, name in seen.items() if (there == team) != (name == of)), None)
+        other = next((name for other_team, name in seen.items() if (other_team == team) != (name == of)), None)
         seen[team] = of
         if other is None and team != "each":
             continue

@@ -332,7 +332,7 @@ class Sections(Settings):
     @property
     def met_behaviors(self) -> list[str]:
         """Names of the listed behaviours as environments see them: all learners of a league count as one behaviour."""
-        named = (name if each.league is None else each.league.of for name, each in self.behaviors.items())
+        named = (name if settings.league is None else settings.league.of for name, settings in self.behaviors.items())
         return [*dict.fromkeys(named)]
 
     def blocks(self) -> Iterator[tuple[KeyPath, BehaviorSettings]]:

@@ -46,7 +46,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate, context: str
     Raises:
         ConfigError: if anything is wrong; it lists all mistakes.
     """
-    found: list[Finding] = []
+    all_findings: list[Finding] = []
     removed: list[KeyPath] = []
     while True:
         try:
@@ -55,16 +55,16 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate, context: str
             findings = explain(model, error, data)
         else:
             break
-        found += [finding for finding in findings if not _follows(finding, removed)]
+        all_findings += [finding for finding in findings if not _follows(finding, removed)]
         culprits = {_culprit(finding.path, data) for finding in findings} - {()}
-        if not culprits or len(found) >= MOST_FINDINGS:
+        if not culprits or len(all_findings) >= MOST_FINDINGS:
             break
         for path in culprits:
             data = _without(data, path)
         removed += culprits
-    if found:
-        own = [finding for finding in found if not _is_echo(finding, found)]
-        raise ConfigError(list(dict.fromkeys(locate(each.path, each.message) for each in own)))
+    if all_findings:
+        reported = [finding for finding in all_findings if not _is_echo(finding, all_findings)]
+        raise ConfigError(list(dict.fromkeys(locate(finding.path, finding.message) for finding in reported)))
     return valid
 
 
@@ -207,7 +207,7 @@ def _one(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> list[Find
     kind, context, value = item["type"], item.get("ctx", {}), item["input"]
     cause = context.get("error")
     if isinstance(cause, FindingsError):
-        return [each.below(path) for each in cause.findings]
+        return [finding.below(path) for finding in cause.findings]
     if kind == "missing":
         return [Finding(path, _missing(top, path, data))]
     if kind == "extra_forbidden":
@@ -229,29 +229,29 @@ def _missing(top: type[BaseModel], path: KeyPath, data: Any) -> str:
 def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     """Explain an unknown key: an older key, another trainer's key, or a misplaced or misspelt key."""
     key, models = str(path[-1]), models_at(top, path[:-1], data)
-    known = sorted({name for model in models for name in fields_of(model)})
-    if key.partition(":")[0] in known:
+    accepted = sorted({name for model in models for name in fields_of(model)})
+    if key.partition(":")[0] in accepted:
         return "unknown key; write a space after ':'"
     if key in _MOVED:
         return f"unknown key, from an older format of ML-Agents; it is now {_MOVED[key]}"
-    if key in _OF_PEERS and key not in known:
+    if key in _OF_PEERS and key not in accepted:
         return f"unknown key; Stable-Baselines3's '{key}' is {_OF_PEERS[key]} here"
     others = _other_trainers(top, path, data)
     if others:
         *words, last = [f"'{word}'" for word in others]
         listed = f"{', '.join(words)} and {last}" if words else last
         return f"unknown key for this trainer_type; it is valid only for {listed}"
-    place = _place_below(models, key, value_at(data, path[:-1]))
-    if place is not None:
-        return f"unknown key here; it belongs under '{place}'"
-    place, hint = _place_above(top, path, data), suggest(key, known)
+    section = _place_below(models, key, value_at(data, path[:-1]))
+    if section is not None:
+        return f"unknown key here; it belongs under '{section}'"
+    section, hint = _place_above(top, path, data), suggest(key, accepted)
     around = f"under '{dotted(path[:-2])}'"  # the enclosing section has exactly this key
-    if hint and place != around:
+    if hint and section != around:
         return f"unknown key{hint}"
-    if place:
-        return f"unknown key here; it belongs {place}"
-    own = ", or your own name with 'use: module:Class'" if any(map(more_of, models)) else ""
-    return f"unknown key; expected one of {', '.join(known)}{own}"
+    if section:
+        return f"unknown key here; it belongs {section}"
+    custom = ", or your own name with 'use: module:Class'" if any(map(more_of, models)) else ""
+    return f"unknown key; expected one of {', '.join(accepted)}{custom}"
 
 
 def _other_trainers(top: type[BaseModel], path: KeyPath, data: Any) -> list[str]:
@@ -287,9 +287,9 @@ def _place_above(top: type[BaseModel], path: KeyPath, data: Any) -> str | None:
         around, models = path[:length], models_at(top, path[:length], data)
         if any(path[-1] in fields_of(model) for model in models):
             return f"under '{dotted(around)}'" if around else "at the top level, next to 'behaviors'"
-        place = _place_below(models, str(path[-1]), value_at(data, around))
-        if place is not None:
-            return f"under '{dotted((*around, place))}'"
+        section = _place_below(models, str(path[-1]), value_at(data, around))
+        if section is not None:
+            return f"under '{dotted((*around, section))}'"
     return None
 
 

@@ -222,22 +222,22 @@ _KEY = re.compile(r"(?P<indent>(?:- |[ ])*)(?P<key>[^\s#:'\"{[][^\s:]*):(?P<rest
 def _about_columns(lines: list[str], line: int, column: int) -> tuple[int, str]:
     """Return the line to correct, and how: a space or quotes are missing, or a key is indented wrongly."""
     before = next((n for n in range(line - 1, 0, -1) if lines[n - 1].partition("#")[0].strip()), line)
-    here, there = _KEY.match(lines[line - 1]), _KEY.match(lines[before - 1])
+    here, above = _KEY.match(lines[line - 1]), _KEY.match(lines[before - 1])
     if _joined(lines[before - 1]):
         return before, "write a space after ':'"
-    if here is None or there is None or len(here["indent"]) == len(there["indent"]) or column > here.end("key"):
+    if here is None or above is None or len(here["indent"]) == len(above["indent"]) or column > here.end("key"):
         return line, "put text that contains ': ' in quotes"
-    columns = [len(each["indent"]) + 1 for each in (here, there)]
+    columns = [len(match["indent"]) + 1 for match in (here, above)]
     return line, (
-        f"'{here['key']}' starts in column {columns[0]}, but '{there['key']}' before it, in line {before}, starts in "
+        f"'{here['key']}' starts in column {columns[0]}, but '{above['key']}' before it, in line {before}, starts in "
         f"column {columns[1]}: start keys of the same level in the same column"
     )
 
 
 def _joined(line: str) -> bool:
     """Return True for a line such as `num_envs:64`, in which the space after the colon is missing."""
-    found = _KEY.match(line)
-    return found is not None and found["rest"][:1] not in ("", " ")
+    match = _KEY.match(line)
+    return match is not None and match["rest"][:1] not in ("", " ")
 
 
 class _Reader:
@@ -283,7 +283,7 @@ class _Reader:
 
     def _map(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, _Value]:
         self._expect_tag(node, path, "map")
-        own: dict[str, _Value] = {}
+        entries: dict[str, _Value] = {}
         merged: dict[str, _Value] = {}
         lines: dict[str, int] = {}
         for written, value in node.value:
@@ -295,14 +295,14 @@ class _Reader:
             if key.tag == _MERGE:
                 merged = self._merged(value, path) | merged
                 continue
-            if key.value in own:
+            if key.value in entries:
                 message = f"appears twice here (first in line {lines[key.value]})"
                 self.repeated.append(self._mistake(key, (*path, key.value), message))
                 if not self._last_counts:
                     continue
             lines.setdefault(key.value, _line(key))
-            own[key.value] = self.value(value, (*path, key.value), _line(key))
-        return merged | own
+            entries[key.value] = self.value(value, (*path, key.value), _line(key))
+        return merged | entries
 
     def _merged(self, node: yaml.Node, path: KeyPath) -> dict[str, _Value]:
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
@@ -355,14 +355,14 @@ def _untagged(node: yaml.Node) -> yaml.Node:
     builtin = _PYTHONS.get(node.tag.removeprefix(f"{_TAG}python/"))
     if builtin is not None:
         return _retagged(node, builtin)
-    found = _OF_ML_AGENTS.fullmatch(node.tag)
-    if found is None:
+    match = _OF_ML_AGENTS.fullmatch(node.tag)
+    if match is None:
         return node
     if isinstance(node, yaml.ScalarNode):  # a class or function, by name
         return yaml.ScalarNode(_PLAIN, "", node.start_mark, node.end_mark)
     if isinstance(node, yaml.SequenceNode):  # the value of an enum member
         return _untagged(node.value[0]) if len(node.value) == 1 else _retagged(node, f"{_TAG}seq")
-    if found[2]:
+    if match[2]:
         parts = {key.value: value for key, value in node.value}
         content = parts.get("dictitems", parts.get("state"))
         return (

@@ -138,8 +138,8 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     With a default timeout, a child would inherit a non-blocking socket, and a thread that waits on it would time out.
     """
     pair = socket.socketpair()
-    for each in pair:
-        each.setblocking(True)
+    for connected in pair:
+        connected.setblocking(True)
     return pair
 
 

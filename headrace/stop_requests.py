@@ -31,7 +31,9 @@ _ending = False
 
 def taken_requests() -> tuple[signal.Signals, ...]:
     """Return the signals in `REQUESTS` that this process handles: all except an ignored SIGHUP, as under `nohup`."""
-    return tuple(each for each in REQUESTS if each.name != "SIGHUP" or signal.getsignal(each) != signal.SIG_IGN)
+    return tuple(
+        request for request in REQUESTS if request.name != "SIGHUP" or signal.getsignal(request) != signal.SIG_IGN
+    )
 
 
 @contextmanager
@@ -72,8 +74,8 @@ def clean_up(thread: threading.Thread | None = None) -> None:
     """Call the cleanups of an abandoned thread, including those it registers later; without a thread, call all."""
     if thread is not None:
         _abandoned.add(thread)
-    for each, cleanup in reversed(_cleanups.copy()):
-        if thread in (each, None):
+    for registrant, cleanup in reversed(_cleanups.copy()):
+        if thread in (registrant, None):
             with suppress(Exception):
                 cleanup()
 
@@ -113,8 +115,8 @@ def end_in_time(status: int, named_s: float = NAMED_S, ended_s: float = ENDED_S)
 def _kept_by() -> str:
     """Describe what the interpreter is waiting for: threads or, once those have ended, exit handlers."""
     main, calls = threading.main_thread(), sys._current_frames()
-    threads = [each for each in threading.enumerate() if each is not main and not each.daemon]
-    named = [f"the thread {each.name!r}{_place(calls.get(each.ident or 0))}" for each in threads]
+    threads = [running for running in threading.enumerate() if running is not main and not running.daemon]
+    named = [f"the thread {running.name!r}{_place(calls.get(running.ident or 0))}" for running in threads]
     return " and ".join(named) or f"an exit handler{_place(calls.get(main.ident or 0))}"
 
 

@@ -144,11 +144,11 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
 
     folders = [find_run(name, results, "--plot") for name in names]
     try:
-        leagues = [each for folder in folders for each in draw_leagues(folder, partial(nash_convs, folder))]
+        leagues = [chart for folder in folders for chart in draw_leagues(folder, partial(nash_convs, folder))]
     except (OSError, ValueError) as error:
         return _refuse(f"--plot: {error}")
-    for each in leagues:
-        print(shown(each))
+    for chart in leagues:
+        print(shown(chart))
     picture = draw_runs([read_run(folder) for folder in folders])
     if picture is None and leagues:
         return 0
@@ -188,7 +188,9 @@ def _tournament(players: Sequence[str], request: Request) -> int:
     if not table.results:
         raise CommandError("--tournament: stopped before the first game ended")
     settings = table.config.checkpoint_settings
-    named = ("checkpoint_settings", "run_id") in [each.path for each in request.overrides if isinstance(each, Override)]
+    named = ("checkpoint_settings", "run_id") in [
+        override.path for override in request.overrides if isinstance(override, Override)
+    ]
     folder = absolute(settings.results_dir) / (settings.run_id if named else TOURNAMENT)
     try:
         written = table.write(folder)  # first, because writing to standard output may fail

@@ -177,7 +177,7 @@ class StatisticsReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Preparing:
+class PreparationNotice:
     """A host begins or ends preparatory work, such as importing torch; see `headrace.stages.activity.preparing`."""
 
     begins: bool
@@ -392,11 +392,11 @@ class ProbeRequest:
 # fmt: off
 ControlMessage = (
     BehaviorSeen | LearnerReady | FollowerReady | FollowerLost | CreditsReturned | CreditRequest | TrainerReport
-    | PartSaved | PartFailed | EpisodesScored | SourceEnded | PolicyKept | PolicyExported | ExportFailed | Preparing
-    | StatisticsReport | EpochEnded | PolicyEvaluated | LogLine | HostFailed | HostFinished | OpenEdge | DecideFor
-    | Assignment | Matches | EnvironmentParameters | Grant | LearnerReplaced | BeginCheckpoint | SaveNow | FolderMoved
-    | Stop | Pause | SetHyperparameter | LearnNoMore | BeginAnew | ShowAnnounced | PictureTaken | DirectShow | KeysHeld
-    | ProbeRequest | ProbeAnswer
+    | PartSaved | PartFailed | EpisodesScored | SourceEnded | PolicyKept | PolicyExported | ExportFailed
+    | PreparationNotice | StatisticsReport | EpochEnded | PolicyEvaluated | LogLine | HostFailed | HostFinished
+    | OpenEdge | DecideFor | Assignment | Matches | EnvironmentParameters | Grant | LearnerReplaced | BeginCheckpoint
+    | SaveNow | FolderMoved | Stop | Pause | SetHyperparameter | LearnNoMore | BeginAnew | ShowAnnounced
+    | PictureTaken | DirectShow | KeysHeld | ProbeRequest | ProbeAnswer
 )
 
 

@@ -52,7 +52,7 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
         ConfigError: if the configuration has mistakes.
         RunError: if the kind of environment is unknown, or the environment can't run as the configuration requires.
     """
-    (makers, count), written = _told(environment), _written(config)
+    (makers, count), written = _listed_makers(environment), _written(config)
     first, section, behaviors = makers[0], written.get("environment") or {}, written.get("behaviors")
     kind, sample = str(section.get("kind", "")), first
     if callable(first) and not isinstance(first, type) and not _is_object(first) and not (kind and behaviors):
@@ -61,7 +61,7 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
     if kind not in ENVIRONMENT_KINDS or key not in ENVIRONMENT_KINDS[kind].made_by:
         kind = _kind_of(sample)
     name = _name_of(sample)
-    values: dict[tuple[str, ...], Any] = {("environment", each): None for each in ("id", "factory")}
+    values: dict[tuple[str, ...], Any] = {("environment", key): None for key in ("id", "factory")}
     values["environment", "kind"] = kind
     if not behaviors and not section.get("behavior") and "behavior" in ENVIRONMENT_KINDS[kind].keys:
         values["behaviors", name] = {}
@@ -78,7 +78,7 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
         yield _arranged(loaded, makers, count, given)
 
 
-def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
+def _listed_makers(environment: Any) -> tuple[Sequence[Any], int | None]:
     """Return the caller's objects, functions, id or module, and the number of instances if the caller passed a list."""
     registry = getattr(sys.modules.get("gymnasium"), "registry", {})
     if isinstance(environment, str) and callable(getattr(registry.get(environment), "entry_point", None)):
@@ -93,11 +93,11 @@ def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
         environment = list(environment.envs)
     makers = list(environment) if isinstance(environment, list | tuple) else [environment]
     several = isinstance(environment, list | tuple)
-    for each in makers:
-        if not (callable(each) or _is_object(each) or (isinstance(each, str | ModuleType) and not several)):
+    for given in makers:
+        if not (callable(given) or _is_object(given) or (isinstance(given, str | ModuleType) and not several)):
             raise RunError(
                 f"{_WHO}: expected a Gymnasium or PettingZoo environment, a function that makes one, a list of "
-                f"these, or an id; got {type_of(each)}{' in the list' if several else ''}"
+                f"these, or an id; got {type_of(given)}{' in the list' if several else ''}"
             )
     if not makers:
         raise RunError(
@@ -191,8 +191,8 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
     actors_kind = None if hosts.actors.is_auto("kind") else hosts.actors.kind
     num_envs, actors = section.num_envs, 1 if hosts.actors.is_auto("replicas") else hosts.actors.replicas
     stays = ""
-    for each in makers:
-        maker, why = _maker_of(each, in_main=actors_kind == "inline" and num_envs * actors == 1)
+    for environment in makers:
+        maker, why = _maker_of(environment, in_main=actors_kind == "inline" and num_envs * actors == 1)
         given.makers.append(maker)
         stays = stays or why
     if _is_object(makers[0]) and not stays:
@@ -215,7 +215,7 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
             given.pickled()
         except StageError as error:
             stays = f"the environment can't be sent to another process: {error}"
-    if config.evaluation is not None and any(isinstance(each, GivenObject) for each in given.makers):
+    if config.evaluation is not None and any(isinstance(maker, GivenObject) for maker in given.makers):
         raise RunError(
             f"evaluation: needs a second environment, but {_WHO} gives only one; {_FUNCTION}, or omit evaluation"
         )
@@ -246,7 +246,7 @@ def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]
     spec = getattr(environment, "spec", None)
     if not isinstance(spec, gymnasium.envs.registration.EnvSpec) or not isinstance(environment, gymnasium.Env):
         why = "the environment is an object without the spec that gymnasium.make sets"
-    elif lost := [each.name for each in spec.additional_wrappers if each.kwargs is None]:
+    elif lost := [wrapper.name for wrapper in spec.additional_wrappers if wrapper.kwargs is None]:
         why = (
             f"the environment is an object that can't be recreated from its spec: its wrapper {lost[0]} does not "
             "derive from gymnasium.utils.RecordConstructorArgs"

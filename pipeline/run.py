@@ -372,7 +372,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
 def never_met(config: RunConfig, coordinator: Coordinator) -> str:
     """Return a warning about listed behaviours that never appeared, perhaps due to misspelt names; empty if none."""
     met = coordinator.starter.behaviors
-    leagues = {name: {name, each.league.of} for name, each in config.behaviors.items() if each.league}
+    leagues = {name: {name, settings.league.of} for name, settings in config.behaviors.items() if settings.league}
     unseen = [name for name in config.behaviors if not met.keys() & leagues.get(name, {name})]
     if not (met and unseen):
         return ""
@@ -398,7 +398,9 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     if failure.of_user and not plan.config.debug:
         text += "\nUse --debug to see the full traceback."
     if plan.folder.rescued_as:
-        kept = coordinator.checkpointing.newest >= 0 or any(each.exports for each in coordinator.behaviors.values())
+        kept = coordinator.checkpointing.newest >= 0 or any(
+            behavior.exports for behavior in coordinator.behaviors.values()
+        )
         text += (
             f"\nThe run's state at that point is in {shown(plan.folder.path)}."
             if kept
@@ -439,7 +441,7 @@ def load(
         behaviors = {name: _behavior(checkpoint, name, folder) for name in checkpoint.steps}
     except CheckpointError as error:
         raise RunFolderError(str(error)) from error
-    interrupted = any(each.step < config.behavior_settings(name).max_steps for name, each in behaviors.items())
+    interrupted = any(behavior.step < config.behavior_settings(name).max_steps for name, behavior in behaviors.items())
     elapsed_s = float(checkpoint.progress.get("elapsed_s", 0.0))
     return RunResult(folder.name, folder, behaviors, checkpoint.number, interrupted, elapsed_s, config=config)
 

@@ -116,7 +116,7 @@ class _SummaryCalls(StatisticsWriter):
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         if category != PIPELINE:
-            self._tell(SummaryWritten(category, step, {name: each.value for name, each in summaries.items()}))
+            self._tell(SummaryWritten(category, step, {name: summary.value for name, summary in summaries.items()}))
 
 
 def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordinator) -> Callable[[Notified], None]:

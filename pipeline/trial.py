@@ -97,8 +97,12 @@ def _run(small: RunConfig, rows: int) -> RunResult:
 
     def watch(snapshot: ProgressSnapshot) -> None:
         nonlocal steps
-        learned = [each.updates > 0 and each.steps >= rows for each in snapshot.behaviors if _learns(small, each.name)]
-        before, steps = steps, sum(each.steps for each in snapshot.behaviors)
+        learned = [
+            behavior.updates > 0 and behavior.steps >= rows
+            for behavior in snapshot.behaviors
+            if _learns(small, behavior.name)
+        ]
+        before, steps = steps, sum(behavior.steps for behavior in snapshot.behaviors)
         # A trial without progress continues: either it recovers, or the run's supervision ends it and names the cause.
         enough = steps > before and snapshot.elapsed > (ENOUGH_S if all(learned) else limit_s)
         # Playing agents count as steps only once per `time_horizon`, and their episode may never end.
@@ -177,7 +181,7 @@ def left_out(config: RunConfig) -> Iterator[str]:
         "starting unlisted behaviours from another run (checkpoint_settings.initialize_from)": unlisted_start,
         "several replicas of a learner (pipeline.hosts.learners.replicas)": hosts.learners.replicas > 1 and trains,
         "hosts on Ray (pipeline.hosts)": any(
-            each.kind is not None and HOST_KINDS[each.kind].on_ray for _, each in hosts
+            host.kind is not None and HOST_KINDS[host.kind].on_ray for _, host in hosts
         ),
         "statistics writers (pipeline.statistics_writers)": bool(config.pipeline.statistics_writers),
         "evaluation": config.evaluation is not None and trains,
@@ -201,12 +205,12 @@ def smaller(config: RunConfig, folder: str) -> tuple[RunConfig, int]:
     rows = max(ROWS, steps // UPDATES)
     hosts, settings = plain["pipeline"]["hosts"], plain["checkpoint_settings"]
     used = {"replay": hosts["replay"]["kind"] is not None, "inference": config.pipeline.inference == "central"}
-    chosen = ("actors", "learners", *(each for each in used if used[each]))
+    chosen = ("actors", "learners", *(role for role in used if used[role]))
     processes: dict[str, dict[str, Any]] = {which: {"kind": "process"} for which in chosen}
     if used["replay"]:
         processes["replay"] |= {"replicas": hosts["replay"]["replicas"]}
-    leagues = [each["league"] for each in plain["behaviors"].values() if each["league"]]
-    for learner in (each for league in leagues for each in league["learners"].values()):
+    leagues = [block["league"] for block in plain["behaviors"].values() if block["league"]]
+    for learner in (learner for league in leagues for learner in league["learners"].values()):
         learner["actors"] = 1
     if leagues and not config.checkpoint_settings.inference:
         processes["actors"] |= {"replicas": len(leagues)}
@@ -238,7 +242,7 @@ def _lend(played: Path, folder: Path) -> None:
     if not played.is_dir():  # models play, or the run reports that there is nothing to play
         return
     folder.mkdir()
-    for path in (each for each in played.iterdir() if each.is_dir() and each.name != "run_logs"):
+    for path in (entry for entry in played.iterdir() if entry.is_dir() and entry.name != "run_logs"):
         try:
             (folder / path.name).symlink_to(path, target_is_directory=True)
         except OSError:  # Windows allows links only to some users
@@ -281,8 +285,8 @@ def _shrink(block: dict[str, Any], settings: BehaviorSettings, steps: int, rows:
     if memory := block.get("network_settings", {}).get("memory"):
         memory["sequence_length"] = min(memory.get("sequence_length", rows), rows // 4)
     if block.get("self_play"):
-        each = block["self_play"]
-        each |= {key: min(each.get(key, rows), rows) for key in ("save_steps", "team_change", "swap_steps")}
+        self_play = block["self_play"]
+        self_play |= {key: min(self_play.get(key, rows), rows) for key in ("save_steps", "team_change", "swap_steps")}
     for brain in block.get("brain", ()):
         if brain["use"] == PLAYER:
             brain["use"] = "random"

@@ -486,7 +486,7 @@ class Api:
             "security": [{"token": []}, {}],
         }
         if body is not None:
-            required = any(each.is_required() for each in body.model_fields.values())
+            required = any(field.is_required() for field in body.model_fields.values())
             operation["requestBody"] = {"required": required, **self._content(body)}
         self.document["paths"].setdefault(path, {})[method.lower()] = operation
 
@@ -600,5 +600,5 @@ def checked(plain: object, model: type[M]) -> M:
     try:
         return model.model_validate(plain)
     except ValidationError as error:
-        mistakes = (f"{dotted(each.path) or 'body'}: {each.message}" for each in explain(model, error, plain))
+        mistakes = (f"{dotted(finding.path) or 'body'}: {finding.message}" for finding in explain(model, error, plain))
         raise web.HTTPUnprocessableEntity(text="; ".join(mistakes)) from None

@@ -66,7 +66,7 @@ class BrainShare:
     brain: ActingPolicy
 
 
-class Memoryless:
+class MemorylessPolicy:
     """Base class for `ActingPolicy` implementations without weights or memory; subclasses add `act`."""
 
     memory_size = 0
@@ -76,7 +76,7 @@ class Memoryless:
         """Do nothing, because there are no weights."""
 
 
-class Unchanging:
+class PolicyWrapper:
     """Base class for `ActingPolicy` implementations that wrap another one and load no weights; subclasses add `act`.
 
     Args:
@@ -125,7 +125,7 @@ SCRIPTED = "scripted"
 """The `use` value that selects the scripted player of the run's built-in game."""
 
 
-class ScriptBrain(Memoryless):
+class ScriptBrain(MemorylessPolicy):
     """A brain that calls a user's script.
 
     Args:
@@ -222,7 +222,7 @@ def _references(request: BrainRequest) -> list[tuple[str, Path | None]]:
     return [(use, None) for use in SCRIPTED_PLAYERS[request.game]]
 
 
-class UniformBrain(Memoryless):
+class UniformBrain(MemorylessPolicy):
     """A brain that draws continuous actions uniformly from [-1, 1], and choices uniformly from the allowed ones."""
 
     def __init__(self, actions: ActionSpec) -> None:
@@ -258,7 +258,7 @@ def make_uniform(request: BrainRequest) -> UniformBrain | None:
     return None if request.spec is None else UniformBrain(request.spec.actions)
 
 
-class StandIn(Unchanging):
+class StandIn(PolicyWrapper):
     """An `ActingPolicy` that lets a brain of any design decide in place of a policy.
 
     Columns that only a learning policy produces (log-probabilities, memories) are zeros: no trainer learns from them,

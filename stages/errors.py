@@ -105,8 +105,10 @@ def describe_fault(error: BaseException) -> str:
     if user_frame(error) is not None:
         return describe_error(error)
     # Gymnasium reraises a constructor's TypeError from its own line, so the error's causes are considered too.
-    calls = [[call for call in frames(each) if _is_of_package(call)] for each in _with_causes(error)]
-    package_calls = [call for each in calls for call in each[::-1] if not _PLUMBING.search(call.filename)]
+    calls = [[call for call in frames(cause) if _is_of_package(call)] for cause in _with_causes(error)]
+    package_calls = [
+        call for calls_of_cause in calls for call in calls_of_cause[::-1] if not _PLUMBING.search(call.filename)
+    ]
     return _with_place(error, next(iter([*package_calls, *calls[0][::-1]]), None))
 
 

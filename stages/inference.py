@@ -29,7 +29,7 @@ from headrace.stages.policy.protocol import ActingPolicy, Recall
 __all__ = ["CentralDecider"]
 
 
-_Place = tuple[str, int]
+_QuestionKey = tuple[str, int]
 """(actor, index of a question in the actor's request)."""
 
 
@@ -84,16 +84,18 @@ class CentralDecider:
             StageError: as in `ActingPolicy.act`, or if a question refers to a policy that is not stored.
         """
         requests, self._requests = self._requests, {}
-        groups: dict[tuple[int, bool, frozenset[str]], tuple[KeptPolicy, list[tuple[_Place, PolicyQuestion]]]] = {}
+        groups: dict[
+            tuple[int, bool, frozenset[str]], tuple[KeptPolicy, list[tuple[_QuestionKey, PolicyQuestion]]]
+        ] = {}
         for actor, request in requests.items():
             for number, question in enumerate(request.questions):
                 kept = self._policies[question.behavior_id].find(question)
                 key = id(kept), question.greedy, frozenset(question.columns)
                 groups.setdefault(key, (kept, []))[1].append(((actor, number), question))
-        given: dict[_Place, PolicyAnswer] = {}
-        for kept, placed in groups.values():
-            answers = decide_together(kept, [question for _, question in placed], self._random)
-            given |= {place: answer for (place, _), answer in zip(placed, answers, strict=True)}
+        given: dict[_QuestionKey, PolicyAnswer] = {}
+        for kept, keyed in groups.values():
+            answers = decide_together(kept, [question for _, question in keyed], self._random)
+            given |= {key: answer for (key, _), answer in zip(keyed, answers, strict=True)}
         for actor, request in requests.items():
             for question in request.questions:
                 self._policies[question.behavior_id].forget(actor, question.held, self._actors)

@@ -313,11 +313,11 @@ def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
     """
     paths: dict[Path, Path] = {}
     for stream in streams:
-        place = absolute(stream)
-        if place.is_dir():
-            names = sorted(map(str, place.glob("*.stream")))
+        location = absolute(stream)
+        if location.is_dir():
+            names = sorted(map(str, location.glob("*.stream")))
         else:  # the name of an existing file may contain brackets
-            names = [str(place)] if place.exists() else sorted(glob.glob(str(place), recursive=True))
+            names = [str(location)] if location.exists() else sorted(glob.glob(str(location), recursive=True))
         if not names:
             raise StageError(
                 f"replay: no stream matches {str(stream)!r}; expected a stream file, a folder of stream files, or a "

@@ -10,6 +10,7 @@ from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy import ObservationLayout, PolicyDesign, make_policy, policy_layout
 from headrace.stages.policy.network import ActorNetwork, seeded
+from headrace.stages.policy.onnx.graph import OPSET
 from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.onnx.onnx_policy import unity_input
 from headrace.stages.policy.onnx.runtime import load_onnxruntime
@@ -100,9 +101,9 @@ def run(model, inputs, seed=None):
     return dict(zip(names, made.run(names, inputs), strict=True))
 
 
-def exported(design, update=None):
-    """The model of a design, which ONNX's own checker has nothing to say against."""
-    model = onnx_model(design, update or update_for(design))
+def exported(design, update=None, opset=OPSET):
+    """The model of a design, which passes ONNX's own checker."""
+    model = onnx_model(design, update or update_for(design), opset)
     onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
     return model
 

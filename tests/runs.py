@@ -89,6 +89,7 @@ class Command:
         open_files: how many files each of its processes may have open; None: as many as the tests.
         terminal: whether it has a terminal of its own, whose window is the process `terminal`.
         python: by which it is started.
+        patience_s: how long to wait for the command's next step before the test fails.
     """
 
     def __init__(
@@ -102,7 +103,9 @@ class Command:
         open_files: int | None = None,
         python: str = sys.executable,
         terminal: bool = False,
+        patience_s: float = PATIENCE_S,
     ) -> None:
+        self._patience_s = patience_s
         folder.mkdir(parents=True, exist_ok=True)
         self.temporary = folder / "tmp"
         self.temporary.mkdir(exist_ok=True)
@@ -148,10 +151,10 @@ class Command:
     def wait(self) -> int:
         """Wait for the end of the command itself; its exit status."""
         try:
-            return self.process.wait(PATIENCE_S)
+            return self.process.wait(self._patience_s)
         except subprocess.TimeoutExpired:
             self.end()
-            pytest.fail(f"the command did not end within {PATIENCE_S:.0f} s; it said:\n{self.output}")
+            pytest.fail(f"the command did not end within {self._patience_s:.0f} s; it said:\n{self.output}")
 
     def interrupt(self, number: int = signal.SIGINT) -> None:
         """Send main a signal."""
@@ -204,12 +207,12 @@ class Command:
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for something that another process does."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         while not condition():
             if self.process.poll() is not None and not condition():
                 pytest.fail(f"the command ended with {self.process.returncode} before {what}; it said:\n{self.output}")
             if time.monotonic() > deadline:
-                pytest.fail(f"no {what} within {PATIENCE_S:.0f} s; the command said:\n{self.output}")
+                pytest.fail(f"no {what} within {self._patience_s:.0f} s; the command said:\n{self.output}")
             time.sleep(0.01)  # there is no event to wait for: what is watched is another process's work on disk
 
     def until_checkpoint(self, number: int = 0) -> Checkpoint:
@@ -238,10 +241,10 @@ class Command:
         for pid in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 psutil.Process(pid).kill()
-        self.process.wait(PATIENCE_S)
+        self.process.wait(self._patience_s)
         if self.terminal is not None:
             self.terminal.kill()
-            self.terminal.wait(PATIENCE_S)
+            self.terminal.wait(self._patience_s)
 
     def assert_left_nothing(self) -> None:
         """No process, no memory, no temporary file stays behind (in the folders that this run had for itself)."""

@@ -15,7 +15,7 @@ ROWS = [line.strip("| ").split(" | ") for line in TABLE.splitlines() if line.sta
 LINK = re.compile(r"\]\(([^)#]+)(?:#([^)]+))?\)")
 
 
-def test_every_row_says_what_is_done_there_what_here_and_where_it_is_seen():
+def test_every_row_states_both_behaviours_and_the_place_in_the_source():
     assert len(ROWS) > 50
     for row in ROWS:
         assert len(row) == 4, row

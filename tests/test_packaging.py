@@ -207,7 +207,7 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.lengthy
 def test_the_installed_command_trains_in_processes_of_what_is_installed(site, tmp_path):
-    """From anywhere, beside anybody's modules, and other distributions' in the folder where it is installed."""
+    """From any folder, next to a user's modules, and with other distributions in the installation folder."""
     (site / "config").mkdir()
     (site / "config" / "__init__.py").write_text("raise ImportError('of another project')")
     command = [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(site)!r})\n{INSTALLED_COMMAND}"]

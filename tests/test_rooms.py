@@ -217,7 +217,7 @@ def test_imports_point_one_way():
 
 
 def test_our_packages_are_imported_by_one_name():
-    """A folder on `sys.path` may be anybody's: `config` is the user's, and ours is `headrace.config`."""
+    """A folder on `sys.path` can belong to the user: `config` is the user's, and Headrace's is `headrace.config`."""
     assert not [f"{path}:{line}: {what}" for path, what, line in imports() if top(what) in LAYERS[:-1]]
 
 
@@ -330,7 +330,7 @@ def test_a_room_imports_only_the_rooms_listed_before_it(package):
 
 
 @pytest.mark.parametrize("package", ROOMS)
-def test_every_module_is_a_room_or_lies_in_one(package):
+def test_every_module_is_a_room_or_is_in_one(package):
     found = {room_of(name_of(path), package) for path, _ in modules() if path.startswith(f"{package}/")}
     assert found == set(ROOMS[package])
 

@@ -19,7 +19,7 @@ def test_the_page_is_what_the_packages_say():
 
 
 @pytest.mark.parametrize("package", packages(), ids=lambda package: package.name)
-def test_a_package_has_exact_versions_or_says_why_it_is_not_there(package):
+def test_a_package_has_exact_versions_or_a_reason_for_its_absence(package):
     assert (PACKAGES / f"{package.name}.yaml").exists()
     assert bool(package.environments) != bool(package.absent)
     assert all(str(pin.specifier).startswith("==") for pin in package.pins)

@@ -88,9 +88,9 @@ def convert_document(
     kind = _kind(document.data)
     if kind != "today's":
         document = document.last_of_repeated()
-        for each in document.repeated:
-            where = SourceLocation(each.file, each.line)
-            notes.warn(where, each.path, f"{each.message}; the last one applies, as in old versions")
+        for repeated in document.repeated:
+            where = SourceLocation(repeated.file, repeated.line)
+            notes.warn(where, repeated.path, f"{repeated.message}; the last one applies, as in old versions")
     conversion = _Conversion(OldValue(document.data, document), notes)
     conversion.convert(kind)
     if curriculum is not None:
@@ -115,8 +115,8 @@ def _kind(data: Mapping[str, Any]) -> Kind:
 
 def _sections(data: Iterable[str]) -> list[str]:
     """Return the top-level keys of a flat file that name a section."""
-    known = {*fields_of(RunConfig), *_OLD_KEYS}
-    return [key for key in data if key not in known]
+    section_keys = {*fields_of(RunConfig), *_OLD_KEYS}
+    return [key for key in data if key not in section_keys]
 
 
 def _is_block(name: str, body: Any) -> bool:

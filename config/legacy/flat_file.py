@@ -136,36 +136,38 @@ def own_part(default: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, 
         default: the `default_settings`.
         whole: the complete block.
     """
-    own = _difference(default, whole, (), whole)
-    return {"trainer_type": whole["trainer_type"], **own} if "trainer_type" in whole else own
+    changed = _difference(default, whole, (), whole)
+    return {"trainer_type": whole["trainer_type"], **changed} if "trainer_type" in whole else changed
 
 
 def in_order(block: Mapping[str, Any], path: KeyPath = (), whole: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a block with its keys in the documentation's order."""
     whole = block if whole is None else whole
-    known = [key for model in models_at(BehaviorSettings, path, dict(whole)) for key in fields_of(model)]
-    ordered = sorted(block.items(), key=lambda item: known.index(item[0]) if item[0] in known else len(known))
+    documented = [key for model in models_at(BehaviorSettings, path, dict(whole)) for key in fields_of(model)]
+    ordered = sorted(
+        block.items(), key=lambda item: documented.index(item[0]) if item[0] in documented else len(documented)
+    )
     return {key: in_order(value, (*path, key), whole) if isinstance(value, dict) else value for key, value in ordered}
 
 
 def _difference(
     default: Mapping[str, Any], part: Mapping[str, Any], path: KeyPath, whole: Mapping[str, Any]
 ) -> dict[str, Any]:
-    own = {}
+    changed = {}
     missing = [key for key in default if key not in part]
     if path == (_HYPER,):  # a block does not inherit the keys of another trainer
         fields = [fields_of(model) for model in models_at(BehaviorSettings, path, dict(whole))]
-        missing = [key for key in missing if any(key in each for each in fields)]
+        missing = [key for key in missing if any(key in names for names in fields)]
     unsaid = {key: _otherwise((*path, key), part, whole) for key in missing}
     for key, value in {**part, **unsaid}.items():
         below = default.get(key)
         if isinstance(value, dict) and isinstance(below, dict):
             deeper = _difference(below, value, (*path, key), whole)
             if deeper:
-                own[key] = deeper
+                changed[key] = deeper
         elif key not in default or value != below:
-            own[key] = value
-    return own
+            changed[key] = value
+    return changed
 
 
 def _otherwise(path: KeyPath, part: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:

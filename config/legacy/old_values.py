@@ -67,9 +67,9 @@ class Notes:
     @property
     def warnings(self) -> tuple[str, ...]:
         """One warning for each old key, in file order, which also lists the other lines where the key occurs."""
-        first = {each: min(lines, default=0) for each, lines in self._warnings.items()}
-        in_order = sorted(first, key=lambda each: (each[0], first[each], *each[1:]))
-        return tuple(_write(*each, sorted(self._warnings[each])) for each in in_order)
+        first = {warning: min(lines, default=0) for warning, lines in self._warnings.items()}
+        in_order = sorted(first, key=lambda warning: (warning[0], first[warning], *warning[1:]))
+        return tuple(_write(*warning, sorted(self._warnings[warning])) for warning in in_order)
 
     def warn(self, old: OldValue | SourceLocation, key: str, message: str) -> None:
         """Warn about an old key. If a warning about the same key exists, only add a line number to that warning.

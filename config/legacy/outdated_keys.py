@@ -236,9 +236,11 @@ def _put_size(name: str, body: OldValue, target: Target) -> None:
         target.put(f"{place}.network_settings.hidden_units", size, body, comment)
 
 
-def _drop_epochs(place: str, old: OldValue, trainer_epochs: Any, notes: Notes) -> None:
+def _drop_epochs(section: str, old: OldValue, trainer_epochs: Any, notes: Notes) -> None:
     if old.value == trainer_epochs:
-        notes.warn(old, f"{place}.num_epoch", "now follows 'hyperparameters.num_epoch', which has the same value here")
+        notes.warn(
+            old, f"{section}.num_epoch", "now follows 'hyperparameters.num_epoch', which has the same value here"
+        )
     else:
         message = (
             f"{old.value} differs from the trainer's num_epoch ({trainer_epochs}), which now also applies to reward "
@@ -247,11 +249,11 @@ def _drop_epochs(place: str, old: OldValue, trainer_epochs: Any, notes: Notes) -
         notes.wrong(old, message)
 
 
-def _drop_samples(place: str, old: OldValue, notes: Notes) -> None:
+def _drop_samples(section: str, old: OldValue, notes: Notes) -> None:
     if old.value == 0:
         notes.warn(
             old,
-            f"{place}.samples_per_update",
+            f"{section}.samples_per_update",
             "was removed; the number is no longer limited, which is also what 0 meant",
         )
     else:
@@ -343,13 +345,13 @@ def read_curricula(path: Path) -> dict[str, OldValue]:
         ConfigError: if the argument can't be read, or contains no curricula.
     """
     if path.is_dir():
-        files = sorted(each for each in path.iterdir() if each.suffix.lower() == ".json")
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".json")
         if not files:
             message = (
                 "contains no curricula; expected a file <behaviour>.json for each behaviour that learns in lessons"
             )
             raise ConfigError([Mistake(str(path), None, "", message)])
-        return {name: old for each in files for name, old in _read(each).items()}
+        return {name: old for file in files for name, old in _read(file).items()}
     return _read(path)
 
 

@@ -82,30 +82,30 @@ def convert_rllib(whole: OldValue, target: Target) -> None:
     )
     trainer = _ALGORITHMS.get(str(whole.value["algorithm"]))
     if trainer is None:
-        known = ", ".join(_ALGORITHMS)
-        target.notes.wrong(whole.at("algorithm"), f"is not supported ({known})")
+        supported = ", ".join(_ALGORITHMS)
+        target.notes.wrong(whole.at("algorithm"), f"is not supported ({supported})")
         trainer = "ppo"
     target.put("environment.kind", "godot", inner)
     target.put(f"{_BEHAVIOR}.trainer_type", trainer, whole.at("algorithm"))
-    own = Target(target.notes, (_BEHAVIOR,))
+    behavior = Target(target.notes, (_BEHAVIOR,))
     for key, value in _DEFAULTS.items() if trainer == "ppo" else ():
-        own.put(key, value, inner)
+        behavior.put(key, value, inner)
     for key, old in inner.items():
         if key == "model":
-            _convert_model(old, own, trainer)
+            _convert_model(old, behavior, trainer)
         elif key == "env_config":
             _convert_game(old, target)
         elif key == "num_gpus":
             if old.value == 0:
                 target.put("torch_settings.device", "cpu", old)
         elif key not in ("num_workers", "num_envs_per_worker", "entropy_coeff_schedule"):
-            _convert_key(key, old, own, _LEARNING, trainer)
+            _convert_key(key, old, behavior, _LEARNING, trainer)
     if isinstance(old := inner.value.get("entropy_coeff_schedule"), list) and old:
         message = "is not supported; with 'beta_schedule: linear' the weight falls to almost 0 at max_steps"
         target.notes.warn(inner.at("entropy_coeff_schedule"), "entropy_coeff_schedule", message)
     _convert_builds(whole, inner, target)
-    _convert_ends(whole, own, target)
-    target.data[_BEHAVIOR] = {**target.data[_BEHAVIOR], **own.data}
+    _convert_ends(whole, behavior, target)
+    target.data[_BEHAVIOR] = {**target.data[_BEHAVIOR], **behavior.data}
 
 
 def _convert_key(key: str, old: OldValue, target: Target, table: Keys, trainer: str = "ppo") -> None:
@@ -149,9 +149,9 @@ def _convert_builds(whole: OldValue, inner: OldValue, target: Target) -> None:
     if not target.data.get("env_settings", {}).get("env_path"):
         return  # the editor runs only one game
     workers = inner.value.get("num_workers", 2)
-    each = inner.value.get("num_envs_per_worker", 1) if whole.value.get("env_is_multiagent") else 1
-    if _is_finite(workers) and _is_finite(each):
-        target.put("env_settings.num_envs", max(1, int(workers)) * max(1, int(each)), inner)
+    envs_per_worker = inner.value.get("num_envs_per_worker", 1) if whole.value.get("env_is_multiagent") else 1
+    if _is_finite(workers) and _is_finite(envs_per_worker):
+        target.put("env_settings.num_envs", max(1, int(workers)) * max(1, int(envs_per_worker)), inner)
 
 
 def _convert_ends(whole: OldValue, target: Target, top: Target) -> None:
@@ -160,8 +160,8 @@ def _convert_ends(whole: OldValue, target: Target, top: Target) -> None:
     update = update if _is_finite(update) else _STEPS_OF_AN_UPDATE
     ends = dict(whole.at("stop").items()) if "stop" in whole.value else {}
     steps = [
-        int(ends[key].value * each)
-        for key, each in (("timesteps_total", 1), ("training_iteration", update))
+        int(ends[key].value * steps_each)
+        for key, steps_each in (("timesteps_total", 1), ("training_iteration", update))
         if key in ends and _is_finite(ends[key].value)
     ]
     for key in ("timesteps_total", "training_iteration"):

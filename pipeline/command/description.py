@@ -12,8 +12,8 @@ from headrace.config.environment_kinds import UNITY, load_entry
 from headrace.config.league import expanded
 from headrace.pipeline.common.graph import (
     GHOST,
+    actor_learners,
     decides_centrally,
-    league_seats,
     offline_demonstrations,
     placements_after,
     route,
@@ -35,7 +35,7 @@ def describe(config: RunConfig) -> str:
         )
     else:
         custom = [placement.name for placement in placements_after(config, "agent_processor", in_main=False)]
-        actors = len(league_seats(config)) or hosts.actors.replicas
+        actors = len(actor_learners(config)) or hosts.actors.replicas
         lines.append(
             f"{actors} actor host{'s' if actors > 1 else ''} ({hosts.actors.kind}): "
             + " → ".join([*ACTOR_STAGES, *custom])
@@ -46,8 +46,8 @@ def describe(config: RunConfig) -> str:
                 f"1 inference host ({hosts.inference.kind}): chooses actions for all learning agents in batches"
             )
     lines += [
-        f"environment parameter {name}: {_parameter(each)}"
-        for name, each in (config.environment_parameters or {}).items()
+        f"environment parameter {name}: {_parameter(parameter)}"
+        for name, parameter in (config.environment_parameters or {}).items()
     ]
     for name, settings in config.behaviors.items():
         together = f", {hosts.learners.replicas} replicas" if hosts.learners.replicas > 1 else ""
@@ -77,7 +77,7 @@ def _open_keys(config: RunConfig) -> list[str]:
         "kind of learners": hosts.learners.is_auto("kind"),
         "number of actors": hosts.actors.is_auto("replicas")
         and config.environment_kind.one_after_another
-        and not league_seats(config),
+        and not actor_learners(config),
         "num_envs": config.env_settings.is_auto("num_envs") or (section is not None and section.is_auto("num_envs")),
     }
     return [name for name, is_open in choices.items() if is_open]
@@ -85,13 +85,15 @@ def _open_keys(config: RunConfig) -> list[str]:
 
 def _leagues(config: RunConfig) -> Iterator[str]:
     """Yield each league as YAML, with presets and defaults filled in, and how many actors play for each learner."""
-    seats = league_seats(config)
-    for of in dict.fromkeys(each.league.of for each in config.behaviors.values() if each.league is not None):
+    of_actors = actor_learners(config)
+    for of in dict.fromkeys(
+        settings.league.of for settings in config.behaviors.values() if settings.league is not None
+    ):
         learners = config.league_learners(of)
         league = config.behavior_settings(of).league
         assert league is not None, "it has learners"
         steps = max(config.behavior_settings(name).max_steps for name in learners)
-        played = ", ".join(f"{seats.count(name)} for {name}" for name in learners) if seats else "no learners"
+        played = ", ".join(f"{of_actors.count(name)} for {name}" for name in learners) if of_actors else "no learners"
         yield f"league of {of}, as expanded from the file (actors: {played}):"
         plain = expanded(league.for_steps(steps))
         for name, learner in zip(learners, plain["league"]["learners"].values(), strict=True):

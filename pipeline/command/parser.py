@@ -488,7 +488,7 @@ def read_request(args: argparse.Namespace) -> Request:
         )
     # Old options come first, so that current ones take precedence.
     options = [*old, *((option, getattr(now, option.name)) for group in OPTIONS.values() for option in group)]
-    overrides = [each for option, value in options if value is not None for each in option.overrides(value)]
+    overrides = [override for option, value in options if value is not None for override in option.overrides(value)]
     if args.initialize_from is not None and not args.resume:  # it also overrides the file's `resume: true`
         overrides.append(Override("--initialize-from", ("checkpoint_settings", "resume"), False))
     old_files = {name: value for name in OLD_FILES if (value := getattr(args, name)) is not None}
@@ -498,7 +498,11 @@ def read_request(args: argparse.Namespace) -> Request:
 def contradictions(request: Request, config: RunConfig) -> list[str]:
     """Return the reasons why the request does not fit this configuration."""
     if not config.checkpoint_settings.inference:
-        args = [each.name for each in request.overrides if isinstance(each, Override) and each.path[0] == "inference"]
+        args = [
+            override.name
+            for override in request.overrides
+            if isinstance(override, Override) and override.path[0] == "inference"
+        ]
         if args:
             return [f"{args[0]}: add --inference, which plays with the trained policies of the run"]
     if request.env is not None and config.environment is not None and not config.environment_kind.apart:
@@ -556,7 +560,7 @@ def is_environment(argument: str) -> bool:
     if suffix in _CONFIGURATIONS or suffix in _EXECUTABLES:
         return suffix in _EXECUTABLES
     if not path.exists():
-        return any(Path(argument + each).exists() for each in _EXECUTABLES)
+        return any(Path(argument + extension).exists() for extension in _EXECUTABLES)
     try:
         with path.open("rb") as file:
             return file.read(4).startswith(_PROGRAMS)

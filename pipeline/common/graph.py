@@ -127,7 +127,7 @@ def actor_names(config: RunConfig) -> list[str]:
     return [f"actor-{replica}" for replica in range(config.pipeline.hosts.actors.replicas)]
 
 
-def league_seats(config: RunConfig) -> list[str]:
+def actor_learners(config: RunConfig) -> list[str]:
     """Return, for each actor, the league learner that it plays for; empty without a league, or in inference mode."""
     if config.checkpoint_settings.inference:
         return []

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from headrace.config import RunConfig
 from headrace.config.tables import Table
-from headrace.pipeline.common.graph import INFERENCE, TRAINER, acts, decides_centrally, league_seats
+from headrace.pipeline.common.graph import INFERENCE, TRAINER, actor_learners, acts, decides_centrally
 from headrace.stages.loading import load_attribute
 
 
@@ -79,7 +79,7 @@ RUN_PARTS: Table[RunPartKind] = Table(
         roles={"follower": HostRole(f"{_PARTS}.followers:FollowerHost", "learners", ("replica",))},
     ),
     league=RunPartKind(
-        lambda config: acts(config) and bool(league_seats(config)),
+        lambda config: acts(config) and bool(actor_learners(config)),
         main=f"{_PARTS}.league:LeaguePart",
         actor=f"{_PARTS}.league:LeagueActor",
     ),

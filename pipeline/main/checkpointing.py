@@ -110,7 +110,7 @@ class Checkpointing:
         why = "" if self._plan.playing else self._folder.lost()
         if not why:
             return False
-        self._run.reporter.leave()
+        self._run.reporter.drop_writers()
         was_busy = self.busy
         self._assembler.move(self.folder)
         for state in self._behaviors.values():

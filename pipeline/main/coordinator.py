@@ -41,7 +41,7 @@ from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher, Ru
 from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.shutdown import SOURCES_SHARE, Shutdown
-from headrace.pipeline.main.supervision import GuardedTasks, Role, Silence, Supervisor
+from headrace.pipeline.main.supervision import GuardedTasks, Silence, SupervisionSection, Supervisor
 from headrace.pipeline.reporting.console import Progress, ProgressSnapshot
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector
@@ -121,7 +121,7 @@ class HostWatch:
         """Count a host as silent from now on, unless it reports."""
         role = host_role(host.plan.role)
         # A host in main's event loop can't be ended separately while it blocks the loop.
-        limits: Role = role.limits if host.may_hang else "main"
+        limits: SupervisionSection = role.limits if host.may_hang else "main"
         self._run.supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
 
     def alive(self, host: HostHandle, report: StatisticsReport) -> None:
@@ -259,7 +259,7 @@ class HostWatch:
             self._run.starter.self_play.rewind(name, step or 0)
         await self._run.launcher.replace_learner(state, resume=lost.plan.resume or step is not None)
         for slot in self._run.launcher.actors.values():
-            source = self._run.launcher.renew_source(slot)
+            source = self._run.launcher.assign_source(slot)
             self._run.flow.ledger.add_source(source)
             slot.handle.control.send(LearnerReplaced(name, source))
 
@@ -398,7 +398,7 @@ class Coordinator:
                 await self.tasks.end_runners(self.plan.config.pipeline.supervision.grace_s * SOURCES_SHARE)
             await self.tasks.group.__aexit__(kind, error, trace)
         finally:
-            self.running.leave()
+            self.running.close_factories()
 
     async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
         """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
@@ -434,7 +434,7 @@ class Coordinator:
                 self.flow.requested(message)
             case control.StatisticsReport():
                 self._hosts.alive(host, message)
-            case control.Preparing():
+            case control.PreparationNotice():
                 self.supervisor.preparing(host.plan.name, time.monotonic(), message.begins)
             case control.CreditsReturned() | control.PartSaved() | control.PartFailed():
                 self._on_message_of_stage(message)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
-from headrace.pipeline.common.graph import league_seats, learner_name
+from headrace.pipeline.common.graph import actor_learners, learner_name
 from headrace.pipeline.common.process import ProcessUsage
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control import ControlMessage, Grant
@@ -145,7 +145,7 @@ class RunningHosts:
         for host in self.hosts.values():
             host.close()
 
-    def leave(self) -> None:
+    def close_factories(self) -> None:
         """Release the host factories' resources, after all hosts and their connections to main are closed."""
         for factory in self._factories.values():
             factory.close()
@@ -182,7 +182,7 @@ class Launcher:
         self._beside_learner = beside_learner
         self._run = plan
         self._hosts = plan.config.pipeline.hosts
-        self._seats = league_seats(plan.config)
+        self._actor_learners = actor_learners(plan.config)
         self._running = running
         self._sources = 0
         self._starting = asyncio.Lock()
@@ -241,7 +241,7 @@ class Launcher:
         async with self._starting:
             state.learner = await self._running.start(self._hosts.learners.kind, plan, replaces=lost)
 
-    def renew_source(self, slot: ActorSlot) -> int:
+    def assign_source(self, slot: ActorSlot) -> int:
         """Give an actor a new source id, which it uses from now on, and return that id."""
         slot.former.append(slot.source)
         slot.source, self._sources = self._sources, self._sources + 1
@@ -271,7 +271,7 @@ class Launcher:
 
     def _gather(self, behavior: str) -> Feed:
         # Actors of other learners in the league have no agents for this one; their barriers would arrive too early.
-        strangers = {replica for replica, learner in enumerate(self._seats) if learner != behavior}
+        strangers = {replica for replica, learner in enumerate(self._actor_learners) if learner != behavior}
         actors = [slot.handle for replica, slot in self.actors.items() if replica not in strangers]
         return self._running.factory(self._hosts.actors.kind).gather(f"trajectories/{behavior}", actors)
 

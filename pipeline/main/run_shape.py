@@ -19,7 +19,7 @@ import yaml
 from headrace.config import EnvironmentSettings, RunConfig
 from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.graph import acts, decides_centrally, league_seats, placements_after
+from headrace.pipeline.common.graph import actor_learners, acts, decides_centrally, placements_after
 from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.control import HostFailed, ProbeAnswer, ProbeRequest
 from headrace.pipeline.hosts.links import HostLinks
@@ -71,9 +71,9 @@ def choose_shape(
         config.environment is not None and config.environment.is_auto("num_envs")
     ):
         config = choice.with_instances(config)
-    if seats := league_seats(config):
-        config = with_hosts(config, "actors", replicas=len(seats))
-        choice.remarks.append(f"{len(seats)} actors, each for one learner of a league")
+    if learners := actor_learners(config):
+        config = with_hosts(config, "actors", replicas=len(learners))
+        choice.remarks.append(f"{len(learners)} actors, each for one learner of a league")
     elif config.pipeline.hosts.actors.is_auto("replicas"):
         config = choice.with_actors(config)
     return config, f"Chosen for this machine: {'; '.join(choice.remarks)}." if choice.remarks else ""

@@ -21,7 +21,7 @@ from headrace.pipeline.hosts.protocol import describe_failure
 from headrace.stages.errors import is_failure
 from headrace.stages.restarts import RestartBudget
 
-Role = Literal["actors", "learners", "main"]
+SupervisionSection = Literal["actors", "learners", "main"]
 """Name of a section in `pipeline.supervision`."""
 
 
@@ -43,7 +43,7 @@ class Silence:
 class _SignOfLife:
     """A host's last sign of life."""
 
-    role: Role
+    section: SupervisionSection
     since: float
     starting: bool
     share: float
@@ -66,9 +66,9 @@ class Supervisor:
         self._heard: dict[str, _SignOfLife] = {}
         self._looked: float | None = None
 
-    def started(self, host: str, role: Role, now_s: float, share: float = 1.0) -> None:
-        """Add a started host; `share` scales its role's limits."""
-        self._heard[host] = _SignOfLife(role, now_s, role != "main", share)
+    def started(self, host: str, section: SupervisionSection, now_s: float, share: float = 1.0) -> None:
+        """Add a started host; `share` scales its section's limits."""
+        self._heard[host] = _SignOfLife(section, now_s, section != "main", share)
 
     def alive(self, host: str, now_s: float, silent_s: float = 0.0) -> None:
         """Record a host's sign of life; its most silent stage last made progress `silent_s` seconds ago."""
@@ -85,7 +85,7 @@ class Supervisor:
         self.alive(host, now_s)
         heard = self._heard.get(host)
         if heard is not None:
-            heard.starting = begins and heard.role != "main"
+            heard.starting = begins and heard.section != "main"
 
     def ended(self, host: str) -> None:
         """Remove a host that has ended."""
@@ -109,11 +109,11 @@ class Supervisor:
         return silences
 
     def _judge(self, host: str, heard: _SignOfLife, seconds: float) -> Silence | None:
-        limits = getattr(self._limits, heard.role)
-        key = f"pipeline.supervision.{heard.role}"
+        limits = getattr(self._limits, heard.section)
+        key = f"pipeline.supervision.{heard.section}"
         end_s, end_key = limits.end_s, f"{key}.end_s"
         starting, factor = heard.starting, STARTING_FACTOR if heard.starting else 1
-        if end_s is None and heard.role == "actors":
+        if end_s is None and heard.section == "actors":
             end_s = float(self._settings.timeout_wait)
             if starting:  # `timeout_wait` applies only to games' answers
                 end_s = max(end_s, START_S / factor)

@@ -204,13 +204,13 @@ class _Collector:
         state, gauge, counter = self._run.state(), GaugeMetricFamily, CounterMetricFamily
         healthy = 0.0 if self._run.trouble() else 1.0
         yield _metric(gauge, "healthy", "1 while the run is healthy", (), [((), healthy)])
-        behaviors = [((each["name"],), each) for each in state["behaviors"]]
+        behaviors = [((behavior["name"],), behavior) for behavior in state["behaviors"]]
         samples: list[tuple[Sequence[str], Any]]
         for name, key in (("steps", "step"), ("updates", "updates")):
-            samples = [(labels, each[key]) for labels, each in behaviors]
+            samples = [(labels, behavior[key]) for labels, behavior in behaviors]
             yield _metric(counter, name, f"Trainer {name} so far", ("behavior",), samples)
         for key, text in _OF_BEHAVIORS.items():
-            yield _metric(gauge, key, text, ("behavior",), [(labels, each[key]) for labels, each in behaviors])
+            yield _metric(gauge, key, text, ("behavior",), [(labels, behavior[key]) for labels, behavior in behaviors])
         edges = [((edge["queue"], edge["source"][0], edge["target"][0]), edge) for edge in state["edges"]]
         for key, text in _OF_QUEUES.items():
             samples = [(labels, edge[key]) for labels, edge in edges]

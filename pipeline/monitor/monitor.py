@@ -485,7 +485,7 @@ def _of_main(config: RunConfig, behavior: str) -> tuple[str, ...]:
 def _stages(role: str, config: RunConfig) -> tuple[str, ...]:
     match role:
         case "actor" | "replay":
-            custom = tuple(each.name for each in placements_after(config, PROCESSOR, in_main=False))
+            custom = tuple(placement.name for placement in placements_after(config, PROCESSOR, in_main=False))
             return (*((ENVIRONMENT, PROCESSOR) if role == "actor" else ("recording",)), *custom)
     return host_role(role).stages
 
@@ -533,25 +533,25 @@ def _status(coordinator: Coordinator) -> tuple[Status, str]:
 
 def _behaviors(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot) -> list[dict[str, Any]]:
     described = []
-    for each in snapshot.behaviors:
-        state = coordinator.starter.behaviors[each.name]
+    for progress in snapshot.behaviors:
+        state = coordinator.starter.behaviors[progress.name]
         described.append(
             {
-                "name": each.name,
+                "name": progress.name,
                 "trainer": None if plan.playing else state.settings.trainer_type,
                 "done": state.done,
-                "learner": None if state.learner is None else learner_name(each.name),
-                "step": each.steps,
-                "max_steps": each.max_steps,
-                "steps_per_s": round(each.steps_per_s, 1),
-                "reward": each.mean_reward,
+                "learner": None if state.learner is None else learner_name(progress.name),
+                "step": progress.steps,
+                "max_steps": progress.max_steps,
+                "steps_per_s": round(progress.steps_per_s, 1),
+                "reward": progress.mean_reward,
                 "elo": state.elo,
-                "lag": each.policy_lag,
-                "policy_wait": round(snapshot.shares.get(f"{WAIT}/policy {each.name}", 0.0), 3),
-                "updates": each.updates,
-                "seconds_left": each.seconds_left,
+                "lag": progress.policy_lag,
+                "policy_wait": round(snapshot.shares.get(f"{WAIT}/policy {progress.name}", 0.0), 3),
+                "updates": progress.updates,
+                "seconds_left": progress.seconds_left,
                 "next_checkpoint": state.next_checkpoint,
-                "hyperparameters": coordinator.controls.hyperparameters(each.name),
+                "hyperparameters": coordinator.controls.hyperparameters(progress.name),
             }
         )
     return described

@@ -133,7 +133,8 @@ class RunInFolder:
         settings, behaviors, all_curves = self._behaviors(), [], self._read().plain()
         cause = bottleneck_of_runs(all_curves.pop(PIPELINE, {}), blocks=settings)
         for name, curves in all_curves.items():
-            newest, block = {each: curve["values"][-1] for each, curve in curves.items()}, settings.get(name) or {}
+            newest = {statistic: curve["values"][-1] for statistic, curve in curves.items()}
+            block = settings.get(name) or {}
             behaviors.append(
                 {
                     "name": name,
@@ -312,18 +313,18 @@ def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
     names = [result["brain"] for result in report.get("brains", [])] if report["rating"] is None else None
     rows = 1 + max((int(result["since"]) for result in results), default=-1)
     tall, wide = (max(1, -(-size // MOST_CELLS)) for size in (rows, len(columns)))
-    place = {column: at // wide for at, column in enumerate(columns)}
+    block_of = {column: at // wide for at, column in enumerate(columns)}
     cells: list[list[list[int] | None]] = [[None] * (-(-len(columns) // wide)) for _ in range(-(-rows // tall))]
     for result in results:
-        row, column = int(result["since"]) // tall, place[_opponent(result)]
+        row, column = int(result["since"]) // tall, block_of[_opponent(result)]
         before = cells[row][column] or [0, 0, 0]
         cells[row][column] = [n + int(result[key]) for n, key in zip(before, ("won", "drawn", "lost"), strict=True)]
     return {
         "behavior": report["behavior"],
         "rating": report["rating"],
         "snapshots": [
-            {key: each.get(key) for key in ("snapshot", "step", "rating", "games", "won", "drawn", "lost")}
-            for each in report["snapshots"]
+            {key: snapshot.get(key) for key in ("snapshot", "step", "rating", "games", "won", "drawn", "lost")}
+            for snapshot in report["snapshots"]
         ],
         "brains": report.get("brains", []),
         "columns": [
@@ -334,7 +335,7 @@ def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _opponent(each: Mapping[str, Any]) -> tuple[str, str, int]:
+def _opponent(result: Mapping[str, Any]) -> tuple[str, str, int]:
     """Return an opponent's sort key: its behaviour, then the snapshot's number; brains follow all snapshots."""
-    snapshot = each["snapshot"]
-    return str(each["against"]), str(each.get("brain") or ""), -1 if snapshot is None else int(snapshot)
+    snapshot = result["snapshot"]
+    return str(result["against"]), str(result.get("brain") or ""), -1 if snapshot is None else int(snapshot)

@@ -29,9 +29,9 @@ def view(names: Sequence[str], results: str, endpoint: str, tell: Callable[[str]
     """
     folders = [find_run(name, results, "--view") for name in names]
     runs = {str(number): RunInFolder(folder) for number, folder in enumerate(folders)}
-    for number, places in enumerate(grouped([shared_settings(read_configuration(folder)) for folder in folders])):
-        for place in places:
-            runs[str(place)].group = number
+    for number, numbers in enumerate(grouped([shared_settings(read_configuration(folder)) for folder in folders])):
+        for member in numbers:
+            runs[str(member)].group = number
     asyncio.run(_serve(runs, endpoint, tell))
 
 

@@ -342,7 +342,7 @@ class Viewer:
         self._show.order.recorded = wish.side
 
     def _side(self, side: str) -> dict[str, Any]:
-        sides: dict[str, dict[str, Any]] = {each["id"]: each for each in self._show.announced["sides"]}
+        sides: dict[str, dict[str, Any]] = {entry["id"]: entry for entry in self._show.announced["sides"]}
         if side not in sides:
             raise WishRefused(f"unknown side '{side}'; available: {', '.join(sides) or 'none yet'}")
         return sides[side]

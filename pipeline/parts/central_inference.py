@@ -74,7 +74,7 @@ class InferenceHost(Host):
 
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(contained(self.plan.name, each)) for each in (self._follow(), self._decide())]
+            running = [tasks.create_task(contained(self.plan.name, job)) for job in (self._follow(), self._decide())]
             await self._stopped.wait()
             for task in running:
                 task.cancel()
@@ -240,12 +240,12 @@ class CentralInference(RunPart):
         """Connect an actor; if it replaces a dead one, the answer to the dead actor's request is dropped."""
         assert self._host is not None, "it is there before the actors"
         actor, ends = slot.handle.plan.name, self.run.launcher.ends
-        requests, answers, asked, answered = (
+        requests, answers, to_host, from_host = (
             f"{kind}/{actor}" for kind in ("requests", "answers", "asked", "answered")
         )
         if slot.replica not in self._requests:
-            self._requests[slot.replica] = ends[asked] = await self._host.sender(asked)
-            receiver = ends[answered] = await self._host.receiver(answered, newest=False)
+            self._requests[slot.replica] = ends[to_host] = await self._host.sender(to_host)
+            receiver = ends[from_host] = await self._host.receiver(from_host, newest=False)
             self.run.tasks.run(self._carry_answers(slot.replica, receiver))
         receiver = ends[requests] = await slot.handle.receiver(requests, newest=False)
         self._answers[slot.replica] = ends[answers] = await slot.handle.sender(answers)

@@ -50,12 +50,12 @@ class Curricula:
     """
 
     def __init__(self, parameters: Mapping[str, EnvironmentParameter] | None) -> None:
-        self._courses = {name: lessons_of(each) for name, each in (parameters or {}).items()}
-        self._lessons = {name: 0 for name, each in (parameters or {}).items() if isinstance(each, Curriculum)}
+        self._courses = {name: lessons_of(parameter) for name, parameter in (parameters or {}).items()}
+        self._lessons = {name: 0 for name, parameter in (parameters or {}).items() if isinstance(parameter, Curriculum)}
         self._generation = 0
         self._returns = {
-            each.behavior: deque[float](maxlen=kept_returns(parameters, each.behavior))
-            for each in all_criteria(parameters)
+            criterion.behavior: deque[float](maxlen=kept_returns(parameters, criterion.behavior))
+            for criterion in all_criteria(parameters)
         }
         self._smoothed: dict[str, float] = {}
         self._steps: dict[str, int] = {}
@@ -70,7 +70,7 @@ class Curricula:
         """Return the message that sends the current values and samplers to the environments."""
         values = {name: course[self._lessons.get(name, 0)].value for name, course in self._courses.items()}
         return EnvironmentParameters(
-            self._generation, {name: plain_value(each) for name, each in values.items()}, reset
+            self._generation, {name: plain_value(value) for name, value in values.items()}, reset
         )
 
     def record(self, report: TrainerReport) -> None:
@@ -207,7 +207,7 @@ def _format_value(value: ParameterValue) -> str:
         case GaussianSampler(sampler_parameters=drawn):
             return f"Gaussian sampler: mean={drawn.mean}, stddev={drawn.st_dev}"
         case MultiRangeSampler(sampler_parameters=drawn):
-            return f"MultiRangeUniform sampler: intervals={[list(each) for each in drawn.intervals]}"
+            return f"MultiRangeUniform sampler: intervals={[list(interval) for interval in drawn.intervals]}"
         case ConstantSampler(sampler_parameters=drawn):
             return f"Float: value={drawn.value}"
         case number:

@@ -288,7 +288,7 @@ def conditions(config: RunConfig, behavior: str, environment: str) -> dict[str, 
         environment: the `environment_checksum`.
     """
     settings = config.known_settings(behavior)
-    brains = {name: [_plain(brain) for brain in each.brain] for name, each in config.behaviors.items() if each.brain}
+    brains = {name: [_plain(brain) for brain in block.brain] for name, block in config.behaviors.items() if block.brain}
     return {
         "environment": environment,
         "reward_signals": checksum_of(_plain(settings and settings.reward_signals)),

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from headrace.config.league_game import league_game
 from headrace.pipeline.common.daemon_threads import in_thread
-from headrace.pipeline.common.graph import LEAGUE, league_seats
+from headrace.pipeline.common.graph import LEAGUE, actor_learners
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import BeginAnew
 from headrace.pipeline.main.behavior import SharedState
@@ -85,10 +85,12 @@ class LearnersGroup(WrappedGroup):
         assert isinstance(result, StepResult)
         if len(self._group.behavior_specs) > len(self._names):
             self._add_new_ids()
-        steps = {self._names[behavior_id]: each for behavior_id, each in result.steps.items()}
+        steps = {self._names[behavior_id]: rows for behavior_id, rows in result.steps.items()}
         statistics = result.behavior_statistics
         if self._behavior in statistics:
-            statistics = {self._learner if name == self._behavior else name: each for name, each in statistics.items()}
+            statistics = {
+                self._learner if name == self._behavior else name: values for name, values in statistics.items()
+            }
         return replace(result, steps=steps, behavior_statistics=statistics)
 
     async def _later(self, result: Awaitable[StepResult]) -> Any:
@@ -185,10 +187,15 @@ class LeagueMappings(PolicyMappings):
         if len({*self._sides.values()}) == 1:
             return
         names = [sorted({*map(behavior_name, ids)}) for ids in teams.values()]
-        flat = [name for each in names for name in each]
+        flat = [name for behaviors in names for name in behaviors]
         if max(map(len, names)) > 1 or len({*flat}) < len(flat):
-            named = {team: [self._side_of_name(name) for name in each] for team, each in zip(teams, names, strict=True)}
-            described = ", ".join(f"{' and '.join(each)} in team {team}" for team, each in sorted(named.items()))
+            named = {
+                team: [self._side_of_name(name) for name in behaviors]
+                for team, behaviors in zip(teams, names, strict=True)
+            }
+            described = ", ".join(
+                f"{' and '.join(behaviors)} in team {team}" for team, behaviors in sorted(named.items())
+            )
             raise StageError(
                 "a league of several behaviours requires a game in which each team has a different behaviour; found "
                 f"{described}; give the agents of all teams the same behaviour, or each team a different one"
@@ -239,7 +246,7 @@ class LeagueMappings(PolicyMappings):
         self._matches, self._offered = matches, None
         sides, weights = [self._side_of(code, matches) for code in matches.opponents], np.array(matches.weights)
         for side in dict.fromkeys(sides):
-            rows = np.flatnonzero([each == side for each in sides])
+            rows = np.flatnonzero([opponent_side == side for opponent_side in sides])
             limits = np.cumsum(weights[rows])
             limits[-1] = np.inf
             self._rows[side] = rows, limits
@@ -314,7 +321,7 @@ class LeagueMappings(PolicyMappings):
         seats = random.integers(len(own_teams), size=count)
         draws = random.random((count, len(others)))
         rows = [self._drawn_rows(side, draws[:, column]) for column, side in enumerate(others)]
-        return [self._game(own_teams[seat], *each) for seat, *each in zip(seats.tolist(), *rows, strict=True)]
+        return [self._game(own_teams[seat], *drawn) for seat, *drawn in zip(seats.tolist(), *rows, strict=True)]
 
     def _drawn_rows(self, side: str, draws: NDArray[np.float64]) -> list[int]:
         rows, limits = self._rows[side]
@@ -408,10 +415,10 @@ class LeagueActor(ActorPart):
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
-        self._learner = league_seats(host.config)[host.plan.replica]
+        self._learner = actor_learners(host.config)[host.plan.replica]
         self._game = league_game(host.config)
         league = host.config.behavior_settings(self._learner).league
-        assert league is not None, "the actor has a seat in it"
+        assert league is not None, "the actor plays in it"
         self._of = league.of
         self._make_policy: Any = None
         self.make_group = self._group
@@ -426,9 +433,9 @@ class LeagueActor(ActorPart):
         learners = {name: sides.get(key, home) for key, name in self._game.learners.items()}
         return LeagueMappings(make_policy, self._learner, learners, self._member, IN_MEMORY)
 
-    def _member(self, spec: BehaviorSpec, number: int, known: Mapping[str, Any]) -> MappedPlayer:
+    def _member(self, spec: BehaviorSpec, number: int, entry: Mapping[str, Any]) -> MappedPlayer:
         """Create the policy or brain of a pool member."""
-        member = Member(**known)
+        member = Member(**entry)
         if member.use:
             return self._brain(spec, member)
         named = self._game.learner_name(member.learner) + spec.behavior_id.removeprefix(spec.name)
@@ -440,7 +447,7 @@ class LeagueActor(ActorPart):
     def _brain(self, spec: BehaviorSpec, member: Member) -> MappedPlayer:
         config = self.host.config
         of, index = self._game.brains[member.name]
-        settings = next(each for each in self._game.settings.members if each.name == member.name)
+        settings = next(entry for entry in self._game.settings.members if entry.name == member.name)
         key = ("behaviors", of, "league", "members", index)
         seed = derive_seed(self.host.plan.seed, MEMBERS, self.host.plan.replica)
         request = BrainRequest(
@@ -471,7 +478,7 @@ class LeaguePart(RunPart):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         plan = run.plan
-        self._seats = league_seats(plan.config)
+        self._actor_learners = actor_learners(plan.config)
         self._deterministic = plan.config.pipeline.deterministic
         self._game = league_game(plan.config)
         self._league: LeagueController | None = None
@@ -527,7 +534,7 @@ class LeaguePart(RunPart):
             self._pause_others(self._turns)
         if game.home in saved:
             controller.load_state_dict(saved[game.home])
-            versions = {name: each["version"] for name, each in saved[game.home]["progress"].items()}
+            versions = {name: progress["version"] for name, progress in saved[game.home]["progress"].items()}
             self._restored |= {game.learner_name(key): version for key, version in versions.items()}
         for learner, parent, policy in saved.get("freezes", ()):  # they were waiting to be written into the pool
             if learner in game.learners:
@@ -597,7 +604,7 @@ class LeaguePart(RunPart):
             self._late.pop(behavior, None)
             if not self._late:
                 self.run.flow.resume(LEAGUE)
-        if not self._newest and self._waiting.keys() >= set(self._seats):
+        if not self._newest and self._waiting.keys() >= set(self._actor_learners):
             self.at_rest()  # actors wait until they know the players
 
     def reported(self, report: TrainerReport) -> None:
@@ -613,7 +620,7 @@ class LeaguePart(RunPart):
 
     def at_rest(self) -> None:
         """Handle the pending events, and send the new match tables to the actors."""
-        if self._newest or self._waiting.keys() >= set(self._seats):
+        if self._newest or self._waiting.keys() >= set(self._actor_learners):
             self._handle_waiting()
             self._tell_all()
 
@@ -622,8 +629,8 @@ class LeaguePart(RunPart):
         waiting, self._waiting = self._waiting, {}
         for behavior in filter(waiting.__contains__, self._game.learners.values()):
             games, updates = waiting[behavior]
-            for each in games:
-                for category, name, value in self._rate(behavior, each):
+            for game_results in games:
+                for category, name, value in self._rate(behavior, game_results):
                     self.run.statistics.add(category, name, value)
             for update in updates:
                 self._take(behavior, update)
@@ -709,7 +716,10 @@ class LeaguePart(RunPart):
         if table is None:
             return
         for slot in self.run.launcher.actors.values():
-            if self._seats[slot.replica] == behavior and self._sent.get((behavior, slot.replica)) != table.number:
+            if (
+                self._actor_learners[slot.replica] == behavior
+                and self._sent.get((behavior, slot.replica)) != table.number
+            ):
                 self._sent[behavior, slot.replica] = table.number
                 slot.handle.control.send(table)
 

@@ -107,7 +107,7 @@ class ScoreBoard(RunPart):
             log.warning("No ratings are available: %s", error)
             status = {}
         scores = {}
-        for behavior_id in sorted(together, key=lambda each: (behavior_name(each), behavior_team(each))):
+        for behavior_id in sorted(together, key=lambda key: (behavior_name(key), behavior_team(key))):
             name = behavior_name(behavior_id)
             settings = self._config.known_settings(name)  # None is reported elsewhere
             learns = settings is not None and settings.learns

@@ -52,8 +52,8 @@ def write_demos(source: str, target: Path) -> dict[Path, Demonstrations]:
     """
     if not source.startswith(PREFIX) and not Path(source).exists() and not glob.glob(source, recursive=True):
         raise StageError(f"--to-demo {source}: no file or folder matches this path or pattern")
-    place = Path(source)
-    files = place.iterdir() if place.is_dir() else map(Path, glob.glob(source, recursive=True))
+    folder = Path(source)
+    files = folder.iterdir() if folder.is_dir() else map(Path, glob.glob(source, recursive=True))
     streams = [file for file in files if file.suffix == ".stream" and file.is_file()]
     behaviors = sorted({spec.name for file in streams for spec in StreamReader(file).header.specs})
     if target.suffix != SUFFIX:

@@ -30,7 +30,7 @@ from headrace.pipeline.policies.model_files import (
 from headrace.queues.messages import Array, Columns, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import preparing
-from headrace.stages.brains import BrainRequest, BrainShare, StandIn, Unchanging, check_brain, make_brain
+from headrace.stages.brains import BrainRequest, BrainShare, PolicyWrapper, StandIn, check_brain, make_brain
 from headrace.stages.errors import LoadError, StageError, blaming
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.policy.numpy_policy import make_policy
@@ -223,7 +223,7 @@ def _requests(
         yield brain, BrainRequest(brain.use, brain.with_, (*key, "use"), (*key, "with"), folder, game, seed, spec)
 
 
-class ModelBrain(Unchanging):
+class ModelBrain(PolicyWrapper):
     """A brain that acts with a trained policy.
 
     Args:

@@ -341,7 +341,7 @@ class MLAgentsCheckpoint:
         tensors = self.acting_tensors()
         weights = np.concatenate([tensor.reshape(-1) for tensor in tensors.values()]).astype(np.float32)
         return PolicyUpdate(
-            behavior, 0, weights, tuple((name, each.shape) for name, each in tensors.items()), self.step
+            behavior, 0, weights, tuple((name, tensor.shape) for name, tensor in tensors.items()), self.step
         )
 
     @_taking_over()
@@ -378,7 +378,7 @@ class MLAgentsCheckpoint:
         moments = {"first_moment": self._moments("exp_avg"), "second_moment": self._moments("exp_avg_sq")}
         state = {**trainer_state, "step": self.step, "normalizer": self._normalizer}
         if self.trainer_type == "ppo":
-            adapted = {name: as_ppo(each, signals, trainer_state["weights"]) for name, each in moments.items()}
+            adapted = {name: as_ppo(moment, signals, trainer_state["weights"]) for name, moment in moments.items()}
             optimizer = {"steps": self._updates("Optimizer:value_optimizer"), **adapted}
             return {
                 **state,
@@ -386,12 +386,12 @@ class MLAgentsCheckpoint:
                 "optimizer": optimizer,
             }
         weights = trainer_state["update"]["weights"]
-        taken = {name: as_sac(each, signals, weights) for name, each in moments.items()}
+        taken = {name: as_sac(moment, signals, weights) for name, moment in moments.items()}
         adams = {"actor": "policy", "critics": "value", COEFFICIENTS: "entropy"}
         optimizers = {
             group: {
                 "steps": self._updates(f"Optimizer:{adam}_optimizer"),
-                **{name: each[group] for name, each in taken.items()},
+                **{name: moment[group] for name, moment in taken.items()},
             }
             for group, adam in adams.items()
         }
@@ -430,7 +430,7 @@ class MLAgentsCheckpoint:
         return {"Optimizer:critic": moments["Policy"], **moments}
 
     def _updates(self, adam: str) -> int:
-        return max((int(each["step"]) for each in self._adams[adam]["state"].values()), default=0)
+        return max((int(state["step"]) for state in self._adams[adam]["state"].values()), default=0)
 
 
 def _describe(design: PolicyDesign) -> str:

@@ -177,7 +177,7 @@ def check_decides(path: Path, policy: ActingPolicy, spec: BehaviorSpec) -> None:
         RunError: if the policy fails; the message names the file.
     """
     try:
-        zeros = tuple(np.zeros((1, *each.shape), each.dtype) for each in spec.observations)
+        zeros = tuple(np.zeros((1, *observation.shape), observation.dtype) for observation in spec.observations)
         policy.act(zeros, None, np.random.default_rng(0), False, nothing_recalled(policy, spec.actions, 1))
     except Exception as error:
         raise RunError(f"{path} can't choose actions: {describe_error(error)}") from error
@@ -388,7 +388,7 @@ def _hint(path: Path) -> str:
     usual = Path("results") / shown(path)
     if absolute(usual).exists():
         return f"; did you mean '{usual}'?"
-    near = sorted(each.name for each in path.parent.glob("*")) if path.parent.is_dir() else []
+    near = sorted(entry.name for entry in path.parent.glob("*")) if path.parent.is_dir() else []
     return suggest(path.name, near)
 
 
@@ -493,7 +493,7 @@ def member_of(path: Path) -> Member:
     Raises:
         RunError: if the pool in the file's folder has no member with this file.
     """
-    member = next((each for each in members_in(path.parent) if each.path == path.name), None)
+    member = next((member for member in members_in(path.parent) if member.path == path.name), None)
     if member is None:
         raise RunError(f"{path} is not a member of the pool in its folder")
     return member

@@ -75,14 +75,18 @@ def open_table(
     """
     config = load_config(config_file or _configuration_of(players, overrides), overrides)
     entrants = entrants_of(players, config.checkpoint_settings.results_dir, config.builtin_game)
-    deterministic = any(each.network_settings.deterministic for _, each in config.blocks())
+    deterministic = any(block.network_settings.deterministic for _, block in config.blocks())
     seed = choose_seed(config.env_settings.seed)
     return TournamentTable(config, entrants, config.inference.episodes or USUAL_GAMES, seed, deterministic)
 
 
 def _configuration_of(players: Sequence[str], overrides: Sequence[Override | str]) -> Path:
     """Return the configuration of the first player that is in a run's folder."""
-    results = [each.value for each in overrides if isinstance(each, Override) and each.path[-1] == "results_dir"]
+    results = [
+        override.value
+        for override in overrides
+        if isinstance(override, Override) and override.path[-1] == "results_dir"
+    ]
     for player in players:
         folder = run_folder_of(found_below(player, results[-1] if results else "results"))
         if folder is not None:
@@ -96,7 +100,7 @@ def _configuration_of(players: Sequence[str], overrides: Sequence[Override | str
 def run_folder_of(player: str) -> Path | None:
     """Return the folder of the run that a model reference belongs to; None if it belongs to no run."""
     path = Path(player if Path(player).exists() else player.rpartition("@")[0] or player)
-    return next((each for each in (path, *path.parents[:2]) if (each / CONFIGURATION).is_file()), None)
+    return next((folder for folder in (path, *path.parents[:2]) if (folder / CONFIGURATION).is_file()), None)
 
 
 def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> list[str]:
@@ -128,7 +132,7 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
     if not wrong and len(entrants) < 2:
         wrong.append(f"{', '.join(entrants)} has no opponent: name another player, such as random")
     if wrong:
-        raise RunError("\n".join(f"{_OPTION} {each}" for each in wrong))
+        raise RunError("\n".join(f"{_OPTION} {mistake}" for mistake in wrong))
     return entrants
 
 
@@ -147,17 +151,16 @@ def _all_of(run: str, wrong: list[str]) -> list[str]:
         if len(learners_in(run_folder)) > 1:
             wrong.append(f"{run}{ALL}: it has leagues of several behaviours, but a tournament's player plays all teams")
             return []
-        members = [each.use or f"{run}@member-{each.number}" for each in members_in(pool_folder(run_folder))]
+        members = [member.use or f"{run}@member-{member.number}" for member in members_in(pool_folder(run_folder))]
         (learners,) = leagues.values()
         return list(dict.fromkeys([*members, *(str(behavior_folder(run_folder, name)) for name in learners)]))
     behaviors = behaviors_in(folder) if folder.is_dir() else []
-    places = [(folder / name, name) for name in behaviors] or [(folder, folder.name)]
-    steps = [{step_in_name(path) for path in exports_by_step(*place)} for place in places]
+    exports = [(folder / name, name) for name in behaviors] or [(folder, folder.name)]
+    steps = [{step_in_name(path) for path in exports_by_step(*export)} for export in exports]
     shared = sorted(set.intersection(*steps))
     if not shared:
-        wrong.append(
-            f"{run}{ALL}: there is no step at which all of these have a policy: {', '.join(name for _, name in places)}"
-        )
+        names = ", ".join(name for _, name in exports)
+        wrong.append(f"{run}{ALL}: there is no step at which all of these have a policy: {names}")
     return [f"{run}@{step}" for step in shared]
 
 
@@ -218,10 +221,10 @@ class TournamentTable:
         ratings, margins = fitted_ratings(counts @ np.array([1.0, 0.5, 0.0]), counts.sum(axis=2).astype(np.float64))
         skills, totals = self._skills(), counts.sum(axis=1).tolist()
         standings = [
-            Standing(name, float(rating), float(margin), each, *total)
-            for name, rating, margin, each, total in zip(self._players, ratings, margins, skills, totals, strict=True)
+            Standing(name, float(rating), float(margin), skill, *total)
+            for name, rating, margin, skill, total in zip(self._players, ratings, margins, skills, totals, strict=True)
         ]
-        return sorted(standings, key=lambda each: -each.rating)
+        return sorted(standings, key=lambda standing: -standing.rating)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
         """Write the results as JSON and the matrix as an image; return both paths.
@@ -232,7 +235,7 @@ class TournamentTable:
         from headrace.stages.ghost.league_plot import draw_matrix  # Pillow only where images are drawn
 
         standings = self.standings()
-        order = [self._players.index(each.name) for each in standings]
+        order = [self._players.index(standing.name) for standing in standings]
         counts = matrix(self.results, len(self._players))[np.ix_(order, order)].astype(np.float64)
         title = "" if self.config.environment is None else self.config.environment.named
         heading = (f"{title}: {self._games} games per pair", "rows against columns; blue won, orange lost")
@@ -256,7 +259,7 @@ class TournamentTable:
         folder.mkdir(parents=True, exist_ok=True)
         data, picture = folder / "tournament.json", folder / "tournament.png"
         write_atomic(data, json.dumps(report, indent=1).encode())
-        write_atomic(picture, draw_matrix(heading, [each.name for each in standings], counts))
+        write_atomic(picture, draw_matrix(heading, [standing.name for standing in standings], counts))
         return data, picture
 
     def _check(self, group: EnvironmentGroup) -> None:
@@ -279,8 +282,8 @@ class TournamentTable:
     def _report(self, result: PairResult) -> None:
         self.results.append(result)
         pair = {result.first, result.second}
-        sides = [each for each in self.results if {each.first, each.second} == pair]
-        played = sum(each.won + each.drawn + each.lost for each in sides)
+        sides = [side for side in self.results if {side.first, side.second} == pair]
+        played = sum(side.won + side.drawn + side.lost for side in sides)
         if played < self._games:
             return
         won, drawn, lost = matrix(sides, len(self._players))[min(pair), max(pair)].tolist()
@@ -301,14 +304,15 @@ class TournamentTable:
 
 def standings_table(standings: Sequence[Standing]) -> str:
     """Return the standings as a text table."""
-    rated = any(each.skill is not None for each in standings)
+    rated = any(standing.skill is not None for standing in standings)
     rows = [["player", "ELO (95 %)", *["skill"] * rated, "games", "points", "won", "drawn", "lost"]]
-    for each in standings:
-        games = each.won + each.drawn + each.lost
-        points = f"{100 * (each.won + each.drawn / 2) / games:.1f} %" if games else ""
-        rating_by_skill = ["" if each.skill is None else f"{each.skill:.1f}"] * rated
-        rating = f"{each.rating:.0f} ± {each.margin:.0f}"
-        rows.append([each.name, rating, *rating_by_skill, *map(str, (games, points, each.won, each.drawn, each.lost))])
+    for standing in standings:
+        games = standing.won + standing.drawn + standing.lost
+        points = f"{100 * (standing.won + standing.drawn / 2) / games:.1f} %" if games else ""
+        rating_by_skill = ["" if standing.skill is None else f"{standing.skill:.1f}"] * rated
+        rating = f"{standing.rating:.0f} ± {standing.margin:.0f}"
+        results = (games, points, standing.won, standing.drawn, standing.lost)
+        rows.append([standing.name, rating, *rating_by_skill, *map(str, results)])
     return aligned(rows)
 
 

@@ -131,9 +131,9 @@ class _Tables:
 
 def _of_league(policy: Any, weights: Any) -> tuple[Any, Any]:
     """Return the policy and weights arguments, with league mixtures replaced by their members and probabilities."""
-    if isinstance(policy, Mapping) and any(isinstance(each, LoadedMixture) for each in policy.values()):
+    if isinstance(policy, Mapping) and any(isinstance(entry, LoadedMixture) for entry in policy.values()):
         given = weights if isinstance(weights, Mapping) else dict.fromkeys(policy, weights)
-        parts = {player: _of_league(each, given.get(player)) for player, each in policy.items()}
+        parts = {player: _of_league(entry, given.get(player)) for player, entry in policy.items()}
         return {player: part[0] for player, part in parts.items()}, {player: part[1] for player, part in parts.items()}
     if not isinstance(policy, LoadedMixture):
         return policy, weights
@@ -159,13 +159,13 @@ def _shares(weights: Any, count: int) -> list[float]:
         raise RunError("nash_conv: policy: the list is empty; expected at least one")
     if weights is None:
         return [1 / count] * count
-    values = [float(each) for each in weights]
-    if len(values) != count or not all(math.isfinite(each) and each >= 0 for each in values) or not sum(values):
+    values = [float(value) for value in weights]
+    if len(values) != count or not all(math.isfinite(value) and value >= 0 for value in values) or not sum(values):
         raise RunError(
             f"nash_conv: weights: expected one non-negative weight for each of {count} policies, not all 0; got "
             f"{values}"
         )
-    return [each / sum(values) for each in values]
+    return [value / sum(values) for value in values]
 
 
 def _information_states(played: OpenSpielGame, most: int) -> list[_States]:

@@ -71,7 +71,7 @@ class ActionDistribution:
     def first(self) -> ActionDistribution:
         """Return the distributions of a batch's first row, without the batch axis."""
         return ActionDistribution(
-            tuple([each[0] for each in self.probabilities]), self.means[0], self.deviations[0], self.squashed
+            tuple([branch[0] for branch in self.probabilities]), self.means[0], self.deviations[0], self.squashed
         )
 
 
@@ -214,7 +214,7 @@ class ObservationReader:
         parts = [(keys, leaf, _at(self._space, value, keys)) for keys, leaf in leaves(self._space)]
         single: bool | None = None
         first, of_first, batches = "", 0, {}
-        for keys, leaf, value in sorted(parts, key=lambda each: isinstance(each[1], SequenceSpace)):
+        for keys, leaf, value in sorted(parts, key=lambda item: isinstance(item[1], SequenceSpace)):
             where = _path(keys)
             batch, alone = _batch_of(leaf, value, where, single)
             if single is None:

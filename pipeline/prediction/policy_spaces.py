@@ -118,8 +118,8 @@ def _held(spec: BehaviorSpec, stated: Mapping[str, Any]) -> int | None:
 
 def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses: bool) -> PolicySpaces:
     """Return named columns for a policy without spaces: observations are keyed by name, and actions by kind."""
-    boxes = [_any_numbers(each) for each in spec.observations]
-    names = [each.name for each in spec.observations]
+    boxes = [_any_numbers(observation) for observation in spec.observations]
+    names = [observation.name for observation in spec.observations]
     if len(boxes) == 1:
         seen: OwnSpace = boxes[0]
     elif len({*names}) == len(names):
@@ -127,9 +127,11 @@ def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses:
     else:  # Unity's sensors may share a name
         seen = ComposedSpace("Tuple", dict(enumerate(boxes)))
     parts = []
-    for (keys, box), each in zip(leaves(seen), spec.observations, strict=True):
-        (part,) = observation_parts(box, "", {"observation": _setting(box, each)}, each.dtype == "float64")
-        parts.append(ObservationPart(each, _below(keys, part)))
+    for (keys, box), observation in zip(leaves(seen), spec.observations, strict=True):
+        (part,) = observation_parts(
+            box, "", {"observation": _setting(box, observation)}, observation.dtype == "float64"
+        )
+        parts.append(ObservationPart(observation, _below(keys, part)))
     kinds: dict[str, OwnSpace] = {}
     if decided.continuous_size:
         bound = np.ones(decided.continuous_size, np.float32)
@@ -179,7 +181,7 @@ def _setting(leaf: Leaf, spec: ObservationSpec) -> ObservationSettings:
 
 def _check_sizes(seen: OwnSpace, done: OwnSpace, spec: BehaviorSpec) -> None:
     """Check that no box is larger than the policy's inputs and actions, before arrays of the box's size are created."""
-    most = max([spec.actions.continuous_size, *(each.size for each in spec.observations)])
+    most = max([spec.actions.continuous_size, *(observation.size for observation in spec.observations)])
     waiting = [seen, done]
     while waiting:
         for _, leaf in leaves(waiting.pop()):

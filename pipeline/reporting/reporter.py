@@ -238,7 +238,7 @@ class Reporter:
         for writer in self._writers:
             writer.close()
 
-    def leave(self) -> None:
+    def drop_writers(self) -> None:
         """Close and remove all writers; called when the run's folder is lost."""
         self.close()
         self._writers = []

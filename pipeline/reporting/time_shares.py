@@ -300,7 +300,7 @@ def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | No
         numbers: as `TimeShares.numbers` returns them, or their means over a run.
         blocks: each behaviour's settings as plain data, used for suggestions.
     """
-    return _Reading(numbers, blocks or {}).cause()
+    return _BottleneckFinder(numbers, blocks or {}).cause()
 
 
 def bottleneck_of_runs(
@@ -319,24 +319,24 @@ def bottleneck_of_runs(
     return find_bottleneck({name: sum(values) / len(values) for name, values in all_values.items() if values}, blocks)
 
 
-Place = tuple[str, str]
+HostStage = tuple[str, str]
 _INSIDE = ((ACTORS, ENVIRONMENT), (ACTORS, POLICIES))
 """Places (host and stage) whose time is already included in the actors' time."""
 
 
-def _place(name: str) -> Place:
+def _host_stage(name: str) -> HostStage:
     """Split a statistic's name into host and stage; learner names may contain slashes, because behaviour names may."""
     rest = name.partition("/")[2]
     host, _, stage = rest.rpartition("/") if rest.startswith(OF_LEARNERS) else rest.partition("/")
     return host, stage
 
 
-class _Reading:
+class _BottleneckFinder:
     """Interprets a run's numbers."""
 
     def __init__(self, numbers: Mapping[str, float], blocks: Mapping[str, Any]) -> None:
         self.numbers, self.blocks = numbers, blocks
-        self.places = {_place(name): share for name, share in numbers.items() if name.startswith(f"{BUSY}/")}
+        self.places = {_host_stage(name): share for name, share in numbers.items() if name.startswith(f"{BUSY}/")}
         learners = [place for place in self.places if place[0].startswith(OF_LEARNERS) and place[1] == TRAINER]
         self.learning = max((self.places[place] for place in learners), default=0.0)
         """Fraction of the time in which the busiest learner works."""

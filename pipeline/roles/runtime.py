@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 
 from headrace.pipeline.common.global_state_guard import guard_global_state, put_back
 from headrace.pipeline.common.process import read_usage
-from headrace.pipeline.control import ControlEnd, HostFailed, HostFinished, OpenEdge, Preparing, StatisticsReport
+from headrace.pipeline.control import (
+    ControlEnd,
+    HostFailed,
+    HostFinished,
+    OpenEdge,
+    PreparationNotice,
+    StatisticsReport,
+)
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, contained, describe_failure, root_cause
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost
@@ -108,7 +115,7 @@ class Host(ABC):
 
     def _tell_of_preparing(self, begins: bool) -> None:
         put_back()  # environments were just created, and Headrace's modules may be imported next
-        self.control.send(Preparing(begins))
+        self.control.send(PreparationNotice(begins))
 
     def report(self) -> None:
         """Send the statistics collected since the last report, with the queue counters."""

@@ -119,10 +119,10 @@ def _files(run_folder: Path) -> dict[str, Path]:
     paths = [run_folder / CONFIGURATION, *checkpoint.folder.iterdir()]
     for behavior in checkpoint.steps:
         folder = behavior_folder(run_folder, behavior)
-        paths += [each for each in folder.glob("*") if each.suffix in (".pt", ".onnx")]
+        paths += [file for file in folder.glob("*") if file.suffix in (".pt", ".onnx")]
     for pattern in _SCORES_AND_POOLS:
         paths += run_folder.glob(pattern)
-    return {each.relative_to(run_folder).as_posix(): each for each in sorted(paths)}
+    return {path.relative_to(run_folder).as_posix(): path for path in sorted(paths)}
 
 
 def same_checkpoint(path: Path, run_folder: Path) -> bool:

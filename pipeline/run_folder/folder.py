@@ -298,9 +298,9 @@ def unusable(path: Path, error: OSError) -> RunFolderError:
     reason = error.strerror or str(error)
     # If the path can't even be examined, use the system's message.
     with suppress(OSError):
-        there = next((folder for folder in path.parents if folder.exists() or folder.is_symlink()), None)
-        if there is not None and not there.is_dir():
-            reason = f"{there} is not a folder"
+        nearest = next((folder for folder in path.parents if folder.exists() or folder.is_symlink()), None)
+        if nearest is not None and not nearest.is_dir():
+            reason = f"{nearest} is not a folder"
     return RunFolderError(
         f"{shown(path)} can't be written: {reason}. Free some space there, make it writable, or choose another "
         "--results-dir"
@@ -349,7 +349,7 @@ def check_there_is_a_run(results_dir: str | Path, run_id: str) -> None:
     try:
         if (results / run_id).is_dir():
             return
-        runs = [each for each in results.iterdir() if (each / CONFIGURATION).is_file()] if results.is_dir() else []
+        runs = [run for run in results.iterdir() if (run / CONFIGURATION).is_file()] if results.is_dir() else []
         newest = sorted(runs, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
     except OSError as error:
         raise unusable(results / run_id, error) from error

@@ -47,7 +47,7 @@ class ExportEntry:
             "file_path": shown(self.file_path),
             "reward": self.reward if self.reward is not None and math.isfinite(self.reward) else None,
             "creation_time": self.creation_time,
-            "auxillary_file_paths": [shown(each) for each in self.auxiliary_file_paths],
+            "auxillary_file_paths": [shown(path) for path in self.auxiliary_file_paths],
         }
 
     def within(self, run_folder: Path) -> ExportEntry:

@@ -223,7 +223,7 @@ def _of_spec(spec: ObservationSpec, array: Array) -> Array:
 def _by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationSpec, Any]]:
     """Return each observation spec with its value, which the request identifies by name or by position."""
     specs = spec.observations
-    names = [each.name for each in specs]
+    names = [observation.name for observation in specs]
     if isinstance(observations, Mapping):
         for name in observations:
             if name not in names:
@@ -238,7 +238,7 @@ def _by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[Observation
                 f"observations: some observations share a name; give a list of {len(names)} arrays in this order: "
                 f"{spec.seen}"
             )
-        return [(each, observations[each.name]) for each in specs]
+        return [(observation, observations[observation.name]) for observation in specs]
     if not isinstance(observations, list | tuple) or len(observations) != len(specs):
         raise unfit(
             f"observations: expected an object that maps names to arrays, or a list of {len(specs)} arrays in this "

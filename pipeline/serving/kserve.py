@@ -244,23 +244,23 @@ def _described(tensors: Mapping[str, tuple[str, list[int]]]) -> list[dict[str, A
     return [{"name": name, "datatype": kind, "shape": shape} for name, (kind, shape) in tensors.items()]
 
 
-def _check_names(place: str, names: Sequence[str] | Mapping[str, Any], available: Any) -> None:
+def _check_names(field: str, names: Sequence[str] | Mapping[str, Any], available: Any) -> None:
     for name in names:
         if name not in available:
-            raise unfit(f"{place}: unknown name {name!r}{suggest(name, available)}; available: {', '.join(available)}")
+            raise unfit(f"{field}: unknown name {name!r}{suggest(name, available)}; available: {', '.join(available)}")
 
 
 def _check_tensor(tensor: InputTensor, datatype: str, shape: list[int]) -> None:
-    place = f"inputs.{tensor.name}"
+    field = f"inputs.{tensor.name}"
     for key, value in tensor.parameters.items():
         if key != "binary_data_size" and (key, value) != ("content_type", "np"):
-            raise unfit(f"{place}.parameters.{key}: {value!r} is not supported")
+            raise unfit(f"{field}.parameters.{key}: {value!r} is not supported")
     if tensor.datatype != datatype:
-        raise unfit(f"{place}: the datatype is {tensor.datatype}; expected {datatype}")
+        raise unfit(f"{field}: the datatype is {tensor.datatype}; expected {datatype}")
     if len(tensor.shape) != len(shape) or tensor.shape[1:] != shape[1:]:
-        raise unfit(f"{place}: the shape is {tensor.shape}; expected {shape}, where -1 is the number of agents")
+        raise unfit(f"{field}: the shape is {tensor.shape}; expected {shape}, where -1 is the number of agents")
     if tensor.data is None:
-        raise unfit(f"{place}: the data is missing")
+        raise unfit(f"{field}: the data is missing")
 
 
 def _observation(spec: ObservationSpec, tensor: InputTensor) -> Array:
@@ -271,11 +271,11 @@ def _observation(spec: ObservationSpec, tensor: InputTensor) -> Array:
 
 
 def _flags(tensor: InputTensor) -> NDArray[np.bool_]:
-    place, data = f"inputs.{tensor.name}", tensor.data
-    array = flags(np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data, place)
+    field, data = f"inputs.{tensor.name}", tensor.data
+    array = flags(np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data, field)
     assert array is not None, "the data is not None"
     if array.size != prod(tensor.shape):
-        raise unfit(f"{place}: there are {array.size} elements, but the shape is {tensor.shape}")
+        raise unfit(f"{field}: there are {array.size} elements, but the shape is {tensor.shape}")
     return array.reshape(tensor.shape)
 
 

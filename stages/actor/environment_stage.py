@@ -24,10 +24,10 @@ from headrace.stages.environments.parameters import EpisodeParameters, connect_p
 from headrace.stages.environments.protocol import (
     AgentSteps,
     EnvironmentGroup,
-    Punctual,
+    GroupWithDeadlines,
     StatisticValues,
     StepResult,
-    Stoppable,
+    StoppableGroup,
     maybe_await,
 )
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, describe_error, is_failure
@@ -367,11 +367,11 @@ class EnvironmentStage:
 
     def progress(self) -> int | None:
         """Return the number of ticks so far; None if the group itself reports delays."""
-        return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._tick
+        return None if isinstance(self._group, GroupWithDeadlines) and self._group.has_deadlines else self._tick
 
     def request_stop(self) -> None:
         """Make a hanging tick end soon."""
-        if isinstance(self._group, Stoppable):
+        if isinstance(self._group, StoppableGroup):
             self._group.request_stop()
 
     def update(self, update: PolicyUpdate) -> None:

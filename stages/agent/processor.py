@@ -379,7 +379,7 @@ def as_bytes(stamps: Stamps) -> bytes:
 
 
 @dataclass(slots=True)
-class Deciding:
+class DecidingAgents:
     """The agents that decide at a tick.
 
     Attributes:
@@ -427,7 +427,7 @@ class Assembler:
         self._pages = Pages(step, horizon)
         self.outbox = Outbox()
         self.slots = Slots(len(step.agent_ids))
-        self._last: Deciding | None = None
+        self._last: DecidingAgents | None = None
         """The agents that decided at the last tick; None if an agent has left, or the stamps must be compared."""
         self._agents = AgentState(self.slots.total, self._pages.nowhere, step.group_ids is not None)
         self._mates = self._agents.mates
@@ -482,7 +482,7 @@ class Assembler:
             self._remove(ending[pages.unwritten(agents.cursor[ending])])
         self._cut_mates()
 
-    def _find_agents(self, step: StepBatch) -> tuple[Where, Numbers, bool, Deciding]:
+    def _find_agents(self, step: StepBatch) -> tuple[Where, Numbers, bool, DecidingAgents]:
         """Find the slots of a tick's agents. New agents that decide get slots.
 
         Returns:
@@ -509,7 +509,7 @@ class Assembler:
                 self._agents.enlarge(self.slots.total)
             self._agents.env_ids[joined] = step.env_ids[new]
         deciding = slots[ended:]
-        self._last = last = Deciding(key, deciding, as_slice(deciding))
+        self._last = last = DecidingAgents(key, deciding, as_slice(deciding))
         return slots, slots[:ended], strangers, last
 
     def _remove(self, slots: Numbers) -> None:
@@ -625,7 +625,7 @@ class Assembler:
     def _decide(
         self,
         step: StepBatch,
-        tick: Deciding,
+        tick: DecidingAgents,
         at: Numbers,
         lengths: Numbers,
         returns: NDArray[np.float64],

@@ -66,7 +66,7 @@ class EpisodeInfos:
 
     def _measured(self, columns: Mapping[str, Any], episodes: int, keys: Iterable[str]) -> dict[str, StatisticValues]:
         statistics = {}
-        numbers = {key: values for key, each in columns.items() if (values := _numbers(each))}
+        numbers = {key: values for key, column in columns.items() if (values := _numbers(column))}
         for key in self._keys:
             if key in numbers:
                 statistics[f"Environment/{key}"] = StatisticValues(numbers[key])

@@ -363,8 +363,8 @@ class LimitedGroup(WrappedGroup):
             for ages in self._ages.values():
                 ages.drop(gone)
         steps = {
-            behavior_id: self._ages.setdefault(behavior_id, _Ages(self._limit)).add(each, self._parameters.generation)
-            for behavior_id, each in result.steps.items()
+            behavior_id: self._ages.setdefault(behavior_id, _Ages(self._limit)).add(rows, self._parameters.generation)
+            for behavior_id, rows in result.steps.items()
         }
         return replace(result, steps=steps)
 
@@ -396,9 +396,9 @@ class _Ages(_AgentTable):
             deciding = new + steps.ended
             acting[new] = added = self._add(steps.agent_ids[deciding], steps.env_ids[deciding])
             self._decisions[added] = 0
-        own = steps.episode_ids[steps.ended :]
-        begins = (self._decisions[acting] == 0) | (self._episode_ids[acting] != own)
-        self._episode_ids[acting] = own
+        episode_ids = steps.episode_ids[steps.ended :]
+        begins = (self._decisions[acting] == 0) | (self._episode_ids[acting] != episode_ids)
+        self._episode_ids[acting] = episode_ids
         self._decisions[acting[begins]] = self._cuts[acting[begins]] = 0
         self._generations[acting[begins]] = generation
         self._decisions[acting] += 1
@@ -487,7 +487,7 @@ class EnvironmentRequest:
     def exact(self) -> bool:
         """True if float64 vectors stay float64, because they are normalised before they are rounded."""
         settings = (*self.config.behaviors.values(), self.config.default_settings)
-        return any(each is not None and each.normalizes for each in settings)
+        return any(block is not None and block.normalizes for block in settings)
 
     @property
     def clips(self) -> bool:
@@ -636,7 +636,7 @@ def parameter_names(make: Callable[..., Any]) -> frozenset[str]:
 
 def takes_any(make: Callable[..., Any]) -> bool:
     """Return True if a callable takes arbitrary keyword arguments; False if it has no signature."""
-    return any(each.kind is each.VAR_KEYWORD for each in _parameters(make).values())
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in _parameters(make).values())
 
 
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -727,16 +727,16 @@ def chain_wrappers(
     wrappers = [find_wrapper(settings, index, folder) for index in range(len(settings.wrappers))]
 
     def wrap(env: Any) -> Any:
-        for each, wrapper in zip(settings.wrappers, wrappers, strict=True):
+        for entry, wrapper in zip(settings.wrappers, wrappers, strict=True):
             try:
-                env = wrapper(env, **each.with_)
+                env = wrapper(env, **entry.with_)
             except Exception as error:
                 raise StageError(
-                    f"{name}: environment wrapper {each.use!r} with {dict(each.with_)} raised {describe_fault(error)}"
+                    f"{name}: environment wrapper {entry.use!r} with {dict(entry.with_)} raised {describe_fault(error)}"
                 ) from error
             if not fits(env):
                 raise StageError(
-                    f"{name}: environment wrapper {each.use!r} returned {type_of(env)}; expected {expected}"
+                    f"{name}: environment wrapper {entry.use!r} returned {type_of(env)}; expected {expected}"
                 )
         return env
 
@@ -777,8 +777,8 @@ def _answers(display: str) -> bool:
     host, number = parts["host"], int(parts["number"])
     if host not in ("", "unix"):
         return _connects(socket.AF_INET, (host, _X_PORT + number))
-    place = f"/tmp/.X11-unix/X{number}"
-    return any(_connects(socket.AF_UNIX, address) for address in (place, f"\0{place}"))
+    path = f"/tmp/.X11-unix/X{number}"
+    return any(_connects(socket.AF_UNIX, address) for address in (path, f"\0{path}"))
 
 
 def _connects(family: int, address: Any) -> bool:

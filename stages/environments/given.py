@@ -97,7 +97,7 @@ class GivenEnvironment:
 
     def lend_to(self, group: EnvironmentGroup) -> None:
         """Make the group's `close` leave the caller's objects open."""
-        lent = [each for each in self.makers if isinstance(each, GivenObject)]
+        lent = [maker for maker in self.makers if isinstance(maker, GivenObject)]
         if lent:
             vars(group)["close"] = partial(_take_back, lent)
 
@@ -125,7 +125,7 @@ def giving(name: str, environment: GivenEnvironment) -> Iterator[str]:
     """Yield a unique reference that contains `name` and refers to the environment within the context."""
     word = re.sub(r"\W+", "_", name).strip("_") or "environment"
     names = itertools.chain([word], (f"{word}_{number}" for number in itertools.count(2)))
-    reference = next(each for each in (f"{MODULE}:{name}" for name in names) if each not in _given)
+    reference = next(candidate for candidate in (f"{MODULE}:{name}" for name in names) if candidate not in _given)
     _given[reference] = environment
     try:
         yield reference
@@ -172,7 +172,7 @@ def given_object(reference: object) -> Any:
     return maker.shared if isinstance(maker, GivenObject) else None
 
 
-_PLACE = re.compile(r" at 0x\w+(, file .*?, line \d+)?")
+_ADDRESS = re.compile(r" at 0x\w+(, file .*?, line \d+)?")
 
 
 def identity_of(reference: object) -> object:
@@ -185,10 +185,10 @@ def identity_of(reference: object) -> object:
         return reference
     makers = find_given(reference).makers
     texts = (
-        repr((each, None if isinstance(each, type) else getattr(each, "__dict__", None), _content(each)))
-        for each in makers
+        repr((maker, None if isinstance(maker, type) else getattr(maker, "__dict__", None), _content(maker)))
+        for maker in makers
     )
-    return sorted({_PLACE.sub("", text) for text in texts})
+    return sorted({_ADDRESS.sub("", text) for text in texts})
 
 
 def _content(maker: object, depth: int = 4) -> object:
@@ -204,12 +204,12 @@ def _content(maker: object, depth: int = 4) -> object:
         inner += [maker.__code__, maker.__defaults__, maker.__kwdefaults__]
     else:
         inner = [*maker.__bases__, *vars(maker), *vars(maker).values()]
-    return [(_code(each), _content(each, depth - 1)) for each in inner]
+    return [(_code(item), _content(item, depth - 1)) for item in inner]
 
 
 def _code(part: object) -> object:
     if isinstance(part, CodeType):
-        return part.co_code, part.co_names, [_code(each) for each in part.co_consts]
+        return part.co_code, part.co_names, [_code(constant) for constant in part.co_consts]
     return sorted(map(repr, part)) if isinstance(part, set | frozenset) else part
 
 
@@ -241,5 +241,5 @@ def take_over(given: Mapping[str, bytes]) -> None:
 
 
 def _take_back(lent: Sequence[GivenObject]) -> None:
-    for each in lent:
-        each.take_back()
+    for environment in lent:
+        environment.take_back()

@@ -244,9 +244,9 @@ class LowLevelGroup:
         self._send_parameters()
         for index, env in self._playing():
             try:
-                for behavior_id, place in self._decisions.get(index, {}).items():
+                for behavior_id, rows in self._decisions.get(index, {}).items():
                     batch = actions[behavior_id]
-                    chosen = ActionTuple(batch.continuous[place], batch.discrete[place])
+                    chosen = ActionTuple(batch.continuous[rows], batch.discrete[rows])
                     self._call(index, "set_actions()", env.set_actions, behavior_id, chosen)
                 self._call(index, "step()", env.step)
             except EnvironmentEnded as end:
@@ -368,7 +368,7 @@ def _make(make: Callable[..., Any], options: Mapping[str, Any], offered: Mapping
     with blaming("environment", "options"):
         arguments = check_arguments("environment.options", name, make, options, offered)
     env = factory.call(partial(make, **arguments), name)
-    missing = [each for each in _NEEDED if not callable(getattr(env, each, None))]
+    missing = [method for method in _NEEDED if not callable(getattr(env, method, None))]
     missing += [] if hasattr(env, "behavior_specs") else ["behavior_specs"]
     if missing:
         raise LoadError(

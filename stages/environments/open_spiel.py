@@ -146,7 +146,7 @@ def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = 
     with blaming(*_GAME):
         if module or short.startswith("python_"):
             import_module(module or "open_spiel.python.games", folder, name)
-        games = {each.short_name: each.parameter_specification for each in pyspiel.registered_games()}
+        games = {registered.short_name: registered.parameter_specification for registered in pyspiel.registered_games()}
         if short not in games:
             raise LoadError(
                 f"{name}: this game does not exist{suggest(short, games) or f'; available: {_listed(games)}'}"
@@ -222,7 +222,7 @@ class GameInstance(Instance):
             first = self._up_to_next_move()
         except Exception as error:
             raise_broken(error, self._name, "reset")
-        self.first_infos = {each.agent: each.info for each in first}
+        self.first_infos = {time_step.agent: time_step.info for time_step in first}
         return first
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
@@ -244,9 +244,9 @@ class GameInstance(Instance):
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
         """End the episode for all players."""
         ended = super().truncate(deciding)
-        ended_agents, received = {each.agent for each in ended}, self._received()
-        others = [each for each in enumerate(self.env.possible_agents) if each[1] not in ended_agents]
-        return ended + [self._time_step(player, received[player], {}, truncated=True) for player, _ in others]
+        ended_agents, received = {time_step.agent for time_step in ended}, self._received()
+        others = [player for player, agent in enumerate(self.env.possible_agents) if agent not in ended_agents]
+        return ended + [self._time_step(player, received[player], {}, truncated=True) for player in others]
 
     def _up_to_next_move(self) -> list[TimeStep]:
         state = self._state

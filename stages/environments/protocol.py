@@ -171,7 +171,7 @@ async def play(
 
 
 @runtime_checkable
-class Punctual(Protocol):
+class GroupWithDeadlines(Protocol):
     """An environment group that reports delays itself, so supervision does not need to."""
 
     has_deadlines: bool
@@ -179,7 +179,7 @@ class Punctual(Protocol):
 
 
 @runtime_checkable
-class Stoppable(Protocol):
+class StoppableGroup(Protocol):
     """An environment group whose resets and steps may hang, but can be interrupted."""
 
     def request_stop(self) -> None:
@@ -231,7 +231,7 @@ class WrappedGroup:
 
     def __init__(self, group: EnvironmentGroup) -> None:
         self.num_envs = group.num_envs
-        self.has_deadlines = isinstance(group, Punctual) and group.has_deadlines
+        self.has_deadlines = isinstance(group, GroupWithDeadlines) and group.has_deadlines
         for name in ("set_parameters", "limits_episodes"):
             if hasattr(group, name):
                 setattr(self, name, getattr(group, name))
@@ -239,7 +239,7 @@ class WrappedGroup:
 
     def request_stop(self) -> None:
         """Make a hanging step end soon, if the environments support that."""
-        if isinstance(self._group, Stoppable):
+        if isinstance(self._group, StoppableGroup):
             self._group.request_stop()
 
     def close(self) -> Awaitable[None] | None:

@@ -290,8 +290,8 @@ class ScoreKeeper:
             if team >= outcomes.shape[1]:
                 continue
             lead = np.sign(outcomes[:, team] - np.delete(outcomes, team, axis=1).max(axis=1))
-            for place, sign in enumerate((1, 0, -1)):
-                self._results[behavior_id][place] += int(np.count_nonzero(lead == sign))
+            for outcome, sign in enumerate((1, 0, -1)):
+                self._results[behavior_id][outcome] += int(np.count_nonzero(lead == sign))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
-from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, maybe_await, play
+from headrace.stages.environments.protocol import (
+    AgentSteps,
+    EnvironmentGroup,
+    GroupWithDeadlines,
+    StepResult,
+    maybe_await,
+    play,
+)
 from headrace.stages.evaluation.opponents import (
     SEED,
     EvaluationOpponents,
@@ -94,7 +101,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
 
     def progress(self) -> int | None:
         """Return the number of ticks; None if the group itself enforces deadlines."""
-        return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._ticks
+        return None if isinstance(self._group, GroupWithDeadlines) and self._group.has_deadlines else self._ticks
 
     async def process(self, item: PolicyUpdate) -> AsyncIterator[None]:
         """Play the policy, whose `behavior_id` is a behaviour name, if an evaluation is due."""

@@ -148,10 +148,10 @@ class CountedGames:
             self._count(int(env_id), 1)
         self._playing = playing
 
-    def _count(self, env_id: int, place: int) -> None:
+    def _count(self, env_id: int, outcome: int) -> None:
         if self._left[env_id]:
             self._left[env_id] -= 1
-            self.results[place] += 1
+            self.results[outcome] += 1
 
 
 def matrix(results: Sequence[PairResult], entrants: int) -> NDArray[np.int64]:

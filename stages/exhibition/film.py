@@ -58,7 +58,7 @@ class Picture:
 
 
 @runtime_checkable
-class Rendering(Protocol):
+class RenderingGroup(Protocol):
     """A group that can render its instances as images."""
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
@@ -99,7 +99,7 @@ class FilmedGroup(WatchedGroup):
     """A group that captures a frame of each environment step, even if a wrapper holds an action for several steps.
 
     Args:
-        group: a `SupportsScenes` or `Rendering` group, which is closed together with this one.
+        group: a `SupportsScenes` or `RenderingGroup` group, which is closed together with this one.
         raw: whether images stay uncompressed instead of being encoded as JPEG.
     """
 
@@ -251,7 +251,7 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
     filmed: list[FilmedGroup] = []
 
     def film(group: EnvironmentGroup) -> EnvironmentGroup:
-        if not isinstance(group, SupportsScenes | Rendering):
+        if not isinstance(group, SupportsScenes | RenderingGroup):
             group.close()
             raise StageError(
                 f"{type(group).__name__} can't be shown: expected a method render(env_id) that returns an RGB image"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.config.environment import KeyMapSettings, KeySettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.brains import BrainRequest, Memoryless
+from headrace.stages.brains import BrainRequest, MemorylessPolicy
 from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.opponents import Player, uniform_player
@@ -180,7 +180,7 @@ class Person:
         """Id of the agent that the person has taken over; None until an agent of the behaviour id needs a decision."""
         self._missed = 0
 
-    def hear(self, number: int, held: Collection[str]) -> None:
+    def receive_keys(self, number: int, held: Collection[str]) -> None:
         """Receive a message.
 
         Args:
@@ -267,10 +267,10 @@ class HumanControllers:
         self.changed.set()
         return begun
 
-    def hear(self, behavior_id: str, number: int, held: Collection[str]) -> None:
-        """Receive the keys that a person is holding down; see `Person.hear`."""
+    def receive_keys(self, behavior_id: str, number: int, held: Collection[str]) -> None:
+        """Receive the keys that a person is holding down; see `Person.receive_keys`."""
         if behavior_id in self._persons:
-            self._persons[behavior_id].hear(number, held)
+            self._persons[behavior_id].receive_keys(number, held)
             self.changed.set()
 
     def decided(self, behavior_ids: Iterable[str]) -> None:
@@ -359,7 +359,7 @@ def _masks_of(steps: AgentSteps, rows: list[int]) -> Masks:
     return None if steps.action_masks is None else steps.action_masks[rows]
 
 
-class HumanBrain(Memoryless):
+class HumanBrain(MemorylessPolicy):
     """Decides for all agents of a behaviour id according to the keys that its person presses.
 
     Args:

@@ -62,7 +62,7 @@ class Mp4File:
         self.path = path.with_name(f"{path.name}.mp4")
         self._unfinished = self.path.with_name(self.path.name + _UNFINISHED)
         self._av: Any = av
-        codec = next(each for each in _CODECS if each in av.codecs_available)
+        codec = next(name for name in _CODECS if name in av.codecs_available)
         self._container: Any = av.open(str(self._unfinished), "w", format="mp4")
         self._stream: Any = self._container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
         self._stream.pix_fmt = "yuv420p"  # the only pixel format that all browsers show
@@ -128,8 +128,8 @@ class GifFile:
             return
         # One palette, taken from frames throughout the video, and no dithering: static parts stay equal and take no
         # space.
-        places = np.linspace(0, len(self._pictures) - 1, min(_LOOKED_AT, len(self._pictures))).astype(int)
-        seen = [self._picture(self._pictures[place]) for place in places]
+        sampled = np.linspace(0, len(self._pictures) - 1, min(_LOOKED_AT, len(self._pictures))).astype(int)
+        seen = [self._picture(self._pictures[frame]) for frame in sampled]
         palette = Image.fromarray(np.concatenate([np.asarray(picture) for picture in seen])).quantize(255)
         frames = (
             self._picture(picture).quantize(palette=palette, dither=Image.Dither.NONE) for picture in self._pictures

@@ -84,19 +84,19 @@ def winning_columns(stones: Stones, heights: NDArray[np.int8]) -> NDArray[np.boo
     return four_in_a_row(stones[:, None] | drops(heights)) & free(heights)
 
 
-def to_planes(own: Stones, other: Stones) -> NDArray[np.int8]:
+def to_planes(own_stones: Stones, other_stones: Stones) -> NDArray[np.int8]:
     """Return a player's observation [C, 84], PettingZoo's [6, 7, 2] flattened: own stones and the other player's."""
-    stones = np.stack([own, other], axis=1)[:, None, :]
+    stones = np.stack([own_stones, other_stones], axis=1)[:, None, :]
     bits = (stones >> _BIT_OF_PLACE[:, None]) & _ONE
-    return bits.astype(np.int8).reshape(len(own), 2 * PLACES)
+    return bits.astype(np.int8).reshape(len(own_stones), 2 * PLACES)
 
 
 def from_planes(planes: NDArray[np.int8]) -> tuple[Stones, Stones, NDArray[np.int8]]:
     """Invert `to_planes`: return own stones [C], the other player's stones [C], and the columns' heights [C, 7]."""
     places = planes.reshape(-1, PLACES, 2).astype(np.uint64)
-    own, other = np.bitwise_or.reduce(places << _BIT_OF_PLACE[:, None], axis=1).T
+    own_stones, other_stones = np.bitwise_or.reduce(places << _BIT_OF_PLACE[:, None], axis=1).T
     heights = places.reshape(-1, ROWS, COLUMNS, 2).sum(axis=(1, 3)).astype(np.int8)
-    return own, other, heights
+    return own_stones, other_stones, heights
 
 
 _MOVE_S: Final = 0.6
@@ -303,8 +303,8 @@ class TacticalPlayer:
 
     def __call__(self, observations: tuple[Array, ...], masks: NDArray[np.bool_]) -> ActionBatch:
         """Decide for d boards, given observations [d, 84] and masks [d, 7]."""
-        own, other, heights = from_planes(observations[0])
-        wins, threats = winning_columns(own, heights), winning_columns(other, heights)
+        own_stones, other_stones, heights = from_planes(observations[0])
+        wins, threats = winning_columns(own_stones, heights), winning_columns(other_stones, heights)
         urgent = np.where(wins.any(axis=1, keepdims=True), wins, threats)
         return _any_of(np.where(urgent.any(axis=1, keepdims=True), urgent, masks), self._random)
 

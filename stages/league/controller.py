@@ -82,9 +82,9 @@ class Turns:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`; if the saved learner no longer exists, the first learner is next."""
         self._steps |= {name: int(step) for name, step in state["steps"].items() if name in self._steps}
-        there = state["learner"] in self._length
-        self.learner = str(state["learner"]) if there else next(iter(self._length))
-        self._end = int(state["end"]) if there else self._next_end()
+        still_learns = state["learner"] in self._length
+        self.learner = str(state["learner"]) if still_learns else next(iter(self._length))
+        self._end = int(state["end"]) if still_learns else self._next_end()
 
     def _next_end(self) -> int:
         length = self._length[self.learner]
@@ -208,7 +208,7 @@ class LeagueController:
         self._matches = Matchmaker(settings, self._payoffs, sides=sides)
         self._progress: dict[str, LearnerProgress] = {}
         self._newest: dict[str, PolicyUpdate] = {}
-        self._sources = {each.reset.to for each in settings.learners.values() if each.reset is not None}
+        self._sources = {learner.reset.to for learner in settings.learners.values() if learner.reset is not None}
         self._number = 0
         self._tables: dict[str, Matches] = {}
         self._fresh: dict[str, int] = {}
@@ -418,30 +418,32 @@ class LeagueController:
         """
         self._resumed = True
         self.pool.restore(state["members"])
-        there = list(self.settings.learners)
+        learners = list(self.settings.learners)
         codes = {
-            -2 - index: self._matches.code(name) if name in there else None
+            -2 - index: self._matches.code(name) if name in learners else None
             for index, name in enumerate(state["learners"])
         }
         self._payoffs.load_state_dict(state["payoffs"], codes)
-        for name in there:
+        for name in learners:
             self._matches.qualities[name].load_state_dict(state["qualities"].get(name, ()))
-        self._progress = {name: LearnerProgress(**each) for name, each in state["progress"].items() if name in there}
+        self._progress = {
+            name: LearnerProgress(**progress) for name, progress in state["progress"].items() if name in learners
+        }
         self._newest = {name: unpacked(data) for name, data in state["newest"].items() if name in self._sources}
         self._number = int(state["number"])
         restore_generator(self._random, state["random"])
         self._follow_pool()
         self._member_games, self._solved_games = map(int, state["games"])
         self._matches.mixture = {int(number): float(share) for number, share in state["mixture"]}
-        if there == list(state["learners"]):
+        if learners == list(state["learners"]):
             self._tables = {
                 name: made_table(int(number), seats, opponents, weights, self.pool.members)
                 for name, (number, seats, opponents, weights) in state["tables"].items()
             }
             self._fresh = {str(name): int(games) for name, games in state["fresh"].items()}
-        known = len(self.pool.members)
+        members = len(self.pool.members)
         self._add_brains()
-        if len(self.pool.members) > known:
+        if len(self.pool.members) > members:
             self._follow_pool()
 
     def _add_brains(self) -> None:
@@ -481,7 +483,7 @@ class LeagueController:
         if solver is None or not members or (self._solved_games >= 0 and self._member_games < due):
             return
         sides = dict.fromkeys(self._matches.sides.values())
-        listed = [[each.number for each in self._matches.members if each.behavior == side] for side in sides]
+        listed = [[member.number for member in self._matches.members if member.behavior == side] for side in sides]
         by_side = [numbers for numbers in listed if numbers]
         if len(by_side) == 2:
             mixtures = [*matchmaking.solve_two(self._payoffs.matrix_between(*by_side), solver)]

@@ -345,7 +345,7 @@ def _two_replicators(payoffs: Floats) -> tuple[Floats, Floats]:
         x, y = mixtures
         value = x @ payoffs @ y
         grown = x * (1 + STEP * (payoffs @ y - value)), y * (1 + STEP * (value - x @ payoffs))
-        mixtures = [projected(each, LEAST) if each.min() < LEAST else each for each in grown]
+        mixtures = [projected(mixture, LEAST) if mixture.min() < LEAST else mixture for mixture in grown]
         for total, mixture in zip(totals, mixtures, strict=True):
             total += mixture
     return totals[0] / totals[0].sum(), totals[1] / totals[1].sum()
@@ -508,7 +508,7 @@ class Matchmaker:
             for player, probability in self.opponents(learner, share, side).items():
                 total[player] = total.get(player, 0.0) + share.weight * probability
         weight = sum(total.values())
-        return {player: each / weight for player, each in total.items() if each > 0}
+        return {player: share / weight for player, share in total.items() if share > 0}
 
     def opponents(self, learner: str, share: MatchSettings, side: str = "") -> Draw:
         """Return the opponents on `side`, with their probabilities, for one entry of the learner's `matches`."""
@@ -533,7 +533,7 @@ class Matchmaker:
         members = [member for member in self.members if member.behavior == side]
         # `against` names a frozen policy by its learner, and a brain by its own name.
         named = share.against
-        return [each.number for each in members if named is None or (each.learner or each.name) in named]
+        return [member.number for member in members if named is None or (member.learner or member.name) in named]
 
     def counterpart(self, learner: str, side: str) -> str:
         """Return a learner's counterpart on `side`: itself, the learner of that name, `main`, or the first learner."""
@@ -570,7 +570,7 @@ class Matchmaker:
         members = {number for share in chosen for side in sides for number in self.candidates(share, side)}
         return sorted(members) or [member.number for member in self.members if member.behavior in sides]
 
-    def rating_pairs(self, own: str = "", side: str = "") -> list[tuple[int, int]]:
+    def rating_pairs(self, first_side: str = "", second_side: str = "") -> list[tuple[int, int]]:
         """Return the pairs of members whose next game improves the ratings most; pairs that have not played come first.
 
         The payoff of member i against the mixture x is the sum of x_j M_ij over its opponents j. The mean of a pair's n
@@ -579,17 +579,19 @@ class Matchmaker:
         time). Pairs that add less than `EXACT` squared need no more games.
 
         Args:
-            own: the side of the first member of each pair.
-            side: the side of the second member; equal to `own` if there is only one side.
+            first_side: the side of the first member of each pair.
+            second_side: the side of the second member; equal to `first_side` if there is only one side.
         """
-        first, second = ([member.number for member in self.members if member.behavior == each] for each in (own, side))
-        pairs = [(a, b) for a in first for b in second if own != side or a < b]
+        first, second = (
+            [member.number for member in self.members if member.behavior == side] for side in (first_side, second_side)
+        )
+        pairs = [(a, b) for a in first for b in second if first_side != second_side or a < b]
         if not pairs:
             return []
-        evenly = {each: 1 / len(numbers) for numbers in (first, second) for each in numbers}
+        evenly = {number: 1 / len(numbers) for numbers in (first, second) for number in numbers}
         likely = {
-            each: self.mixture.get(each, 0.0 if self.mixture else even) + UNLIKELY * even
-            for each, even in evenly.items()
+            number: self.mixture.get(number, 0.0 if self.mixture else even) + UNLIKELY * even
+            for number, even in evenly.items()
         }
         games = np.array([self.payoffs.games(*pair) for pair in pairs])
         weights = np.array([likely[a] ** 2 + likely[b] ** 2 for a, b in pairs])

@@ -136,6 +136,8 @@ class ProductSettings:
     """Minimum rows and columns of a weight for which matmul inputs are rounded to bfloat16; 0 to round none."""
     images_rounded: bool = False
     """Whether convolutions and the layer after them are computed in bfloat16."""
+    onednn: bool = True
+    """Whether oneDNN rounds matmul inputs on CPUs with AMX; if False, Headrace rounds them, as on other CPUs."""
 
     @property
     def plain(self) -> bool:

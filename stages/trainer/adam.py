@@ -187,9 +187,10 @@ class GradientParts:
         gradients: [n] the full gradient; scaled in place.
         parts: [k, n] for each part, 1 for the elements in it, else 0; each element is in exactly one part.
         together: whether to clip all parts by their common norm instead.
+        use_kernels: whether compiled code may be used if it is installed.
     """
 
-    def __init__(self, gradients: Tensor, parts: Tensor, together: bool = False) -> None:
+    def __init__(self, gradients: Tensor, parts: Tensor, together: bool = False, *, use_kernels: bool = True) -> None:
         parts = torch.ones_like(parts[:1]) if together else parts
         self._gradients, self._parts = gradients, parts
         # For small networks, the number of calls dominates. For large ones, multiplying by masks would read every
@@ -199,7 +200,7 @@ class GradientParts:
         """[k, 3] first element, end and part number of each run of elements; None if clipping is not compiled."""
         if gradients.device.type == "cpu":
             self._runs = [_runs(gradients, part) for part in parts]
-            if compiled.kernels is not None and gradients.dtype == torch.float32:
+            if use_kernels and compiled.kernels is not None and gradients.dtype == torch.float32:
                 edges = [(*run, at) for at, part in enumerate(parts) for run in _edges(part)]
                 self._stretches = np.array(edges, np.int64)
 

@@ -49,7 +49,14 @@ from headrace.stages.trainer.ppo import accumulated, next_values
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
 from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
 from headrace.stages.trainer.trajectories import Chains
-from headrace.stages.trainer.unrolls import Recorded, UnrollReplay, Unrolls, joined_inputs, pieces_of, sequence_inputs
+from headrace.stages.trainer.unrolls import (
+    RecordedRows,
+    UnrollReplay,
+    Unrolls,
+    joined_inputs,
+    pieces_of,
+    sequence_inputs,
+)
 
 Floats = NDArray[np.float64]
 VALUES = "recorded_values"
@@ -222,17 +229,17 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
         means = np.zeros((len(masks), self._spec.actions.continuous_size), np.float32)
         return np.concatenate([means, np.where(masks, np.float32(0), np.float32(MASK_PENALTY))], axis=1)
 
-    def _recorded(self, batch: RolloutBuffer, penalties: NDArray[np.float32] | None, replayed: slice) -> Recorded:
+    def _recorded(self, batch: RolloutBuffer, penalties: NDArray[np.float32] | None, replayed: slice) -> RecordedRows:
         device, heads = self.context.device, None
         if self._asked_columns:
             acted = batch.rows[ACTION_HEADS][replayed].copy()
             if penalties is not None:
                 acted[:, -self._spec.actions.mask_size :] += penalties[replayed, -self._spec.actions.mask_size :]
             heads = to_device(torch.from_numpy(acted), device)
-        return Recorded(heads, to_device(torch.from_numpy(batch.rows[VALUES][replayed]), device))
+        return RecordedRows(heads, to_device(torch.from_numpy(batch.rows[VALUES][replayed]), device))
 
     def _statistics(
-        self, learned: Learned, unrolls: Unrolls, coefficients: Coefficients, pretraining: bool
+        self, learned: UpdateResult, unrolls: Unrolls, coefficients: Coefficients, pretraining: bool
     ) -> dict[str, float]:
         """Return an update's statistics, keyed by name; `pretraining` is true if only the critic has learned."""
         found = self._signals.value_statistics({"Value Estimate": learned.values}, learned.values, learned.targets)
@@ -261,7 +268,7 @@ LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_clo
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class UpdateResult:
     """The results of one update."""
 
     losses: dict[str, float]
@@ -357,7 +364,7 @@ class ImpalaUpdate(NetworkUpdate):
         self.network.gradients.zero_()
         torch.autograd.backward(total if share == 1.0 else total * share)
 
-    def learn(self, unrolls: Unrolls, coefficients: Coefficients, step: int) -> Learned:
+    def learn(self, unrolls: Unrolls, coefficients: Coefficients, step: int) -> UpdateResult:
         """Take a gradient step on all losses.
 
         Args:
@@ -395,9 +402,9 @@ class ImpalaUpdate(NetworkUpdate):
         (mean_entropy,) = self._of_all(unrolls, [float(entropy.detach())])
         of_all = partial(self._of_all, unrolls)
         ratios = ratios_of(log_ratios, self._limits, of_all, self.replicas, values.device)
-        return Learned(reduced, norm, mean_entropy, ratios, *self._rows_of_all(unrolls, of_critic, found.targets))
+        return UpdateResult(reduced, norm, mean_entropy, ratios, *self._rows_of_all(unrolls, of_critic, found.targets))
 
-    def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> Learned:
+    def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> UpdateResult:
         """Take a gradient step on the value loss only, with discounted returns; the acting part does not change.
 
         Args:
@@ -419,7 +426,7 @@ class ImpalaUpdate(NetworkUpdate):
         norm, reduced = self._step(
             [baseline], [1.0], self._backpropagate, learning_rate, step, unrolls.here.weight, only_critic=True
         )
-        return Learned(reduced, norm, 0.0, None, *self._rows_of_all(unrolls, of_critic, found.targets))
+        return UpdateResult(reduced, norm, 0.0, None, *self._rows_of_all(unrolls, of_critic, found.targets))
 
     def _of_all(self, unrolls: Unrolls, means: list[float]) -> list[float]:
         """Convert means over this replica's rows to means over all replicas' rows."""

@@ -132,7 +132,7 @@ class StopCriterion:
         """The number of returns that the criterion uses; 0 without a criterion."""
         return 0 if self._settings is None else self._settings.over
 
-    def look(self, step: int, recent: Sequence[float]) -> None:
+    def check(self, step: int, recent: Sequence[float]) -> None:
         """Check the criterion, and set `met` if it is satisfied.
 
         Args:
@@ -278,7 +278,7 @@ class Deliveries:
 
 
 @dataclass(slots=True)
-class Waiting:
+class PendingRows:
     """The rows of a batch that were added to the trainer but not yet learned from."""
 
     source: int
@@ -288,7 +288,7 @@ class Waiting:
     """Mean over rows of the policy version that began the row's trajectory; None for rows from before a resume."""
 
     @classmethod
-    def of(cls, batch: TrajectoryBatch) -> Waiting:
+    def of(cls, batch: TrajectoryBatch) -> PendingRows:
         """Make the entry for a batch that was just added."""
         begun_by = float(batch.trajectories["first_version"] @ batch.lengths.astype(np.int64))
         return cls(batch.source, batch.num_rows, batch.credits, begun_by / batch.num_rows)

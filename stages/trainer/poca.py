@@ -46,7 +46,7 @@ from headrace.stages.trainer.on_policy.rollout import (
     gather_others,
 )
 from headrace.stages.trainer.on_policy.signals import BufferTransitions
-from headrace.stages.trainer.on_policy.trainer import Coefficients, Prepared
+from headrace.stages.trainer.on_policy.trainer import Coefficients, PreparedBuffer
 from headrace.stages.trainer.ppo import VALUES, PPOTrainer, PPOUpdate, advantages, clipped_policy_loss
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
 from headrace.stages.trainer.trajectories import Chains
@@ -103,7 +103,7 @@ class POCATrainer(PPOTrainer):
         self._critic = network = GroupActorCritic(self._design, len(self._signals.names), self._random, context.device)
         return POCAUpdate(network, context.spec, self._hyperparameters, context.replicas)
 
-    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared:
+    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> PreparedBuffer:
         buffer, cuts = self._buffer, self._buffer.cuts()
         mates = row_mates(buffer)
         self._largest = max(self._largest, 1 + int(mates.present.sum(1).max(initial=0)))
@@ -120,7 +120,7 @@ class POCATrainer(PPOTrainer):
         returns = values.values + advantages(rewards, values.values, *of_trajectories)
         rollout = self._rollout(inputs, returns - baselines, returns, cuts, values.memories)
         estimates = {VALUES: values.values, BASELINES: baselines}
-        return Prepared(GroupRollout(rollout, teams, baselines), rewards, values, returns, estimates)
+        return PreparedBuffer(GroupRollout(rollout, teams, baselines), rewards, values, returns, estimates)
 
     def _extrinsic_rewards(self) -> NDArray[np.float32]:
         return self._extrinsic(row_mates(self._buffer))

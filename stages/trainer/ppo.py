@@ -45,7 +45,7 @@ from headrace.stages.trainer.on_policy.rollout import (
     SequenceRollout,
 )
 from headrace.stages.trainer.on_policy.signals import BufferTransitions
-from headrace.stages.trainer.on_policy.trainer import Coefficients, OnPolicyTrainer, Outcome, Prepared
+from headrace.stages.trainer.on_policy.trainer import Coefficients, OnPolicyTrainer, Outcome, PreparedBuffer
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
 from headrace.stages.trainer.trajectories import AgentTable, Chains
 
@@ -109,7 +109,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         critic = prepared.estimates, prepared.values.values, prepared.returns
         return Outcome(prepared.rewards, statistics | self._signals.value_statistics(*critic))
 
-    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared:
+    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> PreparedBuffer:
         """Evaluate the full buffer, and compute advantages and value targets for its rows.
 
         Args:
@@ -128,7 +128,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         returns = per_signal + values.values
         critic_memories = None if self._critic_memories is None else values.memories
         rollout = self._rollout(inputs, per_signal, returns, cuts, critic_memories, values.heads)
-        return Prepared(rollout, rewards, values, returns, {VALUES: values.values})
+        return PreparedBuffer(rollout, rewards, values, returns, {VALUES: values.values})
 
     def _evaluate(
         self, rows: InputRows, finals: InputRows, cuts: SequenceCuts | None, chains: Chains | None

@@ -39,7 +39,7 @@ class ReplicaLostError(StageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplicaSlice:
     """One replica's part of n consecutive rows, sequences or other items."""
 
     rows: slice
@@ -63,11 +63,11 @@ class Replicas(ABC):
     rank: int = 0
     size: int = 1
 
-    def part(self, count: int) -> Part:
+    def part(self, count: int) -> ReplicaSlice:
         """Return this replica's part of `count` rows; if there are fewer rows than replicas, each gets all rows."""
         if count < self.size:
-            return Part(slice(0, count), 1.0 / self.size)
-        return Part(slice(count * self.rank // self.size, count * (self.rank + 1) // self.size), 1.0)
+            return ReplicaSlice(slice(0, count), 1.0 / self.size)
+        return ReplicaSlice(slice(count * self.rank // self.size, count * (self.rank + 1) // self.size), 1.0)
 
     @abstractmethod
     def add_up(self, *tensors: Tensor) -> None:
@@ -86,7 +86,7 @@ class Replicas(ABC):
         self.add_up(found)
         return found
 
-    def gathered(self, part: Tensor, here: Part, count: int) -> Tensor:
+    def gathered(self, part: Tensor, here: ReplicaSlice, count: int) -> Tensor:
         """Return all `count` rows, given the part that this replica has computed."""
         if self.size == 1:
             return part

@@ -46,8 +46,8 @@ from headrace.stages.trainer.pacing import rows_per_update
 from headrace.stages.trainer.protocol import (
     LEARNING_RATE_FLOOR,
     SINGLE_TRAINER,
-    Part,
     Replicas,
+    ReplicaSlice,
     Schedule,
     Trainer,
     TrainerContext,
@@ -130,7 +130,7 @@ class SACTrainer(Trainer):
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
         self._learned = count()  # counts the calls to `learn` that make updates
-        self._parts: list[tuple[Part, int]] = []
+        self._parts: list[tuple[ReplicaSlice, int]] = []
         """For each minibatch since the last report, this replica's part of its rows, and the number of rows."""
 
     @property
@@ -289,9 +289,9 @@ class SACTrainer(Trainer):
 
     @flushed_denormals()
     def _learn_all(self) -> None:
-        if self._owes(self._pace.of_policy):
+        if self._is_due(self._pace.of_policy):
             self._learn_policy()
-        while self._owes(self._pace.of_signals):
+        while self._is_due(self._pace.of_signals):
             self._learn_signals()
             self._pace.of_signals.count()
 
@@ -300,14 +300,14 @@ class SACTrainer(Trainer):
         if self.replay is None or len(self.replay) < self._hyperparameters.batch_size:
             return 0
         pace = self._pace
-        due = pace.owed(pace.of_policy) + (pace.owed(pace.of_signals) if self._learning else 0)
+        due = pace.updates_due(pace.of_policy) + (pace.updates_due(pace.of_signals) if self._learning else 0)
         return due - self.replay.ready
 
-    def _owes(self, ratio: UpdateRatio) -> bool:
+    def _is_due(self, ratio: UpdateRatio) -> bool:
         samples = ratio is self._pace.of_policy or bool(self._learning)
         if self.replay is not None and samples and not self.replay.ready:
             return False
-        return self._memory.enough(self._hyperparameters.batch_size) and self._pace.owes(ratio)
+        return self._memory.enough(self._hyperparameters.batch_size) and self._pace.is_due(ratio)
 
     def _learn_policy(self) -> None:
         before = self._update.snapshot()
@@ -317,7 +317,7 @@ class SACTrainer(Trainer):
         norms: list[float] = []
         self._parts.clear()
         cloned: list[Mapping[str, float]] = []
-        while self._owes(self._pace.of_policy):
+        while self._is_due(self._pace.of_policy):
             made.append(self._learn_minibatch(learning_rate))
             if len(made) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
                 norms = self._update.gradient_norms()  # measured now, because cloning overwrites the gradients
@@ -339,7 +339,7 @@ class SACTrainer(Trainer):
         noise = self._random.standard_normal(
             (rows * self._update.draws, self.context.spec.actions.continuous_size), np.float32
         )
-        share, here = 1.0, Part(slice(0, rows), 1.0)
+        share, here = 1.0, ReplicaSlice(slice(0, rows), 1.0)
         if self.context.replicas.size > 1:
             replayed, here, share = part_of(replayed, rows, self.context.replicas)
             draws, width = self._update.draws, noise.shape[1]  # the width is 0 if actions are discrete

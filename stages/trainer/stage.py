@@ -26,8 +26,8 @@ from headrace.stages.trainer.input_tracking import (
     ActionHistograms,
     Deliveries,
     FinishedEpisodes,
+    PendingRows,
     StopCriterion,
-    Waiting,
 )
 from headrace.stages.trainer.protocol import Trainer, defaults_of
 from headrace.stages.trainer.report import TrainerPort, TrainerReport
@@ -97,7 +97,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._collecting_s: list[float] = []
         self._learning_s: list[float] = []
         self._context = StageContext("trainer")
-        self._unlearned: deque[Waiting] = deque()
+        self._unlearned: deque[PendingRows] = deque()
         self._returned: dict[int, int] = {}
         self._arrived: dict[int, int] = {}
         self._unreported_age = False
@@ -181,14 +181,14 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             with defaults_of(type(self.trainer)):
                 self.trainer.add(item)
             self._count_frames(item)
-            self._unlearned.append(waiting := Waiting.of(item))
+            self._unlearned.append(waiting := PendingRows.of(item))
             self._unreported_age |= waiting.version is not None and waiting.version < self.version
             return True
         return False
 
     def _judge(self) -> None:
         if self._criterion.episodes and not self.done:
-            self._criterion.look(self.step, self._episodes.recent)
+            self._criterion.check(self.step, self._episodes.recent)
             self.end_learning(self._criterion.met)
 
     def end_learning(self, why: str) -> None:
@@ -295,7 +295,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._policy = replace(current, weights=weights, step=int(policy["step"]), version=int(policy["version"]))
         self._unlearned.clear()
         if state["held_rows"]:
-            self._unlearned.append(Waiting(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
+            self._unlearned.append(PendingRows(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
         self._episodes.recent.extend(float(value) for value in state["recent_returns"])
         self._episodes.count = int(state["episodes"])
         self._frames = int(state["frames"])

@@ -19,7 +19,7 @@ from headrace.queues.columns import Column
 from headrace.queues.messages import Array, Columns
 from headrace.stages.policy.network.layers import Inputs, to_device
 from headrace.stages.trainer.on_policy.rollout import InputRows
-from headrace.stages.trainer.protocol import Part, Replicas
+from headrace.stages.trainer.protocol import Replicas, ReplicaSlice
 from headrace.stages.trainer.replay.replay_store import LazyColumn, ReusedSlots
 
 # Unrolls are concatenated rows, with fresh ones first. Trajectories are consecutive, and none is longer than an unroll.
@@ -29,7 +29,7 @@ from headrace.stages.trainer.replay.replay_store import LazyColumn, ReusedSlots
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedRows:
     """Data about the N - F replayed rows, recorded when the rows were created or first learned from."""
 
     heads: Tensor | None
@@ -63,24 +63,24 @@ class Unrolls:
     """[K, S] true if no reward can follow the trajectory's last row."""
     fresh: int
     """The number of fresh rows, F."""
-    recorded: Recorded | None
+    recorded: RecordedRows | None
     """Data about the replayed rows; None if all rows are fresh."""
     all_rows: int
     """The total number of rows over all replicas."""
     all_fresh: int
     """The total number of fresh rows over all replicas."""
-    here: Part
+    here: ReplicaSlice
     """The position of this replica's rows among the rows of all replicas."""
 
     def __len__(self) -> int:
         return len(self.acted)
 
 
-def pieces_of(lengths: NDArray[np.int64], replicas: Replicas) -> tuple[slice, Part]:
+def pieces_of(lengths: NDArray[np.int64], replicas: Replicas) -> tuple[slice, ReplicaSlice]:
     """Return a replica's part of K trajectories: their slice, and the position of their rows."""
     part, ends = replicas.part(len(lengths)), np.cumsum(lengths)
     first = int(ends[part.rows.start - 1]) if part.rows.start else 0
-    return part.rows, Part(slice(first, int(ends[part.rows.stop - 1])), part.weight)
+    return part.rows, ReplicaSlice(slice(first, int(ends[part.rows.stop - 1])), part.weight)
 
 
 def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:

@@ -81,7 +81,7 @@ def test_sensible_settings_give_no_warning(load, body: str):
     assert load(f"behaviors: {{B: {{{body}}}}}").warnings == ()
 
 
-def test_acting_deterministically_needs_no_warning_where_nothing_is_learned_from_it(load):
+def test_acting_deterministically_needs_no_warning_if_nothing_is_learned_from_it(load):
     body = "behaviors: {B: {network_settings: {deterministic: true}}}\n"
     assert load(body + "checkpoint_settings: {inference: true}").warnings == ()
     assert load(body + "replay: {streams: [a]}").warnings == ()

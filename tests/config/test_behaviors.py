@@ -65,14 +65,14 @@ def test_the_defaults_are_those_of_ml_agents():
     ("given", "normalize", "activation"),
     [({}, True, "tanh"), ({"activation": "swish"}, True, "swish"), ({"normalize": False}, False, "tanh")],
 )
-def test_impalas_network_has_defaults_of_its_own(given: dict, normalize: bool, activation: str):
+def test_impalas_network_has_its_own_defaults(given: dict, normalize: bool, activation: str):
     settings = BehaviorSettings.model_validate({"trainer_type": "impala", "network_settings": given})
     assert (settings.network_settings.normalize, settings.network_settings.activation) == (normalize, activation)
     assert settings.network_settings.hidden_units == 128
     assert BehaviorSettings.model_validate(settings.model_dump()) == settings
 
 
-def test_impalas_network_under_default_settings_is_no_other_trainers():
+def test_impalas_network_under_default_settings_does_not_apply_to_other_trainers():
     default = {"trainer_type": "impala", "network_settings": {"hidden_units": 64}}
     behaviors = {"A": {}, "B": {"trainer_type": "ppo", "hyperparameters": {"batch_size": 9}}}
     config = RunConfig.from_plain({"default_settings": default, "behaviors": behaviors})
@@ -92,7 +92,7 @@ def test_team_change_is_five_times_save_steps_unless_given():
     assert SelfPlaySettings(save_steps=300, team_change=7).team_change == 7
 
 
-def test_where_all_teams_learn_at_once_what_is_about_turns_is_refused():
+def test_settings_about_turns_are_refused_if_all_teams_learn_simultaneously():
     about_turns = {"window": 3, "play_against_latest_model_ratio": 1, "brains": "random", "team_change": 9}
     with pytest.raises(ConfigError) as caught:
         RunConfig.from_plain({"behaviors": {"A": {"self_play": {"learning_teams": "all", **about_turns}}}})
@@ -105,7 +105,7 @@ def test_all_teams_may_learn_at_once_also_as_a_run_s_folder_writes_it():
     assert RunConfig.from_plain(config.to_plain()) == config
 
 
-def test_learning_by_turns_beside_a_behaviour_that_always_learns_is_refused():
+def test_learning_by_turns_is_refused_if_another_behaviour_always_learns():
     plain = {"behaviors": {"A": {"self_play": {}}, "B": {"self_play": {"learning_teams": "all"}}}}
     with pytest.raises(
         ConfigError,
@@ -133,7 +133,7 @@ def test_with_even_checkpoints_as_many_as_are_kept_fit_into_the_run(max_steps: i
 
 
 @pytest.mark.parametrize("keep", [0, -1])
-def test_keeping_all_checkpoints_is_no_mistake_as_long_as_they_are_not_to_be_even(keep: int):
+def test_keeping_all_checkpoints_is_valid_unless_they_must_be_even(keep: int):
     settings = BehaviorSettings(keep_checkpoints=keep)
     assert (settings.keep_checkpoints, settings.checkpoint_interval) == (keep, 500000)
 

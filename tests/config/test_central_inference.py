@@ -8,7 +8,7 @@ from headrace.pipeline.command.description import describe
 from headrace.pipeline.common.graph import decides_centrally
 
 
-def test_policies_decide_in_actors_unless_they_are_asked_to_lie_together():
+def test_policies_decide_in_actors_unless_central_inference_is_set():
     assert not decides_centrally(RunConfig.from_plain(cartpole()))
     config = RunConfig.from_plain(cartpole(pipeline__inference="central"))
     assert decides_centrally(config)

@@ -32,7 +32,7 @@ def test_hosts_are_chosen_unless_the_file_says_which():
     assert open_keys(config_of(pipeline={"hosts": pinned})) == set()
 
 
-def test_the_number_of_environments_is_chosen_only_where_the_file_says_auto():
+def test_the_number_of_environments_is_chosen_only_if_the_file_says_auto():
     found = config_of(environment={**GYM, "num_envs": "auto"})
     assert open_keys(found) == BY_DEFAULT | {"environment.num_envs"}
     assert found.environment.num_envs == 1

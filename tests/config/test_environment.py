@@ -37,7 +37,7 @@ def test_wrappers_have_arguments_and_an_order(load):
         ("{channels: first}", ObservationSettings(channels="first")),
     ],
 )
-def test_an_observation_is_said_in_a_word_or_in_full(load, text, meant):
+def test_an_observation_is_described_in_one_word_or_in_full(load, text, meant):
     assert environment_of(load, f"observations: {{state.position: {text}}}").observations == {"state.position": meant}
 
 
@@ -139,7 +139,7 @@ def test_mistakes_about_pettingzoo_say_what_was_expected(load, text, message):
     assert message in str(caught.value)
 
 
-def test_a_role_that_is_misspelt_is_named_where_defaults_would_take_it(load):
+def test_a_role_that_is_misspelt_is_named_if_defaults_would_take_it(load):
     roles = "behaviors: {'adversary_*': Predatr, 'agent_*': Prey}"
     config = load("default_settings: {trainer_type: ppo}\n" + TAG % roles)
     assert [text for text in without_places(config.warnings) if "environment.behaviors" in text] == [
@@ -215,7 +215,7 @@ def test_unity_repeats_actions_too_with_the_programs_that_env_settings_asks_for(
     assert not config.warnings
 
 
-def test_keys_are_said_by_behaviour_and_survive_being_written_down(load):
+def test_keys_are_set_by_behaviour_and_survive_a_round_trip(load):
     keys = "keys: {B: {rest: [1], press: {a: {branch: 0, value: 2}, d: {index: 1, value: -0.5}}}}"
     config = load(HEAD % ("gymnasium", keys))
     press = {"a": {"branch": 0, "value": 2}, "d": {"index": 1, "value": -0.5}}
@@ -248,6 +248,6 @@ def test_keys_of_a_behaviour_that_is_not_listed_are_a_mistake_with_its_place(loa
         load(HEAD % ("gymnasium", keys % "Bal"))
 
 
-def test_unity_has_keys_of_its_own(load):
+def test_environment_keys_are_refused_for_unity(load):
     with pytest.raises(ConfigError, match="environment.keys: can't be combined with kind 'unity'"):
         load("behaviors: {B: {}}\nenvironment: {kind: unity, keys: {B: {press: {a: {branch: 0, value: 1}}}}}\n")

@@ -49,7 +49,7 @@ def test_hyperparameters_have_the_defaults_of_ml_agents(model, defaults):
     assert defaults.items() <= model().model_dump().items()
 
 
-def test_reward_signals_are_updated_as_often_as_the_policy_unless_it_is_said_how_often():
+def test_reward_signals_are_updated_as_often_as_the_policy_unless_their_ratio_is_set():
     assert SACHyperparameters(steps_per_update=10).reward_signal_steps_per_update == 10
     assert SACHyperparameters(steps_per_update=10, reward_signal_steps_per_update=4).reward_signal_steps_per_update == 4
 
@@ -184,7 +184,7 @@ def test_a_teacher_may_be_a_behavior_that_only_default_settings_describe(load):
     assert config.behaviors["B"].hyperparameters.teacher == "Unlisted"
 
 
-def test_a_behavior_that_inherits_itself_as_its_teacher_is_named_where_that_is_said(mistakes_of):
+def test_a_behavior_that_inherits_itself_as_its_teacher_is_reported_at_the_key(mistakes_of):
     text = """
         default_settings: {trainer_type: bc, hyperparameters: {teacher: B}}
         behaviors: {A: {}, B: {}}
@@ -237,7 +237,7 @@ def test_a_trainer_inherits_only_the_keys_that_it_has(
     assert config.warnings == ()
 
 
-def test_a_trainer_type_that_is_no_text_is_a_mistake_below_default_settings_too(mistakes_of):
+def test_a_trainer_type_that_is_not_text_is_a_mistake_below_default_settings_too(mistakes_of):
     text = """
         default_settings: {trainer_type: ppo, hyperparameters: {beta: 0.1}}
         behaviors: {B: {trainer_type: [sac]}}

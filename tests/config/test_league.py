@@ -69,7 +69,7 @@ def test_keys_go_over_those_of_a_preset_and_null_drops_a_learner():
     ("freeze", "steps"),
     [({}, (24_390, 48_780)), ({"after": 10}, (10, 20)), ({"at_most": 7}, (4, 7)), ({"after": 3, "at_most": 4}, (3, 4))],
 )
-def test_steps_of_freezing_follow_from_those_of_the_behaviour_where_they_are_not_given(freeze, steps):
+def test_steps_of_freezing_follow_from_those_of_the_behaviour_if_they_are_not_given(freeze, steps):
     league = LeagueSettings.model_validate({"learners": {"main": {"freeze": freeze}}}).for_steps(1_000_000)
     found = league.learners["main"].freeze
     assert (found.after, found.at_most) == steps

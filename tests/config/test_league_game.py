@@ -37,7 +37,7 @@ def loaded(tmp_path, text=FILE):
     return load_config(path)
 
 
-def test_learners_and_brains_of_all_behaviours_have_keys_of_their_own(tmp_path):
+def test_learners_and_brains_of_all_behaviours_have_unique_keys(tmp_path):
     game = league_game(loaded(tmp_path))
     learners = ["Attack.main", "Attack.second", "Defence.main", "Defence.spoiler"]
     assert game.home == "Attack"

@@ -146,7 +146,7 @@ def test_a_contradiction_that_set_brings_names_the_argument(mistakes_of):
 # --- default_settings
 
 
-def test_default_settings_lie_under_every_behavior_key_by_key(load):
+def test_default_settings_are_merged_into_every_behavior_key_by_key(load):
     config = load(
         """
         default_settings:
@@ -492,7 +492,7 @@ def test_settings_that_need_a_program_are_refused_unless_an_option_can_still_nam
     load_config(path, [f"env_settings.env_path={tmp_path}/game"])
 
 
-def test_a_behavior_that_learns_only_from_demonstrations_is_left_out_where_others_act(tmp_path):
+def test_a_behavior_that_learns_only_from_demonstrations_is_left_out_if_others_act(tmp_path):
     path = tmp_path / "a.yaml"
     clones = "{trainer_type: bc, hyperparameters: {demo_path: d}}"
     path.write_text(f"behaviors: {{Hall: {clones}, Pupil: {{trainer_type: ppo}}}}\n")
@@ -533,7 +533,7 @@ def test_a_configuration_with_pythons_tags_is_read_and_converted_to_one_without(
         ("environment:\n  num_envs:64", "'num_envs:64' is not valid; expected a map of keys and values; write a"),
     ],
 )
-def test_a_colon_without_a_blank_is_told_so(mistakes_of, text: str, words: str):
+def test_a_colon_without_a_space_is_reported(mistakes_of, text: str, words: str):
     assert any(words in mistake for mistake in mistakes_of(f"behaviors: {{A: {{}}}}\n{text}"))
 
 

@@ -36,7 +36,7 @@ def test_home_and_variables_are_replaced(text, path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="makes a file with a backslash in its name")
-def test_relative_paths_of_windows_are_read_elsewhere_unless_there_is_such_a_file(tmp_path):
+def test_relative_paths_of_windows_are_read_elsewhere_unless_that_file_exists(tmp_path):
     (tmp_path / "a\\b").touch()
     assert user_path("builds\\ball", "linux") == "builds/ball"
     assert user_path("a\\b", "linux") == "a\\b"
@@ -109,7 +109,7 @@ def test_a_file_is_read_as_editors_and_powershell_write_it(tmp_path, encoding):
 
 
 @pytest.mark.parametrize("reference", ["C:\\stages\\my.py:Stage", "./my.py:Stage", "stages/my:Stage"])
-def test_a_class_in_a_file_is_told_how_modules_are_named(tmp_path, reference):
+def test_the_error_for_a_class_in_a_file_explains_how_modules_are_named(tmp_path, reference):
     (tmp_path / "a.yaml").write_text(f"pipeline: {{stages: [{{use: '{reference}'}}]}}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=re.escape("name the module, not its file")):
         load_config(tmp_path / "a.yaml")

@@ -92,7 +92,7 @@ def test_the_behavior_of_an_environment_is_the_only_one_unless_given(load):
     assert load("default_settings: {}\n" + environment % ", behavior: X").environment.behavior == "X"
 
 
-def test_a_warning_of_silence_comes_at_the_latest_with_the_end():
+def test_a_warning_of_silence_comes_no_later_than_the_end():
     settings = PipelineSettings(supervision={"learners": {"end_s": 5}})
     assert settings.supervision.learners.warn_s == 5
 

@@ -46,7 +46,7 @@ def test_plugins_that_other_processes_can_not_import_are_refused_by_name(module,
 TABLE: Table[int] = Table()
 
 
-def test_an_installed_package_s_module_is_imported_when_a_name_is_lacking(tmp_path, monkeypatch):
+def test_an_installed_packages_module_is_imported_if_a_name_is_missing(tmp_path, monkeypatch):
     info = tmp_path / "offering-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")

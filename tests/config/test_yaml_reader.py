@@ -61,7 +61,7 @@ def test_keys_are_text_whatever_they_look_like():
     assert read("3: a\ntrue: b\n1e4: c") == {"3": "a", "true": "b", "1e4": "c"}
 
 
-def test_a_merge_lays_a_map_under_the_keys_beside_it():
+def test_a_merge_puts_a_map_under_the_keys_next_to_it():
     text = "base: &base {a: 1, b: 2}\nother: &other {b: 3, c: 4}\nmine:\n  b: 5\n  <<: [*base, *other]\n"
     assert read(text)["mine"] == {"a": 1, "b": 5, "c": 4}
 
@@ -165,7 +165,7 @@ def test_a_missing_file_is_named_with_its_absolute_path(tmp_path, monkeypatch):
     assert str(tmp_path / "absent.yaml") in str(caught.value)
 
 
-def test_a_folder_is_no_configuration(tmp_path):
+def test_a_folder_is_not_a_configuration(tmp_path):
     with pytest.raises(ConfigError, match="can't be read"):
         read_file(tmp_path)
 
@@ -177,7 +177,7 @@ def test_a_file_that_is_not_utf8_is_an_error_with_its_line(tmp_path):
         read_file(path)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
+def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path):
     path = tmp_path / "windows.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
     assert read_file(path).data == {"a": 1, "b": 2}
@@ -219,7 +219,7 @@ def test_a_whole_number_of_more_than_64_bits_is_a_float(text: str):
     assert type(read(f"a: {text}")["a"]) is float
 
 
-def test_a_key_that_is_not_there_has_no_line_in_maps_that_are_merged_into_themselves():
+def test_a_missing_key_has_no_line_in_maps_that_are_merged_into_themselves():
     document = read_text("a: &a {<<: *a, x: 1}\nb: &b {<<: [*a, *b]}", "test.yaml")
     assert document.line_of(("b", "nowhere")) == 2
     assert document.has(("b", "x"))

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import runs
 import torch
 from page_calls import Page, RunBeside
 from run_configs import Plain
-from runs import Command
+from runs import MORE_PATIENCE_S, PATIENCE_S, Command
 from unity_command import Editor
 
 
@@ -23,20 +22,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(autouse=True)
-def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def patience_s(request: pytest.FixtureRequest) -> float:
     """Slow tests wait longer: they are run when the machine does other things as well."""
-    if request.node.get_closest_marker("slow"):
-        monkeypatch.setattr(runs, "PATIENCE_S", runs.MORE_PATIENCE_S)
+    return MORE_PATIENCE_S if request.node.get_closest_marker("slow") else PATIENCE_S
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+def start(tmp_path: Path, patience_s: float) -> Iterator[Callable[..., Command]]:
     """Starts the command in the test's folder."""
     begun: list[Command] = []
 
     def start(*arguments, **options):
-        begun.append(Command(tmp_path, *arguments, **options))
+        begun.append(Command(tmp_path, *arguments, patience_s=patience_s, **options))
         return begun[-1]
 
     yield start

@@ -83,7 +83,7 @@ def test_the_exported_policy_chooses_the_repeat_and_has_no_onnx_model(whole):
 
 
 def test_games_end_while_opponents_hold_their_actions(tmp_path):
-    """An agent that is not asked for an action has not left its game."""
+    """An agent that needs no action is still in its game."""
     repeated = volley(**INLINE, environment__action_repeat={"max": 3}, behaviors__Volley__max_steps=3000)
     result = run_here(repeated, tmp_path, "run")
     league = json.loads((result.folder / "Volley" / "league.json").read_text())

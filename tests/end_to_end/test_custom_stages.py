@@ -95,7 +95,7 @@ def test_the_example_of_contributing_drops_short_trajectories():
 
 
 def test_the_yaml_places_stages_in_processes(folder: Path):
-    """Beside the example's, some that keep their batches: those of shared memory must not be written over."""
+    """In addition to the example's stages, some keep their batches, whose shared memory must not be overwritten."""
     keep = [{"use": BAD + "Keeps"}, {"use": BAD + "Keeps", "name": "KeepsSharedMemory", "host": "main"}]
     placed = with_stages(*example_stages(), *keep, pipeline__max_policy_lag=1)
     command = Command(folder, placed, "--record")

@@ -82,6 +82,6 @@ def test_the_godot_users_file_trains(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
-def test_the_clusters_file_trains_on_a_ray_of_its_own(tmp_path):
+def test_the_clusters_file_trains_on_its_own_ray(tmp_path):
     result = trained(copied("cluster", tmp_path), "behaviors.CartPole.max_steps=10000")
     assert result.behaviors["CartPole"].step >= 10000

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 
 import psutil
 import pytest
-import runs
 from ray_cluster import ENVIRONMENT, cluster
+from runs import MORE_PATIENCE_S
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,9 +44,9 @@ def league(address, **exploiter):
     }
 
 
-@pytest.fixture(autouse=True)
-def _patience(monkeypatch):
-    monkeypatch.setattr(runs, "PATIENCE_S", runs.MORE_PATIENCE_S)
+@pytest.fixture
+def patience_s():
+    return MORE_PATIENCE_S
 
 
 def node_of(command, host):

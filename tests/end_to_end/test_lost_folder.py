@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lost_folders import move, remove
 from run_configs import INLINE, cartpole, changed
-from runs import Command, run_here
+from runs import MORE_PATIENCE_S, Command, run_here
 
 from headrace.pipeline.common.errors import RunFailed
 from headrace.pipeline.run import RunOptions
@@ -51,11 +51,11 @@ def test_a_run_whose_folder_is_removed_is_resumed_from_the_rescued_folder(tmp_pa
 @pytest.mark.slow
 def test_another_run_may_take_over_the_folder(tmp_path):
     plain = cartpole(behaviors__CartPole__max_steps=10**8, behaviors__CartPole__checkpoint_interval=2000)
-    first = Command(tmp_path, plain)
+    first = Command(tmp_path, plain, patience_s=MORE_PATIENCE_S)
     try:
         first.until(lambda: bool(newest_checkpoint(first.run_folder / "checkpoints")), "a checkpoint")
         move(first.run_folder)  # to remove it takes several tries while a learner writes there
-        second = Command(tmp_path, plain, "--force")
+        second = Command(tmp_path, plain, "--force", patience_s=MORE_PATIENCE_S)
         try:
             assert first.wait() == 1
             assert "it was removed or moved" in first.output or "another folder is in its place" in first.output

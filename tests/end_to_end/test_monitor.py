@@ -103,7 +103,7 @@ def test_other_machines_need_the_token_which_is_in_no_file_and_no_answer(beside,
 
 
 @pytest.mark.slow
-def test_a_failed_run_says_so_on_the_page(start, tmp_path):
+def test_the_page_reports_a_failed_run(start, tmp_path):
     (tmp_path / "failing_stage.py").write_text(FAILING)
     stages = [{"use": "failing_stage:Failing", "after": "agent_processor", "host": "main"}]
     page = Page(start(changed(LONG, {**INLINE, "pipeline__stages": stages}), "--monitor=0"))

@@ -40,7 +40,7 @@ def played(plain, results, run_id="run", **how):
 
 
 def test_a_run_exports_at_each_checkpoint_and_lists_its_exports(trained):
-    """What it says of them is in test_command_line.py."""
+    """test_command_line.py tests the messages about them."""
     folder = trained
     policies, models = (exports_by_step(folder / "CartPole", "CartPole", suffix) for suffix in (".pt", ".onnx"))
     assert len(models) == 2, "as many as keep_checkpoints says"

@@ -56,7 +56,7 @@ def test_kuhn_poker_is_learned_and_is_the_same_twice(tmp_path):
 
 
 @pytest.mark.slow
-def test_each_player_may_have_a_behaviour_of_its_own(tmp_path):
+def test_each_player_can_have_its_own_behaviour(tmp_path):
     plain = kuhn(environment__behaviors={"player_0": "First", "*": "Second"})
     block = plain["behaviors"].pop("Kuhn")
     plain["behaviors"] = {"First": block, "Second": block}

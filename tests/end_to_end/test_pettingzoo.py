@@ -92,7 +92,7 @@ def test_mates_that_act_in_turns_learn_by_their_groups_reward(tmp_path):
     assert policy.act((giver,), None, np.random.default_rng(0), deterministic=True).actions.discrete.tolist() == [[1]]
 
 
-def test_sides_with_behaviours_of_their_own_learn_in_turn(tmp_path):
+def test_sides_with_their_own_behaviours_learn_in_turn(tmp_path):
     roles = {"*_0": {"behavior": "First", "team": 0}, "*": {"behavior": "Second", "team": 1}}
     sides = {"First": {**SHORT, "self_play": dict(PLAYS)}, "Second": {**SHORT, "self_play": dict(PLAYS)}}
     plain = counting(environment__behaviors=roles)

@@ -88,7 +88,7 @@ def finished(trained, tmp_path):
 
 @pytest.mark.windows_too
 def test_a_script_without_a_main_guard_may_run_hosts_in_processes(tmp_path):
-    """The modules beside the script may have names of Headrace's; test_users_modules.py has other ways to start."""
+    """Modules next to the script can have the same names as Headrace's; test_users_modules.py tests other ways to start."""
     settings = {"results_dir": str(tmp_path / "results"), "run_id": "mine"}
     config = tmp_path / "mine.yaml"
     plain = cartpole(
@@ -207,7 +207,7 @@ async def test_a_run_within_a_running_loop_can_be_cancelled(tmp_path):
     assert not (tmp_path / "run" / ".lock").exists()
 
 
-def test_a_failure_is_an_exception_that_says_which_stage_and_how_to_go_on(tmp_path):
+def test_a_failure_is_an_exception_that_names_the_stage_and_how_to_resume(tmp_path):
     plain = changed(troubled(trouble="raise", after=300), INLINE)
     with pytest.raises(RunFailed) as failed:
         run_here(plain, tmp_path, "run")

@@ -23,7 +23,7 @@ def here(folder: Path, run_id: str = "run", **changes: Any) -> dict[str, Any]:
     return {**plain, "checkpoint_settings": {"results_dir": folder, "run_id": run_id}}
 
 
-def test_a_dict_is_a_configuration_and_callbacks_are_told_of_summaries_and_checkpoints(tmp_path):
+def test_a_dict_is_a_configuration_and_callbacks_receive_summaries_and_checkpoints(tmp_path):
     summaries: list[SummaryWritten] = []
     checkpoints: list[CheckpointWritten] = []
     result = run(here(tmp_path), on_summary=summaries.append, on_checkpoint=checkpoints.append)

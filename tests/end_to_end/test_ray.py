@@ -12,11 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-import runs
 from ray_cluster import ENVIRONMENT, cluster
 from run_configs import INLINE, cartpole, sac, volley
 from run_folders import streams, weights_digest
-from runs import run_here
+from runs import MORE_PATIENCE_S, run_here
 
 pytestmark = [
     pytest.mark.lengthy,
@@ -29,9 +28,9 @@ ON_RAY = {"pipeline__hosts": {"actors": {"kind": "ray"}, "learners": {"kind": "r
 LONG = {"behaviors__CartPole__max_steps": 10**7}
 
 
-@pytest.fixture(autouse=True)
-def _patience(monkeypatch):
-    monkeypatch.setattr(runs, "PATIENCE_S", runs.MORE_PATIENCE_S)
+@pytest.fixture
+def patience_s():
+    return MORE_PATIENCE_S
 
 
 def pid_of(command, host):

@@ -20,7 +20,7 @@ from run_configs import (
     with_expert,
 )
 from run_folders import streams, weights_digest
-from runs import Command, record_expert, run_here
+from runs import MORE_PATIENCE_S, Command, record_expert, run_here
 
 from headrace.config import RunConfig
 from headrace.pipeline.run import RunOptions
@@ -69,7 +69,7 @@ def recorded(request, expert, tmp_path_factory):
     behavior = next(iter(plain["behaviors"]))
     if name == request.param:
         return behavior, plain, run_here(changed(plain, {**INLINE, "record": {}}), folder, "run").folder
-    command = Command(folder, plain, "--record", beside=[TEAM_ENV])
+    command = Command(folder, plain, "--record", beside=[TEAM_ENV], patience_s=MORE_PATIENCE_S)
     try:
         assert command.wait() == 0, command.output
         command.assert_left_nothing()

@@ -15,7 +15,7 @@ from headrace.pipeline.cli import main
 from headrace.pipeline.serving.kserve_grpc import SERVICE, message
 
 
-def test_models_answer_until_the_server_is_told_to_end(tmp_path):
+def test_models_answer_until_the_server_is_stopped(tmp_path):
     write_model(tmp_path / "results" / "first")
     write_model(tmp_path / "results" / "first", step=100, seed=1)
     wanted = {"Ball": expected([[[1, 2, 3]]]), "old": expected([[[1, 2, 3]]], seed=1)}

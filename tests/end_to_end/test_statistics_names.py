@@ -128,13 +128,13 @@ def test_sac_reports_what_it_reports_in_ml_agents(by_sac):
     assert without_actions(tags(by_sac, "Pendulum")) - OURS - OURS_SAC == SAC
 
 
-def test_reward_signals_and_cloning_report_what_they_report_in_ml_agents_beside_ppo(demonstrations, tmp_path):
+def test_reward_signals_and_cloning_with_ppo_report_the_same_statistics_as_ml_agents(demonstrations, tmp_path):
     run = run_here(cartpole(**SHORT, **INLINE, **everything(demonstrations)), tmp_path, "run").folder
     estimates = {f"Policy/{signal} Value Estimate" for signal in SIGNALS}
     assert without_actions(tags(run, "CartPole")) - OURS == ON_POLICY | REWARDS | LEARNED | estimates
 
 
-def test_reward_signals_and_cloning_report_what_they_report_in_ml_agents_beside_sac(demonstrations, tmp_path):
+def test_reward_signals_and_cloning_with_sac_report_the_same_statistics_as_ml_agents(demonstrations, tmp_path):
     plain = cartpole(**INLINE, **everything(demonstrations))
     plain["behaviors"]["CartPole"] |= {"trainer_type": "sac", "max_steps": 300, "summary_freq": 100}
     plain["behaviors"]["CartPole"]["hyperparameters"] = {"batch_size": 16, "buffer_size": 400, "steps_per_update": 10}

@@ -75,7 +75,7 @@ def test_a_learner_whose_node_dies_continues_on_another_node(start, tmp_path):
         command.assert_left_nothing()
 
 
-def test_a_run_without_any_node_left_ends_and_says_so(start, tmp_path):
+def test_a_run_without_any_node_left_ends_with_a_message(start, tmp_path):
     limits = {"warn_s": 5, "end_s": 10}  # five times that for what has only been started
     with cluster(tmp_path) as nodes:
         nodes.tell("add first")

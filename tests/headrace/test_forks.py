@@ -82,7 +82,7 @@ print(STATUSES, flush=True)
 
 @pytest.mark.lengthy
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
-def test_a_child_ends_where_it_comes_back_to_us_and_runs_nothing_of_ours(tmp_path):
+def test_a_forked_child_ends_on_return_and_runs_none_of_headraces_code(tmp_path):
     script = tmp_path / "forking.py"
     script.write_text(SCRIPT, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": ROOT}

@@ -204,7 +204,7 @@ def test_an_episode_that_a_time_limit_cuts_is_truncated_and_not_terminated(opene
     assert not np.any([terminated for terminated, _ in ends])
 
 
-def test_ends_are_terminated_as_well_where_a_wrapper_reads_nothing_else(opened):
+def test_ends_are_terminated_as_well_if_a_wrapper_reads_nothing_else(opened):
     env = opened(Terminating, game="reach")
     env.reset()
     ends = [env.step([np.zeros((3, 1))])[2:4] for _ in range(10)]

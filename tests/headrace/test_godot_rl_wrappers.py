@@ -18,15 +18,21 @@ pytestmark = pytest.mark.slow
 AGENTS = 4
 
 
+class TerminatingEnv(GodotEnv):
+    """For wrappers that read only `terminated`."""
+
+    ENDS_ARE_TERMINATED = True
+
+
 @pytest.fixture
 def wrapper(monkeypatch):
     """Imports a wrapper as if our class were the official one."""
 
-    def load(module: str, *needs: str):
+    def load(module: str, *needs: str, env_class: type[GodotEnv] = GodotEnv):
         for need in needs:
             pytest.importorskip(need)
         official = importlib.import_module("godot_rl.core.godot_env")
-        monkeypatch.setattr(official, "GodotEnv", GodotEnv)
+        monkeypatch.setattr(official, "GodotEnv", env_class)
         for name in [name for name in sys.modules if name.startswith("godot_rl.wrappers")]:
             monkeypatch.delitem(sys.modules, name)
         return importlib.import_module(f"godot_rl.wrappers.{module}")
@@ -44,12 +50,10 @@ def options(tmp_path):
 
 @pytest.mark.parametrize("single", [False, True], ids=["every key", "one key"])
 @pytest.mark.parametrize("game", ["switch", "reach"])
-def test_stable_baselines_learns(wrapper, options, game, single, monkeypatch):
-    """Its wrapper reads `terminated` alone."""
-    monkeypatch.setattr(GodotEnv, "ENDS_ARE_TERMINATED", True)
+def test_stable_baselines_learns(wrapper, options, game, single):
     sb3 = pytest.importorskip("stable_baselines3")
     module, name = ("sbg_single_obs", "SBGSingleObsEnv") if single else ("stable_baselines", "StableBaselinesGodotEnv")
-    made = getattr(wrapper(f"{module}_wrapper"), name)
+    made = getattr(wrapper(f"{module}_wrapper", env_class=TerminatingEnv), name)
     env = sb3.common.vec_env.VecMonitor(made(**options, game=game, agents=AGENTS))
     policy = "MlpPolicy" if single else "MultiInputPolicy"
     settings = {"n_steps": 64, "batch_size": 64, "n_epochs": 6, "learning_rate": 2e-3, "gamma": 0.5}
@@ -127,9 +131,8 @@ def test_ray_s_wrapper_steps(wrapper, options):
     env.get_unwrapped()[0].close()
 
 
-def test_the_official_command_s_training_runs(wrapper, options, tmp_path, monkeypatch):
-    monkeypatch.setattr(GodotEnv, "ENDS_ARE_TERMINATED", True)
-    module = wrapper("stable_baselines_wrapper", "stable_baselines3", "tensorboard")
+def test_the_official_command_s_training_runs(wrapper, options, tmp_path):
+    module = wrapper("stable_baselines_wrapper", "stable_baselines3", "tensorboard", env_class=TerminatingEnv)
     arguments = SimpleNamespace(
         env_path=options["env_path"], viz=False, speedup=1, experiment_dir=str(tmp_path / "logs"), experiment_name="one"
     )

@@ -43,7 +43,7 @@ def test_an_unknown_name_is_refused_with_the_available_names():
         headrace.train  # noqa: B018
 
 
-def test_to_import_the_package_imports_nothing_else_of_ours():
+def test_importing_the_package_imports_no_other_package_of_headrace():
     listed = (
         "import sys, headrace; "
         "print([n for n, module in sys.modules.items() if module and n.startswith(('headrace.', 'numpy', 'torch'))])"

@@ -162,7 +162,7 @@ def test_a_run_that_can_not_start_says_why_without_a_traceback_and_makes_no_fold
     assert list(tmp_path.iterdir()) == [good]
 
 
-def test_without_a_file_everything_has_its_default_and_a_warning_says_so(capsys):
+def test_without_a_file_everything_has_its_default_with_a_warning(capsys):
     assert main(["--validate"]) == 0
     assert "warning: no configuration file was given" in capsys.readouterr().err
 
@@ -174,7 +174,7 @@ def test_a_mistake_in_an_option_is_reported_with_the_option(good, capsys):
     assert "torch_settings.device: 'cuda:x' is not a torch device" in told[-1]
 
 
-def test_a_unity_executable_beside_an_environment_of_the_file_is_refused(good, capsys):
+def test_a_unity_executable_is_refused_if_the_file_has_an_environment(good, capsys):
     assert main([str(good), "--validate", "--env", "Builds/Ball"]) == 2
     assert "--env Builds/Ball: the configuration's 'environment' section" in capsys.readouterr().err
 
@@ -188,7 +188,7 @@ def test_the_name_under_which_it_was_called_is_the_name_that_it_uses(monkeypatch
     assert capsys.readouterr().err.startswith("mlagents-learn: --multi-gpu: ")
 
 
-def test_an_old_file_is_printed_in_todays_form_and_nothing_beside_it(tmp_path, capsys):
+def test_only_an_old_file_in_todays_form_is_printed(tmp_path, capsys):
     path = tmp_path / "old.yaml"
     path.write_text("default: {trainer: ppo}\nBall: {batch_size: 64, buffer_size: 640}\n", encoding="utf-8")
     assert main(["--convert", str(path)]) == 0
@@ -199,7 +199,7 @@ def test_an_old_file_is_printed_in_todays_form_and_nothing_beside_it(tmp_path, c
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_status_of_its_own(tmp_path, capsys):
+def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_omitted_keys_have_their_own_exit_status(tmp_path, capsys):
     path = tmp_path / "sac.yml"
     path.write_text("Own-v0: {n_timesteps: 9000}\nHard-v0: {n_timesteps: 9000, n_steps: 3}\n", encoding="utf-8")
     assert main(["--convert", str(path), "--id", "Own-v0"]) == 0
@@ -219,7 +219,7 @@ def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_statu
         (["--convert", "FILE", "--id", "Own-v0", "--lesson", "1"], "--id and --algo are for an rl-baselines3-zoo file"),
     ],
 )
-def test_an_entry_that_is_not_asked_for_as_it_must_be_is_refused(arguments, message, tmp_path, capsys):
+def test_an_invalid_request_for_an_entry_is_refused(arguments, message, tmp_path, capsys):
     path = tmp_path / "sac.yml"
     path.write_text("Own-v0: {n_timesteps: 9000}\n", encoding="utf-8")
     assert main([str(path) if word == "FILE" else word for word in arguments]) == 2
@@ -231,7 +231,7 @@ def test_an_entry_that_is_not_asked_for_as_it_must_be_is_refused(arguments, mess
 @pytest.mark.parametrize(
     "asked", [pytest.param(("--validate", "--no-env-check"), marks=pytest.mark.slow), ("--convert",)]
 )
-def test_a_reader_that_has_had_enough_is_no_failure(asked, good, tmp_path):
+def test_a_reader_that_closes_the_pipe_is_not_a_failure(asked, good, tmp_path):
     read, write = os.pipe()
     os.close(read)
     arguments = [sys.executable, ROOT / "bin" / "run-pipeline", *asked, str(good)]

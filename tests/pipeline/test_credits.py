@@ -50,7 +50,7 @@ def test_a_request_that_can_t_be_met_waits_until_credits_come_back():
     assert books.returned("trainer", "Walker", 0, 8) == [Grant(0, 2, {"Walker": 16}, {"Walker": 0})]
 
 
-def test_actors_are_served_in_the_order_in_which_they_asked():
+def test_actors_are_served_in_the_order_of_their_requests():
     books = ledger(rows=4, lag=0, sources=2)
     books.request(ask(0, 1))
     books.request(ask(1, 1))
@@ -71,7 +71,7 @@ def test_an_actor_that_waits_gives_back_the_steps_that_it_has_not_used():
 
 
 def test_returned_credits_are_not_granted_for_an_earlier_request():
-    """The gate would not take it, so nobody could use it."""
+    """The gate would not accept the credit, so no actor could use it."""
     books = ledger(rows=8, lag=0)
     books.open_window("Swimmer", 4, 0)
     books.request(ask(number=1, wants=("Walker", "Swimmer")))
@@ -329,7 +329,7 @@ def test_the_lag_bound_holds_in_any_order_of_steps_and_messages(rows, lag, rando
 
 @given(st.integers(1, 9), st.integers(0, 2), st.lists(EVENTS, max_size=80))
 def test_credits_are_conserved_and_the_window_is_never_exceeded(rows, lag, events):
-    """Granted = used + unused; used = returned + on its way. Nobody goes beyond its cap here."""
+    """Granted = used + unused; used = returned + in flight. No source exceeds its cap here."""
     books = ledger(rows, lag, sources=3)
     caps, used, returned, numbers = [0] * 3, [0] * 3, [0] * 3, [0] * 3
     for what, source, amount in events:

@@ -140,7 +140,7 @@ def test_a_run_trains_on_environments_of_the_new_kind(tmp_path):
     assert SEEN == [(3, 0, "lamps")]
 
 
-def test_keys_of_its_own_survive_being_written_down():
+def test_a_kinds_own_keys_survive_a_round_trip():
     config = RunConfig.from_plain(plain())
 
     assert RunConfig.from_plain(config.to_plain()).environment == config.environment

@@ -85,7 +85,7 @@ def test_unsupported_flags_are_refused_with_the_reason(arguments, message):
         configured(*arguments)
 
 
-def test_a_model_of_stable_baselines3_is_told_from_others(tmp_path):
+def test_a_model_of_stable_baselines3_is_distinguished_from_others(tmp_path):
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
         archive.writestr("policy.pth", b"")
     with pytest.raises(CommandError, match="is a Stable-Baselines3 model"):

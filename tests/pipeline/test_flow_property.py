@@ -170,7 +170,7 @@ def test_a_run_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scen
 @example(AN_ACTOR_THAT_OTHERS_OVERTAKE)
 @example(TICKS_BEYOND_THE_WINDOW)
 def test_steps_of_any_number_of_actors_are_learned_from_at_most_max_policy_lag_updates_late(scenario: Scenario) -> None:
-    """Whatever the delays. Late is told from the tick at which the step was completed: the credit is spent then.
+    """For any delays. Lateness is measured at the tick at which the step was completed, when its credit is spent.
 
     A tick is never cut, so an actor may make as many steps beyond its cap as it has agents, less one: those come on
     top of the window of (lag + 1) × rows_per_update, and only those.
@@ -180,7 +180,7 @@ def test_steps_of_any_number_of_actors_are_learned_from_at_most_max_policy_lag_u
 
 @examples(4)
 @given(scenarios())
-def test_with_actors_that_die_only_what_they_had_on_their_way_makes_others_steps_later(scenario: Scenario) -> None:
+def test_if_actors_die_only_their_steps_in_flight_make_others_steps_later(scenario: Scenario) -> None:
     check_lag(run_flow(replace(scenario, meddling=0.0)))
 
 

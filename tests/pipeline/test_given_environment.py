@@ -74,7 +74,7 @@ def told(environment: Any, config: Any = BARE) -> tuple[Any, ...]:
         (lambda: make_crowd(), ("pettingzoo", "headrace.given:Crowd", ["Crowd"], 1, "")),
     ],
 )  # fmt: skip
-def test_everything_that_users_have_is_told_by_what_it_is(environment, expected):
+def test_every_kind_of_users_environment_is_recognised(environment, expected):
     assert told(environment) == expected
 
 
@@ -87,7 +87,7 @@ def test_an_id_that_only_this_process_has_registered_is_sent_with_what_makes_it(
         del gymnasium.registry["OnlyHere-v3"]
 
 
-def test_settings_of_the_configuration_beside_the_object_are_kept(tmp_path):
+def test_settings_of_the_configuration_are_kept_with_the_object(tmp_path):
     (tmp_path / "own.yaml").write_text(
         "environment: {kind: gymnasium, id: Pendulum-v1, num_envs: 4, max_episode_steps: 9}\n"
         "behaviors: {Pole: {max_steps: 70}}\n"
@@ -111,7 +111,7 @@ def test_objects_are_found_while_the_run_lasts():
         find_given(reference)
 
 
-def test_an_object_that_is_stepped_in_main_and_one_that_is_made_again_are_said(caplog):
+def test_the_log_reports_whether_an_object_is_stepped_in_main_or_made_again(caplog):
     caplog.set_level(logging.INFO, "headrace.pipeline.given_environment")
     arranged(BARE, Bare(make_pole()))
     assert (
@@ -122,7 +122,7 @@ def test_an_object_that_is_stepped_in_main_and_one_that_is_made_again_are_said(c
     assert "makes the run's environments from the object's spec" in caplog.text
 
 
-def test_an_object_itself_is_stepped_where_actors_are_to_be_inline_and_it_alone_is_wanted():
+def test_the_object_itself_is_stepped_if_actors_are_inline_and_only_one_instance_is_needed():
     env = make_pole()
     config = {**BARE, "pipeline": {"hosts": {"actors": {"kind": "inline"}}}}
     with given_to(config, env) as loaded:

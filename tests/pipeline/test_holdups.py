@@ -86,5 +86,5 @@ def test_in_a_balance_nothing_is_named(seconds):
 
 
 @pytest.mark.parametrize("seconds", [1.5, pytest.param(3.0, marks=pytest.mark.slow), 5.5])
-def test_before_the_first_update_nothing_is_said(seconds):
+def test_before_the_first_update_nothing_is_reported(seconds):
     assert seen_in(seconds, stepping_s=0.6, learning_s=4.0) is None

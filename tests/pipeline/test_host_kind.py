@@ -31,7 +31,7 @@ class CountedHosts(InlineHosts):
 )
 def test_a_kind_of_host_that_is_an_entry_in_the_table_trains(monkeypatch, tmp_path, actors, learners, started):
     monkeypatch.setitem(HOST_KINDS, "counted", HostKind("counted", f"{__name__}:CountedHosts", in_main=True))
-    monkeypatch.setattr(CountedHosts, "started", [])
+    CountedHosts.started.clear()
     hosts = {"actors": {"kind": actors}, "learners": {"kind": learners}}
     result = run_here(cartpole(behaviors__CartPole__max_steps=1500, pipeline__hosts=hosts), tmp_path, "run")
     assert result.behaviors["CartPole"].version > 1

@@ -49,7 +49,7 @@ def test_a_number_is_taken_as_it_is_and_nothing_is_measured(lag, caplog):
         (3.0, 0.5, 0, "collecting 2048 steps takes 3 s, learning from them 0.5 s, so actors wait for each policy."),
     ],
 )
-def test_auto_lag_is_0_where_collecting_takes_much_longer_and_else_1(collecting_s, learning_s, lag, said, caplog):
+def test_auto_lag_is_0_if_collecting_takes_much_longer_and_otherwise_1(collecting_s, learning_s, lag, said, caplog):
     caplog.set_level(logging.INFO)
     made = lags()
     assert first(made) == 0, "while it is measured"
@@ -84,7 +84,7 @@ def test_each_behaviour_is_measured_for_itself():
         ({}, {"corrects_age": False}, 0, "its trainer does not correct for steps from older policies"),
     ],
 )
-def test_where_there_is_nothing_to_measure_it_says_why(settings, trainer, lag, why, caplog):
+def test_if_there_is_nothing_to_measure_the_log_states_the_reason(settings, trainer, lag, why, caplog):
     caplog.set_level(logging.INFO)
     made = lags(**settings)
     assert first(made, **trainer) == lag

@@ -216,7 +216,7 @@ async def test_an_error_in_a_handler_is_logged_and_answered_with_500(caplog):
     assert "GET /fail could not be answered" in caplog.text
 
 
-async def test_a_port_in_use_is_named_and_the_usual_one_has_others_beside_it():
+async def test_a_port_in_use_is_named_and_the_default_port_has_alternatives():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{port}: another program is using it"):

@@ -36,7 +36,7 @@ def test_stages_that_starve_the_trainer_are_named_once_with_the_greediest_first(
     assert f"(Sink@main: {PATIENCE - 2}, Filter@actor-0: 2)" in told
 
 
-def test_a_filter_that_lets_something_through_now_and_then_is_no_matter(
+def test_a_filter_that_sometimes_lets_steps_through_is_not_reported(
     watch: StarvationWatch, caplog: pytest.LogCaptureFixture
 ):
     for step in range(1, 5):
@@ -45,7 +45,7 @@ def test_a_filter_that_lets_something_through_now_and_then_is_no_matter(
     assert not caplog.messages
 
 
-def test_a_report_without_progress_is_no_food(watch: StarvationWatch, caplog: pytest.LogCaptureFixture):
+def test_a_report_without_progress_does_not_count_as_input(watch: StarvationWatch, caplog: pytest.LogCaptureFixture):
     watch.kept_back("Filter@actor-0", "Ball", PATIENCE - 1)
     watch.fed("Ball", 0, done=False)
     watch.kept_back("Filter@actor-0", "Ball", 1)

@@ -90,7 +90,7 @@ def wander(**hyperparameters: Any) -> dict[str, Any]:
 
 
 @pytest.mark.lengthy
-def test_a_trainer_trains_by_its_entry_alone(tmp_path):
+def test_a_trainer_needs_only_its_table_entry(tmp_path):
     result = run_here(wander(rows=600), tmp_path, "run").behaviors["CartPole"]
     assert result.step >= 3000
     assert result.version >= 3

@@ -237,7 +237,7 @@ NOT_TRIED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("plain", "words"), NOT_TRIED, ids=str)
-def test_an_environment_that_can_not_be_tried_is_said(plain, words, monkeypatch):
+def test_an_environment_that_can_not_be_tried_is_reported(plain, words, monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
@@ -274,7 +274,7 @@ def test_a_trial_refuses_what_a_run_refuses_before_its_start(plain, words, monke
     assert warnings == []
 
 
-def test_parts_of_a_run_that_the_trial_does_without_are_said():
+def test_parts_of_a_run_that_the_trial_leaves_out_are_reported():
     plain: dict[str, Any] = {
         "behaviors": {"B": {}},
         "environment": {"kind": "gymnasium", "factory": "a:b"},

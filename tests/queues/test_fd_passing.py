@@ -57,7 +57,7 @@ def test_any_number_of_things_arrives_in_order_and_any_amount_of_data(count):
         each.close()
 
 
-def test_a_system_that_takes_no_more_for_now_is_asked_again(monkeypatch):
+def test_a_send_that_the_system_refuses_for_now_is_retried(monkeypatch):
     tried = []
     send = socket.send_fds
 

@@ -88,7 +88,7 @@ async def test_a_new_receiver_takes_the_place_of_one_that_was_killed():
                 assert number_of(await receiver.get()) == number
 
 
-async def test_a_sender_that_begins_anew_with_a_receiver_that_is_still_there_loses_and_doubles_nothing():
+async def test_a_sender_that_reconnects_to_a_running_receiver_loses_and_doubles_nothing():
     async with shared_queue(LinkSpec(3, SLAB)) as ((sender,), receiver):
         for number in range(2):
             await sender.put(numbered(number))
@@ -189,7 +189,7 @@ async def test_a_link_on_which_nonsense_comes_is_closed_and_named(
 
 @pytest.mark.lengthy
 @virtual_time
-async def test_an_item_whose_header_is_no_message_raises_and_gives_its_slab_back():
+async def test_an_item_whose_header_is_not_a_message_raises_and_returns_its_slab():
     theirs, ours = make_link(LinkSpec(2, SLAB))
     async with closing(await SharedReceiver.open("Ball", [ours])) as receiver:
         theirs.sock.send(links.hello(b"a" * 16) + links.item(1, {"type": "Cow", "fields": {}, "arrays": []}))

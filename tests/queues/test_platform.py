@@ -140,7 +140,7 @@ def test_a_mapping_outlives_its_handle_and_a_duplicate_is_closed_on_its_own():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="its memory is no file")
-def test_room_is_set_aside_where_the_system_has_no_call_for_it(monkeypatch: pytest.MonkeyPatch):
+def test_disk_space_is_reserved_even_if_the_system_has_no_call_for_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
     monkeypatch.delattr(os, "posix_fallocate", raising=False)
     size = 3 * 2**16 + 5

@@ -127,7 +127,7 @@ async def test_a_new_consumer_gets_what_the_dead_one_had_not_fetched_and_all_the
     assert await sender.fetch(0) == [Barrier(1), Barrier(2)]
 
 
-async def test_a_consumer_that_waits_as_its_producer_begins_anew_for_another_one_behind_it_gets_what_comes_later():
+async def test_a_waiting_consumer_gets_later_items_after_its_producer_restarts_for_another_consumer():
     async with served(2) as (sender, receiver):
         await sender.put(numbered(0))
         assert number_of(await receiver.get()) == 0

@@ -62,7 +62,7 @@ async def test_a_producer_learns_that_its_consumer_has_died():
     sender.close()
 
 
-async def test_a_new_consumer_takes_the_place_of_a_dead_one_and_what_was_on_its_way_is_lost():
+async def test_a_new_consumer_replaces_a_dead_one_and_items_in_flight_are_lost():
     async def dead(name: str, number: int, item: Any) -> bool:
         await asyncio.sleep(0)
         raise PeerLost("killed")
@@ -87,7 +87,7 @@ async def test_a_new_consumer_takes_the_place_of_a_dead_one_and_what_was_on_its_
         await sender.put(Barrier(5))
 
 
-async def test_the_newest_replaces_what_is_not_under_way_yet():
+async def test_the_newest_item_replaces_one_that_is_not_in_flight_yet():
     receiver: PushReceiver[Message] = PushReceiver("policies", 1, "replace_oldest")
     calls = []
 

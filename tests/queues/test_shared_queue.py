@@ -104,7 +104,7 @@ async def test_a_consumer_that_keeps_every_slab_is_named_in_one_warning(caplog: 
 
 
 @virtual_time
-async def test_a_put_that_waits_for_a_slow_consumer_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture):
+async def test_a_put_that_waits_for_a_slow_consumer_does_not_warn(caplog: pytest.LogCaptureFixture):
     async with shared_queue(LinkSpec(1, SLAB, spare=1)) as ((sender,), receiver):
         await sender.put(numbered(0))
         putter = asyncio.create_task(sender.put(numbered(1)))

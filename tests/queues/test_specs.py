@@ -57,7 +57,7 @@ def test_the_team_is_what_the_behaviour_id_says_and_else_the_first(behavior_id, 
 
 
 @pytest.mark.parametrize("said", ["", "x", "-1", "1.5", "²", "①", "٣", "３", "1" * 19])
-def test_a_team_that_is_no_number_is_refused_with_the_id(said):
+def test_a_team_that_is_not_a_number_is_refused_with_the_id(said):
     with pytest.raises(SpecError, match=f"^behaviour id 'Ball.team={said}': the team must be .*, got '{said}'$"):
         behavior_team(f"Ball?team={said}")
 

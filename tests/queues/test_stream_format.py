@@ -61,7 +61,7 @@ def test_only_behaviours_with_action_repeat_have_a_column_of_frames():
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_header_says_of_a_behaviour_whether_it_has_groups(grouped):
+def test_a_header_states_whether_a_behaviour_has_groups(grouped):
     spec = replace(SPEC, grouped=grouped)
     made = StreamHeader.of("run", 0.0, ["trainer"], [spec])
     packed = msgpack.unpackb(msgpack.packb(made.to_plain()))

@@ -145,7 +145,7 @@ def messages(draw: Callable[..., Any]) -> Message:
 @pytest.mark.lengthy
 @examples(15)
 @given(sent=st.lists(messages(), max_size=4), times=st.lists(st.floats(), min_size=4, max_size=4))
-def test_any_messages_come_back_equal_to_the_bit(tmp_path_factory, sent, times):
+def test_any_messages_come_back_equal_bit_for_bit(tmp_path_factory, sent, times):
     path = tmp_path_factory.mktemp("streams") / "a.stream"
     with StreamWriter(path, header()) as writer:
         for message, time_s in zip(sent, times, strict=False):
@@ -256,7 +256,7 @@ def test_a_damaged_header_is_a_stream_error_that_says_where(recording):
         (PREAMBLE.pack(MAGIC, 1) + bytes(100), "header frame at byte 12"),
     ],
 )
-def test_a_file_that_is_no_stream_is_refused_by_name_and_reason(tmp_path, content, reason):
+def test_a_file_that_is_not_a_stream_is_refused_by_name_and_reason(tmp_path, content, reason):
     path = tmp_path / "odd.stream"
     path.write_bytes(content)
     with pytest.raises(StreamError, match=r"odd\.stream: ") as caught:

@@ -95,7 +95,7 @@ def test_a_killed_writer_loses_no_message_that_it_had_written(tmp_path):
     assert not reader.closed_cleanly
 
 
-def test_a_disk_that_is_full_leaves_whole_frames_and_says_so(tmp_path):
+def test_a_full_disk_leaves_complete_frames_and_raises_an_error(tmp_path):
     writer = StreamWriter(tmp_path / "a.stream", header())
     writer.write("trainer", trajectories(0), 0.0)
     size = (tmp_path / "a.stream").stat().st_size

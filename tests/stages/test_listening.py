@@ -29,7 +29,7 @@ def held() -> Iterator[ExitStack]:
         yield stack
 
 
-def test_localhost_is_both_addresses_of_this_machine_alone():
+def test_localhost_means_only_the_two_addresses_of_this_machine():
     assert hosts_of("localhost") == ("127.0.0.1", "::1")
     assert not reaches_others("localhost")
 
@@ -40,7 +40,7 @@ def test_every_address_has_three_names(listen):
     assert reaches_others(listen)
 
 
-def test_an_address_is_listened_on_besides_localhost_because_unity_calls_that():
+def test_a_listener_also_listens_on_localhost_because_unity_calls_it():
     assert hosts_of("192.168.1.5") == ("127.0.0.1", "::1", "192.168.1.5")
     assert hosts_of("fd00:0::2") == ("127.0.0.1", "::1", "fd00::2")
     assert reaches_others("192.168.1.5")

@@ -63,7 +63,7 @@ def test_a_module_in_the_working_directory_is_loaded_with_its_neighbours(tmp_pat
     assert load_attribute("my_stages:x", tmp_path / "configs", "stage") == 4
 
 
-def test_a_module_beside_the_yaml_comes_before_one_in_the_working_directory(tmp_path, monkeypatch):
+def test_a_module_next_to_the_yaml_comes_before_one_in_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "configs").mkdir()
     write(tmp_path, my_stages="x = 'working directory'\n", my_other="x = 5\n")
     write(tmp_path / "configs", my_stages="x = 'beside'\n")
@@ -96,7 +96,7 @@ OURS_ONCE = ("config", "queues", "stages", "pipeline")
 
 @pytest.mark.parametrize("name", OURS_ONCE)
 def test_modules_with_the_names_of_our_folders_are_the_users(name, tmp_path, monkeypatch):
-    """Also where a checkout of ours is on the path, as with PYTHONPATH, perhaps by another of its names."""
+    """Also if a checkout of Headrace is on the path, for example by PYTHONPATH, perhaps under another name."""
     checkout = Path(headrace.__path__[0]).parent
     (tmp_path / "link").symlink_to(checkout)
     monkeypatch.syspath_prepend(checkout)

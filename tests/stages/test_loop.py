@@ -279,7 +279,7 @@ async def test_a_stage_that_fails_to_start_is_stopped_all_the_same():
     assert stage.calls == ["stop"]
 
 
-async def test_cancelling_stops_the_stage_and_is_no_failure():
+async def test_cancelling_stops_the_stage_and_is_not_a_failure():
     stage = Lifecycle()
     receiver, sender = AgentManagerQueue("in", 1), AgentManagerQueue("out", 1)
     task = asyncio.create_task(StageRunner(stage, receiver, sender, StageContext("clip")).run())

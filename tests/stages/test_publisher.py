@@ -38,7 +38,7 @@ def test_a_trainer_s_policy_goes_to_every_behaviour_id_of_its_name(publisher, se
     assert sent == [(HOME, -1, 3), (AWAY, -1, 3)]
 
 
-def test_a_policy_for_one_behaviour_id_goes_to_that_alone(publisher, sent):
+def test_a_policy_for_one_behaviour_id_goes_only_to_that_id(publisher, sent):
     publish(publisher, policy_update(AWAY, 3))
     assert sent == [(AWAY, -1, 3)]
 

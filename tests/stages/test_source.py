@@ -79,12 +79,12 @@ async def test_a_folder_stands_for_its_streams_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("streams", [["none.stream"], ["*.nothing"], ["tests"], []])
-def test_streams_that_are_not_there_are_a_mistake(streams):
+def test_missing_streams_are_a_mistake(streams):
     with pytest.raises(StageError, match="no stream"):
         ReplaySource(streams).start(CONTEXT)
 
 
-def test_a_file_that_is_no_stream_is_a_mistake_before_the_first_message(tmp_path):
+def test_a_file_that_is_not_a_stream_is_a_mistake_before_the_first_message(tmp_path):
     good, bad = stream(tmp_path, "a", 1), tmp_path / "b.stream"
     bad.write_bytes(b"")
     with pytest.raises(StreamError, match=r"b\.stream: ends after 0 bytes"):
@@ -206,7 +206,7 @@ def test_a_speed_that_is_none_is_a_mistake(speed):
 # --- ending
 
 
-async def test_a_stop_that_was_asked_for_ends_the_replay_after_the_current_message(tmp_path):
+async def test_a_stop_request_ends_the_replay_after_the_current_message(tmp_path):
     source = ReplaySource([stream(tmp_path, "a", 1, 2, 3), stream(tmp_path, "b", 4)])
     source.start(CONTEXT)
     got = []

@@ -43,7 +43,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("trainer_type", TRAINERS)
-def test_the_table_says_of_a_built_in_trainer_what_its_class_says(trainer_type):
+def test_the_table_and_the_class_of_a_built_in_trainer_agree(trainer_type):
     entry, trainer = TRAINERS[trainer_type], find_trainer(trainer_type, None, PATH)
     assert trainer_kind(trainer_type, None, PATH) is entry
     assert (entry.squashed, entry.off_policy, entry.imitates) == (
@@ -58,7 +58,7 @@ def test_the_table_says_of_a_built_in_trainer_what_its_class_says(trainer_type):
     ("name", "squashed", "off_policy"),
     [("Mine", False, False), ("Derived", True, True), ("OnPolicy", True, False)],
 )
-def test_a_class_of_the_users_own_is_asked(folder, name, squashed, off_policy):
+def test_a_users_class_is_queried(folder, name, squashed, off_policy):
     kind = trainer_kind(f"kinds_of_trainers:{name}", folder, PATH)
     assert (kind.squashed, kind.off_policy, kind.imitates, kind.extra_columns) == (squashed, off_policy, False, ())
 
@@ -67,6 +67,6 @@ def test_a_class_of_the_users_own_may_ask_for_columns(folder):
     assert trainer_kind("kinds_of_trainers:Asking", folder, PATH).extra_columns == ("action_heads",)
 
 
-def test_a_class_that_is_not_there_is_named_with_its_behaviour(folder):
+def test_a_missing_class_is_named_with_its_behaviour(folder):
     with pytest.raises(LoadError, match=r"behaviors\.P\.trainer_type 'kinds_of_trainers:Mien'.*did you mean 'Mine'"):
         trainer_kind("kinds_of_trainers:Mien", folder, PATH)

@@ -1,6 +1,6 @@
 """Converts an entry: its hyperparameters according to the table, and values that depend on several keys.
 
-The result (`Writing`) has Headrace's keys with the original ones as comments, and the settings left out.
+The result (`RunDraft`) has Headrace's keys with the original ones as comments, and the settings left out.
 
 The zoo evaluates Python expressions in its files, such as `dict(net_arch=[64, 64], activation_fn=nn.ReLU)`. Here they
 are only parsed: a name stays a name, and anything that is neither a name nor a literal is refused.
@@ -37,7 +37,7 @@ games."""
 _GREY = "GrayscaleObservation"
 
 
-def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def convert_environment(entry: Entry, writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     """Write the section `environment`, and the keys that replace the entry's wrappers and callbacks.
 
     Args:
@@ -54,7 +54,7 @@ def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Entr
     else:
         writing.put("environment.id", entry.env_id, id_, top=True)
         if options:
-            values = {key: each.value for key, each in options.items()}
+            values = {key: option.value for key, option in options.items()}
             writing.put("environment.options", values, given["env_kwargs"], top=True)
         _wrap(writing, given, wrappers)
     number = given.get("n_envs") or writing.default("n_envs", 1)
@@ -70,7 +70,7 @@ def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Entr
 
 def _convert_atari(
     id_: EntryValue,
-    writing: Writing,
+    writing: RunDraft,
     given: Mapping[str, EntryValue],
     wrapper: tuple[str, dict[str, Any], EntryValue],
     options: Mapping[str, EntryValue],
@@ -78,36 +78,36 @@ def _convert_atari(
     game = re.sub(r"NoFrameskip-v\d+$", "-v5", id_.value)
     ours = game if game.startswith("ALE/") else f"ALE/{game}"
     writing.put("environment.id", ours, id_, f"{id_.value}, with its own vectorised implementation", top=True)
-    _, arguments, found = wrapper
+    _, arguments, wrapper_value = wrapper
     stack = given.get("frame_stack") or writing.default("frame_stack", 1)
     values = {"stack_num": integral(stack.value)}
     for key, value in {"terminal_on_life_loss": True, "action_repeat_probability": 0.0, **arguments}.items():
         values |= dict.fromkeys(_ATARI.get(key, ()), integral(value))
         if key not in _ATARI:
-            writing.leave_out(EntryValue(f"AtariWrapper.{key}", value, found.old), "it is an unknown key")
-    values |= {key: each.value for key, each in options.items()}
+            writing.leave_out(EntryValue(f"AtariWrapper.{key}", value, wrapper_value.old), "it is an unknown key")
+    values |= {key: option.value for key, option in options.items()}
     comment = "AtariWrapper and frame_stack; each life is an episode, unless episodic_life is false"
-    writing.put("environment.options", values, found, comment, top=True)
+    writing.put("environment.options", values, wrapper_value, comment, top=True)
 
 
 def _wrap(
-    writing: Writing, given: Mapping[str, EntryValue], wrappers: list[tuple[str, dict[str, Any], EntryValue]]
+    writing: RunDraft, given: Mapping[str, EntryValue], wrappers: list[tuple[str, dict[str, Any], EntryValue]]
 ) -> None:
     stack = given.get("frame_stack")
     pictures = "policy" in given and given["policy"].value == "CnnPolicy"
     ours: list[dict[str, Any]] = []
     origins: list[str] = []
-    for name, arguments, found in wrappers:
+    for name, arguments, origin in wrappers:
         module, _, short = name.rpartition(".")
         if short == "TimeLimit" and [*arguments] == ["max_episode_steps"]:
-            writing.put("environment.max_episode_steps", integral(arguments["max_episode_steps"]), found, top=True)
+            writing.put("environment.max_episode_steps", integral(arguments["max_episode_steps"]), origin, top=True)
         elif short not in OF_ITSELF:
             planes = short == _GREY and stack is not None and pictures
             kept = {key: value for key, value in arguments.items() if not (planes and key == "keep_dim")}
             ours.append({"use": f"{module}:{short}", **({"with": kept} if kept else {})})
             origins.append(f"{short}{' (keep_dim: false, to be stacked)' if kept != arguments else ''}")
     if stack is not None and stack.value not in (None, 1):
-        if pictures and not any(each["use"].endswith(f":{_GREY}") for each in ours):
+        if pictures and not any(wrapper["use"].endswith(f":{_GREY}") for wrapper in ours):
             writing.leave_out(stack, f"only greyscale images can be stacked here; add {_GREY} to env_wrapper")
         else:
             arguments = {"stack_size": integral(stack.value), "padding_type": "zero"}
@@ -119,26 +119,26 @@ def _wrap(
         writing.put("environment.wrappers", ours, source, f"the innermost first: {', '.join(origins)}", top=True)
 
 
-def _leave_out_classes(writing: Writing, given: EntryValue | None, why: str) -> None:
+def _leave_out_classes(writing: RunDraft, given: EntryValue | None, why: str) -> None:
     """Report the classes that a key lists, except those whose effect is built into Headrace."""
-    for name, arguments, found in _classes(given, writing):
+    for name, arguments, origin in _classes(given, writing):
         if name.rpartition(".")[2] not in OF_ITSELF:
-            writing.leave_out(EntryValue(found.key, {name: arguments} if arguments else name, found.old), why)
+            writing.leave_out(EntryValue(origin.key, {name: arguments} if arguments else name, origin.old), why)
 
 
-def _classes(given: EntryValue | None, writing: Writing) -> Iterator[tuple[str, dict[str, Any], EntryValue]]:
+def _classes(given: EntryValue | None, writing: RunDraft) -> Iterator[tuple[str, dict[str, Any], EntryValue]]:
     """Yield each class that a key lists, as its dotted name, its arguments and the value that names it."""
     if given is None or given.value is None:
         return
-    for each in given.value if isinstance(given.value, list) else [given.value]:
-        name, arguments = next(iter(each.items()), ("", {})) if isinstance(each, dict) else (each, {})
-        single = not isinstance(each, dict) or len(each) == 1
+    for listed in given.value if isinstance(given.value, list) else [given.value]:
+        name, arguments = next(iter(listed.items()), ("", {})) if isinstance(listed, dict) else (listed, {})
+        single = not isinstance(listed, dict) or len(listed) == 1
         if single and isinstance(name, str) and "." in name and isinstance(arguments or {}, dict):
             yield name, arguments or {}, given
         else:
             writing.wrong(
                 given,
-                f"{in_words(each)} is not valid; expected package.module.Class, or a map from it to its arguments",
+                f"{in_words(listed)} is not valid; expected package.module.Class, or a map from it to its arguments",
             )
 
 
@@ -179,7 +179,7 @@ def convert_entry(document: Document, request: EntryRequest) -> ConvertedEntry:
         raise ConfigError([Mistake(document.name, None, "", str(error))]) from None
     notes = Notes()
     behavior = re.sub(r"-v\d+$", "", re.split("[:/]", entry.env_id)[-1]) or entry.env_id
-    writing = Writing(notes, behavior, entry.whole)
+    writing = RunDraft(notes, behavior, entry.whole)
     given = {key: EntryValue(key, old.value, old) for key, old in entry.values.items()}
     convert_environment(entry, writing, given)
     writing.own.put("trainer_type", entry.algorithm, entry.whole)
@@ -198,7 +198,7 @@ def convert_entry(document: Document, request: EntryRequest) -> ConvertedEntry:
     return ConvertedEntry(document, writing.top.data, notes, _header(entry, writing), tuple(writing.left_out))
 
 
-def _header(entry: Entry, writing: Writing) -> str:
+def _header(entry: Entry, writing: RunDraft) -> str:
     name = f"the entry '{in_words(entry.name)}'" if entry.name else "an entry"
     lines = [f"{entry.algorithm.upper()} for {in_words(entry.env_id)}, by {name} of rl-baselines3-zoo"]
     lines += ["Each comment names the zoo's key, and its value if that differs. The differences that remain are in"]
@@ -211,7 +211,7 @@ def _header(entry: Entry, writing: Writing) -> str:
     return "".join(f"# {line}\n" for line in lines)
 
 
-def _convert_ppo(writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def _convert_ppo(writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     envs = _number(writing, given, "n_envs", 1)
     steps, batch = _number(writing, given, "n_steps", 2048), _number(writing, given, "batch_size", 64)
     rollout = steps.value * envs.value
@@ -226,7 +226,7 @@ def _convert_ppo(writing: Writing, given: Mapping[str, EntryValue]) -> None:
     writing.put("time_horizon", steps.value, steps)
 
 
-def _convert_sac(writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def _convert_sac(writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     _convert_frequencies(writing, given)
     buffer = given.get("replay_buffer_class")
     if buffer is not None and keys.is_hindsight(buffer.value):
@@ -243,57 +243,61 @@ def _convert_sac(writing: Writing, given: Mapping[str, EntryValue]) -> None:
     _convert_normalize(writing, given)
 
 
-def _convert_frequencies(writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def _convert_frequencies(writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     """Convert gradient_steps and train_freq, which counts either episodes or steps in all environments at once."""
     freq = given.get("train_freq") or writing.default("train_freq", 1)
     updates = given.get("gradient_steps") or writing.default("gradient_steps", 1)
     every, unit = freq.value if isinstance(freq.value, list) and len(freq.value) == 2 else (freq.value, "step")
-    each = updates.value
-    if unit not in ("step", "episode") or not (_is_count(every) and every > 0 and _is_count(each) and each >= -1):
+    per_round = updates.value
+    if unit not in ("step", "episode") or not (
+        _is_count(every) and every > 0 and _is_count(per_round) and per_round >= -1
+    ):
         writing.wrong(
             freq if freq.written else updates,
             f"'{freq}' and '{updates}' are not valid; expected whole numbers, or [1, episode]",
         )
         return
-    if each == 0:
+    if per_round == 0:
         writing.leave_out(updates, "a round needs at least one update")
-        each = 1
+        per_round = 1
     if unit == "episode":
         writing.put("hyperparameters.update_at", "episode_end", freq)
         if every != 1:
             writing.put("hyperparameters.train_freq", every, freq)
-        if each == -1:
+        if per_round == -1:
             writing.put("hyperparameters.steps_per_update", 1, updates)
         else:
-            writing.put("hyperparameters.gradient_steps", each, updates)
+            writing.put("hyperparameters.gradient_steps", per_round, updates)
         return
     envs = _number(writing, given, "n_envs", 1)
     steps = every * envs.value
     if steps > max(_FEW_STEPS, envs.value):
         writing.put("hyperparameters.train_freq", steps, freq, f"{freq} × {envs}")
-        writing.put("hyperparameters.gradient_steps", steps if each == -1 else each, updates)
+        writing.put("hyperparameters.gradient_steps", steps if per_round == -1 else per_round, updates)
         writing.top.put("pipeline.max_policy_lag", 0, freq.old, _IN_TURN)
     else:
         comment = "" if every == 1 else f"{freq}, {updates}: the same number of updates, made after every few steps"
-        writing.put("hyperparameters.steps_per_update", integral(steps / each) if each > 0 else 1, updates, comment)
+        writing.put(
+            "hyperparameters.steps_per_update", integral(steps / per_round) if per_round > 0 else 1, updates, comment
+        )
 
 
-def _convert_noise(writing: Writing, given: Mapping[str, EntryValue], rollout: int | None) -> None:
+def _convert_noise(writing: RunDraft, given: Mapping[str, EntryValue], rollout: int | None) -> None:
     """Convert sde_sample_freq, taking into account that Stable-Baselines3 also begins each rollout with new noise."""
     freq = given.get("sde_sample_freq") or writing.default("sde_sample_freq", -1)
     if "use_sde" not in given or not given["use_sde"].value:
         return
-    own = integral(freq.value)
-    if not _is_count(own):
-        writing.wrong(freq, f"{in_words(own)} is not valid; expected a whole number")
+    sample_freq = integral(freq.value)
+    if not _is_count(sample_freq):
+        writing.wrong(freq, f"{in_words(sample_freq)} is not valid; expected a whole number")
         return
-    lasts = [each for each in (own, rollout) if each is not None and each > 0]
+    lasts = [period for period in (sample_freq, rollout) if period is not None and period > 0]
     drawn = min(lasts, default=-1)
-    comment = "" if drawn == own else f"{freq}; in Stable-Baselines3, each rollout begins with new noise"
+    comment = "" if drawn == sample_freq else f"{freq}; in Stable-Baselines3, each rollout begins with new noise"
     writing.put("network_settings.gsde.sample_freq", drawn, freq, comment)
 
 
-def _convert_policy(writing: Writing, given: Mapping[str, EntryValue], table: Mapping[str, keys.Key]) -> None:
+def _convert_policy(writing: RunDraft, given: Mapping[str, EntryValue], table: Mapping[str, keys.Key]) -> None:
     policy = given.get("policy") or writing.default("policy", "MlpPolicy")
     arguments = writing.expression(given["policy_kwargs"]) if "policy_kwargs" in given else {}
     if policy.value not in _POLICIES:
@@ -308,34 +312,34 @@ def _convert_policy(writing: Writing, given: Mapping[str, EntryValue], table: Ma
 
 
 def _convert_pictures(
-    writing: Writing, arguments: Mapping[str, EntryValue], policy: EntryValue, *, on_policy: bool
+    writing: RunDraft, arguments: Mapping[str, EntryValue], policy: EntryValue, *, on_policy: bool
 ) -> dict[str, EntryValue]:
     """Write CnnPolicy's network, and return the arguments that are still to be converted."""
     writing.put("network_settings.vis_encode_type", "nature_cnn", policy)
     layers = arguments.get("net_arch") or writing.default("net_arch", None)
     try:
-        own, of_critic = [keys.layers_of(layers.value, name) if layers.value else [] for name in ("pi", "vf")]
+        of_actor, of_critic = [keys.layers_of(layers.value, name) if layers.value else [] for name in ("pi", "vf")]
     except ValueError as error:
         writing.leave_out(layers, str(error))
-        own = of_critic = []
-    behind = f"and {layers}" if own else "Headrace adds a layer of that size"
+        of_actor = of_critic = []
+    behind = f"and {layers}" if of_actor else "Headrace adds a layer of that size"
     comment = f"NatureCNN's {_PICTURES} features; {behind}"
-    writing.put("network_settings.hidden_units", [_PICTURES, *own], layers, comment)
-    if of_critic != own:
+    writing.put("network_settings.hidden_units", [_PICTURES, *of_actor], layers, comment)
+    if of_critic != of_actor:
         writing.put("network_settings.critic_hidden_units", [_PICTURES, *of_critic], layers)
-    if on_policy and own:
+    if on_policy and of_actor:
         apart = "actor and critic have separate layers and separate NatureCNNs"
         writing.otherwise.append(f"share_features_extractor: {apart}")
     elif on_policy:
         writing.put("hyperparameters.shared_critic", True, policy, "CnnPolicy: actor and critic share NatureCNN")
-    if own:
+    if of_actor:
         default = writing.default("activation_fn", "nn.Tanh" if on_policy else "nn.ReLU")
         return {"activation_fn": default, **_without(arguments, ("net_arch",))}
     writing.put("network_settings.activation", "relu", policy)
     return _without(arguments, ("net_arch", "activation_fn"))
 
 
-def _convert_normalize(writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def _convert_normalize(writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     whole = given.get("normalize")
     if whole is None:
         return
@@ -348,21 +352,21 @@ def _convert_normalize(writing: Writing, given: Mapping[str, EntryValue]) -> Non
     writing.write_all(keys.NORMALIZE, {**both, **arguments}, {})
 
 
-def _convert_ends(writing: Writing, given: Mapping[str, EntryValue]) -> None:
+def _convert_ends(writing: RunDraft, given: Mapping[str, EntryValue]) -> None:
     steps = _number(writing, given, "n_timesteps", _DEFAULT_STEPS)
     writing.put("max_steps", steps.value, steps)
     summaries = EntryValue("n_timesteps", max(1, int(steps.value) // _SUMMARIES), steps.old)
     writing.put("summary_freq", summaries.value, summaries, f"{_SUMMARIES} summaries")
 
 
-def _number(writing: Writing, given: Mapping[str, EntryValue], key: str, default: int) -> EntryValue:
+def _number(writing: RunDraft, given: Mapping[str, EntryValue], key: str, default: int) -> EntryValue:
     """Return a positive integer; report any other value as a mistake."""
-    found = given.get(key) or writing.default(key, default)
-    value = integral(found.value)
+    given_value = given.get(key) or writing.default(key, default)
+    value = integral(given_value.value)
     if not _is_count(value) or value < 1:
-        writing.wrong(found, f"{in_words(value)} is not valid; expected a whole number above 0")
+        writing.wrong(given_value, f"{in_words(value)} is not valid; expected a whole number above 0")
         value = default
-    return replace(found, value=value)
+    return replace(given_value, value=value)
 
 
 def _is_count(value: Any) -> bool:
@@ -370,7 +374,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _without(given: Mapping[str, EntryValue], names: tuple[str, ...]) -> dict[str, EntryValue]:
-    return {name: each for name, each in given.items() if name not in names}
+    return {name: value for name, value in given.items() if name not in names}
 
 
 _LONGEST = 60
@@ -391,7 +395,7 @@ class EntryValue:
         return f"{in_words(self.key)}: {in_words(self.value)}"
 
 
-class Writing:
+class RunDraft:
     """A run that is being built from an entry.
 
     Args:
@@ -452,12 +456,12 @@ class Writing:
         """Write all keys in a table; `beside` contains other values that keys may depend on."""
         around = {**beside, **given}
         for name, key in table.items():
-            found = given.get(name) or self.default(name, key.default)
+            value = given.get(name) or self.default(name, key.default)
             if not key.needs or (key.needs in around and around[key.needs].value):
-                self._write(key, found)
-        for name, found in given.items():
+                self._write(key, value)
+        for name, value in given.items():
             if name not in table:
-                self.leave_out(found, f"it is an unknown key{suggest(name, table)}")
+                self.leave_out(value, f"it is an unknown key{suggest(name, table)}")
 
     def _write(self, key: Key, given: EntryValue) -> None:
         value = given.value
@@ -558,7 +562,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def _key(key: ast.expr | str | None) -> str:
-    found = key.value if isinstance(key, ast.Constant) else key
-    if isinstance(found, str):
-        return found
+    name = key.value if isinstance(key, ast.Constant) else key
+    if isinstance(name, str):
+        return name
     raise ValueError(f"has a key that is not a string; {_EXPECTED}")

@@ -114,22 +114,22 @@ def _name_for(env_id: str, entries: Iterable[str]) -> str:
 
 
 def _algorithm(named_algorithm: str | None, file: str, values: Collection[str]) -> str:
-    known = (*_HERE, *_ELSEWHERE)
+    algorithms = (*_HERE, *_ELSEWHERE)
     stem = PurePath(file).stem.lower()
-    named = [name for name in known if stem == name or re.fullmatch(rf"{name}[-_.].*|.*[-_.]{name}", stem)]
+    named = [name for name in algorithms if stem == name or re.fullmatch(rf"{name}[-_.].*|.*[-_.]{name}", stem)]
     by_keys = [
         name
-        for name, (own, beside) in _OF_ONE_ALONE.items()
-        if any(key in values for key in own) and (not beside or any(key in values for key in beside))
+        for name, (decisive, beside) in _OF_ONE_ALONE.items()
+        if any(key in values for key in decisive) and (not beside or any(key in values for key in beside))
     ]
     guessed = [*sorted(named, key=len, reverse=True)[:1], *by_keys]
-    found = [named_algorithm] if named_algorithm is not None else guessed[:1]
-    if not found:
+    chosen = [named_algorithm] if named_algorithm is not None else guessed[:1]
+    if not chosen:
         raise NoEntryError("neither its name nor its keys identify the algorithm; add --algo ppo or --algo sac")
-    if found[0] not in _HERE:
+    if chosen[0] not in _HERE:
         how = "--algo names" if named_algorithm is not None else "its name says"
         raise NoEntryError(
-            f"{how} {found[0]}, which has no counterpart here; the algorithms that can be converted are: "
+            f"{how} {chosen[0]}, which has no counterpart here; the algorithms that can be converted are: "
             f"{', '.join(_HERE)}"
         )
-    return found[0]
+    return chosen[0]

@@ -31,7 +31,7 @@ from headrace.config.host_kinds import HOST_KINDS, HostResources
 from headrace.config.league_placement import resources_of
 from headrace.paths import FOLDERS, ROOT
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.graph import decides_centrally, league_seats
+from headrace.pipeline.common.graph import actor_learners, decides_centrally
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control import CONTROL_BOUND, LocalControl, OpenEdge
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
@@ -86,8 +86,8 @@ class RaySession:
     def _start(self, config: RunConfig) -> None:
         watch_this_process()  # Ray's processes end with main, even after `kill -9`
         temporary = tempfile.gettempdir()
-        place = temporary if len(temporary) <= _LONGEST_FOLDER else "/tmp"
-        self._folder = tempfile.mkdtemp(prefix=f"headrace-ray-{os.getpid()}-", dir=place)
+        parent = temporary if len(temporary) <= _LONGEST_FOLDER else "/tmp"
+        self._folder = tempfile.mkdtemp(prefix=f"headrace-ray-{os.getpid()}-", dir=parent)
         remove_folder_at_end(self._folder)
         amounts = _amounts(config)
         gpus, memory = amounts.pop("GPU", 0.0), amounts.pop("memory", 0.0)
@@ -199,9 +199,9 @@ def _amounts(config: RunConfig) -> dict[str, float]:
 def _requests(config: RunConfig) -> Iterator[HostResources]:
     """Yield the resources that each host on Ray requests."""
     hosts, behaviors = config.pipeline.hosts, [*config.behaviors] or [""]
-    seats = league_seats(config) or [""] * hosts.actors.replicas
+    learners = actor_learners(config) or [""] * hosts.actors.replicas
     parts = (
-        (hosts.actors, [resources_of(config, "actors", seat) for seat in seats]),
+        (hosts.actors, [resources_of(config, "actors", learner) for learner in learners]),
         (hosts.evaluation, [hosts.evaluation.resources] * (config.evaluation is not None)),
         (hosts.replay, [hosts.replay.resources] * hosts.replay.replicas * len(behaviors)),
         (hosts.inference, [hosts.inference.resources] * decides_centrally(config)),
@@ -556,7 +556,7 @@ class RayHosts:
         self._watch: asyncio.Task[None] | None = None
         self._hosts: dict[str, RayHost] = {}
         self._stored = PolicyObjectStore()
-        self._seats = league_seats(config)
+        self._actor_learners = actor_learners(config)
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> RayHost:
         """Start a host. If no node has enough free resources, wait for one.
@@ -576,8 +576,8 @@ class RayHosts:
         if session.lost:
             raise RunError(_HEADLESS)
         # If a follower's learner is in another kind of host, Ray may not be running yet.
-        own = session.is_own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
-        options = _options(self._resources_of(plan), own)
+        own_cluster = session.is_own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
+        options = _options(self._resources_of(plan), own_cluster)
         # The clock makes the number unique among the runs that resume in one folder.
         old = self._hosts.get(plan.name)
         plan = replace(plan, incarnation=max(time.time_ns(), old.plan.incarnation + 1 if old is not None else 0))
@@ -585,7 +585,7 @@ class RayHosts:
             for other in self._hosts.values():
                 other.admit(plan)
         worker_class = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
-        actor = worker_class.remote(plan.to_plain(), sys.path if own else [])
+        actor = worker_class.remote(plan.to_plain(), sys.path if own_cluster else [])
         host = RayHost(plan, actor, session, self._stored, self._maxlen, _in_words(options))
         self._hosts[plan.name] = host
         if feed is not None:
@@ -613,8 +613,8 @@ class RayHosts:
 
     def _resources_of(self, plan: HostPlan) -> HostResources:
         placed_as = host_role(plan.role).placed_as
-        if plan.role == "actor" and self._seats:
-            return resources_of(self._config, "actors", self._seats[plan.replica])
+        if plan.role == "actor" and self._actor_learners:
+            return resources_of(self._config, "actors", self._actor_learners[plan.replica])
         if placed_as == "learners":
             return resources_of(self._config, "learners", plan.behavior)
         resources: HostResources = getattr(self._config.pipeline.hosts, placed_as).resources
@@ -633,10 +633,10 @@ class RayHosts:
                 host.lose()
 
 
-def _options(resources: HostResources, own: bool) -> dict[str, Any]:
+def _options(resources: HostResources, own_cluster: bool) -> dict[str, Any]:
     """Return the Ray options for an actor that requests these resources."""
     options: dict[str, Any] = {
-        "num_cpus": resources.cpus if resources.cpus is not None else float(not own),
+        "num_cpus": resources.cpus if resources.cpus is not None else float(not own_cluster),
         "num_gpus": resources.gpus,
         "resources": dict(resources.custom),
         "scheduling_strategy": "SPREAD" if resources.placement == "spread" else "DEFAULT",

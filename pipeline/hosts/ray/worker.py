@@ -143,10 +143,10 @@ class RayDeliveries:
         """
         if self._call is None:
             self._call = asyncio.get_running_loop().create_task(self._deliver(), name="delivering")
-        place, call = len(self._keys), self._call
+        index, call = len(self._keys), self._call
         self._keys.append((name, number))
         self._items.append(item)
-        return (await asyncio.shield(call))[place]
+        return (await asyncio.shield(call))[index]
 
     async def deliver_alone(self, name: str, number: int, item: Any) -> bool:
         """Deliver an item in a separate call; see `headrace.queues.call_queue.Deliver`."""

@@ -265,7 +265,7 @@ class ExhibitionHost(Host):
                 self._say("nothing was recorded, because no one played")
                 return
             written = write_demos(str(path), path.with_suffix(SUFFIX))
-            steps = sum(len(each) for each in written.values())
+            steps = sum(len(episodes) for episodes in written.values())
             where = path.relative_to(self.plan.folder.parent)
             self._say(f"saved {steps} steps to {where}, and to a {SUFFIX} file next to it")
         except (StageError, StreamError, OSError) as error:

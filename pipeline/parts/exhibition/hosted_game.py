@@ -87,7 +87,7 @@ class HostedGame:
     def receive(self, message: ControlMessage) -> bool:
         """Handle a message from the page; return True if a person has begun to play."""
         if isinstance(message, KeysHeld):
-            self.people.hear(message.behavior_id, message.number, message.keys)
+            self.people.receive_keys(message.behavior_id, message.number, message.keys)
         elif isinstance(message, DirectShow):
             taken = [behavior_id for behavior_id, (_, person) in message.parts.items() if person]
             return self.people.direct(taken, message.paused, message.speed)
@@ -179,11 +179,14 @@ def unknown_names(config: RunConfig, film: FilmedGroup, specs: Mapping[str, Beha
     """Return a message about names in `environment.sides` or `environment.keys` that match no player, or ""."""
     environment = config.environment
     assert environment is not None, "it is shown"
-    agents = [agent for each in film.agents.values() for agent in each]
+    agents = [agent for names in film.agents.values() for agent in names]
     played = [*specs, *(spec.name for spec in specs.values())]
-    for section, given, known in (("sides", environment.sides, [*agents, *played]), ("keys", environment.keys, played)):
-        if lost := [key for key in given if key not in known]:
-            available = ", ".join(dict.fromkeys(known))
+    for section, given, players in (
+        ("sides", environment.sides, [*agents, *played]),
+        ("keys", environment.keys, played),
+    ):
+        if lost := [key for key in given if key not in players]:
+            available = ", ".join(dict.fromkeys(players))
             return f"environment.{section}: unknown player {', '.join(lost)}; available: {available}"
     return ""
 

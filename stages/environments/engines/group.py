@@ -127,8 +127,8 @@ class GameGroup:
             EnvironmentEnded: if the last game has closed normally.
         """
         waiting, self._decisions = self._decisions, {}
-        for index, places in waiting.items():
-            self._send(index, self._games[index].step(_those_at(actions, places)))
+        for index, waiting_rows in waiting.items():
+            self._send(index, self._games[index].step(_those_at(actions, waiting_rows)))
         return self._result(await self._gather(everyone=self._in_step))
 
     def request_stop(self) -> None:
@@ -266,10 +266,10 @@ class GameGroup:
             ]
             if rows:
                 parts[behavior_id] = rows
-        places = decision_rows(parts)
+        rows_of_games = decision_rows(parts)
         for index, answer in answers.items():
             if answer.asks_for_decisions:
-                self._decisions[index] = places[index]
+                self._decisions[index] = rows_of_games[index]
             else:  # no agent needs a decision
                 self._send(index, self._games[index].step({}))
         return StepResult(
@@ -312,10 +312,10 @@ async def _end(game: Game, patience_s: float) -> None:
         log.debug("%s: closing it failed: %s", game.label, error)
 
 
-def _those_at(actions: Mapping[str, ActionBatch], places: Mapping[str, slice]) -> dict[str, ActionBatch]:
+def _those_at(actions: Mapping[str, ActionBatch], rows_by_id: Mapping[str, slice]) -> dict[str, ActionBatch]:
     return {
-        behavior_id: ActionBatch(actions[behavior_id].continuous[place], actions[behavior_id].discrete[place])
-        for behavior_id, place in places.items()
+        behavior_id: ActionBatch(actions[behavior_id].continuous[rows], actions[behavior_id].discrete[rows])
+        for behavior_id, rows in rows_by_id.items()
     }
 
 

@@ -144,7 +144,7 @@ def _check(env: Any) -> None:
     """Run the checker, unless there are action masks, which its random actions would ignore."""
     from gymnasium.utils.env_checker import check_env
 
-    if not any(isinstance(each, Mapping) and MASK in each for each in env.reset(seed=0)):
+    if not any(isinstance(part, Mapping) and MASK in part for part in env.reset(seed=0)):
         check_env(env, skip_render_check=True)
 
 

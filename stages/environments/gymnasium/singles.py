@@ -326,8 +326,8 @@ class SingleEnvs:
         except Exception as error:
             self._fail(len(observations), "step", result, error)
         if shared is None:
-            places = addresses_of(tuple(raw))
-            self._shared = len({*places}) < len(places)
+            addresses = addresses_of(tuple(raw))
+            self._shared = len({*addresses}) < len(addresses)
         if endings:
             infos["final_obs"], infos["final_info"] = np.empty((2, self.num_envs), object)
             for i, observation, info in endings:

@@ -36,9 +36,9 @@ from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.pettingzoo.instances import Agent, Instance, LimitedInstance, TimeStep, copied
 from headrace.stages.environments.pettingzoo.teams import (
+    AgentRole,
     GroupRewards,
     OutcomeRule,
-    Role,
     RoleAssignment,
     TeamScores,
     game_outcomes,
@@ -111,8 +111,8 @@ class BehaviorSpaces(SpaceColumns):
 
         Raises the same errors as `AgentMasks.read`. `who` returns the name of a row's agent.
         """
-        observed = [each.observation.get(MASK) for each in time_steps] if self.mask_observed else None
-        return self.masks.read(len(time_steps), observed, [each.info.get(MASK) for each in time_steps], who)
+        observed = [time_step.observation.get(MASK) for time_step in time_steps] if self.mask_observed else None
+        return self.masks.read(len(time_steps), observed, [time_step.info.get(MASK) for time_step in time_steps], who)
 
     def one_by_one(self, batch: ActionBatch, count: int) -> list[Any]:
         """Convert d = `count` decisions to a list of single actions for the environment."""
@@ -338,12 +338,12 @@ class PettingZooGroup:
             self._episodes.clear()
             self._played = [0] * self.num_envs
             seeds = [(int(seed) + env_id) % _SEEDS for env_id in range(self.num_envs)]
-        first, places = list[list[TimeStep]](), list[int]()
-        for env_id, each in enumerate(seeds):
-            time_steps = self._begin_episode(env_id, each)
-            places += {place for time_step in time_steps for place in addresses_of(time_step.observation)}
+        first, addresses = list[list[TimeStep]](), list[int]()
+        for env_id, instance_seed in enumerate(seeds):
+            time_steps = self._begin_episode(env_id, instance_seed)
+            addresses += {address for time_step in time_steps for address in addresses_of(time_step.observation)}
             first.append([copied(time_step) for time_step in time_steps])
-        self._shared = len({*places}) < len(places)
+        self._shared = len({*addresses}) < len(addresses)
         if not self.behavior_specs:
             self._make_specs()
         tick = _Tick()
@@ -369,7 +369,9 @@ class PettingZooGroup:
         tick = _Tick()
         for env_id, (instance, order) in enumerate(zip(self._instances, orders, strict=True)):
             time_steps = instance.step(order)
-            self._add_rows(env_id, [copied(each) for each in time_steps] if self._shared else time_steps, tick)
+            self._add_rows(
+                env_id, [copied(time_step) for time_step in time_steps] if self._shared else time_steps, tick
+            )
             if instance.over:
                 self._end_game(env_id, tick)
         return self._result(tick)
@@ -439,7 +441,7 @@ class PettingZooGroup:
         behaviors = dict.fromkeys(role.behavior for role in roles.values())
         for behavior in behaviors:
             self._add_spaces(behavior)
-        check_names(self._observations, [part for each in self._spaces.values() for part in each.parts], self._name)
+        check_names(self._observations, [part for spaces in self._spaces.values() for part in spaces.parts], self._name)
         names = ", ".join(f"{agent}: {self._behavior_id(agent, role.team)}" for agent, role in roles.items())
         log.info("%s: %s%s", self._name, names, " (teams swap sides)" if self._rotates else "")
 
@@ -489,7 +491,9 @@ class PettingZooGroup:
         self._played[env_id] += 1
         self._games[env_id] = self._new_game(env_id)
         time_steps = self._begin_episode(env_id, self._new_seed())
-        self._add_first_rows(env_id, [copied(each) for each in time_steps] if self._shared else time_steps, tick)
+        self._add_first_rows(
+            env_id, [copied(time_step) for time_step in time_steps] if self._shared else time_steps, tick
+        )
 
     def _begin_episode(self, env_id: int, seed: int) -> list[TimeStep]:
         options = self._parameters.options(env_id) if self._parameters is not None else None
@@ -546,7 +550,7 @@ class PettingZooGroup:
         group_id = self._group_id(env_id, role, rotation) if role.grouped else 0
         return AgentEpisode(self._behavior_id(agent, team), team, agent_id, episode_id, group_id)
 
-    def _group_id(self, env_id: int, role: Role, rotation: int) -> int:
+    def _group_id(self, env_id: int, role: AgentRole, rotation: int) -> int:
         return 1 + env_id * self._teams + (role.team + rotation) % self._teams
 
     def _join(self, time_step: TimeStep) -> None:

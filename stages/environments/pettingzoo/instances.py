@@ -285,8 +285,10 @@ class ParallelInstance(Instance):
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
         """End the episodes of the agents that would decide next, and of those that are paused."""
         ended = super().truncate(deciding)
-        pausing = [each._replace(reward=self._owed[each.agent], truncated=True) for each in self._last.values()]
-        return ended + [copied(each) for each in pausing]
+        pausing = [
+            time_step._replace(reward=self._owed[time_step.agent], truncated=True) for time_step in self._last.values()
+        ]
+        return ended + [copied(time_step) for time_step in pausing]
 
     def _until_somebody_decides(self, time_steps: list[TimeStep], left: Sequence[Agent]) -> list[TimeStep]:
         steps = 0
@@ -330,13 +332,13 @@ class ParallelInstance(Instance):
                 f"{self._name}: its {call}() returned {described(result)}; expected {_NUMBERS[len(parts)]} dicts "
                 f"keyed by agent: {', '.join(parts)}"
             )
-        for part, each in zip(parts, result, strict=True):
-            if not isinstance(each, Mapping):
+        for part, values in zip(parts, result, strict=True):
+            if not isinstance(values, Mapping):
                 raise BrokenEnvironmentError(
-                    f"{self._name}: its {call}() returned {described(each)} as {part}; expected a dict with a value "
+                    f"{self._name}: its {call}() returned {described(values)} as {part}; expected a dict with a value "
                     "for each agent"
                 )
-            for agent, value in each.items():
+            for agent, value in values.items():
                 if problem := _PROBLEMS[part](value):
                     problem = problem.replace("step()", f"{call}()")
                     raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem}")
@@ -386,7 +388,7 @@ class ParallelInstance(Instance):
             if (observation := seen.get(agent)) is None:
                 owed[agent] = reward
                 if "unseen" not in self._said:  # listing the others costs more than the step
-                    observed = ", ".join(str(each) for each in seen if seen[each] is not None) or "none"
+                    observed = ", ".join(str(observing) for observing in seen if seen[observing] is not None) or "none"
                     self._warn(
                         "unseen",
                         "agent '%s' is in agents, but has no observation (found: %s), so it pauses: it receives no "
@@ -488,10 +490,10 @@ class LimitedInstance(Instance):
         for agent in actions:
             self._decisions[agent] = self._decisions.get(agent, 0) + 1
         time_steps = self._instance.step(actions)
-        deciding = [each for each in time_steps if not each.ended]
-        if not any(self._decisions.get(each.agent, 0) >= self._steps for each in deciding):
+        deciding = [time_step for time_step in time_steps if not time_step.ended]
+        if not any(self._decisions.get(time_step.agent, 0) >= self._steps for time_step in deciding):
             return time_steps
-        return [*(each for each in time_steps if each.ended), *self._instance.truncate(deciding)]
+        return [*(time_step for time_step in time_steps if time_step.ended), *self._instance.truncate(deciding)]
 
     def waiting(self) -> Mapping[Agent, float]:
         """See `Instance`."""

@@ -44,7 +44,7 @@ def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGro
     wrap = factory.chain_wrappers(
         settings, request.folder, name, lambda env: api_of(env) is not None, "a PettingZoo environment"
     )
-    worn = f", in {', '.join(each.use for each in settings.wrappers)}" if settings.wrappers else ""
+    worn = f", in {', '.join(wrapper.use for wrapper in settings.wrappers)}" if settings.wrappers else ""
     return PettingZooGroup(
         [
             instance if limit is None else LimitedInstance(instance, limit)

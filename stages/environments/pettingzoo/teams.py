@@ -35,7 +35,7 @@ _TIE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class AgentRole:
     """An agent's behaviour, side and group."""
 
     behavior: str
@@ -67,7 +67,7 @@ class RoleAssignment:
         owner: str,
         apart: bool | None = None,
     ) -> None:
-        self.roles: dict[Agent, Role] = {}
+        self.roles: dict[Agent, AgentRole] = {}
         """Each agent's role, in the order of assignment."""
         self._settings = dict(roles) or {"*": RoleSettings()}
         self._behavior = behavior
@@ -123,10 +123,10 @@ class RoleAssignment:
             elif team is None:
                 team = len(self.roles) if opponents else 0
             counts[pattern] += 1
-            self.roles[agent] = Role(names[agent], team, self._settings[pattern].group)
+            self.roles[agent] = AgentRole(names[agent], team, self._settings[pattern].group)
         self._check_teams()
 
-    def join(self, agent: Agent) -> Role:
+    def join(self, agent: Agent) -> AgentRole:
         """Assign a role to an agent that was absent at the start.
 
         Raises:
@@ -141,7 +141,7 @@ class RoleAssignment:
                 key=(*_PATH, pattern, "team"),
             )
         self._check_spaces({agent: behavior})
-        self.roles[agent] = Role(behavior, team or 0, self._settings[pattern].group)
+        self.roles[agent] = AgentRole(behavior, team or 0, self._settings[pattern].group)
         return self.roles[agent]
 
     def _pattern(self, agent: Agent) -> str:

@@ -265,7 +265,7 @@ def to_device(tensor: Tensor, device: str | torch.device) -> Tensor:
     where = torch.device(device)
     if where.type != "cuda" or not tensor.numel():
         return tensor.to(where)
-    return lane_to(where).send(tensor.pin_memory())
+    return copy_stream_to(where).send(tensor.pin_memory())
 
 
 def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor:
@@ -275,7 +275,7 @@ def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor
         return _selected(tensor, rows).to(where)
     # Gather directly into pinned memory, because images are too large to copy twice.
     pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
-    return lane_to(where).send(torch.index_select(tensor, 0, rows, out=pinned))
+    return copy_stream_to(where).send(torch.index_select(tensor, 0, rows, out=pinned))
 
 
 def _selected(tensor: Tensor, rows: Tensor) -> Tensor:
@@ -285,7 +285,7 @@ def _selected(tensor: Tensor, rows: Tensor) -> Tensor:
     return tensor.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
 
 
-class Lane:
+class CopyStream:
     """The CUDA stream for copies to a GPU. Copies do not wait for computations, but computations wait for their copies.
 
     Args:
@@ -310,9 +310,9 @@ class Lane:
 
 
 @cache
-def lane_to(device: torch.device) -> Lane:
-    """Return this process's `Lane` to a GPU."""
-    return Lane(device)
+def copy_stream_to(device: torch.device) -> CopyStream:
+    """Return this process's `CopyStream` to a GPU."""
+    return CopyStream(device)
 
 
 def host_copies(views: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -96,16 +96,21 @@ _ROUNDS, _AGREE, _MOST_ROWS = 5, 1e-4, 512
 
 @cache
 def fastest(rows: int, inputs: int, outputs: int) -> str:
-    """Return the fastest provider for a weight [outputs, inputs], forward and backward.
+    """Return the fastest provider for a weight [outputs, inputs], which is measured once per process."""
+    return measure_fastest(PROVIDERS, rows, inputs, outputs)
 
-    The time is measured once per process. A provider is excluded if it raises, or if its result differs from torch's by
-    more than float32 rounding.
+
+def measure_fastest(providers: Mapping[str, Provider], rows: int, inputs: int, outputs: int) -> str:
+    """Measure which of these providers, which include torch, is fastest for a weight [outputs, inputs].
+
+    The time is that of a forward and backward pass. A provider is excluded if it raises, or if its result differs from
+    torch's by more than float32 rounding.
     """
     shapes, draw = ((rows, inputs), (rows, outputs), (outputs, inputs), (outputs,)), torch.Generator().manual_seed(0)
     x, above, weight, bias = (torch.randn(shape, generator=draw) for shape in shapes)
     found = [torch.empty(rows, outputs), torch.empty(rows, inputs), torch.empty(outputs, inputs)]
     took, right = dict[str, float](), list[Tensor]()
-    for name, provider in PROVIDERS.items():
+    for name, provider in providers.items():
         best = float("inf")
         try:
             for _ in range(_ROUNDS):
@@ -121,10 +126,10 @@ def fastest(rows: int, inputs: int, outputs: int) -> str:
             took[name] = best
     quickest = min(took, key=took.__getitem__)
     chosen = quickest if took[quickest] < GAIN * took[TORCH] else TORCH
-    told = ", ".join(f"{PROVIDERS[name].title} {1e3 * seconds:.3g} ms" for name, seconds in took.items())
+    told = ", ".join(f"{providers[name].title} {1e3 * seconds:.3g} ms" for name, seconds in took.items())
     log.info(
         "Layers of %d × %d use %s. Forward and backward pass with %d rows: %s.",
-        *(inputs, outputs, PROVIDERS[chosen].title, rows, told),
+        *(inputs, outputs, providers[chosen].title, rows, told),
     )
     return chosen
 
@@ -142,7 +147,8 @@ class HiddenProducts:
 
     def __init__(self, settings: ProductSettings) -> None:
         self._settings = settings
-        self._onednn = _onednn_setting() if settings.rounded_from and fast_bf16("cpu") == _AMX else None
+        by_onednn = settings.onednn and settings.rounded_from > 0 and fast_bf16("cpu") == _AMX
+        self._onednn = _onednn_setting() if by_onednn else None
         self.alone = self._onednn is not None
         """Whether only one thread at a time may multiply, because oneDNN's setting is process-wide."""
 

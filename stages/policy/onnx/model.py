@@ -188,12 +188,13 @@ LATER_OPSET = 15
 """Operator set for custom networks with operations that the default set does not have."""
 
 
-def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
+def onnx_model(design: PolicyDesign, update: PolicyUpdate, opset: int = OPSET) -> bytes:
     """Return a policy as the content of an `.onnx` file.
 
     Args:
         design: the policy's design.
         update: the policy's weights.
+        opset: the operator set; a custom network that needs a later one is written for `LATER_OPSET`.
 
     Raises:
         StageError: if the update does not fit the design, a custom network can't be written to ONNX, or the policy
@@ -217,9 +218,9 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
     if is_of_godot(design.spec):
         return godot_model(design, update, actor, tensors)
     if design.settings.network is None:
-        return _Model(design, actor, tensors, OPSET).to_bytes(update)
+        return _Model(design, actor, tensors, opset).to_bytes(update)
     try:
-        return _Model(design, actor, tensors, OPSET).to_bytes(update)
+        return _Model(design, actor, tensors, opset).to_bytes(update)
     except StageError:
         return _Model(design, actor, tensors, LATER_OPSET).to_bytes(update)
 

@@ -349,7 +349,7 @@ class MaximumLikelihood:
             heads, likelihood = self._log_likelihood(batch)
             per_step = (likelihood, self._hits(heads, batch), self._error(heads, batch))
             count = int(examples.real[which].sum())
-            sums += torch.stack([batch.mean(each) for each in per_step]).cpu().double() * count
+            sums += torch.stack([batch.mean(measure) for measure in per_step]).cpu().double() * count
             steps += count
         log_likelihood, accuracy, error = (sums / steps).tolist()
         actions = self._design.spec.actions

@@ -22,9 +22,9 @@ def manual_gradients(network: object, context: TrainerContext, design: PolicyDes
     return True, in_words()
 
 
-def in_words() -> str:
-    """Describe manual gradients for the log."""
-    if compiled.kernels is not None:
+def in_words(has_kernels: bool = compiled.kernels is not None) -> str:
+    """Describe manual gradients for the log, with or without compiled code."""
+    if has_kernels:
         return "gradients are computed manually, in compiled code, NumPy and torch"
     return (
         "gradients are computed manually, in NumPy and torch. Compiled code is faster, but Headrace builds it only if "

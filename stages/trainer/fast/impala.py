@@ -32,7 +32,7 @@ from headrace.stages.trainer.fast.choice import manual_gradients
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers
 from headrace.stages.trainer.impala import ImpalaUpdate
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.unrolls import Recorded, Unrolls
+from headrace.stages.trainer.unrolls import RecordedRows, Unrolls
 
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
@@ -113,7 +113,7 @@ class ManualImpalaUpdate(ImpalaUpdate):
             network.of_values[:, :n], network.of_values[:, n:] = errors, 0.0
             network.backward()
 
-    def _clone(self, recorded: Recorded, of_heads: Numbers, heads: Numbers, weight: float) -> None:
+    def _clone(self, recorded: RecordedRows, of_heads: Numbers, heads: Numbers, weight: float) -> None:
         if recorded.heads is None:
             return
         acted, size = recorded.heads.numpy().T, self._continuous

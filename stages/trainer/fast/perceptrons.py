@@ -64,6 +64,7 @@ class ManualPerceptrons:
     Args:
         network: the network whose parameters are read and whose gradients are overwritten.
         rows: the usual number of rows in a minibatch.
+        use_kernels: whether compiled code may be used if it is installed.
 
     Attributes:
         heads: [H, R] the actor's head outputs from the last forward pass.
@@ -73,10 +74,12 @@ class ManualPerceptrons:
         of_values: [S, R] the loss's gradient with respect to `values`.
     """
 
-    def __init__(self, network: Perceptrons, rows: int) -> None:
+    def __init__(self, network: Perceptrons, rows: int, use_kernels: bool = True) -> None:
         weights = {name: leaf.detach() for name, leaf in network.parameters.items()}
         gradients = network.named_views(network.gradients)
-        self._layers = make_layers(network.activation, weights, gradients, network.layers, network.products, rows)
+        self._layers = make_layers(
+            network.activation, weights, gradients, network.layers, network.products, rows, use_kernels
+        )
         self._action = _Head("action", weights, gradients)
         self._value = _Head("value", weights, gradients) if "value.weight" in weights else None
         self._inputs = torch.empty(0)
@@ -146,9 +149,10 @@ class ActionLikelihood:
     Args:
         network: the network with the standard deviations, whose gradient is overwritten.
         actions: the behaviour's actions.
+        use_kernels: whether compiled code may be used if it is installed.
     """
 
-    def __init__(self, network: Perceptrons, actions: ActionSpec) -> None:
+    def __init__(self, network: Perceptrons, actions: ActionSpec, use_kernels: bool = True) -> None:
         ends = list(accumulate(actions.discrete_branches, initial=actions.continuous_size))
         self._branches = [slice(first, end) for first, end in pairwise(ends)]
         self._continuous = actions.continuous_size
@@ -163,7 +167,7 @@ class ActionLikelihood:
         self._chosen: list[NDArray[np.int64]] = []
         self._numbers = np.empty(0, np.int64)
         self._sizes = np.array(actions.discrete_branches, np.int64)
-        self.compiled = compiled.scores(actions, network.gradients.dtype)
+        self.compiled = use_kernels and compiled.scores(actions, network.gradients.dtype)
         """Whether the compiled method `clipped` may be called."""
 
     def clipped(
@@ -382,6 +386,7 @@ def make_layers(
     count: int,
     products: HiddenProducts,
     rows: int,
+    use_kernels: bool,
 ) -> list[Any]:
     """Make a body's layers, from first to last, given parameters and gradients keyed by name.
 
@@ -394,8 +399,10 @@ def make_layers(
     kind: type[Any] = _NarrowLayer
     if max(sizes) >= FEWEST_OF_TORCH or max(sizes) * rows >= LEAST_OF_TORCH:
         kind = _WideLayer
-    elif compiled.compiles(activation, sizes, of_layer[0][0].dtype) and all(
-        each.is_contiguous() for parameters in of_layer for each in parameters
+    elif (
+        use_kernels
+        and compiled.compiles(activation, sizes, of_layer[0][0].dtype)
+        and all(each.is_contiguous() for parameters in of_layer for each in parameters)
     ):  # the parameters of torch modules are transposed views
         kind = _CompiledLayer
     return [kind(activation, products, *parameters) for parameters in of_layer]

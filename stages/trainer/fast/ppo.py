@@ -50,15 +50,16 @@ class ManualPPOUpdate(PPOUpdate):
 
     Args:
         update: the update that this one replaces.
+        use_kernels: whether compiled code may be used if it is installed.
     """
 
     network: Perceptrons
 
-    def __init__(self, update: PPOUpdate) -> None:
+    def __init__(self, update: PPOUpdate, use_kernels: bool = True) -> None:
         super().__init__(update.network, update.spec, update.settings, update.replicas, update.anchor)
         network, actions = cast("Perceptrons", update.network), update.spec.actions
-        self._perceptrons = ManualPerceptrons(network, update.settings.batch_rows)
-        self._likelihood = ActionLikelihood(network, actions)
+        self._perceptrons = ManualPerceptrons(network, update.settings.batch_rows, use_kernels)
+        self._likelihood = ActionLikelihood(network, actions, use_kernels)
         self._joint = not update.settings.ratio_per_dimension
         self._divergence: ManualDivergence | None = None
         if update.anchor is not None:

@@ -94,7 +94,7 @@ _ROUNDING = 1e-4
 bounds."""
 
 
-def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
+def check_fit(recorded: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
     """Reject demonstrations whose observations or actions differ from the expected ones; names may differ.
 
     `file` is the file name used in messages.
@@ -103,10 +103,10 @@ def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
         StageError: if an observation or action differs; the message names it, with the expected value and the one
             found.
     """
-    difference = _difference(found, expected)
+    difference = _difference(recorded, expected)
     if difference is not None:
         raise StageError(
-            f"{file}: demonstrations of {found.behavior_id} do not fit {expected.behavior_id}: {difference}; were "
+            f"{file}: demonstrations of {recorded.behavior_id} do not fit {expected.behavior_id}: {difference}; were "
             "they recorded in a different environment, or in a different version of this one?"
         )
 
@@ -148,14 +148,14 @@ def within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.flo
     return continuous.clip(-1.0, 1.0)
 
 
-def _difference(found: BehaviorSpec, expected: BehaviorSpec) -> str | None:
-    if len(found.observations) != len(expected.observations):
-        return f"expected {_format_all(expected.observations)}, found {_format_all(found.observations)}"
-    for index, (theirs, ours) in enumerate(zip(found.observations, expected.observations, strict=True)):
+def _difference(recorded: BehaviorSpec, expected: BehaviorSpec) -> str | None:
+    if len(recorded.observations) != len(expected.observations):
+        return f"expected {_format_all(expected.observations)}, found {_format_all(recorded.observations)}"
+    for index, (theirs, ours) in enumerate(zip(recorded.observations, expected.observations, strict=True)):
         if _form(theirs) != _form(ours):
             return f"observation {index} ({ours.name!r}): expected {_format(ours)}, found {_format(theirs)}"
-    if _action_form(found.actions) != _action_form(expected.actions):
-        return f"actions: expected {_format_actions(expected.actions)}, found {_format_actions(found.actions)}"
+    if _action_form(recorded.actions) != _action_form(expected.actions):
+        return f"actions: expected {_format_actions(expected.actions)}, found {_format_actions(recorded.actions)}"
     return None
 
 
@@ -175,7 +175,7 @@ def _format(spec: ObservationSpec) -> str:
 
 
 def _format_all(observations: tuple[ObservationSpec, ...]) -> str:
-    return f"{len(observations)} observations ({'; '.join(_format(each) for each in observations)})"
+    return f"{len(observations)} observations ({'; '.join(_format(observation) for observation in observations)})"
 
 
 def _format_actions(spec: ActionSpec) -> str:

@@ -123,9 +123,9 @@ def _rows(where: str, what: str, rows: list[Any], size: int) -> NDArray[np.float
     """Convert rows of numbers to an array [T, size]; anything else becomes NaN, which a later check reports."""
     for step, row in enumerate(rows, start=1):
         if not isinstance(row, list) or len(row) != size:
-            found = f"{len(row)} numbers" if isinstance(row, list) else repr(row)
+            content = f"{len(row)} numbers" if isinstance(row, list) else repr(row)
             raise StageError(
-                f"{where}, step {step}: its {what} has {found}, but the game declares {size}; was the file recorded "
+                f"{where}, step {step}: its {what} has {content}, but the game declares {size}; was the file recorded "
                 "with a different version of the game?"
             )
     try:

@@ -132,31 +132,31 @@ def _read(
 
 
 def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
-    places = [absolute(path)] if folder is None else [folder / path, absolute(path)]
-    for place in places:
-        if place.is_file():
-            return [_readable(place, path, behavior)]
-        if place.is_dir():
-            return _of_known_kinds([each for each in sorted(place.iterdir()) if each.is_file()], path, behavior)
-        found = [Path(name) for name in sorted(glob.glob(str(place), recursive=True))]
-        if found:
-            return _of_known_kinds([each for each in found if each.is_file()], path, behavior)
-    looked = " and ".join(dict.fromkeys(str(place.parent) for place in places))
+    candidates = [absolute(path)] if folder is None else [folder / path, absolute(path)]
+    for candidate in candidates:
+        if candidate.is_file():
+            return [_readable(candidate, path, behavior)]
+        if candidate.is_dir():
+            return _of_known_kinds([file for file in sorted(candidate.iterdir()) if file.is_file()], path, behavior)
+        matches = [Path(name) for name in sorted(glob.glob(str(candidate), recursive=True))]
+        if matches:
+            return _of_known_kinds([file for file in matches if file.is_file()], path, behavior)
+    looked = " and ".join(dict.fromkeys(str(candidate.parent) for candidate in candidates))
     raise StageError(f"{_where(path, behavior)}: no file or folder matches; looked in {looked}")
 
 
 def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
-    known = [file for file in files if file.suffix in READERS and (file.suffix != ".json" or looks_recorded(file))]
-    if not known:
+    readable = [file for file in files if file.suffix in READERS and (file.suffix != ".json" or looks_recorded(file))]
+    if not readable:
         for file in files:
             _readable(file, path, behavior)
         if files:
             raise StageError(f"{_where(path, behavior)}: {files[0].name} is not a recording made by Godot's addon")
         raise StageError(f"{_where(path, behavior)}: the folder is empty; expected {_kinds()} files")
-    left_out = sorted({file.name for file in files} - {file.name for file in known})
+    left_out = sorted({file.name for file in files} - {file.name for file in readable})
     if left_out:
         log.info("%s: skipped these files, which are not in a format for demonstrations: %s", path, ", ".join(left_out))
-    return without_doubles(known)
+    return without_doubles(readable)
 
 
 def _readable(file: Path, path: str, behavior: str) -> Path:

@@ -62,7 +62,9 @@ class DemonstrationSource(Source[Message]):
         """
         self._seed = context.seed
         self._demonstrations = [self._load(name, path) for name, path in self._paths.items()]
-        self.behavior_specs = {found.spec.behavior_id: found.spec for found in self._demonstrations}
+        self.behavior_specs = {
+            demonstrations.spec.behavior_id: demonstrations.spec for demonstrations in self._demonstrations
+        }
 
     def _load(self, name: str, path: str) -> Demonstrations:
         spec = self.specs.get(name)
@@ -73,8 +75,10 @@ class DemonstrationSource(Source[Message]):
     async def produce(self) -> AsyncIterator[Message]:
         """Yield batches until stopped; yield nothing if there are no demonstrations."""
         feeds = [
-            demonstration_batches(found, self._rows_per_batch, self._seed, self._seen.get(found.spec.name, 0))
-            for found in self._demonstrations
+            demonstration_batches(
+                demonstrations, self._rows_per_batch, self._seed, self._seen.get(demonstrations.spec.name, 0)
+            )
+            for demonstrations in self._demonstrations
         ]
         while feeds:
             for feed in feeds:

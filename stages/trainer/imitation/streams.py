@@ -115,10 +115,10 @@ def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> No
             if array is None and column.name == "action_masks":
                 continue  # masks are not needed to learn from actions that were allowed
             if array is None or (array.shape[1:], array.dtype.kind) != (column.shape, _kind(column.dtype)):
-                found = "none" if array is None else f"{array.dtype}{list(array.shape[1:])}"
+                actual = "none" if array is None else f"{array.dtype}{list(array.shape[1:])}"
                 raise StageError(
                     f"{path}: a batch of {batch.behavior_id!r} is not usable as demonstrations: expected {axis} "
-                    f"{column.name} of {column.dtype}{list(column.shape)}, got {found}"
+                    f"{column.name} of {column.dtype}{list(column.shape)}, got {actual}"
                 )
     if (batch.trajectories["lengths"] < 0).any():
         raise StageError(f"{path}: a batch of {batch.behavior_id!r} has trajectories of negative length")

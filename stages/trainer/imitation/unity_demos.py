@@ -48,13 +48,13 @@ def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
     rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)])
     spec = replace(steps.spec, grouped=False)  # teammates are not recorded
     layout = ObservationLayout(spec)
-    finals = layout.encode([each[order[stops]] for each in steps.observations])
+    finals = layout.encode([observation[order[stops]] for observation in steps.observations])
     terminated = ended[stops] & ~steps.interrupted[order[stops]]
     finals.vectors[terminated] = 0.0  # not used
     taken = order[rows]
     return Demonstrations(
         spec,
-        layout.encode([each[taken] for each in steps.observations]),
+        layout.encode([observation[taken] for observation in steps.observations]),
         finals,
         within_bounds(steps.continuous[taken], path),
         steps.discrete[taken].astype(np.int64),
@@ -101,7 +101,7 @@ def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -
         theirs, ours = specs[index], spec.observations[index]
         if theirs.kind == ours.kind and OBSERVATION_KINDS[ours.kind].pixels:
             what = f"{file}: observation {index} ({theirs.name!r})"
-            observed[at], final[at] = (_image(each, theirs, ours, what) for each in (observed[at], final[at]))
+            observed[at], final[at] = (_image(images, theirs, ours, what) for images in (observed[at], final[at]))
             specs[index] = replace(
                 theirs, shape=observed[at].shape[1:], dtype=ours.dtype, channels_last=ours.channels_last
             )
@@ -154,9 +154,9 @@ def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
 
     def spread(values: Array, default: float = 0) -> Array:
         """Return an array with these values for steps, and `default` for the pairs that end episodes."""
-        found = np.full((pairs, *values.shape[1:]), default, values.dtype)
-        found[acts] = values
-        return found
+        result = np.full((pairs, *values.shape[1:]), default, values.dtype)
+        result[acts] = values
+        return result
 
     rewards = np.zeros(pairs, np.float32)
     rewards[acts + 1] = demonstrations.rewards
@@ -171,7 +171,7 @@ def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
         given = demonstrations.masks
         masks = spread(np.ones((len(demonstrations), actions.mask_size), np.bool_) if given is None else given, True)
     return DemoSteps(
-        replace(spec, observations=tuple(_as_unity_has_it(each) for each in spec.observations)),
+        replace(spec, observations=tuple(_as_unity_has_it(observation) for observation in spec.observations)),
         tuple(observations),
         rewards,
         ended,
@@ -188,9 +188,11 @@ def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
 def _by_observation(demonstrations: Demonstrations) -> Iterator[tuple[Array, Array]]:
     """Yield each observation's values [N, *shape] and final values [K, *shape], images with channels first."""
     layout = ObservationLayout(demonstrations.spec)
-    both = (layout.decode(each) for each in (demonstrations.observations, demonstrations.final_observations))
+    both = (
+        layout.decode(layout_rows) for layout_rows in (demonstrations.observations, demonstrations.final_observations)
+    )
     for spec, *pair in zip(demonstrations.spec.observations, *both, strict=True):
-        values, finals = (each.reshape(len(each), *(spec.shape or (1,))) for each in pair)
+        values, finals = (rows.reshape(len(rows), *(spec.shape or (1,))) for rows in pair)
         if spec.channels_last:
             values, finals = np.moveaxis(values, -1, 1), np.moveaxis(finals, -1, 1)
         yield (values, finals) if _is_bytes(spec) else (values.astype(np.float32), finals.astype(np.float32))

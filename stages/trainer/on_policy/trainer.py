@@ -67,7 +67,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedBuffer:
     """A full buffer, prepared for the update."""
 
     rollout: MinibatchSource[Any]

@@ -18,7 +18,7 @@ from headrace.stages.policy.network.layers import Inputs, to_device
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.trainer.intake import Intake, Transitions, drawn_actions
-from headrace.stages.trainer.protocol import Part, Replicas
+from headrace.stages.trainer.protocol import Replicas, ReplicaSlice
 from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayedSequences
 from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal
 from headrace.stages.trainer.trajectories import AgentTable, add_to_episodes
@@ -137,12 +137,12 @@ class MinibatchMaker:
         return to_device(torch.from_numpy(np.require(array, requirements=("C", "W"))), self._device)
 
 
-def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[ReplayedRows, Part, float]:
+def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[ReplayedRows, ReplicaSlice, float]:
     """Return a replica's part of a sample: its rows, their position among all rows, and the weight of their mean."""
     sequences = replayed.sequences
     length = 1 if sequences is None else sequences.length
     counted = replicas.part(rows // length)
-    here = Part(slice(counted.rows.start * length, counted.rows.stop * length), counted.weight)
+    here = ReplicaSlice(slice(counted.rows.start * length, counted.rows.stop * length), counted.weight)
     own = replayed.part(here.rows)
     if sequences is None or own.sequences is None:
         return own, here, here.size * here.weight / rows
@@ -174,7 +174,7 @@ class UpdateMeasures:
 
 
 def measures_of_all(
-    found: Sequence[UpdateMeasures], replicas: Replicas, parts: Sequence[tuple[Part, int]]
+    found: Sequence[UpdateMeasures], replicas: Replicas, parts: Sequence[tuple[ReplicaSlice, int]]
 ) -> UpdateMeasures:
     """Combine the measurements of several gradient steps; the losses are those of the last step.
 

@@ -33,11 +33,11 @@ class UpdateRatio:
         self._first_step = first_step
         self._updates = 0
 
-    def owes(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """Return True if fewer updates have been made than are due at `step` agent steps."""
         return self._updates * self._steps_per_update < step - self._first_step
 
-    def owed(self, step: int) -> int:
+    def updates_due(self, step: int) -> int:
         """Return the number of updates still due at `step` agent steps."""
         return max(0, ceil((step - self._first_step) / self._steps_per_update) - self._updates)
 
@@ -118,13 +118,13 @@ class UpdatePace:
             self._first_step = step
             self._count_from(step)
 
-    def owes(self, ratio: UpdateRatio) -> bool:
+    def is_due(self, ratio: UpdateRatio) -> bool:
         """Return True if an update that this ratio counts is due."""
-        return ratio.owes(self._due(ratio))
+        return ratio.is_due(self._due(ratio))
 
-    def owed(self, ratio: UpdateRatio) -> int:
+    def updates_due(self, ratio: UpdateRatio) -> int:
         """Return the number of due updates that this ratio counts."""
-        return ratio.owed(self._due(ratio))
+        return ratio.updates_due(self._due(ratio))
 
     def restart(self, step: int) -> None:
         """Count from this step onwards as at the start of a run: `buffer_init_steps` come before the first update."""

@@ -85,21 +85,21 @@ class GAIL(NetworkSignal):
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """Return discrimination loss + 10 · gradient penalty, plus β · (divergence − 0.5) with a bottleneck."""
         rows = len(transitions.rewards)
-        own, own_extra = self.normalized(transitions.inputs), self._own_extra(transitions)
+        policy, policy_extra = self.normalized(transitions.inputs), self._own_extra(transitions)
         expert, expert_extra = self._expert_batch(rows)
         expert_x, expert_seen = self._module(expert, expert_extra, self._noise(rows))
-        own_x, own_seen = self._module(own, own_extra, self._noise(rows))
-        discrimination = discrimination_loss(expert_x, own_x)
-        penalty = PENALTY_WEIGHT * self._penalty(expert, expert_extra, own, own_extra)
+        policy_x, policy_seen = self._module(policy, policy_extra, self._noise(rows))
+        discrimination = discrimination_loss(expert_x, policy_x)
+        penalty = PENALTY_WEIGHT * self._penalty(expert, expert_extra, policy, policy_extra)
         reported = {
             "Losses/GAIL Loss": discrimination,
-            "Policy/GAIL Policy Estimate": torch.sigmoid(own_x).mean(),
+            "Policy/GAIL Policy Estimate": torch.sigmoid(policy_x).mean(),
             "Policy/GAIL Expert Estimate": torch.sigmoid(expert_x).mean(),
             "Policy/GAIL Grad Mag Loss": penalty,
         }
         loss = discrimination + penalty
         if self._module.bottleneck is not None:
-            divergence = bottleneck_divergence(expert_seen, own_seen, self._module.sigma)
+            divergence = bottleneck_divergence(expert_seen, policy_seen, self._module.sigma)
             loss = loss + self._beta * (divergence - KL_TARGET)
             reported["Losses/GAIL KL Loss"] = divergence
         return loss, reported
@@ -133,17 +133,19 @@ class GAIL(NetworkSignal):
         extra = None if self._expert_extra is None else self._expert_extra[index]
         return self.normalized(self._expert.rows(index)), extra
 
-    def _penalty(self, expert: Inputs, expert_extra: Tensor | None, own: Inputs, own_extra: Tensor | None) -> Tensor:
+    def _penalty(
+        self, expert: Inputs, expert_extra: Tensor | None, policy: Inputs, policy_extra: Tensor | None
+    ) -> Tensor:
         """Return the gradient penalty between pairs of rows, over all of the network's inputs."""
-        share = self._drawn(self.random.random(len(own.vectors), np.float32))
+        share = self._drawn(self.random.random(len(policy.vectors), np.float32))
         between = Inputs(
-            blend(expert.vectors, own.vectors, share).requires_grad_(),
-            tuple(blend(a, b, share).requires_grad_() for a, b in zip(expert.others, own.others, strict=True)),
+            blend(expert.vectors, policy.vectors, share).requires_grad_(),
+            tuple(blend(a, b, share).requires_grad_() for a, b in zip(expert.others, policy.others, strict=True)),
         )
         watched = [tensor for tensor in (between.vectors, *between.others) if tensor.numel()]
         extra = None
-        if expert_extra is not None and own_extra is not None:
-            extra = blend(expert_extra, own_extra, share).requires_grad_()
+        if expert_extra is not None and policy_extra is not None:
+            extra = blend(expert_extra, policy_extra, share).requires_grad_()
             watched.append(extra)
         # Without the bottleneck's noise, as for rewards: the function that computes rewards must be smooth.
         return gradient_penalty(torch.sigmoid(self._module(between, extra)[0]), watched)
@@ -253,13 +255,13 @@ class Discriminator(nn.Module):
         return self.estimate(seen).squeeze(1), means
 
 
-def blend(expert: Tensor, own: Tensor, share: Tensor) -> Tensor:
+def blend(expert: Tensor, policy: Tensor, share: Tensor) -> Tensor:
     """Return points [B, …] on the lines between pairs of rows; `share` [B] is the weight of the expert's rows.
 
     Gulrajani et al. (2017), "Improved Training of Wasserstein GANs", algorithm 1. Bytes, as in images, are first scaled
     to the range from 0 to 1, as in encoders, so intermediate values exist.
     """
-    a, b = pixels(expert, share.dtype), pixels(own, share.dtype)
+    a, b = pixels(expert, share.dtype), pixels(policy, share.dtype)
     return torch.lerp(b, a, share.view(-1, *[1] * (a.ndim - 1)))
 
 
@@ -272,7 +274,9 @@ def gradient_penalty(outputs: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """
     # allow_unused: a custom network need not use every observation.
     gradients = torch.autograd.grad(outputs.sum(), inputs, create_graph=True, allow_unused=True)
-    squares = sum((each.flatten(1).square().sum(dim=1) for each in gradients if each is not None), torch.zeros(()))
+    squares = sum(
+        (gradient.flatten(1).square().sum(dim=1) for gradient in gradients if gradient is not None), torch.zeros(())
+    )
     # A square root of exactly 0 would have an infinite gradient.
     return (torch.sqrt(squares + _EPSILON) - 1.0).square().mean()
 

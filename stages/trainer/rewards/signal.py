@@ -168,14 +168,14 @@ def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath)
     """
     where = dotted(path)
     with blaming(*path, "use"):
-        found: type[Any] = find_class(where, settings.use, folder)
-        if not issubclass(found, RewardSignal):
+        signal_class: type[Any] = find_class(where, settings.use, folder)
+        if not issubclass(signal_class, RewardSignal):
             raise LoadError(f"{where}: {settings.use} is not derived from headrace.RewardSignal")
     with blaming(*path, "with"):
-        made: Callable[..., RewardSignal] = found
+        made: Callable[..., RewardSignal] = signal_class
         # The arguments that every signal gets come before its own arguments.
         check_arguments(where, settings.use, partial(made, "", settings, None, 0), settings.with_)
-    return found
+    return signal_class
 
 
 def _make_signal(name: str, context: TrainerContext, seed: int) -> RewardSignal:
@@ -184,9 +184,9 @@ def _make_signal(name: str, context: TrainerContext, seed: int) -> RewardSignal:
         built_in: RewardSignal = load_attribute(reference, None, "reward signal")(name, settings, context, seed)
         return built_in
     path = ("behaviors", context.behavior, "reward_signals", name)
-    found = find_signal(settings, context.folder, path)
+    signal_class = find_signal(settings, context.folder, path)
     with blaming(*path):
-        made = partial(found, name, settings, context, seed)
+        made = partial(signal_class, name, settings, context, seed)
         signal: RewardSignal = construct(dotted(path), reference, made, settings.with_)
     return signal
 
@@ -358,6 +358,6 @@ def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> T
 
 def reward_scale(signals: Sequence[RewardSignal], hyperparameters: object) -> RewardScale | None:
     """Return the object that scales the environment's rewards; None if they are not scaled."""
-    own = [signal for signal in signals if isinstance(signal, Extrinsic)]
-    scaled = getattr(hyperparameters, "reward_normalization", False) and own
-    return RewardScale(float(own[0].gamma)) if scaled else None
+    extrinsic = [signal for signal in signals if isinstance(signal, Extrinsic)]
+    scaled = getattr(hyperparameters, "reward_normalization", False) and extrinsic
+    return RewardScale(float(extrinsic[0].gamma)) if scaled else None

@@ -59,7 +59,7 @@ def test_a_file_of_a_single_behavior_is_named_after_it(take, write):
     assert taken.config.environment_parameters["a"].curriculum[0].completion_criteria.behavior == "Jumper"
 
 
-def test_lessons_alone_load_with_the_defaults_and_that_is_said(take):
+def test_only_lessons_load_with_the_defaults_and_a_warning(take):
     taken = take(ONE)
     assert lessons(taken.config, "low") == LESSONS
     assert taken.data["behaviors"] == {"Jumper": {"trainer_type": "ppo"}}
@@ -153,6 +153,6 @@ def test_a_folder_without_curricula_is_a_mistake(refuse, tmp_path):
     assert "contains no curricula; expected a file <behaviour>.json" in refuse(TRAINER, curriculum=tmp_path)[0]
 
 
-def test_lessons_of_a_behavior_that_is_not_there_are_a_mistake(refuse, write):
+def test_lessons_of_a_missing_behavior_are_a_mistake(refuse, write):
     told = refuse(f"Ball: {flat('ppo')}", curriculum=write(ONE, "lessons.yaml"))
     assert "'Jumper' is not listed under behaviors; listed: Ball" in told[0]

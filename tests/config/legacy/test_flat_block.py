@@ -59,7 +59,7 @@ STAYED = ["max_steps: 8000", "time_horizon: 20", "summary_freq: 600", "threaded:
 
 
 @pytest.mark.parametrize("line", [*STAYED, "init_path: a/b.pt", "checkpoint_interval: 500"])
-def test_a_key_that_stands_where_it_stood_is_not_told(take, line: str):
+def test_an_unmoved_key_is_not_reported(take, line: str):
     taken, (key, value) = take(f"Ball: {flat('ppo', line)}"), line.split(": ")
     assert str(taken.data["behaviors"]["Ball"][key]).lower() == value
     assert not any(f" {key}: " in note for note in taken.notes)
@@ -115,7 +115,7 @@ CLONED = {"demo_path": "d", "strength": 1, "steps": 5}
         (", samples_per_update: 500", {"num_epoch": 1, "samples_per_update": 16}),
     ],
 )
-def test_the_old_sac_made_one_pass_over_as_many_demonstrated_steps_as_it_took_of_its_own(take, name, own, written):
+def test_the_old_sac_made_one_pass_over_as_many_demonstrated_steps_as_its_own_steps(take, name, own, written):
     taken = take(f"A: {flat('sac', f'batch_size: 16, {name}: {{{CLONING}{own}}}')}")
     assert taken.data["behaviors"]["A"]["behavioral_cloning"] == CLONED | written
     told = f"old.yaml:1: {name}.samples_per_update: was not a valid setting of the old sac"
@@ -155,7 +155,7 @@ def test_the_schedule_of_the_learning_rate_also_is_that_of_beta_and_epsilon(take
     assert (ppo.beta_schedule, ppo.epsilon_schedule) == ("constant", "constant")
 
 
-def test_sac_without_a_schedule_lowers_its_learning_rate_linearly_and_that_is_said(take):
+def test_sac_without_a_schedule_lowers_its_learning_rate_linearly_with_a_warning(take):
     taken = take(f"Ball: {flat('sac')}")
     sac = taken.config.behaviors["Ball"].hyperparameters
     assert isinstance(sac, SACHyperparameters)
@@ -211,7 +211,7 @@ def test_before_there_were_signals_gamma_and_use_curiosity_made_them(take):
     assert any("gamma: is now 'reward_signals.extrinsic.gamma'" in note for note in taken.notes)
 
 
-def test_gamma_beside_signals_had_no_effect_and_has_none(take):
+def test_gamma_next_to_reward_signals_still_has_no_effect(take):
     taken = take(f"Ball: {flat('ppo', 'gamma: 0.5')}")
     assert taken.config.behaviors["Ball"].signals["extrinsic"].gamma == 0.9
 
@@ -244,7 +244,7 @@ def test_missing_required_keys_have_the_defaults_of_today(take):
     assert (ball.summary_freq, ball.hyperparameters.buffer_size, ball.hyperparameters.batch_size) == (50000, 10240, 64)
 
 
-def test_a_default_that_is_no_whole_block_goes_into_each_section(take):
+def test_a_default_that_is_not_a_whole_block_goes_into_each_section(take):
     taken = take("default: {summary_freq: 5}\nA: {trainer: ppo}\nB: {trainer: sac}")
     assert "default_settings" not in taken.data
     assert [taken.config.behaviors[name].summary_freq for name in "AB"] == [5, 5]

@@ -62,7 +62,7 @@ def test_a_key_without_a_successor_is_left_out(take, key: str):
     assert note.startswith(f"old.yaml:1: {key.split(':')[0]}: was removed")
 
 
-def test_encoding_size_beside_a_network_had_no_effect_and_has_none(take):
+def test_encoding_size_next_to_network_settings_still_has_no_effect(take):
     taken = take("behaviors: {A: {reward_signals: {rnd: {encoding_size: 9, network_settings: {num_layers: 1}}}}}")
     assert taken.data["behaviors"]["A"]["reward_signals"]["rnd"] == {"network_settings": {"num_layers": 1}}
     assert any("has no effect, because network_settings take precedence" in note for note in taken.notes)

@@ -144,7 +144,7 @@ def test_sac_learns_as_the_entry_says(converted):
     assert (settings.network_settings.hidden_units, settings.network_settings.activation) == ((400, 300), "relu")
 
 
-def test_steps_of_all_environments_count_for_updates_and_defaults_are_those_of_theirs(converted):
+def test_steps_of_all_environments_count_for_updates_and_the_zoos_defaults_apply(converted):
     made, config = converted(SAC, "Cheetah-v4", "sac.yml")
     hyper = config.behaviors["Cheetah"].hyperparameters
     assert (hyper.train_freq, hyper.gradient_steps, hyper.buffer_init_steps, hyper.batch_size) == (16, 4, 100, 256)
@@ -153,7 +153,7 @@ def test_steps_of_all_environments_count_for_updates_and_defaults_are_those_of_t
     assert made.left_out == ("fancy: 2: it is an unknown key",)
 
 
-def test_actor_and_critic_may_have_other_layers_and_the_first_weights_are_those_of_theirs(converted):
+def test_actor_and_critic_can_have_different_layers_and_initial_weights_match_stable_baselines(converted):
     network = converted(PPO, "Walker-v4")[1].behaviors["Walker"].network_settings
     assert (network.initial_weights, network.critic_hidden_units) == ("orthogonal", None)
     kwargs = '"dict(net_arch=dict(pi=[64], vf=[32, 16]), ortho_init=False, log_std_init=-2, activation_fn=nn.GELU)"'
@@ -387,7 +387,7 @@ def test_another_version_of_the_environment_learns_by_the_entry_that_is_there(co
     assert any("Walker-v5 has no entry, so the entry 'Walker-v4' is converted" in warning for warning in made.warnings)
 
 
-def test_the_config_file_beside_a_trained_agent_is_read_as_an_entry(converted):
+def test_the_config_file_next_to_a_trained_agent_is_read_as_an_entry(converted):
     pairs = "- - - n_timesteps\n    - 20000.0\n  - - n_epochs\n    - 7\n"
     text = f"!!python/object/apply:collections.OrderedDict\n{pairs}"
     _, config = converted(text, "Own-v0", "config.yml")
@@ -396,7 +396,7 @@ def test_the_config_file_beside_a_trained_agent_is_read_as_an_entry(converted):
     assert config.behaviors["Own"].hyperparameters.num_epoch == 7
 
 
-def test_the_algorithm_is_told_by_name_or_keys_or_asked_for(converted, refused):
+def test_the_algorithm_is_recognised_by_name_or_keys_or_given_by_an_option(converted, refused):
     assert converted(entry(n_epochs=3), "Own-v0", "mine.yml")[1].behaviors["Own"].trainer_type == "ppo"
     assert converted(entry(gamma=0.9), "Own-v0", "mine.yml", algorithm="sac")[1].behaviors["Own"].trainer_type == "sac"
     assert "mine.yml: neither its name nor its keys identify the algorithm" in refused(entry(), "Own-v0", "mine.yml")
@@ -404,14 +404,14 @@ def test_the_algorithm_is_told_by_name_or_keys_or_asked_for(converted, refused):
     assert "--algo names dqn, which has no counterpart" in refused(entry(), "Own-v0", algorithm="dqn")
 
 
-def test_an_entry_that_is_not_there_is_refused_by_name(refused):
+def test_a_missing_entry_is_refused_by_name(refused):
     assert "has no entry 'Oen-v1'; did you mean 'Own-v0'?" in refused(entry(), "Oen-v1")
     assert "'atari' is not an environment" in refused(PPO, "atari")
     assert "it has entries for Walker-v4, Swimmer-v4" in refused(PPO, None)
     assert "--id and --algo are only for rl-baselines3-zoo files" in refused("behaviors: {}\n", "Own-v0")
 
 
-def test_a_file_of_the_zoo_is_no_configuration_until_it_is_converted(tmp_path):
+def test_a_file_of_the_zoo_is_not_a_configuration_until_it_is_converted(tmp_path):
     (tmp_path / "ppo.yml").write_text(PPO, encoding="utf-8")
     with pytest.raises(ConfigError, match="is an rl-baselines3-zoo file; .* --convert"):
         load_config(tmp_path / "ppo.yml")

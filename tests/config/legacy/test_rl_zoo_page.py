@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "stable-baselines3.md"
 
 
 @pytest.mark.slow
-def test_the_page_says_what_comes_of_each_entry():
+def test_the_page_states_the_result_for_each_entry():
     spec = find_spec("rl_zoo3")  # not imported: only its files are read
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("the package rl_zoo3 is not there")
@@ -20,5 +20,5 @@ def test_the_page_says_what_comes_of_each_entry():
     assert table(folder) in PAGE.read_text(encoding="utf-8")
 
 
-def test_the_page_says_what_becomes_of_each_key():
+def test_the_page_states_the_conversion_of_each_key():
     assert keys_table() in PAGE.read_text(encoding="utf-8")

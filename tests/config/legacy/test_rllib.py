@@ -86,12 +86,12 @@ def test_the_game_is_started_as_before(tmp_path):
     assert config.torch_settings.device == "cpu"
 
 
-def test_where_agents_share_episodes_environments_of_workers_are_builds(tmp_path):
+def test_if_agents_share_episodes_environments_of_workers_are_builds(tmp_path):
     text = FILE.replace("env_is_multiagent: false", "env_is_multiagent: true")
     assert loaded(tmp_path, text).env_settings.num_envs == 8
 
 
-def test_a_memory_has_the_cells_of_theirs(tmp_path):
+def test_a_memory_has_as_many_cells_as_rllibs(tmp_path):
     memory = loaded(
         tmp_path, f"{FILE}        lstm_cell_size: 64\n", lstm="true"
     ).default_settings.network_settings.memory
@@ -122,12 +122,12 @@ def test_another_algorithm_is_refused_by_its_line(tmp_path):
         ("training_iteration: 1000", "training_iteration: 10\n    timesteps_total: many"),
     ],
 )
-def test_values_that_are_no_numbers_are_no_traceback(tmp_path, old, new):
+def test_values_that_are_not_numbers_are_reported_without_a_traceback(tmp_path, old, new):
     assert old in FILE
     with suppress(ConfigError):
         loaded(tmp_path, FILE.replace(old, new))
 
 
-def test_an_end_that_is_no_number_is_named(tmp_path):
+def test_an_end_that_is_not_a_number_is_named(tmp_path):
     with pytest.raises(ConfigError, match="stop.training_iteration: 'many' is not valid; expected a finite number"):
         loaded(tmp_path, FILE.replace("training_iteration: 1000", "training_iteration: many"))

@@ -66,7 +66,7 @@ def test_samplers_may_be_a_section(take):
     assert "old.yaml:2: parameter_randomization: is now 'environment_parameters'" in taken.notes
 
 
-def test_samplers_alone_load_with_the_defaults_and_that_is_said(take):
+def test_only_samplers_load_with_the_defaults_and_a_warning(take):
     taken = take(SAMPLERS)
     check_samplers(taken.config)
     assert taken.data["default_settings"] == {"trainer_type": "ppo"}

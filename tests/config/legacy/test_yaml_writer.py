@@ -37,7 +37,7 @@ def test_written_yaml_reads_back_the_same_here_and_in_pyyaml(data: dict[str, Any
     assert yaml.safe_load(text) == data
 
 
-def test_comments_stand_beside_their_keys_or_above_them_where_they_are_long():
+def test_comments_follow_their_keys_or_precede_them_if_they_are_long():
     data = {"a": {"b": 1, "c": [{"d": 1e-7, "e": {}}, 2, [1.0, "x"]]}, "f": "yes"}
     comments = {("a",): "first", ("a", "b"): "y" * 120, ("a", "c", 0, "d"): "small", ("f",): "said", ("z",): "nowhere"}
     text = as_yaml(data, comments)

@@ -128,7 +128,7 @@ def test_deterministic_is_for_every_behaviour_listed_or_not(loaded):
     assert config.behavior_settings("Bat").network_settings.hidden_units == 8
 
 
-def test_deterministic_makes_no_defaults_where_the_file_has_none(loaded):
+def test_deterministic_makes_no_defaults_if_the_file_has_none(loaded):
     with pytest.raises(ConfigError, match="'Other', which is not listed"):
         loaded(GYM, "--deterministic").behavior_settings("Other")
 
@@ -163,7 +163,7 @@ def test_a_command_line_option_overrides_the_conflicting_key_of_the_file(loaded)
     assert starting(loaded, "initialize_from: other", "--resume") == (True, 1)
 
 
-def test_where_both_are_given_in_one_place_resume_counts(loaded):
+def test_resume_overrides_if_both_are_given_in_one_place(loaded):
     assert starting(loaded, "", "--resume", "--initialize-from", "other") == (True, 1)
     assert starting(loaded, "resume: true, initialize_from: other") == (True, 1)
 

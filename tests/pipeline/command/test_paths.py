@@ -74,7 +74,7 @@ def test_the_configuration_is_found_by_the_name_that_old_commands_knew(name):
     )
 
 
-def test_nothing_is_found_by_its_name_where_a_configuration_is_given_or_the_command_is_of_today():
+def test_nothing_is_found_by_its_name_if_a_configuration_is_given_or_the_command_is_of_today():
     Path("trainer_config.yaml").write_text("default: {}\n", encoding="utf-8")
     assert read_request(parse(["Ball", "settings"])).config == Path("settings")
     assert read_request(parse(["--env", "Ball"])).config is None

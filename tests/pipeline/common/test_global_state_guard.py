@@ -74,7 +74,7 @@ def test_logging_continues_in_the_terminal_and_the_folder_after_user_code_change
     assert "[INFO] the run goes on" in (tmp_path / "run_logs" / "run.log").read_text(encoding="utf-8")
 
 
-def test_a_change_of_global_state_is_said_once(console, capsys):
+def test_a_change_of_global_state_is_reported_once(console, capsys):
     with global_state_guard():
         for _ in range(3):
             OURS.setLevel(logging.ERROR)

@@ -48,7 +48,7 @@ def limits(warn_s=0.3, end_s=None):
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("hold", [computes, sleeps, ignores_exceptions])
-def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own(caplog, hold):
+def test_a_stage_that_blocks_the_loop_is_named_then_interrupted_as_its_own_failure(caplog, hold):
     async def run():
         with LoopWatch(limits(end_s=0.8), check_every_s=0.1):
             await run_source(Holds(hold), NoSender(), StageContext("greedy"))
@@ -65,7 +65,7 @@ def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own
 
 
 @pytest.mark.lengthy
-def test_a_call_that_can_not_be_interrupted_is_given_up():
+def test_a_call_that_can_not_be_interrupted_is_abandoned():
     given_up = []
     semaphore = ctypes.create_string_buffer(64)
     libc = ctypes.CDLL(None)

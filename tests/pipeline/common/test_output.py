@@ -116,7 +116,7 @@ def test_a_command_keeps_its_exit_status_when_its_output_is_closed(monkeypatch, 
     monkeypatch.undo()
 
 
-def test_a_broken_pipe_that_is_not_the_output_s_is_no_success(monkeypatch):
+def test_a_broken_pipe_other_than_the_outputs_is_a_failure(monkeypatch):
     def fail() -> int:
         raise BrokenPipeError("a server hung up")
 
@@ -126,7 +126,7 @@ def test_a_broken_pipe_that_is_not_the_output_s_is_no_success(monkeypatch):
 
 
 @pytest.mark.parametrize("command", [cli.main, gdrl_command.main, protocol.main])
-def test_every_command_speaks_where_only_ascii_can_be_written(monkeypatch, command):
+def test_every_command_prints_text_if_only_ascii_can_be_written(monkeypatch, command):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="")
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setattr(ArgumentParser, "format_help", lambda _: "from → to")
@@ -171,12 +171,12 @@ def test_a_command_writes_to_the_streams_that_it_began_with_were_they_replaced_r
     assert done.stdout == "[WARNING] logged\nsaid\n" * 4
 
 
-def test_a_record_about_a_file_whose_name_is_no_utf8_is_written():
+def test_a_record_about_a_file_whose_name_is_not_utf8_is_written():
     record = logging.LogRecord("mine", logging.INFO, "mine.py", 3, "lost %s", ("\udcff",), None)
     assert EveryRecord().format(record) == "lost \\udcff"
 
 
-def test_at_the_limit_of_open_files_a_command_says_so(capsys):
+def test_a_command_reports_the_limit_of_open_files(capsys):
     def main() -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 

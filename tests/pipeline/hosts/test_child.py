@@ -20,7 +20,7 @@ START = struct.pack("<II", 0, len(MESSAGE)) + MESSAGE
 @pytest.mark.parametrize(
     "received", [b"", START[:1], START[:8], START[:-1]], ids=["nothing", "a byte", "no message", "all but a byte"]
 )
-def test_a_host_whose_main_dies_before_it_has_said_what_to_do_ends_without_a_word(received):
+def test_a_host_whose_main_dies_before_sending_a_plan_ends_silently(received):
     (ours, theirs), (lifeline, their_lifeline) = socket.socketpair(), socket.socketpair()
     with theirs, their_lifeline:
         child = subprocess.Popen(

@@ -42,7 +42,7 @@ def test_a_crash_in_c_leaves_its_stack():
     assert ("access violation" if sys.platform == "win32" else "Segmentation fault") in crash_file.read_and_close()
 
 
-def test_where_no_file_can_be_made_standard_error_takes_them(monkeypatch):
+def test_tracebacks_go_to_standard_error_if_no_file_can_be_made(monkeypatch):
     def refuse(**_):
         raise FileNotFoundError("No usable temporary directory found")
 

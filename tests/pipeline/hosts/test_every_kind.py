@@ -27,7 +27,7 @@ from headrace.pipeline.control import (
     HostFailed,
     HostFinished,
     LogLine,
-    Preparing,
+    PreparationNotice,
     StatisticsReport,
 )
 from headrace.queues.errors import QueueClosed
@@ -219,9 +219,9 @@ async def test_a_host_answers_in_order_logs_prepares_itself_and_says_that_it_has
         await peer.order("log", value="all is well")
         assert "all is well" in caplog.text or await peer.until(LogLine, text="all is well")
         peer.order("prepare itself")
-        await peer.until(Preparing, begins=False)
-        prepared = [message for message in peer.heard if isinstance(message, Preparing)]
-        assert prepared == [Preparing(begins=True), Preparing(begins=False)]
+        await peer.until(PreparationNotice, begins=False)
+        prepared = [message for message in peer.heard if isinstance(message, PreparationNotice)]
+        assert prepared == [PreparationNotice(begins=True), PreparationNotice(begins=False)]
         peer.order("end")
         assert await peer.end() == 0
         assert isinstance(peer.heard[-1], HostFinished)
@@ -313,10 +313,10 @@ async def test_a_host_that_is_stopped_or_prepares_itself_can_be_killed(opened: O
             assert "stopped" in await peer.handle.describe()
             os.kill(pid, signal.SIGCONT)
         peer.order("hang while it prepares itself")
-        await peer.until(Preparing, begins=True)
+        await peer.until(PreparationNotice, begins=True)
         peer.handle.kill()
         assert await peer.end() < 0
-        assert Preparing(begins=False) not in peer.heard
+        assert PreparationNotice(begins=False) not in peer.heard
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -17,7 +17,7 @@ from headrace.stages.loop import StageFailure
 @pytest.mark.parametrize(
     "mistake", [RunError("there is no model"), ConfigError([Mistake("run.yaml", 3, "behaviors", "no 'Ball'")])]
 )
-def test_a_mistake_in_what_was_asked_for_is_not_blamed_on_the_stage_that_came_upon_it(mistake):
+def test_a_mistake_in_the_request_is_not_blamed_on_the_stage_that_found_it(mistake):
     told = describe_failure("actor-0", StageFailure("actor", "while starting", mistake))
     assert (told.message, told.stage) == (str(mistake), "actor")
 

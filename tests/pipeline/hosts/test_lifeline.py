@@ -91,7 +91,7 @@ def test_a_host_that_computes_says_in_which_line_and_otherwise_that_it_was_stopp
 
 
 @pytest.mark.lengthy
-def test_a_host_in_a_call_that_holds_the_lock_says_so(start):
+def test_a_host_in_a_call_that_holds_the_lock_is_reported(start):
     _, lifeline = start("holds_the_lock")
     answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())
     answer = next(answer for answer in answers if answer.startswith("in a call that holds the GIL\n"))
@@ -99,7 +99,7 @@ def test_a_host_in_a_call_that_holds_the_lock_says_so(start):
 
 
 @pytest.mark.lengthy
-def test_where_a_host_can_not_be_made_to_show_its_stack_a_call_that_holds_the_lock_is_named_as_a_cause(start):
+def test_if_a_host_can_not_show_its_stack_a_call_that_holds_the_lock_is_named_as_a_cause(start):
     _, lifeline = start("holds_the_lock", dump=None, answer_s=0.1)
     answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())
     answer = next(answer for answer in answers if "in holds_the_lock" not in answer)

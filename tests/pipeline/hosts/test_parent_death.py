@@ -101,7 +101,7 @@ def test_a_child_that_holds_pythons_lock_in_an_import_ends_with_main(tmp_path):
 
 @pytest.mark.lengthy
 @pytest.mark.skipif(sys.platform != "linux", reason="there is a sweeper on Linux alone")
-def test_a_host_and_its_game_in_a_session_of_its_own_end_with_main(tmp_path):
+def test_a_host_and_its_game_in_a_separate_session_end_with_main(tmp_path):
     (tmp_path / "a_host.py").write_text(HOST)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     main = subprocess.run([sys.executable, "-c", MAIN], stdout=subprocess.PIPE, env=environment, check=False)

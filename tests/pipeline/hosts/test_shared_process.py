@@ -90,7 +90,7 @@ async def none_waits_for_the_others_consumer(opened, first, second):
 
 @pytest.mark.lengthy
 async def test_a_killed_process_ends_all_its_learners_and_their_replacements_share_a_new_one(hosts, monkeypatch):
-    """A start that fails halfway and for which nobody waits ends them too."""
+    """A start that fails halfway ends them too, even if no task awaits it."""
     async with hosts() as opened:
         first, second = await two(opened)
         killed = first.handle.pid

@@ -97,7 +97,7 @@ def test_a_session_whose_leader_is_alive_is_not_that_of_the_dead_host(begin):
 
 
 def test_a_fork_of_main_is_known_by_the_pipe_to_the_sweeper(begin):
-    """It has main's environment, which bears no mark, and maybe a session of its own."""
+    """It has main's environment without a mark, and sometimes its own session."""
     reading, writing = os.pipe()
     try:
         fork, other = begin(session=True, pass_fds=[writing]), begin()

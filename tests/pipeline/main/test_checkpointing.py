@@ -56,7 +56,7 @@ class Made:
             parts=SimpleNamespace(merged=lambda take: {}, tell=lambda what: None),
             starter=SimpleNamespace(self_play=None, brain_league=BrainLeague(), league_reports=lambda: self.leagues),
             broadcaster=SimpleNamespace(sources=lambda: self.sources),
-            reporter=SimpleNamespace(elapsed_s=0.0, leave=lambda: None, mark=lambda *of_a_curve: None),
+            reporter=SimpleNamespace(elapsed_s=0.0, drop_writers=lambda: None, mark=lambda *of_a_curve: None),
             running=SimpleNamespace(hosts=self.hosts),
             flow=SimpleNamespace(resume=lambda: None),
         )
@@ -96,7 +96,7 @@ def test_a_checkpoint_is_whole_with_its_last_part_and_the_next_is_due_at_the_nex
     assert made.plan.folder.read_training_status().behaviors.keys() == {"Ball"}
 
 
-def test_a_checkpoint_that_becomes_due_while_another_is_under_way_is_not_passed_over(made):
+def test_a_checkpoint_that_becomes_due_during_another_is_not_skipped(made):
     made.ball.receive_report(reported(130))
     made.checkpointing.begin()
     assert made.ball.receive_report(reported(210))
@@ -186,7 +186,7 @@ needs_unix = pytest.mark.skipif(sys.platform == "win32", reason="Windows removes
 
 @needs_unix
 @pytest.mark.parametrize("moment", ["check", "part failed"])
-async def test_a_lost_folder_is_noticed_and_a_checkpoint_made_beside_it(made, moment):
+async def test_a_lost_folder_is_noticed_and_a_checkpoint_is_written_next_to_it(made, moment):
     control, theirs = local_pair("learner-Ball")
     made.hosts["learner-Ball"] = SimpleNamespace(control=control)
     made.checkpointing.begin()

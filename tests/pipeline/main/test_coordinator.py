@@ -24,7 +24,7 @@ async def until_updated(flow: Flow, updates: int = 3) -> None:
 
 
 @pytest.mark.lengthy
-def test_a_killed_actor_is_replaced_by_one_with_a_source_of_its_own(caplog):
+def test_a_killed_actor_is_replaced_by_one_with_a_new_source(caplog):
     async def kill(flow: Flow) -> None:
         await until_updated(flow)
         flow.network.kill("actor-1")
@@ -91,7 +91,7 @@ def test_a_lost_learner_continues_from_the_newest_checkpoint_and_its_actors_as_n
 
 
 @pytest.mark.lengthy
-def test_a_learner_that_is_lost_before_the_first_checkpoint_begins_again(caplog):
+def test_a_learner_that_is_lost_before_the_first_checkpoint_restarts(caplog):
     async def kill(flow: Flow) -> None:
         await until_updated(flow, 2)
         flow.network.kill("learner-Walker")
@@ -155,7 +155,7 @@ def test_repeated_environment_warnings_of_several_actors_are_logged_once(caplog)
     assert caplog.messages.count("Restarting it") == 3, "each was restarted"
 
 
-def test_a_run_that_is_asked_to_stop_makes_a_last_checkpoint(caplog):
+def test_a_stop_request_makes_a_last_checkpoint(caplog):
     async def stop(flow: Flow) -> None:
         await until_updated(flow)
         flow.stop.set()
@@ -167,7 +167,7 @@ def test_a_run_that_is_asked_to_stop_makes_a_last_checkpoint(caplog):
     assert "Learning was interrupted." in caplog.text
 
 
-def test_a_run_that_is_asked_to_stop_before_any_agent_is_seen_ends_without_a_checkpoint():
+def test_a_stop_request_before_any_agent_is_seen_ends_the_run_without_a_checkpoint():
     async def stop(flow: Flow) -> None:
         flow.stop.set()
 
@@ -187,7 +187,7 @@ def test_a_behaviour_that_is_first_seen_as_the_run_ends_keeps_no_host_from_endin
 
 
 @pytest.mark.lengthy
-def test_a_checkpoint_that_a_killed_actor_took_to_its_grave_is_asked_for_again(caplog):
+def test_a_checkpoint_that_was_lost_with_a_killed_actor_is_requested_again(caplog):
     announced = asyncio.Event()
 
     async def kill(flow: Flow) -> None:

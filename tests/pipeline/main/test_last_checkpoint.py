@@ -119,7 +119,7 @@ def test_the_last_checkpoint_does_not_wait_for_barriers_when_the_last_actor_died
     assert "The process of actor-0 ended with status 1 as the run ended." in caplog.text
 
 
-def test_a_checkpoint_that_is_under_way_is_followed_by_the_last_one():
+def test_a_checkpoint_in_progress_is_followed_by_the_last_one():
     announced = asyncio.Event()
 
     async def under_way(flow: Flow) -> None:

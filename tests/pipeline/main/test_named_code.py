@@ -188,7 +188,7 @@ def test_a_game_with_an_ambiguous_behaviour_is_refused_with_the_key_to_set(game,
 
 
 @pytest.mark.parametrize("section", ["{kind: builtin, id: Pursuit}", "{kind: builtin, id: Volley, behavior: Red}"])
-def test_a_game_that_names_its_behaviours_or_is_told_the_name_needs_no_more(section, path, capsys):
+def test_a_game_that_names_its_behaviours_or_receives_the_name_needs_nothing_else(section, path, capsys):
     path.write_text(f"environment: {section}\nbehaviors: {{Red: {{}}, Evader: {{}}}}\n", encoding="utf-8")
     assert validated(path, capsys) == (0, [])
 

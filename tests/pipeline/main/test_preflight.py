@@ -68,7 +68,7 @@ VOLLEY = {"environment": {"kind": "builtin", "id": "Volley"}, "behaviors": {"Vol
         ),
     ],
 )
-def test_a_person_who_could_not_play_is_told_what_to_do(plain, message):
+def test_the_error_for_a_person_who_can_not_play_explains_the_fix(plain, message):
     with pytest.raises(RunError, match=message):
         check_run(RunConfig.from_plain(plain))
     check_run(RunConfig.from_plain({**VOLLEY, "monitor": {"control": True}}))

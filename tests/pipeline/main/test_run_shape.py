@@ -43,7 +43,7 @@ def shape(config):
 
 
 @pytest.mark.parametrize(("cores", "kind"), [(1, "inline"), (2, "process"), (64, "process")])
-def test_hosts_are_processes_where_there_is_a_second_core(cores, kind):
+def test_hosts_are_processes_if_there_is_a_second_core(cores, kind):
     found, said = Machine(cores).choose(num_envs=1)
     assert shape(found) == (kind, kind, kind, 1)
     assert f"({cores} core" in said
@@ -72,7 +72,7 @@ def test_configured_hosts_are_kept_without_a_log_line():
         (9, TICK_S / 256, 1),  # two would be faster by a ninth alone
     ],
 )
-def test_actors_share_the_environments_where_their_steps_take_long_and_cores_are_free(cores, each_s, actors):
+def test_actors_share_the_environments_if_their_steps_take_long_and_cores_are_free(cores, each_s, actors):
     found, _ = Machine(cores, each_s=each_s).choose(num_envs=64)
     assert found.pipeline.hosts.actors.replicas == actors
     assert found.environment.num_envs * actors == 64
@@ -97,7 +97,7 @@ def test_instances_that_slow_each_other_down_count_as_much_as_their_mean(half_s,
         {"num_envs": 1},
     ],
 )
-def test_a_single_actor_is_kept_where_several_would_change_the_run(sections):
+def test_a_single_actor_is_kept_if_several_would_change_the_run(sections):
     machine = Machine(64, each_s=1.0)
     found, _ = machine.choose(**sections)
     assert found.pipeline.hosts.actors.replicas == 1
@@ -120,7 +120,7 @@ def test_the_number_of_environments_grows_while_that_pays(each_s, hyperparameter
     assert f"num_envs {number}" in said
 
 
-def test_programs_are_as_many_as_there_are_cores_beside_the_learner():
+def test_there_are_as_many_programs_as_cores_in_addition_to_the_learners():
     machine = Machine(8)
     found, _ = machine.choose(environment=None, env_settings={"env_path": "build", "num_envs": "auto"})
     assert found.env_settings.num_envs == 7
@@ -149,7 +149,7 @@ def test_a_resumed_run_keeps_what_was_chosen_on_whatever_machine(tmp_path):
 
 
 @pytest.mark.lengthy
-def test_a_real_environment_is_measured_in_a_process_of_its_own():
+def test_a_real_environment_is_measured_in_a_separate_process():
     small_updates = {"B": {"trainer_type": "ppo", "hyperparameters": {"buffer_size": 64, "batch_size": 32}}}
     found, said = choose_shape(config_of("auto", behaviors=small_updates), 2)
     assert found.environment.num_envs == 2

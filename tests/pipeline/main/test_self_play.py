@@ -82,7 +82,7 @@ def test_the_part_is_written_once_when_the_barrier_has_come_through_all_ways(sel
     assert saved(parts)[1:] == [("ghost@main", 5)]
 
 
-def test_a_barrier_of_a_checkpoint_that_was_given_up_leaves_the_next_one_whole(self_play, parts):
+def test_a_barrier_of_an_abandoned_checkpoint_leaves_the_next_one_complete(self_play, parts):
     self_play.shared.begin_checkpoint()
     reach(self_play, "Seeker", 4)
     self_play.shared.begin_checkpoint()
@@ -125,7 +125,7 @@ def test_the_league_is_written_for_each_behaviour(self_play, tmp_path):
         assert (tmp_path / name / "league.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_league_that_can_t_be_written_is_no_reason_to_fail(self_play, tmp_path, caplog):
+def test_a_league_that_can_t_be_written_does_not_fail_the_run(self_play, tmp_path, caplog):
     (tmp_path / "Hider").write_text("in the way")
     write_leagues(self_play.reports(), tmp_path)
     assert "the league of Hider could not be written" in caplog.text

@@ -150,7 +150,7 @@ async def test_a_trainer_that_failed_before_it_was_ready_failed_at_the_start(sta
 
 
 async def test_a_learner_that_was_lost_and_could_not_be_replaced_did_not_fail_at_the_start(tmp_path):
-    """The message then names the checkpoint from which another run may go on."""
+    """The message names the checkpoint from which another run can resume."""
     async with ending_in(tmp_path) as ending:
         (state,) = ending.behaviors.values()
         state.was_ready = True

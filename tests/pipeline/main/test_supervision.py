@@ -44,7 +44,7 @@ def test_an_actor_that_says_nothing_is_warned_of_and_ended_after_timeout_wait():
     ]
 
 
-def test_a_learner_has_limits_of_its_own():
+def test_a_learner_has_its_own_limits():
     assert looks(watched("learners", "learner-Ball"), *every_second(1, 100)) == [
         (21.0, "learner-Ball", False, "pipeline.supervision.learners.warn_s"),
         (61.0, "learner-Ball", True, "pipeline.supervision.learners.end_s"),
@@ -60,7 +60,7 @@ def test_an_update_of_30_seconds_gives_no_warning_and_is_not_ended_by_default(ro
 
 
 @pytest.mark.parametrize(("timeout_wait", "end_s"), [(10, START_S), (60, START_S), (100, 100.0 * STARTING_FACTOR)])
-def test_timeout_wait_is_no_limit_of_a_start_which_has_a_generous_one_of_its_own(timeout_wait, end_s):
+def test_timeout_wait_does_not_limit_the_start_which_has_its_own_generous_limit(timeout_wait, end_s):
     watch = supervisor(timeout_wait=timeout_wait)
     watch.started("actor-0", "actors", 0.0)
     assert looks(watch, *every_second(1, 600)) == [
@@ -97,14 +97,14 @@ def test_the_game_s_time_begins_when_the_host_has_prepared_itself():
     assert [now for now, *_ in looks(watch, *every_second(51, 70))] == [55.0, 61.0]
 
 
-def test_a_sign_of_life_begins_anew_and_is_followed_by_a_new_warning():
+def test_a_sign_of_life_resets_the_limit_and_a_new_warning_follows():
     watch = watched()
     assert [ends for _, _, ends, _ in looks(watch, *every_second(1, 8))] == [False]
     watch.alive("actor-0", 8.5)
     assert [now for now, *_ in looks(watch, *every_second(9, 14))] == [13.0]
 
 
-def test_a_stage_that_awaits_for_ever_is_silence_although_its_host_reports():
+def test_a_stage_that_awaits_forever_counts_as_silent_although_its_host_reports():
     watch = watched()
     found = []
     for now in every_second(1, 20):
@@ -134,7 +134,7 @@ def test_a_host_that_has_ended_is_silent_by_right():
     assert looks(watch, *every_second(31, 40)) == []
 
 
-def test_restarts_are_limited_for_each_host_alone():
+def test_restarts_are_limited_per_host():
     watch = supervisor(max_lifetime_restarts=1)
     assert watch.refusal("actor-0", 0.0) is None
     assert watch.refusal("actor-1", 0.0) is None

@@ -76,7 +76,7 @@ async def test_custom_stages_in_main_are_on_the_way(saved, tmp_path, caplog):
     assert sent == [CreditsReturned("keeper-Ball@main", "Ball", 0, 2)]
 
 
-async def test_a_stage_that_failed_as_its_state_was_asked_for_is_not_asked_again(tmp_path):
+async def test_a_stage_that_failed_during_state_dict_is_not_called_again(tmp_path):
     keeper = {"use": f"{__name__}:Keeper", "name": "keeper", "host": "main"}
     path, parts = path_in(tmp_path, [], stages=[keeper]), list[Any]()
     (runner,) = path.trajectories(fed(Barrier(0)), Queue("learn/Ball", 4))

@@ -80,7 +80,7 @@ def test_a_window_needs_a_screen(monkeypatch):
         for_viewers(playing(POLE, watch=True))
 
 
-def test_a_persons_own_game_is_seen_on_the_page():
+def test_a_players_own_game_is_seen_on_the_page():
     game = {**GAME, "num_envs": 1}
     with pytest.raises(RunError, match="--video: brain 'player' plays on the live page"):
         for_viewers(playing(game, actors=1, behavior={"brain": "player"}, video="films"))

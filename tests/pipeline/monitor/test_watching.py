@@ -132,7 +132,7 @@ def test_without_the_token_one_may_watch_and_choose_but_not_take_part(show, view
 @pytest.mark.parametrize(
     "wish", [{"do": "give", "side": "right", "player": "random"}, {"do": "pace", "paused": True, "speed": 1}]
 )
-def test_without_the_token_nothing_may_be_changed_while_somebody_plays(show, viewer, wish):
+def test_without_the_token_nothing_can_be_changed_while_a_person_plays(show, viewer, wish):
     ask(viewer, do="take", side="left")
     guest, before = Viewer(show, may_play=False), show.order.message()
     with pytest.raises(WishRefused, match="a person is playing"):
@@ -172,7 +172,7 @@ def players():
     return Viewer(show, may_play=True), Viewer(show, may_play=False), show, sent
 
 
-def test_in_a_runs_own_game_only_a_persons_side_is_taken_and_all_else_is_the_runs(players):
+def test_in_the_runs_game_a_person_can_only_take_a_side_and_the_run_sets_the_rest(players):
     viewer, guest, _, sent = players
     assert (viewer.state()["own"], viewer.state()["waits"], viewer.state()["status"]) == (True, "for left", "on")
     for who, wish, words in (
@@ -242,7 +242,7 @@ async def test_a_failed_show_is_reported_once_and_restarts_on_request(caplog):
 
 
 @pytest.mark.virtual_time
-async def test_a_killed_process_is_a_failure_and_its_persons_have_left():
+async def test_a_killed_process_is_a_failure_and_its_players_have_left():
     stand = Stand()
     async with stand.show.watched():
         process = await stand.announced()
@@ -268,7 +268,7 @@ async def test_the_newest_policies_are_passed_on_each_once():
 
 
 @pytest.mark.virtual_time
-async def test_when_the_run_ends_the_process_is_asked_to_end_first_and_has_its_time_to_write():
+async def test_when_the_run_ends_the_process_is_stopped_first_and_has_time_to_write():
     stand = Stand()
     async with stand.show.watched():
         process = await stand.announced()

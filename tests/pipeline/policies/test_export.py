@@ -99,7 +99,7 @@ def test_a_policy_with_memory_and_images_is_read_as_one(tmp_path):
     assert read.memory_size == 4
 
 
-def test_a_network_of_the_user_s_own_is_looked_for_beside_the_yaml(tmp_path):
+def test_a_users_network_is_found_next_to_the_yaml(tmp_path):
     settings = settings_for(network="no_such_module_here:Net")
     written = PolicyUpdate("Ball", 2, np.zeros(1, np.float32), (("body.weight", (1,)),), 100)
     path = export_policy(tmp_path, written, SPEC, settings)

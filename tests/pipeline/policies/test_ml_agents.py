@@ -99,7 +99,7 @@ def test_sacs_critics_value_actions_and_states_as_ml_agents_does(name):
         np.testing.assert_allclose(valued(x, networks["target"]), played["target"], rtol=1e-4, atol=1e-6)
 
 
-def test_the_count_of_steps_and_the_normaliser_go_on(sample):
+def test_the_count_of_steps_and_the_normaliser_resume(sample):
     state, theirs = take(sample).state_dict(), torch.load(sample.path, weights_only=True)["Policy"]
     assert state["step"] == sample.step
     if not sample.normalize:
@@ -126,7 +126,7 @@ def test_the_adam_state_of_a_checkpoint_is_mapped_to_the_matching_parameters():
         np.testing.assert_array_equal(moments["value.weight"], theirs[21][name].T)
 
 
-def test_all_adams_of_sac_go_on():
+def test_all_adams_of_sac_resume():
     state, content = take(SAC).state_dict()["update"]["optimizers"], torch.load(SAC.path, weights_only=True)
     value = content["Optimizer:value_optimizer"]["state"]
     entropy = content["Optimizer:entropy_optimizer"]["state"]

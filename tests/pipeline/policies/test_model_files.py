@@ -61,7 +61,7 @@ def test_a_file_whose_name_has_an_at_sign_is_itself(tmp_path):
     assert paths(path) == [str(path)]
 
 
-def test_a_relative_reference_is_looked_for_beside_the_yaml_first(tmp_path, monkeypatch):
+def test_a_relative_reference_is_searched_next_to_the_yaml_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for place in ("here", "yaml/here"):
         written(tmp_path / place)

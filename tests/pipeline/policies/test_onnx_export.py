@@ -41,7 +41,7 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_model_lies_beside_the_policy_and_is_whole(tmp_path):
+def test_a_complete_model_is_written_next_to_the_policy(tmp_path):
     path = written(tmp_path)
     assert path == tmp_path / "Test" / "Test-700.onnx"
     onnx.checker.check_model(onnx.load(path), full_check=True)
@@ -84,7 +84,7 @@ def test_sound_models_of_every_kind_are_not_suspected(observed, actions, memory)
     assert model.difference(design, update_for(design, seed=9), onnx_model(design, update)) is not None
 
 
-def test_models_are_made_where_onnxruntime_is_not_installed(tmp_path, caplog, monkeypatch):
+def test_models_are_made_without_onnxruntime(tmp_path, caplog, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert written(tmp_path).is_file()
     assert warnings_of(caplog) == []
@@ -131,7 +131,7 @@ def test_an_unreadable_policy_is_reported_and_the_others_are_exported_again(tmp_
     assert (tmp_path / "Test.onnx").is_file()
 
 
-def test_a_folder_that_is_no_runs_is_refused(tmp_path, capsys):
+def test_a_folder_that_is_not_a_runs_is_refused(tmp_path, capsys):
     assert main(["--export-onnx", str(tmp_path)]) == 2
     assert "holds no trained policy" in capsys.readouterr().err
     with pytest.raises(RunError):

@@ -109,7 +109,7 @@ def test_unitys_games_are_not_for_it():
         table_of(["random", "a.onnx"], environment={})
 
 
-def test_the_table_has_skills_where_openskill_is_installed():
+def test_the_table_has_skills_if_openskill_is_installed():
     plain = Standing("a", 1210.4, 30.2, None, 3, 1, 0)
     assert standings_table([plain]).splitlines() == [
         "player  ELO (95 %)  games  points  won  drawn  lost",

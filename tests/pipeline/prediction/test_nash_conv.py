@@ -117,7 +117,7 @@ def test_a_mixture_is_drawn_once_a_game():
     )
 
 
-def test_players_may_have_policies_of_their_own():
+def test_players_can_have_their_own_policies():
     chance = uniform("kuhn_poker")
     each = nash_conv({0: Always(0), 1: [chance, Always(-1)]}, "kuhn_poker", weights={0: [1], 1: [1, 0]})
     assert each == pytest.approx(nash_conv({0: Always(0), 1: chance}, "kuhn_poker"))

@@ -117,7 +117,7 @@ def test_hyperparameters_are_one_tab_indented_block():
     )
 
 
-def test_details_are_left_out_unless_they_are_asked_for():
+def test_details_are_omitted_unless_requested():
     for details, debug, expected in ((False, False, False), (True, False, True), (False, True, True)):
         out = io.StringIO()
         configure_logging(debug, out, details)

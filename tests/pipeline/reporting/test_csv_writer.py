@@ -84,7 +84,7 @@ def test_a_lost_learner_takes_its_rows_back(tmp_path: Path):
     assert [(row["step"], row["x"]) for row in table(tmp_path)] == [("1", "1.0"), ("2", "9.0")]
 
 
-def test_a_full_disk_leaves_whole_rows_alone(tmp_path: Path):
+def test_a_full_disk_leaves_only_complete_rows(tmp_path: Path):
     writer = opened(tmp_path)
     writer.write("B", {"x": summary(1)}, 1)
     before = (tmp_path / "B/statistics.csv").read_bytes()
@@ -95,7 +95,7 @@ def test_a_full_disk_leaves_whole_rows_alone(tmp_path: Path):
     assert [row["step"] for row in table(tmp_path)] == ["1", "3"]
 
 
-def test_a_file_that_was_removed_is_begun_anew(tmp_path: Path):
+def test_a_file_that_was_removed_is_started_again(tmp_path: Path):
     writer = opened(tmp_path)
     writer.write("B", {"x": summary(1)}, 1)
     (tmp_path / "B/statistics.csv").unlink()

@@ -49,13 +49,13 @@ def test_a_table_that_cannot_be_read_is_put_aside_and_named(tmp_path, caplog, te
     assert "monitor.csv can't be read. Starting a new file; the old one is now monitor.csv.damaged" in caplog.text
 
 
-def test_a_fresh_run_begins_a_table_of_its_own(tmp_path):
+def test_a_new_run_starts_its_own_table(tmp_path):
     table(tmp_path, 100.0, 101.0).add(1, [1.0], [1])
     table(tmp_path, 200.0, 201.0).add(1, [2.0], [1])
     assert rows(tmp_path)[1:] == ["r,l,t,episode", "2.0,1,1.0,1"]
 
 
-def test_a_full_disk_costs_rows_and_is_said_once(tmp_path, caplog):
+def test_a_full_disk_loses_rows_and_is_reported_once(tmp_path, caplog):
     told = table(tmp_path, *range(9))
     told.add(1, [1.0], [1])
     with files_no_larger_than((tmp_path / "Ball" / "monitor.csv").stat().st_size):

@@ -63,7 +63,7 @@ def test_the_table_shows_what_is_learned_first_then_how_fast():
     ]
 
 
-def test_while_it_is_paused_speeds_and_the_time_left_say_so():
+def test_during_a_pause_speeds_and_the_time_left_show_the_pause():
     assert rendered(ProgressSnapshot(61.4, (TENNIS,), (), paused=True), detailed=False) == [
         "0:01:01 elapsed, paused",
         "behavior             steps       reward   ± SD     ELO  length  steps/s  updates",
@@ -105,7 +105,7 @@ def test_unknown_values_are_shown_as_dashes():
     ]
 
 
-def test_a_queue_has_a_row_while_its_producers_wait_and_for_some_seconds_more():
+def test_a_queue_has_a_row_while_its_producers_wait_and_for_a_few_seconds_afterwards():
     clock, console = Clock(), terminal()
     idle = replace(QUEUE, producers_wait=0.05, consumers_wait=0.9)
     seen = []

@@ -67,7 +67,7 @@ def test_finish_writes_nothing_without_new_steps(steps):
     assert len(run.writer.points) == bool(steps)
 
 
-def test_the_rows_that_the_last_update_took_beyond_max_steps_make_no_point_of_their_own():
+def test_rows_of_the_last_update_beyond_max_steps_do_not_get_a_separate_point():
     run = Run(max_steps=200)
     for step in (130, 208, 210):
         run.reach(step, 1.0)

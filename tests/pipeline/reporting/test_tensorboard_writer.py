@@ -37,7 +37,7 @@ def test_a_statistic_is_a_scalar_under_its_name_at_the_nominal_step(tmp_path):
     assert points(tmp_path / "Tennis", "Policy/Learning Rate") == [(1000, 250.0), (2000, 500.0)]
 
 
-def test_a_histogram_has_its_mean_as_scalar_and_its_distribution_beside_it(tmp_path):
+def test_a_histogram_has_its_mean_as_a_scalar_and_its_distribution(tmp_path):
     collector = StatisticsCollector()
     collector.extend("Tennis", REWARD, np.arange(100.0))
     writer = TensorboardWriter(tmp_path, resume=False)
@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_whole_records_and_writing_continues_once_there_is_sp
     assert [step for step, _ in points(tmp_path / "Tennis", REWARD)] == [*before, 20]
 
 
-def test_statistics_go_on_in_a_new_file_where_the_folder_was_removed(tmp_path, caplog):
+def test_statistics_continue_in_a_new_file_if_the_folder_was_removed(tmp_path, caplog):
     writer = TensorboardWriter(tmp_path, resume=False)
     writer.write("Tennis", {REWARD: summary(1.0)}, 1)
     shutil.rmtree(tmp_path / "Tennis")

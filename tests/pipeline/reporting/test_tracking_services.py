@@ -140,7 +140,7 @@ def test_mlflow_gets_each_statistic_and_a_resumed_run_continues_there(tmp_path: 
 
 @pytest.mark.lengthy
 @pytest.mark.filterwarnings("ignore")
-def test_an_mlflow_that_is_not_there_is_named_before_anything_starts(tmp_path: Path, monkeypatch):
+def test_a_missing_mlflow_is_named_before_anything_starts(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     with pytest.raises(RunError, match=r"statistics_writers\.0: creating mlflow raised .*refused"):

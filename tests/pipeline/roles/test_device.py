@@ -17,7 +17,7 @@ def test_the_configured_device_is_used():
     assert choose_device("cpu") == ("cpu", "set by torch_settings.device")
 
 
-def test_the_default_device_is_cuda_where_torch_finds_one():
+def test_the_default_device_is_cuda_if_torch_finds_one():
     assert choose_device(None)[0] == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -47,7 +47,7 @@ def test_a_run_says_where_its_trainers_compute(tmp_path, caplog):
     assert "CartPole learns on cpu (set by torch_settings.device)." in caplog.text
 
 
-def test_a_run_on_a_device_that_is_not_there_ends_with_what_to_write(tmp_path):
+def test_a_run_on_a_missing_device_ends_with_a_suggestion(tmp_path):
     with pytest.raises(
         RunFailed, match=r"torch_settings\.device: torch can't compute on 'cuda:99'.*omit --torch-device"
     ):
@@ -74,7 +74,7 @@ def test_the_precision_is_the_configured_one_and_auto_rounds_only_with_trainers_
         ({"pipeline__deterministic": True, "torch_settings__products": "numpy"}, "cpu", "numpy"),
     ],
 )
-def test_the_kernels_are_measured_but_where_a_run_must_give_the_same_again(changes, device, provider):
+def test_the_kernels_are_measured_unless_a_run_must_be_reproducible(changes, device, provider):
     assert choose_provider(RunConfig.from_plain(cartpole(**changes)), device) == provider
 
 

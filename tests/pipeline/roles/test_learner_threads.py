@@ -69,7 +69,7 @@ def test_cores_that_actors_and_other_learners_need_are_left_to_them(count, behav
         ({}, "cuda"),
     ],
 )
-def test_nothing_is_tried_where_numbers_are_to_come_again_or_threads_are_not_what_computes(sections, device, cores):
+def test_nothing_is_tried_if_the_run_must_be_reproducible_or_threads_do_not_compute(sections, device, cores):
     cores(16)
     assert thread_choice(config_of(**sections), "B", device, LOG, a_learner()) is None
 

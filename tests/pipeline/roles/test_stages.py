@@ -99,7 +99,7 @@ def test_a_part_of_a_checkpoint_is_written_once(tmp_path):
     assert not host.has_saved("trainer", 5)
 
 
-def test_a_host_that_main_has_lost_writes_no_part_beside_its_replacement(tmp_path):
+def test_a_host_that_main_has_lost_writes_no_part_after_its_replacement(tmp_path):
     sent: list[Any] = []
     lost, replacement = (
         StageHost("learner-Ball", tmp_path, 0, None, StatisticsCollector(0), None, sent.append, incarnation)

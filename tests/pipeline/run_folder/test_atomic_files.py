@@ -118,7 +118,7 @@ def test_a_file_that_stays_held_is_named_and_the_old_one_stays(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.ENOTSUP])
-def test_where_a_file_system_has_no_links_a_file_is_copied(tmp_path, number):
+def test_a_file_is_copied_if_the_file_system_has_no_links(tmp_path, number):
     class WithoutLinks(FileOperations):
         def perform(self, operation, function, *args, **kwargs):
             if operation == "link":

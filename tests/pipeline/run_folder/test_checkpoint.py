@@ -290,6 +290,6 @@ def test_state_that_can_not_be_saved_is_refused_with_its_keys(state, message):
         msgpack.packb(msgpack.ExtType(1, msgpack.packb(["no such dtype", [1], b"1234"]))),
     ],
 )
-def test_bytes_that_are_no_state_are_refused_and_nothing_is_unpickled(data):
+def test_bytes_that_are_not_a_state_are_refused_and_nothing_is_unpickled(data):
     with pytest.raises(CheckpointError, match="not a valid state"):
         unpack_state(data)

@@ -68,7 +68,7 @@ def test_parts_of_other_hosts_are_carried_over_from_the_newest_checkpoint_with_t
     newest.check()
 
 
-def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_missing_hosts_are_named(tmp_path, saved, caplog):
+def test_a_checkpoint_that_takes_too_long_is_abandoned_and_the_missing_hosts_are_named(tmp_path, saved, caplog):
     assembler = CheckpointAssembler(tmp_path)
     assert not assembler.give_up_if_overdue(1e9)
     number = assembler.begin(PARTS, 1000.0)

@@ -116,7 +116,7 @@ def test_resume_of_an_unknown_run_names_those_that_exist(tmp_path):
 
 
 @pytest.mark.parametrize("run_id", ["", "..", " ", "a/b", "a\\b", "nul\0"])
-def test_a_run_id_that_is_no_folder_name_is_refused(tmp_path, run_id):
+def test_a_run_id_that_is_not_a_folder_name_is_refused(tmp_path, run_id):
     with pytest.raises(RunFolderError, match="can't name a folder"):
         RunFolder.create(tmp_path, run_id, force=True)
     assert names(tmp_path) == set()
@@ -382,7 +382,7 @@ def test_a_status_file_that_is_not_what_was_written_is_named(tmp_path):
             folder.read_training_status()
 
 
-def test_a_status_file_without_a_checksum_is_read_and_so_is_a_reward_that_is_no_number_to_ml_agents(tmp_path):
+def test_a_status_file_without_a_checksum_or_with_a_nan_reward_is_read(tmp_path):
     with RunFolder.create(tmp_path, "ppo") as folder:
         folder.training_status.write_text(altered(STATUS, "Tennis.checkpoints.1.reward", float("nan")))
         assert folder.read_training_status().behaviors["Tennis"].checkpoints[1].reward is None

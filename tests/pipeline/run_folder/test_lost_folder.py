@@ -86,7 +86,7 @@ def test_the_name_of_another_process_is_left_to_it(held):
         assert (other.path / LOCK).read_bytes() == before
 
 
-def test_a_run_whose_folder_is_lost_continues_in_a_locked_folder_beside_it(held):
+def test_a_run_whose_folder_is_lost_continues_in_a_locked_folder_next_to_it(held):
     lost = held.path
     remove(lost)
     held.rescue()
@@ -110,7 +110,7 @@ def test_a_lost_run_continues_in_the_temporary_folder_if_it_must(held, tmp_path,
     assert held.rescued_as == f"--run-id run-rescued --results-dir {tmp_path / 'tmp'}"
 
 
-def test_where_no_folder_can_be_made_nothing_is_written_any_more(held, monkeypatch):
+def test_nothing_is_written_any_more_if_no_folder_can_be_made(held, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(held.path.parent))
     replace_by_a_file(held.path.parent)
     with pytest.raises(OSError, match="no replacement folder can be created in"):

@@ -155,7 +155,7 @@ def sealed(content):
     return json.dumps({**content, "checksum": checksum_of(content)})
 
 
-def test_another_version_of_the_format_is_no_damage(two):
+def test_another_version_of_the_format_does_not_count_as_damage(two):
     path = manifest(two, 7)
     path.write_text(sealed({**json.loads(path.read_text()), "format": 2}))
     refused = r"000007.manifest\.json has format 2, but this version of Headrace reads format 1"

@@ -107,6 +107,6 @@ def test_other_values_are_refused_with_what_was_expected(more, words):
     assert words in refusal({"observations": GOOD, **more})
 
 
-def test_masks_are_refused_where_the_model_has_none():
+def test_masks_are_refused_if_the_model_has_none():
     spec = BehaviorSpec("Ball", (ObservationSpec("place", (2,)),), ActionSpec(0, (3,)))
     assert "this model has no action masks" in refusal({"observations": [PLACES], "masks": [[1] * 3] * 2}, spec)

@@ -100,7 +100,7 @@ async def test_the_python_client_talks_with_a_server(tmp_path):
         check(await asyncio.to_thread(talk, python_client(), site.url))
 
 
-async def test_a_client_connects_again_after_the_server_was_started_anew(tmp_path):
+async def test_a_client_reconnects_after_the_server_was_restarted(tmp_path):
     module = python_client()
     async with models(tmp_path / "first") as site:
         client = module.PolicyClient(site.url, "right")

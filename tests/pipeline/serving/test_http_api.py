@@ -231,7 +231,7 @@ async def test_half_of_a_pair_of_surrogates_is_refused(tmp_path):
             assert (await post(caller, ACT, plain))[0] == 400
 
 
-async def test_when_it_ends_it_says_so_and_answers_what_is_under_way(tmp_path):
+async def test_at_its_end_the_server_is_unready_and_answers_requests_in_flight(tmp_path):
     write_model(tmp_path)
     async with called(tmp_path) as (service, caller):
         under_way = [asyncio.create_task(post(caller, ACT, {"observations": [[ROW]]})) for _ in range(5)]

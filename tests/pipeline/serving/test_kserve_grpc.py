@@ -60,7 +60,7 @@ async def test_a_malformed_or_oversized_message_is_refused_as_a_client_error(tmp
         assert (await stub.ModelInfer(asking())).model_version == "1"
 
 
-async def test_when_it_ends_it_says_so(tmp_path):
+async def test_at_its_end_the_server_is_unready(tmp_path):
     write_model(tmp_path)
     async with called(tmp_path) as (service, stub):
         answers = [asyncio.ensure_future(stub.ModelInfer(asking())) for _ in range(5)]

@@ -340,7 +340,7 @@ async def test_the_next_team_s_turn_restarts_all_games():
 
 
 async def test_steps_that_are_open_at_the_end_of_a_turn_spend_no_credits():
-    """Nobody's credits hold an actor back in the others' turn, so there it must not make learners' steps."""
+    """No credits hold an actor back in the others' turn, so it must not make learners' steps there."""
     async with Rig(Cast(HIDER, agents=2), Cast(SEEKER, agents=3), self_play=True, game_length=1) as rig:
         give_turn(rig, 1, team=0)
         await asyncio.sleep(10)

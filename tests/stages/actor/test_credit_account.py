@@ -25,7 +25,7 @@ class World:
         self.source = source
 
 
-def test_steps_are_counted_from_the_version_that_made_them_and_anew_for_another_source():
+def test_steps_are_counted_by_version_and_again_from_zero_for_another_source():
     world: Any = World()
     account = CreditAccount(world, world, CreditGate(lambda *request: None))
     account.adopt_behaviors()

@@ -79,7 +79,7 @@ def assign(made, generation, team=0):
     made.assign(Assignment(generation, team, {HOME: (-1, 0), AWAY: (-1, 0)}))
 
 
-def test_in_self_play_brains_decide_for_opponents_alone():
+def test_in_self_play_brains_decide_only_for_opponents():
     shares = [("scripted", 0.3)]
     made = mappings({HOME: shares, AWAY: shares}, HOME, AWAY, self_play=True, num_envs=1000)
     for behavior_id in (HOME, AWAY):

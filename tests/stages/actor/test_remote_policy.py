@@ -121,7 +121,7 @@ async def test_steps_carry_the_version_that_decided():
     assert asking.mappings.newest_version("Walker") == 5
 
 
-async def test_a_lost_question_is_asked_again():
+async def test_a_lost_question_is_sent_again():
     _, asking, oracle = await pair(Cast("Walker", agents=2))
     oracle.decider.load(policy_update("Walker", 0))
     asking.update(PolicyUpdate("Walker", 0, np.empty(0, np.float32), (), 0))

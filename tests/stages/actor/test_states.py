@@ -16,7 +16,7 @@ def test_every_state_leads_to_the_stop():
 
 
 def test_states_that_wait_follow_commands():
-    """Else a command that comes while it waits would have to wait as well, perhaps for ever."""
+    """Otherwise, a command that arrives during the wait would also have to wait, perhaps forever."""
     waits = {Action.SLEEP, Action.STAND_STILL, Action.ASK, Action.CLOSE}
     for row in (row for rows in TRANSITIONS.values() for row in rows if row.action in waits):
         guards = {each.guard for each in TRANSITIONS[row.then]}

@@ -286,7 +286,7 @@ def test_closed_rows_wait_until_there_are_min_rows() -> None:
     assert observed(batch) == [0, 1, 2, 3]
 
 
-def test_teams_make_batches_of_their_own_and_are_counted_under_one_name() -> None:
+def test_teams_make_separate_batches_and_are_counted_under_one_name() -> None:
     processor = make()
     for team in (0, 1):
         run(

@@ -97,7 +97,7 @@ def test_an_array_of_infos_is_read():
         (np.array([{"a": 1}, [1, 2]], object), None),
     ],
 )
-def test_values_that_are_no_numbers_are_ignored(values, expected):
+def test_values_that_are_not_numbers_are_ignored(values, expected):
     found = EpisodeInfos(("x",), "E").of_vector({"x": values}, BOTH)
     assert found == ({} if expected is None else {"Environment/x": StatisticValues(expected)})
 

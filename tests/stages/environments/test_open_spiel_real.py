@@ -175,7 +175,7 @@ def test_a_limit_truncates_all_players_with_what_they_see():
     assert len(board) == 1, "both see the board as it is"
 
 
-def test_boards_are_vectors_unless_pictures_are_asked_for():
+def test_boards_are_vectors_unless_pictures_are_requested():
     flat = group_of("connect_four")
     flat.reset(0)
     assert flat.behavior_specs["All?team=0"].observations[0].shape == (126,)

@@ -130,7 +130,7 @@ class Endless:
         )
 
 
-def test_agents_of_environments_that_can_not_be_reset_singly_go_on_in_a_new_episode():
+def test_agents_of_environments_that_can_not_be_reset_singly_continue_in_a_new_episode():
     results = played(LimitedGroup(Endless(), 3), 8)
     # The first agent decides at ticks 0, 1, 2, is cut at 3 and at 6; the other decides at 0, 2, 4, is cut at 6.
     assert endings(results) == [(3, 0, False, True), (6, 0, False, True), (6, 1, False, True)]
@@ -145,7 +145,7 @@ def test_agents_of_environments_that_can_not_be_reset_singly_go_on_in_a_new_epis
     assert both.episode_ids[2] == numbers[6]
 
 
-def test_a_termination_begins_the_count_anew():
+def test_a_termination_resets_the_count():
     results = played(LimitedGroup(Endless(terminates_at=2), 3), 6)
     assert endings(results) == [(2, 0, True, False), (5, 0, False, True), (6, 1, False, True)]
     numbers = [int(r.steps["B"].episode_ids[r.steps["B"].ended :][0]) for r in results]

@@ -264,7 +264,7 @@ def test_a_script_that_fails_is_named(tmp_path, name, said):
         ({"opponents": "scripts_of_evaluation:Constant", "opponents_with": {"size": 1}}, "does not accept {'size': 1}"),
     ],
 )
-def test_a_class_that_is_no_player_is_found_before_the_start(tmp_path, section, said):
+def test_a_class_that_is_not_a_player_is_found_before_the_start(tmp_path, section, said):
     (mistake,) = check_opponents(scripted(tmp_path, **section))
     assert isinstance(mistake, LoadError)
     assert said in str(mistake)

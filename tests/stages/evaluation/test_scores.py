@@ -84,7 +84,7 @@ def test_games_count_that_episodes_count_in_and_each_side_has_its_own_results():
     assert drained["A?team=1"].results == (0, 1, 1)
 
 
-def test_a_game_that_outlasts_the_episodes_that_count_is_waited_for():
+def test_the_evaluation_waits_for_a_game_that_outlasts_the_counted_episodes():
     kept = keeper(1)
     kept.begin(1, tick(deciding=(0,), games=won_by(0)))
     kept.add(tick(ended=(0,)))
@@ -132,7 +132,7 @@ def test_sums_of_parts_are_those_of_the_whole():
     assert ScoreSums(keep=True).score(None) is None
 
 
-def test_the_table_has_games_and_ratings_where_there_are_any():
+def test_the_table_has_games_and_ratings_if_there_are_any():
     plain = Score(2, 1.5, 0.5, 1.0, 2.0, 10.0, 9, 11)
     assert score_table({"Pole": plain}).splitlines() == [
         "behaviour  episodes  mean return ± SD    min    max  length (min to max)",

@@ -92,7 +92,7 @@ def play(stage, *steps, behavior="Walker", finish=False):
     asyncio.run(run())
 
 
-def test_policies_are_played_every_so_many_steps():
+def test_policies_are_played_at_regular_steps():
     stage, reports = evaluation(Staircase(), every=100)
     play(stage, 0, 90, 130, 190, 200, 250, 520, 590, 600)
     assert [report.policy.step for report in reports] == [130, 200, 520, 600]

@@ -34,7 +34,7 @@ def recorded(tmp_path):
     return group, group.reset(2), Demonstration(tmp_path / "a.stream", group.behavior_specs[LEFT], "run", {})
 
 
-def test_each_step_is_recorded_with_its_action_and_what_came_of_it(recorded):
+def test_each_step_is_recorded_with_its_action_and_the_result(recorded):
     group, result, demonstration = recorded
     seen = result.steps[LEFT].observations[0][0].copy()
     play(group, result, demonstration, 60)

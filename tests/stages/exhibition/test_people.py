@@ -11,7 +11,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.brains import BrainRequest, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.environments.protocol import EnvironmentGroup, Punctual, Stoppable
+from headrace.stages.environments.protocol import EnvironmentGroup, GroupWithDeadlines, StoppableGroup
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.film import make_shown_group
 from headrace.stages.exhibition.people import LATE_S, HumanBrain, HumanControllers, keys_of
@@ -45,10 +45,10 @@ class Table:
 
     def press(self, *keys, number=0):
         self.people.direct([SIDE], paused=False, speed=1.0)
-        self.people.hear(SIDE, number, keys)
+        self.people.receive_keys(SIDE, number, keys)
 
 
-def test_a_persons_keys_decide_for_all_agents_of_the_behaviour_id():
+def test_the_players_keys_decide_for_all_agents_of_the_behaviour_id():
     table = Table()
     assert table.act() == ([[0.0], [0.0]], [[0], [0]])
     table.press("b", "up")
@@ -65,7 +65,7 @@ def test_a_silent_person_s_keys_are_released_until_the_next_message():
     assert (table.people.missing([SPEC]), table.act()[1]) == ([], [[2], [2]])
     table.now = LATE_S
     assert (table.people.missing([SPEC]), table.act()[1]) == ([SIDE], [[0], [0]])
-    table.people.hear(SIDE, 1, ["b"])
+    table.people.receive_keys(SIDE, 1, ["b"])
     assert (table.people.missing([SPEC]), table.act()[1]) == ([], [[2], [2]])
 
 
@@ -75,7 +75,7 @@ def test_leaving_the_seat_releases_the_keys():
     table.people.direct([], paused=False, speed=1.0)
     assert table.people.missing([SPEC]) == [SIDE]
     assert table.act()[1] == [[0], [0]]
-    table.people.hear(SIDE, 1, ["b"])  # on its way when the seat was left
+    table.people.receive_keys(SIDE, 1, ["b"])  # on its way when the seat was left
     table.people.direct([SIDE], paused=False, speed=1.0)
     assert table.act()[1] == [[0], [0]]
 
@@ -83,7 +83,7 @@ def test_leaving_the_seat_releases_the_keys():
 def test_a_tap_counts_until_the_next_step():
     table = Table()
     table.press("a")
-    table.people.hear(SIDE, 1, [])
+    table.people.receive_keys(SIDE, 1, [])
     assert table.act() == table.act() == ([[0.0], [0.0]], [[1], [1]])
     table.people.decided([SIDE])
     assert table.act()[1] == [[0], [0]]
@@ -157,7 +157,7 @@ class PlayedGame:
     def _hear(self, held):
         self._held = held
         self._number += 1
-        self.people.hear(self.side, self._number, held)
+        self.people.receive_keys(self.side, self._number, held)
 
     async def _beat(self):
         while True:
@@ -176,8 +176,8 @@ async def waiting(task):
 async def test_the_game_waits_for_its_person_and_then_keeps_its_pace():
     async with PlayedGame() as played:
         assert isinstance(played.game, EnvironmentGroup)
-        assert isinstance(played.game, Punctual)
-        assert isinstance(played.game, Stoppable)
+        assert isinstance(played.game, GroupWithDeadlines)
+        assert isinstance(played.game, StoppableGroup)
         assert played.last.steps == {}
         tick = asyncio.create_task(played.tick())
         await waiting(tick)

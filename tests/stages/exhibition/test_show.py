@@ -102,10 +102,10 @@ async def test_at_a_higher_pace_pictures_are_left_out():
     assert min(plain) >= 0.019
 
 
-async def test_a_persons_game_begins_with_a_countdown_and_the_keys_move_the_agent():
+async def test_the_players_game_begins_with_a_countdown_and_the_keys_move_the_agent():
     stand = volley(most=40)
     stand.take(LEFT)
-    stand.on_picture = lambda shown: stand.people.hear(LEFT, len(stand.seen), ["ArrowRight"])
+    stand.on_picture = lambda shown: stand.people.receive_keys(LEFT, len(stand.seen), ["ArrowRight"])
     await stand.run()
     assert [note for _, note, _ in stand.seen[:5]] == ["", "3", "2", "1", ""]
     assert all(actions == [[2, 0]] for _, actions in stand.moves(LEFT))
@@ -116,7 +116,7 @@ async def test_the_side_s_player_takes_over_from_a_person_who_leaves():
     stand = volley(most=700)
     stand.cast.give(LEFT, "scripted")
     stand.take(LEFT)
-    stand.people.hear(LEFT, 0, ["ArrowUp"])
+    stand.people.receive_keys(LEFT, 0, ["ArrowUp"])
     await stand.run()
     at_rest = [actions == [[1, 0]] for at, actions in stand.moves(LEFT) if 1.9 < at < AWAY_S]
     assert at_rest
@@ -163,7 +163,7 @@ async def test_at_a_board_the_game_waits_for_a_person():
         if shown.note == "key":
             waited.append(len(stand.played))
             held = ["4"] if len(waited) % 3 == 0 else []
-            stand.people.hear(first, len(stand.seen), held)
+            stand.people.receive_keys(first, len(stand.seen), held)
 
     stand.on_picture = press
     await stand.run()

@@ -32,7 +32,7 @@ def test_a_gif_runs_at_the_pace_of_the_game(tmp_path):
     assert shades == [*range(0, 250, 20)], "colours that come late are kept, too"
 
 
-def test_a_gif_has_the_first_seconds_and_is_no_wider_than_a_page_wants(tmp_path):
+def test_a_gif_has_the_first_seconds_and_at_most_the_width_of_a_page(tmp_path):
     film = GifFile(tmp_path / "game", GIF_FPS)
     for number in range(round(GIF_S * GIF_FPS) + 40):
         film.add(picture(250 * (number % 2), (4, 2 * GIF_WIDTH)))

@@ -59,7 +59,7 @@ def test_each_player_sees_its_own_stones_first():
     assert sorted(map(tuple, np.argwhere(board))) == [(4, 2, 1), (5, 2, 0)]
 
 
-def test_four_in_a_row_win_and_the_next_game_is_begun_by_the_other_team():
+def test_four_in_a_row_win_and_the_other_team_starts_the_next_game():
     group = ConnectFourGroup(1, behavior="Four")
     group.reset(0)
     for column in (0, 1, 0, 1, 0, 1):

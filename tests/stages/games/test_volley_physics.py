@@ -70,7 +70,7 @@ def still(courts, ticks=1, move=(0, 0), jump=(False, False)):
 @pytest.mark.lengthy
 @examples(25)
 @given(situations())
-def test_a_mirrored_court_stays_the_mirror_image_to_the_last_bit(situation):
+def test_a_mirrored_court_stays_the_mirror_image_bit_for_bit(situation):
     courts, move, jump = situation
     mirror = mirrored(courts)
 

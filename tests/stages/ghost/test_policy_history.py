@@ -110,7 +110,7 @@ def test_swaps_of_a_turn_are_due_after_half_of_swap_steps_and_then_after_each_sw
     assert due(make(swap_steps=1), 1, 4) == [1, 2, 3, 4]
 
 
-def test_steps_of_the_turn_before_are_no_steps_towards_a_swap():
+def test_steps_of_the_previous_turn_do_not_count_towards_a_swap():
     history = make(swap_steps=50)
     assert not history.count_ghost_steps(1000, 24)
     assert history.count_ghost_steps(1, 1)
@@ -154,7 +154,7 @@ def test_a_trainer_that_goes_back_takes_the_rating_and_the_counters_with_it_and_
     assert history.turn_is_over  # 1000 steps after the step that it went back to
 
 
-def test_a_trainer_that_begins_again_has_the_first_rating_again():
+def test_a_trainer_that_restarts_has_the_first_rating_again():
     history = make(initial_elo=1250.0)
     history.records[NEWEST].rating = 1600.0
     history.rewind(0)

@@ -78,7 +78,7 @@ def no_space(*_):
     raise OSError(28, "No space left on device")
 
 
-def test_a_full_disk_delays_a_freeze_and_is_told_once(tmp_path, monkeypatch, caplog):
+def test_a_full_disk_delays_a_freeze_and_is_reported_once(tmp_path, monkeypatch, caplog):
     league = controller(tmp_path, ALPHASTAR)
     receive_policy(league, "main", policy())
     with monkeypatch.context() as full:

@@ -104,7 +104,7 @@ NEWEST = {
 }
 
 
-def test_an_exploiter_meets_mains_newest_policy_where_it_beats_that_now_and_then():
+def test_an_exploiter_meets_mains_newest_policy_if_it_beats_that_now_and_then():
     found = matchmaker(NEWEST, ["main", "main"], {(EXPLOITER, MAIN): 0.11})
     assert found.draw("exploiter") == {MAIN: 1.0}
 

@@ -62,7 +62,7 @@ def test_the_mean_of_the_replicator_dynamics_is_near_an_equilibrium():
 
 
 @pytest.mark.parametrize("solver", ["uniform", pytest.param("nash", marks=SCIPY), "replicator"])
-def test_two_populations_have_mixtures_of_their_own_that_add_up_to_one(solver):
+def test_two_populations_have_separate_mixtures_that_add_up_to_one(solver):
     x, y = solve_two(np.zeros((2, 3)), solver)
     assert (x.tolist(), y.tolist()) == ([1 / 2] * 2, pytest.approx([1 / 3] * 3))
     pennies = np.array([[3.0, -1.0], [-1.0, 1.0]])

@@ -87,7 +87,7 @@ def test_win_probabilities_are_smoothed_by_a_virtual_win_and_a_virtual_defeat():
     assert table.chance(LEARNER, 0) == pytest.approx(0.99)
 
 
-def test_a_member_has_its_learners_payoffs_until_it_has_as_many_games_of_its_own():
+def test_a_member_has_its_learners_payoffs_until_it_has_played_as_many_games():
     table = counted(PayoffTable("win_rate", 1.0), LEARNER, 0, 1.0, 1.0, 1.0, 0.0)
     counted(table, LEARNER, OTHER, 1.0)
     table.inherit(1, LEARNER)

@@ -31,7 +31,7 @@ def rows(found, learner):
     return dict(zip(zip(table.seats, table.opponents, strict=True), table.weights, strict=True))
 
 
-def test_members_are_met_by_the_other_behaviour_alone(tmp_path):
+def test_only_the_other_behaviour_meets_members(tmp_path):
     found = league(tmp_path, [A, B])
     receive_policy(found, A, policy())
     assert found.table(A) is None, "nobody of the other behaviour is there"

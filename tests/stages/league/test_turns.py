@@ -39,7 +39,7 @@ def test_a_learner_that_is_done_has_no_more_turns():
     ]
 
 
-def test_turns_go_on_from_their_state():
+def test_turns_resume_from_their_state():
     turns = Turns({"main": 100, "exploiter": 100})
     learners(turns, ("main", 130), ("exploiter", 60))
     resumed = Turns({"main": 100, "exploiter": 100})

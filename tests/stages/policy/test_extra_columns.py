@@ -160,7 +160,7 @@ def test_columns_that_no_policy_gives_are_refused_with_those_that_policies_give(
         check_extra_columns(["values"], "Mine")
 
 
-def test_rows_without_an_asked_column_or_with_another_of_its_name_are_refused():
+def test_rows_without_a_requested_column_or_with_a_different_one_of_its_name_are_refused():
     batch = trajectories([3, 2])
     column = Column("action_heads", "float32", (4,))
     whole = batch.replace(action_heads=np.zeros((5, 4), np.float32))

@@ -53,7 +53,9 @@ FAR = [
 
 @pytest.mark.parametrize("batches", [1, 40])
 @pytest.mark.parametrize(("offset", "scale", "dtype"), FAR)
-def test_two_observations_are_as_far_apart_as_their_deviation_says_wherever_they_lie(offset, scale, dtype, batches):
+def test_the_distance_of_two_observations_depends_on_their_deviation_and_not_on_their_mean(
+    offset, scale, dtype, batches
+):
     random, normalizer = np.random.default_rng(0), Normalizer(1)
     for _ in range(batches):
         of_each = random.permutation(np.repeat([0, 1], 256))[:, None]
@@ -72,7 +74,7 @@ def test_a_constant_observation_is_centred_but_not_scaled(value):
     assert normalizer.apply(np.array([[value, 0.0], [value + 0.5, 0.0]]))[:, 0].tolist() == [0.0, pytest.approx(0.5)]
 
 
-def test_the_last_digits_of_float64_are_no_variance():
+def test_rounding_errors_of_float64_do_not_count_as_variance():
     normalizer, random = Normalizer(2), np.random.default_rng(0)
     angle = random.uniform(-3, 3, 5000)
     normalizer.update(np.stack([np.sin(angle) ** 2 + np.cos(angle) ** 2, (0.1 + angle) - angle - 0.1], axis=1))

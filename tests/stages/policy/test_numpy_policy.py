@@ -296,7 +296,7 @@ def test_a_design_that_needs_torch_is_refused():
 
 
 @pytest.mark.lengthy
-def test_acting_needs_no_torch_and_no_environment_of_somebody_else():
+def test_acting_needs_neither_torch_nor_an_environment_package():
     code = """
 import sys, headrace.stages.policy, headrace.stages.trainer, headrace.pipeline.policies.export, headrace.pipeline.roles.actor
 import headrace.stages.environments.factory
@@ -370,7 +370,7 @@ def test_policies_of_other_designs_or_that_draw_uniformly_do_not_act_together():
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_the_heads_of_policies_that_act_together_are_those_of_each_alone_to_the_bit(normalize):
+def test_policies_that_act_together_have_the_same_heads_bit_for_bit_as_separately(normalize):
     design = design_for(ActionSpec(3), normalize=normalize)
     policies = [make(ActionSpec(3), seed, normalize=normalize)[0] for seed in range(4)]
     seen, owners = observations(40), np.random.default_rng(1).integers(0, 4, 40)

@@ -44,7 +44,7 @@ def test_a_float64_vector_makes_all_vectors_float64():
     )
 
 
-def test_vectors_lie_side_by_side_in_the_order_of_the_spec():
+def test_vectors_are_concatenated_in_the_order_of_the_spec():
     three = layout(ObservationSpec("a", (2,)), ObservationSpec("b", (), "int32"), ObservationSpec("c", (1,)))
     assert three.vector_size == 4
     out = np.empty((1, 4), np.float32)
@@ -53,7 +53,7 @@ def test_vectors_lie_side_by_side_in_the_order_of_the_spec():
 
 
 def test_a_vector_without_numbers_comes_back_as_it_was():
-    """Unity's own `testdcvis.demo` has one beside its image."""
+    """Unity's own `testdcvis.demo` has one in addition to its image."""
     layout = ObservationLayout(
         BehaviorSpec("B", (ObservationSpec("none", (0,)), ObservationSpec("x", (2,))), ActionSpec(1))
     )
@@ -107,6 +107,6 @@ def test_a_behaviour_that_observes_nothing_is_refused():
         layout()
 
 
-def test_an_observation_that_is_no_number_is_refused():
+def test_an_observation_that_is_not_a_number_is_refused():
     with pytest.raises(StageError, match="dtype '<U4'"):
         layout(ObservationSpec("name", (1,), "<U4"))

@@ -68,14 +68,14 @@ def test_squashed_log_probabilities_follow_from_the_change_of_variables(mu, log_
 
 
 @pytest.mark.parametrize("u", [10.0, -10.0, 30.0, -30.0, 88.0, 1000.0])
-def test_the_slope_of_tanh_is_right_where_tanh_is_one(u):
+def test_the_slope_of_tanh_is_right_if_tanh_is_one(u):
     # 1 - tanh² u = 4 e^(-2|u|) / (1 + e^(-2|u|))², in float64; the naive form gives log 0.
     tail = math.exp(-2 * abs(u))
     expected = math.log(4) - 2 * abs(u) - 2 * math.log1p(tail)
     assert float(log_tanh_slope(np.array([u], np.float32))[0]) == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_slope_of_tanh_is_that_of_the_plain_formula_where_that_can_be_computed():
+def test_the_slope_of_tanh_is_that_of_the_plain_formula_if_that_can_be_computed():
     u = np.linspace(-6, 6, 4001)
     expected = np.log1p(-(np.tanh(u) ** 2))
     np.testing.assert_allclose(log_tanh_slope(u.astype(np.float32)), expected, atol=2e-6, rtol=2e-6)

@@ -82,7 +82,7 @@ def test_a_kind_of_observation_is_one_entry(kind, clips, tmp_path):
     trains_acts_and_is_exported(kind, spec, tmp_path)
 
 
-def test_an_environments_space_is_taken_for_a_kind_of_the_table_if_asked(clips):
+def test_an_environments_space_is_treated_as_a_kind_of_the_table_if_configured(clips):
     space = gymnasium.spaces.Box(0, 255, CLIP.shape, np.uint8)
     (part,) = observation_parts(
         own_space(space), "Env", {"observation": ObservationSettings.model_validate({"kind": "clip"})}

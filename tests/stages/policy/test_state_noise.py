@@ -243,7 +243,7 @@ def test_noise_stands_behind_a_recurrent_memory():
     assert (kept[1][:, 1:] != kept[2][:, 1:]).all()
 
 
-def test_gradients_reach_the_hidden_layers_by_the_noise_only_where_they_are_asked_to():
+def test_gradients_reach_the_hidden_layers_by_the_noise_only_if_configured():
     for learns in (False, True):
         actor = ActorNetwork(design_of(), learns)
         actor(Inputs(torch.from_numpy(SEEN[0])))[0][:, 2:].sum().backward()

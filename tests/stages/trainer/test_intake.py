@@ -150,7 +150,7 @@ def test_float64_is_normalised_before_it_is_rounded():
     np.testing.assert_allclose(normalized[:, 0], [-1, 1, -1, 1], rtol=1e-6)
 
 
-def test_where_nothing_is_normalised_float64_is_rounded():
+def test_float64_is_rounded_if_nothing_is_normalised():
     intake = Intake(CLOCK, False)
     rows, _ = intake.encode(clock_batch(), 0)
     assert intake.normalized(rows.vectors).dtype == np.float32

@@ -113,7 +113,7 @@ def test_steps_are_used_up_in_the_order_in_which_they_came():
 
 
 def test_credits_of_a_batch_with_more_steps_than_credits_are_returned_in_proportion():
-    """A custom stage may bring steps that nobody was granted credits for."""
+    """A custom stage can add steps for which no source was granted credits."""
     desk = Desk(rows_per_update=10, uses_all=False)
     batch = trajectories([8, 8], source=1)
     list(desk.stage.process(batch.replace(credits=np.array([8, 0], np.int32))))

@@ -15,12 +15,12 @@ def judged(settings: StopWhenSettings | None, *looks: tuple[int, Sequence[float]
     criterion = StopCriterion(settings)
     found = []
     for step, recent in looks:
-        criterion.look(step, deque(recent))
+        criterion.check(step, deque(recent))
         found.append(bool(criterion.met))
     return found
 
 
-def test_a_mean_counts_once_there_are_enough_episodes_and_looks_at_the_last_ones_alone():
+def test_a_mean_needs_enough_episodes_and_uses_only_the_last_ones():
     settings = StopWhenSettings(mean_reward=2.0, over=3)
     assert judged(settings, (10, [9, 9]), (20, [9, 1, 2, 2]), (30, [0, 1, 2, 3])) == [False, False, True]
 
@@ -41,16 +41,16 @@ def test_a_plateau_is_as_many_steps_without_a_mean_above_the_highest():
 def test_a_resumed_trainer_continues_its_plateau():
     settings = StopWhenSettings(plateau=100, over=1)
     first, resumed = StopCriterion(settings), StopCriterion(settings)
-    first.look(50, [5.0])
+    first.check(50, [5.0])
     resumed.load_state_dict(first.state_dict())
-    resumed.look(149, [4.0])
+    resumed.check(149, [4.0])
     assert not resumed.met
-    resumed.look(150, [4.0])
+    resumed.check(150, [4.0])
     assert resumed.met == "the mean return of 1 episodes has not risen for 100 steps (stop_when.plateau)"
 
 
 @pytest.mark.parametrize("reward", [-1.0, 2.5])
 def test_the_reason_names_the_mean_and_the_key(reward):
     criterion = StopCriterion(StopWhenSettings(mean_reward=reward, over=2))
-    criterion.look(1, [reward, reward])
+    criterion.check(1, [reward, reward])
     assert criterion.met == f"the mean return of 2 episodes is {reward:g} (stop_when.mean_reward)"

@@ -341,7 +341,7 @@ def action_space(announced: Mapping[str, Any]) -> spaces.Dict:
 
 def observation_space(announced: Mapping[str, Any]) -> spaces.Dict:
     """Return the space of one agent's observations by key; images are bytes, with the axes in the announced order."""
-    return _in_order({key: _observation(key, each) for key, each in announced.items()})
+    return _in_order({key: _observation(key, observation) for key, observation in announced.items()})
 
 
 def flat_space(space: spaces.Dict) -> spaces.Space[Any]:
@@ -519,7 +519,7 @@ class GodotEnv:
             self._link.send(HANDSHAKE, is_answered=False)
             self._announce(self._ask(ENV_INFO, "env_info"))
             self._converts = convert_action_space
-            self.tuple_action_spaces = [spaces.Tuple(list(each.spaces.values())) for each in self.action_spaces]
+            self.tuple_action_spaces = [spaces.Tuple(list(space.spaces.values())) for space in self.action_spaces]
             self.action_space_processor = ActionSpaceProcessor(self.action_spaces[0], convert_action_space)
             self.action_space: spaces.Space[Any] = self.action_space_processor.action_space
         except BaseException:
@@ -614,8 +614,8 @@ class GodotEnv:
             return self._acting[0].write(action, order_ij, agents)
         maps: list[dict[str, Any]] = [{}] * agents
         for acting in self._acting:
-            for place, each in zip(acting.places, acting.write(action, order_ij, agents), strict=True):
-                maps[place] = each
+            for place, actions in zip(acting.places, acting.write(action, order_ij, agents), strict=True):
+                maps[place] = actions
         return maps
 
     def check_platform(self, filename: str | Path) -> None:
@@ -651,8 +651,8 @@ class GodotEnv:
         self._acting: list[ActingAgents] = of_equal_actions(announcement.agents)
         self._pictures = [
             (place, key, space.shape)
-            for place, each in enumerate(self.observation_spaces)
-            for key, space in each.spaces.items()
+            for place, space_of_agent in enumerate(self.observation_spaces)
+            for key, space in space_of_agent.spaces.items()
             if is_picture(key) and space.shape is not None
         ]
 

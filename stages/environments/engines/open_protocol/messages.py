@@ -41,11 +41,11 @@ class Hello:
     """The specs, keyed by behaviour id."""
 
 
-class _Announced(BaseModel):
+class _AnnouncedModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _AnnouncedObservation(_Announced):
+class _AnnouncedObservation(_AnnouncedModel):
     """An observation: one length for a vector, two for a set of elements, three for an image."""
 
     name: str = ""
@@ -55,7 +55,7 @@ class _AnnouncedObservation(_Announced):
     goal: bool = False
 
 
-class _AnnouncedActions(_Announced):
+class _AnnouncedActions(_AnnouncedModel):
     """The number of continuous actions or their names, and the choices of each discrete action, in order or by name."""
 
     continuous: NonNegativeInt | list[str] = 0
@@ -83,7 +83,7 @@ class _AnnouncedActions(_Announced):
         )
 
 
-class _AnnouncedBehavior(_Announced):
+class _AnnouncedBehavior(_AnnouncedModel):
     observations: list[_AnnouncedObservation] = Field(min_length=1)
     actions: _AnnouncedActions
     grouped: bool = False
@@ -106,7 +106,7 @@ class _AnnouncedBehavior(_Announced):
         return BehaviorSpec(behavior_id, observations, self.actions.spec(), grouped=self.grouped)
 
 
-class _AnnouncedGame(_Announced):
+class _AnnouncedGame(_AnnouncedModel):
     type: Literal["hello"]
     protocol: int
     game: str = "game"
@@ -236,7 +236,7 @@ def actions_part(ids: NDArray[np.int32], batch: ActionBatch) -> dict[str, Any]:
 class _Columns:
     """The columns of agents that need decisions, or of agents whose episodes have ended."""
 
-    def __init__(self, spec: BehaviorSpec, part: Any, known: tuple[str, ...], where: str) -> None:
+    def __init__(self, spec: BehaviorSpec, part: Any, keys: tuple[str, ...], where: str) -> None:
         self._spec = spec
         self._where = where
         self._part: Mapping[str, Any] = {} if part is None else part
@@ -245,9 +245,9 @@ class _Columns:
             return
         if not isinstance(part, Mapping):
             raise MessageError(f"sent {shown(part)} as {where}: expected a map of columns")
-        unknown = [str(key) for key in part if key not in known]
+        unknown = [str(key) for key in part if key not in keys]
         if unknown:
-            raise MessageError(f"sent {', '.join(unknown)} in {where}: expected only the keys {', '.join(known)}")
+            raise MessageError(f"sent {', '.join(unknown)} in {where}: expected only the keys {', '.join(keys)}")
         self.ids = self._ids()
 
     def observation(self, index: int) -> Array:

@@ -360,7 +360,7 @@ def _joined(parts: list[DemoSteps]) -> DemoSteps:
         for column in fields(DemoSteps)
         if column.name not in ("spec", "observations") and getattr(first, column.name) is not None
     }
-    observations = tuple(np.concatenate(each) for each in zip(*(part.observations for part in parts), strict=True))
+    observations = tuple(np.concatenate(pieces) for pieces in zip(*(part.observations for part in parts), strict=True))
     return replace(first, observations=observations, **columns)
 
 

@@ -37,7 +37,7 @@ _ATTEMPTS = 5
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
-class _Refused(Exception):
+class _CallRefused(Exception):
     """A call is refused.
 
     Args:
@@ -149,7 +149,7 @@ class GrpcTransport(Transport):
         caller = unquote(context.peer()).partition(":")[2]  # as `127.0.0.1:50424`, from gRPC's `ipv4:127.0.0.1:50424`
         try:
             return await self._exchange(caller, context)
-        except _Refused as refusal:
+        except _CallRefused as refusal:
             level = logging.DEBUG if self.refused else logging.WARNING  # only the first refusal is a warning
             self.refused = f"The call from {caller} was refused: {refusal}."
             log.log(level, "Port %d refused a call from %s: %s", self.port, caller, refusal)
@@ -171,12 +171,12 @@ class GrpcTransport(Transport):
                 self._connected.set()
                 return ours
             if caller != self._owner:
-                raise _Refused(
+                raise _CallRefused(
                     "the caller's first message is not a greeting, or another Unity has sent one since",
                     grpc.StatusCode.INVALID_ARGUMENT,
                 )
             if not self._asks(request):
-                raise _Refused("the caller sent a greeting but no request", grpc.StatusCode.INVALID_ARGUMENT)
+                raise _CallRefused("the caller sent a greeting but no request", grpc.StatusCode.INVALID_ARGUMENT)
             self._is_owned = True
         response = self._response = asyncio.get_running_loop().create_future()
         self._take(request)
@@ -191,22 +191,24 @@ class GrpcTransport(Transport):
     def _admit(self, caller: str) -> None:
         """Refuse a caller that does not own the server, and can't become its owner."""
         if self._is_owned and caller != self._owner:
-            raise _Refused(
+            raise _CallRefused(
                 f"another Unity is already connected to the worker, from {self._owner}; close that one, or use another "
                 "port"
             )
         if self._farewell is not None:
             return
         if self._error is not None:
-            raise _Refused("the worker's Unity has disconnected, and the worker accepts no other until it is restarted")
+            raise _CallRefused(
+                "the worker's Unity has disconnected, and the worker accepts no other until it is restarted"
+            )
         if self._response is not None:
-            raise _Refused("an earlier call of this Unity is still waiting for its answer")
+            raise _CallRefused("an earlier call of this Unity is still waiting for its answer")
 
     async def _arrived(self, caller: str, context: _Context) -> bytes:
         """Read the caller's message.
 
         Raises:
-            _Refused: if the message is incomplete or too large.
+            _CallRefused: if the message is incomplete or too large.
         """
         try:
             request = await context.read()
@@ -218,9 +220,9 @@ class GrpcTransport(Transport):
         # The connection is lost, or gRPC has refused the message, and has then forgotten the caller.
         if context.peer():
             self._lose(caller, ConnectionClosed(in_answer=True))
-            raise _Refused("the caller sent an incomplete message", grpc.StatusCode.INVALID_ARGUMENT)
+            raise _CallRefused("the caller sent an incomplete message", grpc.StatusCode.INVALID_ARGUMENT)
         self._lose(caller, TooLarge())
-        raise _Refused(
+        raise _CallRefused(
             f"the caller's message is larger than {self._max_bytes:,} bytes", grpc.StatusCode.RESOURCE_EXHAUSTED
         )
 

@@ -434,8 +434,8 @@ def _sampler(key: str, seed: int, sampler: _Sampler) -> OutgoingMessage:
     return message
 
 
-def _seed(own: int, other: int) -> int:
-    return other if own == -1 else own
+def _seed(of_sampler: int, of_run: int) -> int:
+    return of_run if of_sampler == -1 else of_sampler
 
 
 class FloatPropertiesChannel(SideChannel):

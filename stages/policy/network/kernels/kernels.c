@@ -1,7 +1,7 @@
 // Hidden layers and PPO's clipped loss in one pass each, for perceptrons whose products are too small to hide the calls.
 //
-// Optional: what is here is in `by_hand.py` in NumPy as well, with the derivation and the names. Arrays are checked
-// here: of float32, rows contiguous, of the shapes that belong together. The interpreter's lock is kept, as a call
+// Optional: `stages/trainer/fast/perceptrons.py` computes the same in NumPy, with the derivation and the names. Arrays
+// are checked here: of float32, rows contiguous, of the shapes that belong together. The interpreter's lock is kept, as a call
 // takes a tenth of a millisecond.
 
 #define PY_SSIZE_T_CLEAN
@@ -272,7 +272,7 @@ static PyObject *lose(const loss *l) {
 
 PyDoc_STRVAR(surrogate_doc, "surrogate(heads, drawn, choices, penalties, old, advantages, sizes, log_sigma, joint, epsilon, beta, share,\n"
              "of_heads, of_log_sigma, log_ratios): write the last three; return policy loss and entropy.\n\n"
-             "As `SurrogateByHand`, whose axes are those here; sizes are int64, log_sigma and its gradient None without numbers.");
+             "As in `ActionLikelihood`, with the same axes; sizes are int64, log_sigma and its gradient None without numbers.");
 static PyObject *surrogate(PyObject *self, PyObject *args) {
     PyObject *heads, *drawn, *choices, *penalties, *old, *advantages, *sizes, *log_sigma, *of_heads, *of_log_sigma, *log_ratios, *found = NULL;
     loss l = {0};

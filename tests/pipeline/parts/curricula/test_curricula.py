@@ -98,7 +98,7 @@ def test_the_last_lesson_does_not_end():
     assert school.lesson == 1
 
 
-def test_when_a_lesson_changes_all_means_begin_anew():
+def test_when_a_lesson_changes_all_means_are_reset():
     school = School(height=curriculum({"min_lesson_length": 3}, {"min_lesson_length": 3}))
     assert school.hear(1.0, 1.0, 1.0)
     assert school.hear(1.0, 1.0) is None
@@ -195,7 +195,7 @@ def test_parameters_advance_independently():
     assert school.hear(step=501).parameters == {"height": 1.0, "width": 2.0}
 
 
-def test_those_that_end_together_change_together_and_one_of_them_may_ask_for_a_reset():
+def test_lessons_that_end_together_change_together_and_one_of_them_can_request_a_reset():
     school = School(height=curriculum({}), width=curriculum({"require_reset": True}), depth=curriculum({}))
     told = school.hear(1.0)
     assert told.parameters == {"height": 1.0, "width": 1.0, "depth": 1.0}
@@ -253,7 +253,7 @@ REPORTS = st.lists(
 
 @pytest.mark.lengthy
 @given(REPORTS, st.integers(0, 25))
-def test_a_resumed_run_decides_as_one_that_went_on(reports, cut):
+def test_a_resumed_run_decides_like_an_uninterrupted_one(reports, cut):
     plain = {
         "height": smoothed({"threshold": -0.5, "min_lesson_length": 3}, {"threshold": 0}, {"threshold": 0.5}),
         "width": curriculum({"measure": "progress", "threshold": 0.01}, {"min_lesson_length": 2, "threshold": 0}),
@@ -294,7 +294,7 @@ def test_a_configuration_with_other_parameters_keeps_the_lessons_that_are_still_
 
 
 @pytest.mark.parametrize("measure", ["reward", "progress", "Elo"])
-def test_a_value_that_is_no_number_ends_nothing(measure):
+def test_a_value_that_is_not_a_number_ends_no_lesson(measure):
     school = School(elo=float("nan"), height=curriculum({"measure": measure, "threshold": 0.9}))
     assert school.hear(float("nan")) is None
     if measure == "reward":

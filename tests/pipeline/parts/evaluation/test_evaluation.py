@@ -29,7 +29,7 @@ from headrace.stages.environments.given import GivenEnvironment, giving
 pytestmark = pytest.mark.virtual_time
 
 
-class Waiting(InlineHosts):
+class WaitingHosts(InlineHosts):
     """A kind of host that does nothing; what main has sent lies in its end of the channel, policies in its queues."""
 
     started: list[tuple[InlineHost, LocalControl, LocalEdges]] = []
@@ -48,9 +48,9 @@ class Waiting(InlineHosts):
 
 @pytest.fixture(autouse=True)
 def _kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(HOST_KINDS, "waiting", HostKind("waiting", f"{__name__}:Waiting", in_main=True))
-    monkeypatch.setattr(Waiting, "started", [])
-    monkeypatch.setattr(Waiting, "refuses", False)
+    monkeypatch.setitem(HOST_KINDS, "waiting", HostKind("waiting", f"{__name__}:WaitingHosts", in_main=True))
+    WaitingHosts.started.clear()
+    WaitingHosts.refuses = False
 
 
 async def nothing_beside(*_: Any) -> list[Any]:
@@ -83,20 +83,20 @@ async def evaluation_of(folder: Path, **sections: Any) -> AsyncIterator[Evaluati
 
 def waiting_policy(index: int, behavior: str) -> Any:
     """The version of the policy that waits at one of the hosts that were started."""
-    return Waiting.started[index][2].ends[f"policies/{behavior}"].get_nowait().version
+    return WaitingHosts.started[index][2].ends[f"policies/{behavior}"].get_nowait().version
 
 
 async def sent(index: int) -> list[Any]:
     """Close the channel to a host, and return what was sent there, but for ends of queues."""
-    messages = [message async for message in Waiting.started[index][1].receive()]
+    messages = [message async for message in WaitingHosts.started[index][1].receive()]
     return [message for message in messages if not isinstance(message, OpenEdge)]
 
 
 async def test_a_single_host_evaluates_all_behaviours(tmp_path):
     async with evaluation_of(tmp_path) as evaluation:
         await asyncio.gather(*(evaluation.learns(name, None) for name in ("Ball", "Ball", "Goalie", "Ball")))
-        assert len(Waiting.started) == 1
-        assert Waiting.started[0][2].ends.keys() == {"policies/Ball", "policies/Goalie"}
+        assert len(WaitingHosts.started) == 1
+        assert WaitingHosts.started[0][2].ends.keys() == {"policies/Ball", "policies/Goalie"}
 
 
 async def test_the_newest_policy_waits_also_if_it_came_before_the_host(tmp_path):
@@ -113,10 +113,10 @@ async def test_a_host_that_ends_is_started_again_with_the_newest_policies(tmp_pa
     async with evaluation_of(tmp_path) as evaluation:
         await evaluation.learns("Ball", None)
         evaluation.policy_came("Ball", policy_update("Ball", 7))
-        Waiting.started[0][0].kill()
-        assert await evaluation.host_ended(Waiting.started[0][0], -9, "was killed by signal 9")
+        WaitingHosts.started[0][0].kill()
+        assert await evaluation.host_ended(WaitingHosts.started[0][0], -9, "was killed by signal 9")
         assert waiting_policy(1, "Ball") == 7
-        checksums = [host.plan.environment_checksum for host, _, _ in Waiting.started]
+        checksums = [host.plan.environment_checksum for host, _, _ in WaitingHosts.started]
         assert checksums == [environment_checksum(evaluation.run.plan.config)] * 2
         assert "its process was killed by signal 9\nRestarting it; training continues." in caplog.text
         await evaluation.finish()
@@ -127,18 +127,18 @@ async def test_training_continues_without_evaluation_beyond_the_restart_limit_an
     async with evaluation_of(tmp_path, env_settings={"max_lifetime_restarts": 0}) as evaluation:
         await evaluation.learns("Ball", None)
         evaluation.host_failed("stage evaluation failed on item 3: the motor is on fire")
-        assert not await evaluation.host_ended(Waiting.started[0][0], 1, "ended with status 1")
+        assert not await evaluation.host_ended(WaitingHosts.started[0][0], 1, "ended with status 1")
         assert "the motor is on fire\nIt is not restarted: " in caplog.text
         evaluation.policy_came("Ball", policy_update("Ball", 8))
         await evaluation.learns("Goalie", None)
-        assert len(Waiting.started) == 1
+        assert len(WaitingHosts.started) == 1
         evaluation.fewer_hosts(at_once=False)
         await evaluation.finish()
         assert "Not all policies were evaluated: evaluation had failed (stage evaluation failed" in caplog.text
 
 
-async def test_a_host_that_can_t_be_started_costs_the_evaluation_alone(tmp_path, caplog):
-    Waiting.refuses = True
+async def test_a_host_that_can_t_be_started_ends_only_the_evaluation(tmp_path, caplog):
+    WaitingHosts.refuses = True
     async with evaluation_of(tmp_path) as evaluation:
         await evaluation.learns("Ball", None)
         evaluation.policy_came("Ball", policy_update("Ball", 8))
@@ -150,12 +150,12 @@ async def test_policies_not_evaluated_at_the_end_are_reported_unless_an_immediat
         await evaluation.learns("Ball", None)
         evaluation.fewer_hosts(at_once=True)
         evaluation.run.shutdown.begun = True
-        assert not await evaluation.host_ended(Waiting.started[0][0], 1, "ended with status 1")
+        assert not await evaluation.host_ended(WaitingHosts.started[0][0], 1, "ended with status 1")
         await evaluation.finish()
         assert not caplog.text
         evaluation.fewer_hosts(at_once=False)
         evaluation.run.shutdown.begun = True
-        assert not await evaluation.host_ended(Waiting.started[0][0], 1, "ended with status 1")
+        assert not await evaluation.host_ended(WaitingHosts.started[0][0], 1, "ended with status 1")
         await evaluation.finish()
         assert "Not all policies were evaluated: evaluation had failed (its process ended with status 1)" in caplog.text
 

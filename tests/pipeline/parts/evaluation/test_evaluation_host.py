@@ -114,7 +114,7 @@ async def test_the_host_reports_a_score_and_keeps_the_best_policy(tmp_path):
     assert read_score(tmp_path / BEST)["mean"] == score.score["mean"]
 
 
-async def test_a_policy_worse_than_the_best_is_not_kept_and_the_files_beside_the_best_are_restored(tmp_path):
+async def test_a_policy_worse_than_the_best_is_not_kept_and_the_files_next_to_the_best_are_restored(tmp_path):
     had_best(tmp_path, 99.0)
     score, _ = await evaluated(tmp_path, policy(120))
     assert not score.best
@@ -139,7 +139,7 @@ async def test_a_policy_worse_than_the_best_is_not_kept_and_the_files_beside_the
         (lambda folder: (folder / BEST).write_bytes(b"no policy"), r"Volley-best\.pt contains no score"),
     ],
 )
-async def test_a_best_policy_whose_score_does_not_compare_is_replaced_and_that_is_said(tmp_path, caplog, spoil, why):
+async def test_a_best_policy_whose_score_does_not_compare_is_replaced_with_a_message(tmp_path, caplog, spoil, why):
     had_best(tmp_path, 99.0)
     spoil(tmp_path)
     score, _ = await evaluated(tmp_path, policy(120))
@@ -163,7 +163,7 @@ async def test_a_disk_that_refuses_a_best_policy_is_tried_again_and_no_worse_one
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".json"])
-async def test_a_disk_that_refuses_what_is_made_from_the_best_policy_costs_that_alone(tmp_path, caplog, suffix):
+async def test_a_disk_that_refuses_an_export_of_the_best_policy_loses_only_that_export(tmp_path, caplog, suffix):
     refused = (tmp_path / BEST).with_suffix(suffix)
     refused.mkdir(parents=True)
     score, _ = await evaluated(tmp_path, policy(120))

@@ -110,7 +110,7 @@ def place(picture, side):
 
 
 @pytest.mark.parametrize("player", ["newest", "step 900"])
-async def test_a_side_is_played_by_the_policy_that_was_asked_for(tmp_path, player):
+async def test_a_side_is_played_by_the_requested_policy(tmp_path, player):
     forward = policy(900, favourite=2)
     export_policy(
         tmp_path, forward, VolleyGroup(1).behavior_specs[LEFT], RunConfig.from_plain(PLAIN).behaviors["Volley"]
@@ -124,7 +124,7 @@ async def test_a_side_is_played_by_the_policy_that_was_asked_for(tmp_path, playe
 
 
 @pytest.mark.lengthy
-async def test_a_persons_keys_move_the_agent_and_are_recorded(tmp_path):
+async def test_the_players_keys_move_the_agent_and_are_recorded(tmp_path):
     host = Hosted(tmp_path)
     parts = {LEFT: ("newest", True), RIGHT: ("scripted", False)}
     host.control.send(DirectShow(parts, speed=4.0, recorded=LEFT))

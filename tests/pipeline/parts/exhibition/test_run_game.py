@@ -28,7 +28,7 @@ class Actors:
         await link.actor_started(SimpleNamespace(handle=handle))
 
 
-async def test_an_actor_that_takes_anothers_place_is_told_who_plays_and_the_page_that_it_is_another():
+async def test_a_replacement_actor_receives_the_players_and_the_page_learns_of_the_replacement():
     actors, told = Actors(), []
     link = RunGameMessages(cast("Any", SimpleNamespace(broadcaster=actors)))
     link.game.join(lambda function, message: told.append(message))

@@ -59,7 +59,7 @@ def test_no_game_begins_before_all_that_may_be_drawn_is_there():
     assert {game.codes for game in actor.games} == {(OWN, OTHER), (OTHER, OWN)}
 
 
-def test_matches_that_come_before_a_policy_that_they_name_wait_for_it_and_games_go_on():
+def test_matches_wait_for_the_policies_that_they_name_while_games_continue():
     actor = Actor((OWN, 0, 1.0))
     actor.mappings.assign(matches((OWN, OTHER, 1.0), number=2))
     actor.mappings.restart_games(np.arange(64, dtype=np.int32))
@@ -81,12 +81,12 @@ def test_the_seat_is_drawn_uniformly_and_the_seat_alone_learns_against_members()
         assert game.opponent == 5
 
 
-def test_all_teams_learn_where_the_learner_meets_itself():
+def test_all_teams_learn_if_the_learner_meets_itself():
     actor = Actor((OWN, OWN, 1.0))
     assert all(game.learners == {FIRST, SECOND} and game.codes == (OWN, OWN) for game in actor.games)
 
 
-def test_nothing_is_learned_where_a_member_has_the_seat():
+def test_nothing_is_learned_if_a_member_has_the_seat():
     actor = Actor((3, 4, 1.0))
     assert all(not game.learners for game in actor.games)
     assert {game.codes for game in actor.games} == {(3, 4), (4, 3)}
@@ -98,7 +98,7 @@ def test_opponents_are_drawn_as_often_as_their_weights_say():
     assert shares == pytest.approx({0: 0.7, 1: 0.2, OWN: 0.1}, abs=0.03)
 
 
-def test_each_other_team_has_an_opponent_of_its_own():
+def test_each_other_team_has_its_own_opponent():
     actor = Actor((OWN, 0, 0.5), (OWN, 1, 0.5), games=400, teams=(0, 1, 2))
     assert {frozenset(game.codes) for game in actor.games} == {frozenset(s) for s in ([OWN, 0], [OWN, 1], [OWN, 0, 1])}
 
@@ -198,6 +198,6 @@ def test_policies_of_a_behaviour_that_is_seen_late_are_kept_for_it():
         ([FIRST, SECOND, RIVAL], "Ball in team 0, Ball in team 1; give"),
     ],
 )
-def test_teams_that_share_a_behaviour_or_have_two_are_refused_where_several_have_leagues(known, found):
+def test_teams_that_share_a_behaviour_or_have_two_are_refused_if_several_have_leagues(known, found):
     with pytest.raises(StageError, match=f"each team has a different behaviour; found {found}"):
         rivals((OWN, 1, 1.0), known=known)

@@ -57,7 +57,7 @@ def test_all_actors_have_to_be_done(folder):
 
 
 @pytest.mark.parametrize(("episodes", "mean"), [(1, 7.0), (None, 4.0)])
-def test_a_replaced_actor_plays_its_share_again_where_there_are_shares(folder, episodes, mean):
+def test_a_replaced_actor_plays_its_share_again_if_there_are_shares(folder, episodes, mean):
     board = Board(folder, episodes)
     board.score("actor-0", 1.0)
     board.actor_replaced("actor-0")
@@ -76,7 +76,7 @@ def test_the_file_says_whether_all_episodes_were_played(folder, caplog):
     assert "Fewer than the requested 2 episodes have ended for: Pole." in caplog.text
 
 
-def test_no_episode_is_no_score(folder, caplog):
+def test_without_episodes_there_is_no_score(folder, caplog):
     board = Board(folder, None)
     board.score("actor-0")
     board.report()

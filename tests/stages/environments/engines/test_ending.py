@@ -81,7 +81,7 @@ async def given_up(step: Coroutine[Any, Any, Any]) -> None:
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("kind", [Godot, Open])
-async def test_a_stepping_game_is_asked_to_end_after_its_answer(kind, tmp_path, caplog):
+async def test_a_stepping_game_is_stopped_after_its_answer(kind, tmp_path, caplog):
     played = kind(tmp_path, f"--step_ms={STEP_MS}")
     await played.begin()
     await played.step()

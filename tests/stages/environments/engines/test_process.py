@@ -63,7 +63,7 @@ async def test_a_file_that_is_not_executable_is_refused_with_the_fix(tmp_path):
         await launch(str(tmp_path / "game"))
 
 
-async def test_a_file_that_is_no_program_is_refused(tmp_path):
+async def test_a_file_that_is_not_a_program_is_refused(tmp_path):
     (tmp_path / "game").write_bytes(b"MZ\x90\0 a program for Windows")
     (tmp_path / "game").chmod(0o755)
     with pytest.raises(GameRefused, match="isn't a program for this machine"):

@@ -200,14 +200,14 @@ def test_four_values_are_refused_with_the_converter(group_of, limited):
 
 
 @pytest.mark.parametrize("made", [object, dict, lambda: None, lambda: [Plain()]])
-def test_objects_that_are_no_environments_are_refused(group_of, made):
+def test_objects_that_are_not_environments_are_refused(group_of, made):
     with pytest.raises(
         LoadError, match="returned an? .*; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an Env"
     ):
         group_of(made)
 
 
-def test_a_class_with_the_methods_of_an_environment_is_told_to_derive_from_env(group_of):
+def test_the_error_for_a_class_with_an_environments_methods_suggests_deriving_from_env(group_of):
     class Duck:
         observation_space, action_space = Plain.observation_space, Plain.action_space
         reset, step = Plain.reset, Plain.step

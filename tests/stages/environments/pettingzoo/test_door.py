@@ -207,7 +207,7 @@ def test_instances_may_return_arrays_that_they_share(made):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_wrappers_of_the_yaml_are_named_where_they_return_something_else(count, monkeypatch):
+def test_wrappers_of_the_yaml_are_named_if_they_return_something_else(count, monkeypatch):
     module = ModuleType("wrapped_zoo")
     module.make = lambda: Crowd(SCRIPT)  # type: ignore[attr-defined]
     module.Clipper = type("Clipper", (Wrapped,), {"step": lambda self, a: self.env.step(a)[:4]})  # type: ignore[attr-defined]

@@ -158,7 +158,7 @@ def test_environments_are_closed_if_a_later_one_fails():
     assert first.closed == 1
 
 
-def test_objects_that_are_no_environments_are_reported():
+def test_objects_that_are_not_environments_are_reported():
     with pytest.raises(LoadError, match=r"Zoo returned an int; expected a pettingzoo\.ParallelEnv, an AECEnv"):
         make_instances(5, lambda: 5, 1, "auto", "Zoo", None)
     assert api_of(5) is None

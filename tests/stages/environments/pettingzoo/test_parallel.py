@@ -83,7 +83,7 @@ def test_an_instance_restarts_within_the_tick_in_which_it_ends():
     assert (blue.terminated.tolist(), blue.truncated.tolist()) == ([False], [True])
 
 
-def test_an_agent_that_dies_leaves_the_others_to_go_on():
+def test_the_others_continue_after_an_agent_dies():
     group = group_of(Crowd({"red_0": (0, 1, 5.0), "red_1": (0, 3, 1.0), "blue_0": (0, 3, 0.0)}), roles=TEAMS)
     results = play(group, 3)
 
@@ -289,7 +289,7 @@ def test_rendering_without_a_render_mode_is_refused():
         group_of(env).render()
 
 
-def test_observation_settings_are_for_the_behaviours_that_have_such_an_observation():
+def test_observation_settings_apply_to_the_behaviours_that_have_this_observation():
     from headrace.config import ObservationSettings
 
     camera = spaces.Dict({"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "goal": SEEN})

@@ -99,7 +99,7 @@ def test_connect_four_is_the_same_game_as_the_built_in_one():
     theirs.close()
 
 
-def test_tag_has_two_behaviours_with_observations_of_their_own():
+def test_tag_has_two_behaviours_with_different_observations():
     pytest.importorskip("mpe2")
     group = group_of("mpe2.simple_tag_v3", 3, behaviors=TAG, options={"max_cycles": 5})
     results = list(play(group, 11))

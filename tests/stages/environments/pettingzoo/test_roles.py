@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from headrace.config import RoleSettings
-from headrace.stages.environments.pettingzoo.teams import Role, RoleAssignment
+from headrace.stages.environments.pettingzoo.teams import AgentRole, RoleAssignment
 from headrace.stages.errors import StageError
 
 SMALL, LARGE = (spaces.Box(0, 1, (2,)), spaces.Discrete(2)), (spaces.Box(0, 1, (3,)), spaces.Discrete(2))
@@ -27,7 +27,7 @@ def teams(assignment):
 def test_without_a_map_agents_are_one_behaviour_and_a_team():
     assignment = assign(TAG, "Tag")
 
-    assert set(assignment.roles.values()) == {Role("Tag", 0)}
+    assert set(assignment.roles.values()) == {AgentRole("Tag", 0)}
     assert not assignment.symmetric
 
 
@@ -52,7 +52,7 @@ def test_two_agents_can_be_made_one_team():
 def test_two_agents_of_different_behaviours_are_not_taken_for_opponents():
     assignment = assign(["speaker_0", "listener_0"], by={"s*": {"behavior": "Speaker"}, "l*": {"behavior": "Listener"}})
 
-    assert list(assignment.roles.values()) == [Role("Speaker", 0), Role("Listener", 0)]
+    assert list(assignment.roles.values()) == [AgentRole("Speaker", 0), AgentRole("Listener", 0)]
 
 
 def test_the_first_pattern_that_fits_counts():
@@ -60,8 +60,8 @@ def test_the_first_pattern_that_fits_counts():
     assignment = assign(TAG, by={**by, "*": {"behavior": "Prey", "team": 1, "group": True}})
 
     assert list(assignment.roles.values()) == [
-        *(Role("Leader", 0), Role("Pack", 0), Role("Pack", 0)),
-        Role("Prey", 1, grouped=True),
+        *(AgentRole("Leader", 0), AgentRole("Pack", 0), AgentRole("Pack", 0)),
+        AgentRole("Prey", 1, grouped=True),
     ]
 
 
@@ -144,11 +144,11 @@ def test_an_agent_may_join_a_team_that_is_there():
         ["a_0", "a_1", "b_0"], everybody=False, by={"a*": {"behavior": "A"}, "b*": {"behavior": "B", "team": 1}}
     )
 
-    assert assignment.join("b_1") == Role("B", 1)
+    assert assignment.join("b_1") == AgentRole("B", 1)
     assert assignment.roles["b_1"].behavior == "B"
 
 
-def test_an_agent_may_not_be_a_new_team_of_its_own():
+def test_a_new_agent_can_not_form_a_new_team():
     assignment = assign(["a_0", "a_1"], "A", everybody=False, by={"*": {"team": "each"}})
 
     with pytest.raises(StageError, match="agent 'a_2' joined in team each, which did not exist at the start"):

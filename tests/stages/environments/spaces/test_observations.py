@@ -65,7 +65,7 @@ def pixels(*shape, low=0, high=255):
         (np.uint8, "uint8"),
     ],
 )
-def test_exact_vectors_are_float64_where_float32_would_round_them(dtype, kept):
+def test_exact_vectors_are_float64_if_float32_would_round_them(dtype, kept):
     space = spaces.Box(0, 100, (3,), dtype)
     (part,) = observation_parts(space, "Env", exact=True)
     assert part.spec.dtype == kept
@@ -162,7 +162,7 @@ def test_multi_binary_observations_become_numbers():
         ((8, 111, 8), False),
     ],
 )
-def test_an_images_channels_stand_beside_two_equal_dimensions_or_are_the_smallest(shape, last):
+def test_an_images_channels_are_the_axis_next_to_two_equal_axes_or_the_smallest(shape, last):
     (part,) = observation_parts(pixels(*shape), "Env")
     batch = np.arange(2 * np.prod(shape)).reshape(2, *shape).astype(np.uint8)
 

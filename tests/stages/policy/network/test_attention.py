@@ -67,7 +67,7 @@ def test_both_ways_have_the_same_derivatives_up_to_the_second(n, batch, layers):
         assert_close(one, other)
 
 
-def test_more_things_that_are_not_there_change_nothing_though_they_change_the_way(layers):
+def test_additional_absent_entities_do_not_change_the_output(layers):
     """Four things are few, twenty are many."""
     x, out = torch.randn(3, 4, W), attention_linear(W, W)
     query, key, value = layers

@@ -142,7 +142,7 @@ def test_a_body_can_start_as_one_that_does_not_see_previous_actions():
     assert_close(network(other, given)[0], network(inputs, given)[0])
 
 
-def test_the_previous_action_matters_where_there_is_memory():
+def test_the_previous_action_matters_if_there_is_memory():
     made = design(VECTOR, memory=MEMORY)
     assert made.previous_action_size == 5
     network, inputs = body(made), drawn(made, 4, 4)

@@ -97,7 +97,7 @@ def test_a_custom_network_replaces_encoders_and_hidden_layers(design):
     assert [name for name, _ in made.named_parameters()] == ["encoders.network.scale"]
 
 
-def test_actions_beside_it_join_its_encoding_in_one_hidden_layer(design):
+def test_actions_join_the_networks_encoding_in_one_hidden_layer(design):
     made = body(design(LINEAR, "Linear", num_layers=3), extra=2)
     inputs, actions = Inputs(torch.randn(4, 3)), torch.randn(4, 2)
     encoding = torch.relu(made.encoders.network.layer(inputs.vectors))
@@ -106,7 +106,7 @@ def test_actions_beside_it_join_its_encoding_in_one_hidden_layer(design):
     assert len([layer for layer in made.layers if isinstance(layer, torch.nn.Linear)]) == 1
 
 
-def test_a_memory_comes_after_it_and_the_previous_action_beside_it(design):
+def test_a_memory_follows_the_network_and_also_receives_the_previous_action(design):
     made = body(design(LINEAR, "Linear", memory={"sequence_length": 2, "memory_size": 6}))
     inputs = Inputs(torch.randn(4, 3), (), torch.randn(4, 2), torch.randn(2, 6), 2)
     encoding, memories = made(inputs)
@@ -142,7 +142,7 @@ def test_the_same_seed_gives_the_same_custom_network(design):
     assert torch.equal(body(made).encoders.network.layer.weight, body(made).encoders.network.layer.weight)
 
 
-def test_a_class_that_is_not_there_is_named_with_what_is(design):
+def test_a_missing_class_is_named_with_those_that_exist(design):
     with pytest.raises(LoadError, match=r"network .*:Liner'.*Linear"):
         body(design(LINEAR, "Liner"))
 

@@ -68,7 +68,7 @@ def test_tanh_gaussian_log_probabilities_match_numbers_worked_out_by_hand():
 
 
 @pytest.mark.parametrize("mean", [-30.0, -12.0, 12.0, 30.0])
-def test_tanh_gaussian_log_probabilities_are_exact_where_actions_are_rounded_to_one(mean):
+def test_tanh_gaussian_log_probabilities_are_exact_if_actions_are_rounded_to_one(mean):
     log_sigma = torch.tensor([[-1.0]])
     actions, log_probs = squashed_sample(torch.tensor([[mean]]), log_sigma, torch.tensor([[0.5]]))
     assert abs(actions.item()) == 1.0

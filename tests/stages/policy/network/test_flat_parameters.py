@@ -58,7 +58,7 @@ def test_views_by_name_are_of_the_vector_given():
     assert moment.sum() == 3
 
 
-def test_seeded_modules_depend_on_the_generator_alone():
+def test_seeded_modules_depend_only_on_the_generator():
     torch.manual_seed(1)
     first = FlatParameters(seeded(np.random.default_rng(5), module)).values
     torch.manual_seed(2)

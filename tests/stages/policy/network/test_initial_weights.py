@@ -80,7 +80,7 @@ def test_torchs_own_weights_and_biases_fill_the_range_that_the_inputs_give(obser
 
 
 @pytest.mark.parametrize("observation", [VECTOR, IMAGE], ids=["vector", "image"])
-def test_continuous_actions_begin_with_the_deviation_that_is_asked_for(observation):
+def test_continuous_actions_begin_with_the_configured_deviation(observation):
     np.testing.assert_allclose(network_of(observation, initial_log_std=-2.0).log_sigma.detach(), [-2.0, -2.0])
     np.testing.assert_array_equal(network_of(observation).log_sigma.detach(), [0.0, 0.0])
 

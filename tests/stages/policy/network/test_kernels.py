@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
-import subprocess
-import sys
-import sysconfig
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -21,13 +14,11 @@ from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.adam import GradientParts
-from headrace.stages.trainer.fast.choice import in_words
 from headrace.stages.trainer.fast.ppo import ManualPPOUpdate
 from headrace.stages.trainer.on_policy.rollout import Minibatch, PackedColumns
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.ppo import PPOUpdate
 
-ROOT = Path(__file__).resolve().parents[4]
 NUMBERS, BRANCHES, BOTH = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(1, (4,))
 CASES = {
     "numbers": (NUMBERS, "tanh", 64, 3, 70, False, False),
@@ -38,27 +29,8 @@ CASES = {
     "both, one body": (BOTH, "relu", 112, 4, 40, True, False),
 }
 """Actions, activation, units, inputs, rows, whether bodies are shared, whether ratios are per dimension."""
+pytestmark = pytest.mark.skipif(compiled.kernels is None, reason="the package was built without a C compiler")
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """The module: that of the package, or one built here."""
-    if compiled.kernels is not None:
-        return compiled.kernels
-    if (
-        not (shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").is_file())
-        or sys.platform == "win32"
-    ):
-        pytest.skip("no compiler")
-    folder = tmp_path_factory.mktemp("kernels")
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", folder, "--build-temp", folder]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (path,) = folder.glob("headrace/stages/policy/network/kernels/_kernels*")
-    spec = importlib.util.spec_from_file_location("_kernels", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def minibatch_of(actions, inputs, rows, columns, random) -> Minibatch:
@@ -71,14 +43,13 @@ def minibatch_of(actions, inputs, rows, columns, random) -> Minibatch:
     return Minibatch.of_block(PackedColumns(floats, chosen, widths), torch.arange(rows))
 
 
-def gradients_of(case, kernels, monkeypatch, spoil=None):
-    """Losses, log-ratios, values in evaluation, and the gradients by name; of PPO by hand."""
+def gradients_of(case, use_kernels, spoil=None):
+    """Losses, log-ratios, values in evaluation, and the gradients by name, without autograd."""
     actions, activation, units, inputs, rows, shared, per_dimension = case
-    monkeypatch.setattr(compiled, "kernels", kernels)
     random = np.random.default_rng(3)
     spec = BehaviorSpec("Agent?team=0", (ObservationSpec("o", (inputs,)),), actions)
     design = PolicyDesign(spec, NetworkSettings(hidden_units=units, num_layers=2, activation=activation))
-    network = ActorCritic(design, 1, shared, random)
+    network = ActorCritic(design, 1, shared, random, accelerated=use_kernels)
     network.values += torch.from_numpy(0.3 * random.standard_normal(len(network.values)).astype(np.float32))
     settings = PPOHyperparameters(ratio_per_dimension=per_dimension, batch_size=rows, buffer_size=10**6)
     update = PPOUpdate(network, spec, settings)
@@ -88,16 +59,16 @@ def gradients_of(case, kernels, monkeypatch, spoil=None):
         spoil(minibatch)
     coefficients = Coefficients(1e-3, 0.01, 0.2)
     weights = update.loss_weights(coefficients)
-    losses, log_ratios = ManualPPOUpdate(update).find_gradients(minibatch, coefficients, weights)
+    losses, log_ratios = ManualPPOUpdate(update, use_kernels).find_gradients(minibatch, coefficients, weights)
     with torch.no_grad():
         heads, values = network(Inputs(minibatch.inputs.vectors))
-    found = {"losses": losses, "log-ratios": log_ratios, "heads": heads, "values": values}
-    return found | {name: view.clone() for name, view in network.named_views(network.gradients).items()}
+    computed = {"losses": losses, "log-ratios": log_ratios, "heads": heads, "values": values}
+    return computed | {name: view.clone() for name, view in network.named_views(network.gradients).items()}
 
 
 @cases
-def test_losses_and_gradients_are_those_of_numpy(case, built, monkeypatch):
-    by_kernels, by_numpy = gradients_of(case, built, monkeypatch), gradients_of(case, None, monkeypatch)
+def test_losses_and_gradients_are_those_of_numpy(case):
+    by_kernels, by_numpy = gradients_of(case, use_kernels=True), gradients_of(case, use_kernels=False)
     for name, wanted in by_numpy.items():
         size = max(1.0, float(wanted.abs().max()))
         assert float((by_kernels[name] - wanted).abs().max()) <= 1e-6 * size, name
@@ -105,44 +76,44 @@ def test_losses_and_gradients_are_those_of_numpy(case, built, monkeypatch):
 
 @cases
 @pytest.mark.parametrize("column", ["inputs", "old_log_probs", "advantages", "returns"])
-def test_a_nan_in_the_minibatch_makes_a_loss_nan(case, column, built, monkeypatch):
+def test_a_nan_in_the_minibatch_makes_a_loss_nan(case, column):
     """So the update is undone, and the message names the loss."""
 
     def spoil(minibatch):
         where = minibatch.inputs.vectors if column == "inputs" else getattr(minibatch, column)
         where[0, 0] = torch.nan
 
-    for kernels in (built, None):
-        losses = gradients_of(case, kernels, monkeypatch, spoil)["losses"]
+    for use_kernels in (True, False):
+        losses = gradients_of(case, use_kernels, spoil)["losses"]
         lost = 1 if column == "returns" else 0
         assert torch.isnan(losses[lost])
 
 
-def test_a_choice_that_there_is_not_is_refused(built, monkeypatch):
+def test_an_invalid_choice_is_refused():
     def spoil(minibatch):
         minibatch.block.choices[0, 0] = 3
 
     with pytest.raises(IndexError, match="row 0 has a choice that there is not"):
-        gradients_of(CASES["branches"], built, monkeypatch, spoil)
+        gradients_of(CASES["branches"], True, spoil)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-3, np.inf])
-def test_limited_norms_are_those_of_numpy(size, built, monkeypatch):
+def test_limited_norms_are_those_of_numpy(size):
     random = np.random.default_rng(0)
     given = torch.from_numpy(random.standard_normal(301).astype(np.float32)) * size
     first = torch.zeros(301)
     first[3:150], first[200:230] = 1.0, 1.0
-    found = []
-    for kernels in (built, None):
-        monkeypatch.setattr(compiled, "kernels", kernels)
+    results = []
+    for use_kernels in (True, False):
         gradients = given.clone()
-        norms = GradientParts(gradients, torch.stack([first, 1.0 - first])).clip(0.5)
-        found.append(torch.cat([norms, gradients]))
-    one, other = found
-    assert_close(one, other, rtol=2e-6, atol=1e-6, equal_nan=True)
+        norms = GradientParts(gradients, torch.stack([first, 1.0 - first]), use_kernels=use_kernels).clip(0.5)
+        results.append(torch.cat([norms, gradients]))
+    by_kernels, by_numpy = results
+    assert_close(by_kernels, by_numpy, rtol=2e-6, atol=1e-6, equal_nan=True)
 
 
-def test_arrays_that_do_not_belong_together_are_refused(built):
+def test_arrays_that_do_not_belong_together_are_refused():
+    built = compiled.kernels
     x, weight, bias = (
         np.zeros((2, 5, 3), np.float32),
         np.zeros((2, 3, 16), np.float32),
@@ -165,9 +136,3 @@ def test_arrays_that_do_not_belong_together_are_refused(built):
         built.forward(x, weight, bias, y, y, 1)
     with pytest.raises(IndexError, match="outside of the gradients"):
         built.limit(np.zeros(9, np.float32), np.array([[0, 10, 0]]), np.zeros(1, np.float32), 1.0)
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_the_log_says_if_nothing_is_compiled(there, monkeypatch):
-    monkeypatch.setattr(compiled, "kernels", object() if there else None)
-    assert ("if it finds a C compiler" in in_words()) is not there

@@ -107,7 +107,7 @@ def test_its_parts_tell_what_is_learned_by_actor_and_critic(shared):
         assert not (network.gradients * (1.0 - part)).any()
 
 
-def test_actor_and_critic_start_from_weights_of_their_own():
+def test_actor_and_critic_start_from_different_weights():
     parameters = make(design(VECTOR, CAMERA)).parameters
     assert not torch.equal(parameters["actor.body.layers.0.weight"], parameters["critic.layers.0.weight"])
 

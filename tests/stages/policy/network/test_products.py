@@ -1,5 +1,7 @@
 """Wide products are the same by every provider, and in bfloat16 within its 8 bits; everything else is torch's default."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,29 +10,25 @@ from tensors import assert_close
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import BF16, TORCHS_OWN, PolicyDesign, ProductSettings
-from headrace.stages.policy.network import products
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
 from headrace.stages.policy.network.layers import Inputs
-from headrace.stages.policy.network.products import PROVIDERS, HiddenProducts, Provider, fastest
+from headrace.stages.policy.network.products import PROVIDERS, HiddenProducts, Provider, fastest, measure_fastest
 from headrace.stages.trainer.sac import QNetwork
 
 IMAGE, VECTOR = ObservationSpec("image", (3, 20, 24), "uint8"), ObservationSpec("vector", (5,))
 
 
-@pytest.fixture(params=["the CPU's own", "rounded here"])
-def by(request, monkeypatch):
-    if request.param == "rounded here":
-        monkeypatch.setattr(products, "_onednn_setting", lambda: None)
+by_each = pytest.mark.parametrize("bf16", [BF16, replace(BF16, onednn=False)], ids=["the CPU's own", "rounded here"])
 
 
-@pytest.mark.usefixtures("by")
+@by_each
 @pytest.mark.parametrize("rows", [1, 96])
-def test_wide_products_are_those_of_rounded_factors(rows):
+def test_wide_products_are_those_of_rounded_factors(rows, bf16):
     torch.manual_seed(0)
     x, gradient, weight, bias = torch.randn(rows, 160), torch.randn(rows, 192), torch.randn(192, 160), torch.randn(192)
     out, below, of_weight = torch.empty(rows, 192), torch.empty(rows, 160), torch.empty(192, 160)
-    rounded = HiddenProducts(BF16)
+    rounded = HiddenProducts(bf16)
     rounded.layer(bias, x, weight, out)
     rounded.product(gradient, weight, below, weight)
     rounded.product(gradient.t(), x, of_weight, weight)
@@ -41,15 +39,15 @@ def test_wide_products_are_those_of_rounded_factors(rows):
     assert_close(x @ weight.t(), expected[0] - bias, rtol=1e-5, atol=1e-4)  # nobody else's are rounded
 
 
-@pytest.mark.usefixtures("by")
+@by_each
 @pytest.mark.parametrize("towers", [(), (2,)], ids=["one tower", "two side by side"])
 @pytest.mark.parametrize("graph", [True, False], ids=["with a graph", "without"])
-def test_a_layer_of_towers_is_rounded_with_a_graph_and_without(towers, graph):
+def test_a_layer_of_towers_is_rounded_with_a_graph_and_without(towers, graph, bf16):
     torch.manual_seed(0)
     x, weight, bias = torch.randn(*towers, 96, 160), torch.randn(*towers, 160, 192), torch.randn(*towers, 1, 192)
     weight.requires_grad_()
     with torch.set_grad_enabled(graph):
-        both = [HiddenProducts(each).stacked(bias, x, weight) for each in (TORCHS_OWN, BF16)]
+        both = [HiddenProducts(settings).stacked(bias, x, weight) for settings in (TORCHS_OWN, bf16)]
     assert [one.requires_grad for one in both] == [graph, graph]
     exact, rounded = (one.detach() for one in both)
     assert rounded.dtype == torch.float32
@@ -93,7 +91,7 @@ def inputs_of(observation, rows=64):
     return Inputs(torch.empty(rows, 0), (image,))
 
 
-@pytest.mark.usefixtures("by")
+@by_each
 @pytest.mark.parametrize(
     ("observation", "make", "settings"),
     [
@@ -103,11 +101,11 @@ def inputs_of(observation, rows=64):
     ],
     ids=["relu", "swish", "image"],
 )
-def test_networks_give_outputs_and_gradients_near_those_of_float32(observation, make, settings):
+def test_networks_give_outputs_and_gradients_near_those_of_float32(observation, make, settings, bf16):
     inputs = inputs_of(observation)
     given = (inputs, torch.linspace(-1, 1, 128).view(64, 2)) if observation is VECTOR else (inputs,)
     plain, rounded = (
-        outputs_and_gradients(network(each, observation, make, **settings), *given) for each in (TORCHS_OWN, BF16)
+        outputs_and_gradients(network(by, observation, make, **settings), *given) for by in (TORCHS_OWN, bf16)
     )
     assert not all(torch.equal(*pair) for pair in zip(plain, rounded, strict=True))
     for ours, theirs in zip(rounded, plain, strict=True):
@@ -173,30 +171,33 @@ def slowed(provider, calls):
     return provider._replace(multiply=lambda a, b, out: [provider.multiply(a, b, out=out) for _ in range(calls)])
 
 
-@pytest.mark.usefixtures("unmeasured")
-def test_the_fastest_provider_is_found_once_by_measuring_and_said(monkeypatch, caplog):
+def test_the_fastest_provider_is_found_by_measuring_and_logged(caplog):
     caplog.set_level("INFO")
     slow = {name: provider if name == "numpy" else slowed(provider, 10) for name, provider in PROVIDERS.items()}
-    monkeypatch.setattr(products, "PROVIDERS", slow)
-    assert [fastest(64, 128, 160), fastest(64, 128, 160)] == ["numpy", "numpy"]
-    (told,) = [record.message for record in caplog.records]
-    assert told.startswith("Layers of 128 × 160 use NumPy. Forward and backward pass with 64 rows: torch ")
+    assert measure_fastest(slow, 64, 128, 160) == "numpy"
+    (message,) = [record.message for record in caplog.records]
+    assert message.startswith("Layers of 128 × 160 use NumPy. Forward and backward pass with 64 rows: torch ")
 
 
 @pytest.mark.usefixtures("unmeasured")
+def test_a_weights_size_is_measured_once(caplog):
+    caplog.set_level("INFO")
+    assert fastest(64, 128, 160) == fastest(64, 128, 160)
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.parametrize("fault", ["raises", "is wrong"])
-def test_a_provider_that_fails_or_disagrees_is_none(fault, monkeypatch):
+def test_a_provider_that_fails_or_disagrees_is_excluded(fault):
     def multiply(a, b, out):
         if fault == "raises":
             raise RuntimeError("could not create a primitive")
         out.fill_(1.0)
 
     slow, faulty = slowed(PROVIDERS["torch"], 10), Provider("NumPy", multiply, PROVIDERS["numpy"].layer)
-    monkeypatch.setattr(products, "PROVIDERS", {"torch": slow, "numpy": faulty})
-    assert fastest(64, 128, 160) == "torch"
+    assert measure_fastest({"torch": slow, "numpy": faulty}, 64, 128, 160) == "torch"
 
 
-def test_narrow_products_and_other_dtypes_are_torchs_whatever_is_asked_for():
+def test_narrow_products_and_other_dtypes_always_use_torch():
     ours = HiddenProducts(ProductSettings("numpy"))
     assert ours.provider(torch.empty(160, 64)) is PROVIDERS["torch"]
     assert ours.provider(torch.empty(160, 160, dtype=torch.float64)) is PROVIDERS["torch"]

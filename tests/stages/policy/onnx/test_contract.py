@@ -95,7 +95,7 @@ def test_the_constants_are_outputs_of_a_run_on_zeros(design, inputs, outputs, co
 
 
 @each_case
-def test_constants_are_no_bare_initializers_and_weights_are_no_inputs(design, inputs, outputs, constants):
+def test_constants_are_not_bare_initializers_and_weights_are_not_inputs(design, inputs, outputs, constants):
     graph = onnx.load_from_string(exported(design)).graph
     made = {output for node in graph.node for output in node.output}
     assert {output.name for output in graph.output} <= made

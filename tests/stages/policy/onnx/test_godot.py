@@ -152,7 +152,7 @@ def test_designs_that_the_addon_cannot_run_are_refused_with_the_reason(design, w
         (game(LANE, JUMP), False),
     ],
 )
-def test_an_order_that_may_have_been_lost_is_told(design, warned):
+def test_an_order_that_may_have_been_lost_is_reported(design, warned):
     text = remark_on_order(design.spec)
     assert (text is not None) == warned
     assert text is None or "jump, lane" in text

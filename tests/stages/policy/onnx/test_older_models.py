@@ -195,7 +195,7 @@ DETERMINISTIC = {
 
 
 @pytest.mark.parametrize(("actions", "output"), DETERMINISTIC.values(), ids=DETERMINISTIC)
-def test_a_model_without_deterministic_actions_is_refused_only_where_they_are_wanted(actions, output):
+def test_a_model_without_deterministic_actions_is_refused_only_if_they_are_wanted(actions, output):
     design = design_for(actions=actions)
     model = without(onnx_model(design, update := update_for(design)), output)
     policy, seen = OnnxPolicy(model, design), seen_by(design, 4)
@@ -211,14 +211,14 @@ def test_a_model_without_deterministic_actions_is_refused_only_where_they_are_wa
     assert OnnxPolicy(onnx_model(design, update), wanted).act(seen, None, generator(), deterministic=True)
 
 
-def test_continuous_actions_of_version_2_are_refused_where_deterministic_ones_are_wanted():
+def test_continuous_actions_of_version_2_are_refused_if_deterministic_ones_are_wanted():
     design = design_for(actions=HYBRID)
     policy = OnnxPolicy(older_model({"vector_observation": (3,)}, continuous=2, branches=(2,)), design)
     with pytest.raises(StageError, match="no output deterministic_continuous_actions"):
         policy.act(seen_by(design, 2), None, generator(), deterministic=True)
 
 
-def test_outputs_that_are_declared_and_that_no_node_makes_are_no_obstacle():
+def test_declared_outputs_that_no_node_makes_are_ignored():
     """As Unity's own conversion of its test models to package 3.0 has left them."""
     design = design_for(actions=DISCRETE)
     whole = onnx_model(design, update_for(design))

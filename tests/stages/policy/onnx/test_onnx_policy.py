@@ -240,7 +240,7 @@ def test_a_model_of_another_kind_is_refused_by_name(tmp_path):
         OnnxPolicy(tmp_path / "absent.onnx", DISCRETE)
 
 
-def test_actions_that_are_no_numbers_are_not_given_to_the_environment():
+def test_actions_that_are_not_numbers_do_not_reach_the_environment():
     policy = OnnxPolicy(others_model(continuous=2, nan=True), CONTINUOUS)
     with pytest.raises(NotFiniteError, match="Test"):
         policy.act((np.ones((2, 3), np.float32),), None, RANDOM)

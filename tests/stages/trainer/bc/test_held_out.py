@@ -17,7 +17,7 @@ def test_an_episode_is_judged_alone_and_always_the_same(agent, episode, seed):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.1, 0.5, 0.9])
-def test_the_share_of_many_is_the_one_asked_for(share):
+def test_the_held_out_share_of_many_episodes_is_the_configured_one(share):
     agents, episodes = np.divmod(np.arange(40_000), 20)
     assert of(agents, episodes, share=share).mean() == pytest.approx(share, abs=0.005)
 

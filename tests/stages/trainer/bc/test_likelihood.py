@@ -103,14 +103,14 @@ def test_the_spread_never_falls_below_its_floor():
 
 
 @pytest.mark.parametrize(("settings", "per_epoch"), [({}, 4), (MEMORY, 5)])
-def test_every_epoch_uses_every_step_in_batches_of_the_size_asked_for_at_most(settings, per_epoch):
+def test_every_epoch_uses_every_step_in_batches_of_at_most_the_configured_size(settings, per_epoch):
     design, _, likelihood = pupil(ActionSpec(1), **settings)
     # 31 steps in batches of 8; or 9 sequences of 4 at most, two at a time.
     likelihood.learn(examples(design, [[0.5]] * 31, lengths=[9, 22]), None, 3, 8, 1e-3, new_random(0))
     assert likelihood.state_dict()["steps"] == 3 * per_epoch
 
 
-def test_the_norm_of_the_gradient_is_told():
+def test_the_norm_of_the_gradient_is_reported():
     design, actor, likelihood = pupil(ActionSpec(1))
     _, norm = likelihood.learn(examples(design, [[0.5]] * 8), None, 1, 8, 1e-3, new_random(0))
     assert norm == pytest.approx(actor.gradients.norm().item(), rel=1e-5)

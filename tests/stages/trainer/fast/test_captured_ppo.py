@@ -89,7 +89,7 @@ def test_replayed_steps_learn_what_steps_without_graphs_do_with_all_that_is_sche
 @pytest.mark.lengthy
 @pytest.mark.parametrize("name", ["learning_rate", "beta", "epsilon"])
 def test_no_scheduled_number_is_frozen_in_a_graph(name):
-    """A run whose schedule goes on from where it was captured differs from one that stays there."""
+    """A run whose schedule continues after the capture differs from a run whose schedule stays there."""
     fixed = Coefficients(1e-2, 0.1, 0.2)
     changed = Coefficients(**{"learning_rate": 1e-2, "beta": 0.1, "epsilon": 0.2, name: 1e-3})
     ends = []
@@ -161,7 +161,7 @@ def test_a_loss_that_is_not_finite_undoes_replayed_steps():
 
 
 @pytest.mark.lengthy
-def test_where_capturing_fails_the_same_is_learned_without_graphs_and_the_reason_is_told():
+def test_if_capturing_fails_training_is_the_same_without_graphs_and_the_reason_is_logged():
     told = []
     eager, refused = made(), made(RecordedGraphs(fails="operation not permitted\nbehind it much else"), told)
     learn(eager, FALLING)

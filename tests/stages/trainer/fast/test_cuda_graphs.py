@@ -47,7 +47,7 @@ def rows(count, value, other=None, width=1):
 
 
 @pytest.mark.lengthy
-def test_the_first_steps_count_and_the_rest_is_replayed_with_inputs_of_its_own():
+def test_the_first_steps_count_and_the_others_are_replayed_with_their_own_inputs():
     graphs = RecordedGraphs()
     counter = Counter(graphs)
     for value in range(10):
@@ -101,7 +101,7 @@ def test_too_many_forms_end_it_and_nothing_is_missed():
     assert not graphs.captures
 
 
-def test_a_step_with_buffers_of_its_own_is_not_replayed_again_after_another_form():
+def test_a_step_with_its_own_buffers_is_not_replayed_again_after_another_form():
     graphs = RecordedGraphs()
     counter = Counter(graphs, most=1)
     for count in (1, 1, 1, 1, 2, 1, 1):
@@ -119,7 +119,7 @@ def test_a_capture_that_fails_leaves_nothing_half_done_and_is_not_tried_again():
     assert counter.weight.tolist() == [10.0, 10.0]
 
 
-def test_the_reason_is_told_and_not_what_the_end_of_a_capture_says():
+def test_the_reason_is_reported_instead_of_the_error_at_the_end_of_a_capture():
     class Ending(RecordedGraphs):
         def capture(self, function):
             try:

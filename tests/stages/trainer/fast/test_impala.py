@@ -15,8 +15,8 @@ from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs
 from headrace.stages.trainer.fast.impala import ManualImpalaUpdate
 from headrace.stages.trainer.impala import ImpalaUpdate
 from headrace.stages.trainer.on_policy.trainer import Coefficients
-from headrace.stages.trainer.protocol import Part
-from headrace.stages.trainer.unrolls import Recorded, Unrolls
+from headrace.stages.trainer.protocol import ReplicaSlice
+from headrace.stages.trainer.unrolls import RecordedRows, Unrolls
 
 CASES = st.fixed_dictionaries(
     {
@@ -55,7 +55,7 @@ def unrolls_of(case, random: np.random.Generator) -> Unrolls:
     recorded = None
     if fresh < rows:
         acted = normal(rows - fresh, heads + size) * 0.5
-        recorded = Recorded(acted if case["cloned"] else None, normal(rows - fresh, signals))
+        recorded = RecordedRows(acted if case["cloned"] else None, normal(rows - fresh, signals))
     return Unrolls(
         Inputs(normal(rows + len(lengths), 3)),
         None,
@@ -70,7 +70,7 @@ def unrolls_of(case, random: np.random.Generator) -> Unrolls:
         recorded,
         rows,
         fresh,
-        Part(slice(0, rows), 1.0),
+        ReplicaSlice(slice(0, rows), 1.0),
     )
 
 

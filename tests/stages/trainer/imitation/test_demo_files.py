@@ -82,7 +82,7 @@ def test_a_recording_of_other_observations_or_actions_is_refused_with_both(tmp_p
         load_demonstrations("a.demo", spec, tmp_path)
 
 
-def test_actions_that_a_policy_cannot_take_are_taken_for_the_nearest_and_told(tmp_path, caplog):
+def test_actions_that_a_policy_cannot_take_are_replaced_by_the_nearest_with_a_warning(tmp_path, caplog):
     pairs = [pair([0.0], continuous=(2.5,)), pair([0.0], continuous=(-0.5,)), pair([0.0], done=True)]
     unity_file(tmp_path / "a.demo", pairs)
     with caplog.at_level(logging.WARNING):
@@ -90,7 +90,7 @@ def test_actions_that_a_policy_cannot_take_are_taken_for_the_nearest_and_told(tm
     assert "a.demo: 1 of 2 steps have continuous actions outside [-1, 1], the largest 2.5" in caplog.text
 
 
-def test_a_file_that_is_no_demonstration_is_refused(tmp_path):
+def test_a_file_that_is_not_a_demonstration_is_refused(tmp_path):
     (tmp_path / "a.demo").write_text("no")
     with pytest.raises(StageError, match=r"a\.demo: not a demonstration"):
         load_demonstrations("a.demo", BALL, tmp_path)

@@ -13,7 +13,9 @@ from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation import load_demonstrations, load_recorded
 
 
-def test_a_file_is_found_beside_the_yaml_first_and_then_in_the_working_directory(record, expert, tmp_path, monkeypatch):
+def test_a_file_is_found_next_to_the_yaml_first_and_then_in_the_working_directory(
+    record, expert, tmp_path, monkeypatch
+):
     beside = tmp_path / "yaml"
     record([expert([2])], "demo.stream")
     record([expert([5])], "yaml/demo.stream")
@@ -53,7 +55,7 @@ def test_a_run_recorded_at_both_edges_counts_once(record, expert, tmp_path):
     assert load_demonstrations("demos", SPEC, tmp_path).lengths.tolist() == [2, 3]
 
 
-def test_a_demo_beside_the_stream_of_its_name_counts_once(record, expert, tmp_path):
+def test_a_demo_next_to_the_stream_of_its_name_counts_once(record, expert, tmp_path):
     record([expert([2, 4])], "demos/played.stream")
     write_demos(str(tmp_path / "demos/played.stream"), tmp_path / "demos/played.demo")
     assert load_demonstrations("demos", SPEC, tmp_path).lengths.tolist() == [2, 4]
@@ -78,7 +80,7 @@ def test_files_of_unknown_kinds_and_empty_folders_are_refused(tmp_path):
         load_demonstrations("demos/data.csv", SPEC, tmp_path)
 
 
-def test_a_file_that_is_no_stream_is_refused(tmp_path):
+def test_a_file_that_is_not_a_stream_is_refused(tmp_path):
     (tmp_path / "fake.stream").write_bytes(b"something else entirely")
     with pytest.raises(StreamError, match="not a stream"):
         load_demonstrations("fake.stream", SPEC, tmp_path)
@@ -161,7 +163,7 @@ def test_the_observation_after_a_cut_episode_must_be_finite(record, expert, tmp_
         load_demonstrations("bad.stream", SPEC, tmp_path)
 
 
-def test_actions_beyond_the_bounds_are_refused_but_for_rounding(record, expert, tmp_path):
+def test_actions_beyond_the_bounds_are_refused_except_for_rounding(record, expert, tmp_path):
     actions = np.array([[0.5, 1.00005], [-1.00005, 0]], np.float32)
     record([expert([2], continuous_actions=actions)], "rounded.stream")
     assert load_demonstrations("rounded.stream", SPEC, tmp_path).continuous.tolist() == [[0.5, 1], [-1, 0]]
@@ -170,7 +172,7 @@ def test_actions_beyond_the_bounds_are_refused_but_for_rounding(record, expert, 
         load_demonstrations("beyond.stream", SPEC, tmp_path)
 
 
-def test_without_an_environment_the_behaviour_is_what_was_recorded_under_the_name_asked_for(record, expert, tmp_path):
+def test_without_an_environment_the_behaviour_is_the_recorded_one_of_that_name(record, expert, tmp_path):
     team = replace(SPEC, behavior_id="Expert?team=1")
     record([expert([2], team)], "demos/a.stream", spec=team)
     record([expert([3])], "demos/b.stream")

@@ -52,15 +52,13 @@ def test_only_what_the_learning_team_played_is_demonstrated(record, expert):
     ("behaviors", "given"),
     [({"Test": {"trainer_type": "sac"}}, [0.6, -0.9]), ({"Test": {"trainer_type": "ppo"}}, [0.2, -0.3])],
 )
-def test_actions_are_brought_to_the_environments_terms_by_what_the_header_says_of_the_trainer(
-    record, expert, behaviors, given
-):
+def test_actions_are_converted_to_the_environments_units_by_the_headers_trainer(record, expert, behaviors, given):
     batch = expert([1], continuous_actions=np.array([[0.6, -0.9]], np.float32))
     found = read_stream(record([batch], config={"behaviors": behaviors}), "Test")
     np.testing.assert_allclose(found.continuous, [given], rtol=1e-6)
 
 
-def test_masks_come_along_where_there_are_any(record, expert):
+def test_masks_are_included_if_there_are_any(record, expert):
     spec = replace(SPEC, actions=replace(SPEC.actions, masked=True))
     masks = np.array([[True, False, True], [False, True, True]])
     batch = expert([2], spec, action_masks=masks)

@@ -18,7 +18,7 @@ def test_ratios_are_measured_as_by_hand():
     assert (found.least, found.greatest) == (pytest.approx(0.5), pytest.approx(3.0))
 
 
-def test_a_ratio_beyond_all_numbers_is_told_as_infinite_and_limited_where_it_counts():
+def test_a_ratio_that_overflows_is_reported_as_infinite_and_clipped_in_the_loss():
     found = ratios_of(np.array([0.0, 1e4]), Limits(), list, SINGLE_TRAINER)
     assert (found.rho, found.trace) == (1.0, 1.0)
     assert found.greatest == np.inf

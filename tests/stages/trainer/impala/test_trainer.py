@@ -89,7 +89,7 @@ def test_mean_losses_are_the_sums_over_the_number_of_rows():
         assert averaged.last(f"loss/{name}") == pytest.approx(summed.last(f"loss/{name}") / 32, rel=1e-4)
 
 
-def test_advantages_are_cut_off_where_asked():
+def test_advantages_are_clipped_if_configured():
     batch, reported = experience(SPEC, [4] * 8), Reported()
     learn_once(impala(statistics=reported, hyperparameters={"clip_advantage": 0.25}), batch)
     expected = ByHand(batch)

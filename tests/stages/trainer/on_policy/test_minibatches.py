@@ -163,7 +163,7 @@ def test_a_padded_sequence_gives_the_same_losses_and_gradients_as_its_rows_alone
 
 
 def test_rows_weigh_the_same_whatever_the_padding_of_their_sequence():
-    """Means are over real rows: a sequence of one row beside one of three counts a quarter, not a half."""
+    """Means are over real rows: next to a sequence of three rows, one of a single row counts a quarter, not a half."""
     memories = np.zeros((2, 4))
     both, losses = learned([3, 1], 3, memories, batch_size=6)
     network_rows = [learned_rows(rows, memories) for rows in ([0, 1, 2], [3])]

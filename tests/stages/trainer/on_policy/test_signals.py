@@ -76,7 +76,7 @@ class _Unshuffled:
         return np.arange(n)
 
 
-def test_where_nothing_sound_follows_termination_the_last_observation_stands_in():
+def test_the_last_observation_replaces_an_invalid_one_after_termination():
     trainer = made()
     batch = of_agents(experience(SPEC, [20, 12]), [1, 2], [0, 0], [True, True], [False, False])
     batch.trajectories["next_obs_0"][0] = np.nan

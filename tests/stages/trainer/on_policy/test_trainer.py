@@ -9,7 +9,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.network import make_actor_critic
 from headrace.stages.trainer import TrainerContext
-from headrace.stages.trainer.on_policy.trainer import Coefficients, Prepared
+from headrace.stages.trainer.on_policy.trainer import Coefficients, PreparedBuffer
 from headrace.stages.trainer.ppo import PPOTrainer, PPOUpdate, evaluate_rows
 
 SPEC = BehaviorSpec("Test", (VECTOR,), HYBRID)
@@ -41,7 +41,7 @@ class PlainTrainer(PPOTrainer):
         values = evaluate_rows(self.critic, rows, self._input_rows(self._buffer.final_observations()), 64)
         rewards = self._signals.rewards(self._buffer.rows["rewards"], transitions)
         rollout = self._rollout(rows, rewards - values.values, rewards, None, None)
-        return Prepared(rollout, rewards, values, rewards, {})
+        return PreparedBuffer(rollout, rewards, values, rewards, {})
 
 
 def make(statistics=None):

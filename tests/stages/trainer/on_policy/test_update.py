@@ -67,7 +67,7 @@ def test_the_gradient_of_a_step_equals_that_of_the_loss_computed_from_distributi
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_gradient_norms_of_actor_and_critic_are_limited_apart_or_over_all_where_they_share_a_body(shared):
+def test_the_gradient_norms_of_actor_and_critic_are_limited_apart_or_over_all_if_they_share_a_body(shared):
     rows = rollout(*columns(8, 1))
     free, limited = make(shared=shared), make(shared=shared, max_grad_norm=0.01)
     for update, _ in (free, limited):

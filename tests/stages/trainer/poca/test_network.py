@@ -80,7 +80,7 @@ def test_values_without_any_agent_are_finite(critic):
     assert torch.isfinite(baselines).all()
 
 
-def test_the_value_depends_on_no_action_and_the_baseline_on_those_of_the_mates_alone(critic):
+def test_the_value_depends_on_no_action_and_the_baseline_only_on_those_of_the_mates(critic):
     vectors, actions = normal(1, 3, 3), normal(2, 3, P).requires_grad_()
     teams = teams_of([[0, 1, 2]], [[True, True, True]], vectors, actions)
     values, baselines, _ = critic(teams)

@@ -25,7 +25,7 @@ def prepare(make_trainer):
 
 
 def test_an_agent_that_leaves_early_learns_from_the_later_rewards_of_its_group(prepare):
-    """Agent 1 ends at tick 2, where agent 2's trajectory is cut; agent 2 goes on alone, and gets the group's reward.
+    """Agent 1 ends at tick 2, where agent 2's trajectory is cut; agent 2 continues alone, and gets the group's reward.
 
     γ = λ = 0.5. Values: 1 + 3, 2 + 4; 5, 6. The value of agent 2 alone at tick 2 is 5.
     """
@@ -60,7 +60,7 @@ def test_an_agent_that_leaves_early_learns_from_the_later_rewards_of_its_group(p
         (("", ""), (30, 30)),
     ],
 )
-def test_beyond_the_end_lies_the_value_of_those_that_did_not_terminate(prepare, ends, worth):
+def test_targets_bootstrap_from_the_value_of_agents_that_did_not_terminate(prepare, ends, worth):
     one = Piece(1, 0, [1], [0], [0], [0], 10, ends[0])
     two = Piece(2, 0, [3], [0], [0], [0], 20, ends[1])
     _, _, returns, _ = prepare(batch_of([one, two]))

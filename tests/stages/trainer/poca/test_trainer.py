@@ -44,7 +44,7 @@ def test_a_resumed_trainer_is_bit_for_bit_the_one_that_was_never_interrupted(mem
 
 
 def test_a_resumed_trainer_has_no_mates_for_older_rows(make_trainer):
-    """Ticks begin anew then, and the actors' numbers as well."""
+    """Ticks and the actors' numbers then restart at 0."""
     before, after = (Piece(agent, 0, [1], [0], [0], [0], 2) for agent in (1, 2))
     whole = make_trainer()
     whole.add(batch_of([before]))

@@ -71,7 +71,7 @@ def test_within_the_clip_range_it_is_the_squared_error():
     assert slope == pytest.approx(-1.8)
 
 
-def test_beyond_it_towards_the_target_nothing_more_is_to_be_had():
+def test_beyond_the_clip_range_towards_the_target_the_gradient_is_zero():
     value, slope = loss(1.5, 1.0, 2.0)
     assert value == pytest.approx(0.64), "that of 1.2"
     assert slope == 0.0

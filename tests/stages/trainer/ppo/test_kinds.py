@@ -85,7 +85,7 @@ def fed(trainer, seeds):
 
 
 def test_each_kind_of_policy_learns_and_acts(make, folder, request):
-    """With a critic of its own, or one that shares the actor's body, by turns of the kinds."""
+    """With a separate critic or one that shares the actor's body, alternating over the kinds."""
     kind = [*KINDS].index(request.node.callspec.params["make"])
     trainer = make(hyperparameters={"shared_critic": kind % 2 == 0})
     before = flat_weights(trainer)
@@ -142,7 +142,7 @@ def test_weights_of_another_network_are_refused_by_name():
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("memory", [{}, MEMORY], ids=["feed-forward", "memory"])
-def test_signals_and_cloning_go_on_from_their_state_bit_by_bit(tmp_path, memory):
+def test_signals_and_cloning_resume_from_their_state_bit_for_bit(tmp_path, memory):
     spec = BehaviorSpec("Test", (VECTOR,), HYBRID)
     demo = {"demo_path": str(demonstrations(tmp_path / "expert.stream", spec))}
     settings = {

@@ -121,7 +121,7 @@ class _Unshuffled:
 
 
 @pytest.mark.parametrize(("per_dimension", "columns"), [(False, 1), (True, 4)])
-def test_the_ratio_is_of_the_joint_action_unless_asked_per_dimension(make_trainer, make_batch, per_dimension, columns):
+def test_the_ratio_is_of_the_joint_action_unless_set_per_dimension(make_trainer, make_batch, per_dimension, columns):
     trainer = make_trainer(HYBRID, ratio_per_dimension=per_dimension, decoupled=False)
     batch = make_batch([32], HYBRID)
     trainer.add(batch)

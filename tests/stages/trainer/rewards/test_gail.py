@@ -78,7 +78,7 @@ def test_reward_is_minus_log_of_one_minus_d():
     np.testing.assert_allclose(imitation_rewards(torch.logit(d)), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_reward_stays_finite_and_exact_where_the_discriminator_is_sure():
+def test_reward_stays_finite_and_exact_if_the_discriminator_is_sure():
     assert imitation_rewards(torch.tensor([200.0])).item() == pytest.approx(-math.log(1e-7), rel=1e-6)
     assert imitation_rewards(torch.tensor([-200.0])).item() == 0.0
 
@@ -89,7 +89,7 @@ def test_discrimination_loss_is_the_cross_entropy_of_both_sides():
     assert discrimination_loss(torch.logit(expert), torch.logit(own)).item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_discrimination_loss_is_bounded_where_the_discriminator_errs():
+def test_discrimination_loss_is_bounded_if_the_discriminator_errs():
     loss = discrimination_loss(torch.tensor([-200.0]), torch.tensor([200.0]))
     assert loss.item() == pytest.approx(-2 * math.log(1e-7), rel=1e-6)
 
@@ -163,7 +163,7 @@ def test_rewards_have_no_noise_of_the_bottleneck(make_spec, make_signal, make_tr
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize(("use_vail", "updates"), [(False, 100), (True, 200)])
-def test_two_easy_distributions_are_told_apart(
+def test_two_easy_distributions_are_distinguished(
     make_spec, make_signal, make_transitions, make_demonstrations, use_vail, updates
 ):
     spec = make_spec(actions=ActionSpec(1))
@@ -186,7 +186,7 @@ def test_two_easy_distributions_are_told_apart(
 
 
 @pytest.mark.lengthy
-def test_actions_are_told_apart_if_observations_are_equal(
+def test_actions_are_distinguished_if_observations_are_equal(
     make_spec, make_signal, make_transitions, make_demonstrations
 ):
     spec = make_spec(actions=ActionSpec(1))
@@ -203,7 +203,7 @@ def test_actions_are_told_apart_if_observations_are_equal(
     assert signal.rewards(own(1000, 1.0)).mean() > 1.5 * signal.rewards(own(1001, -1.0)).mean()
 
 
-def test_the_normaliser_goes_by_the_demonstrations_alone(make_spec, make_signal, make_transitions, make_demonstrations):
+def test_the_normaliser_uses_only_the_demonstrations(make_spec, make_signal, make_transitions, make_demonstrations):
     spec = make_spec()
     demonstrations = make_demonstrations(spec, (500, 500))
     demonstrations.observations.vectors[:] = 100.0 + 10.0 * demonstrations.observations.vectors

@@ -42,7 +42,7 @@ def feed(trainer, batches):
 
 @TRAINERS
 @SIGNALS
-def test_a_step_is_counted_once_and_before_its_reward_is_asked_for_or_learned_from(kind, signal):
+def test_a_step_is_counted_once_and_before_its_reward_is_computed_or_learned_from(kind, signal):
     epochs = {} if kind == "sac" else {"num_epoch": 3}
     trainer = made(kind, signal, **epochs)
     watched = trainer.signal(signal)
@@ -72,7 +72,7 @@ def test_a_step_is_counted_once_and_before_its_reward_is_asked_for_or_learned_fr
 
 
 @TRAINERS
-def test_the_first_rewards_are_no_larger_than_those_that_follow(kind):
+def test_the_first_rewards_are_at_most_as_large_as_later_ones(kind):
     reported = Reported()
     trainer = made(kind, "rnd", reported)
     feed(trainer, (far_away(trainer, seed) for seed in range(4)))

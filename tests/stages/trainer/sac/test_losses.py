@@ -107,7 +107,7 @@ def test_padding_counts_in_no_mean_whatever_it_holds():
     assert expected.item() == pytest.approx(values[mask == 1].mean().item())
 
 
-def test_coefficients_fall_where_entropy_is_above_its_target_and_rise_below():
+def test_coefficients_fall_if_entropy_is_above_its_target_and_rise_below():
     negentropies = torch.tensor([[-1.0, -0.3], [-2.0, -0.1]])  # entropies 1.5 and 0.2 on average
     gradients = coefficient_gradients(negentropies, torch.tensor([-1.0, 0.5]), None)
     assert_close(gradients, torch.tensor([2.5, -0.3]))

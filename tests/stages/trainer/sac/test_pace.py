@@ -35,8 +35,8 @@ def made(pace, batches):
     found, total = [], 0
     for batch, step in batches:
         pace.add(batch, step)
-        due = pace.owed(pace.of_policy)
-        while pace.owes(pace.of_policy):
+        due = pace.updates_due(pace.of_policy)
+        while pace.is_due(pace.of_policy):
             pace.of_policy.count()
             due, total = due - 1, total + 1
         assert due == 0
@@ -95,4 +95,4 @@ def test_signals_that_learn_keep_their_ratio_at_the_ends_of_rounds():
     pace = pace_of(train_freq=10, gradient_steps=1, reward_signal_steps_per_update=2)
     for batch, step in pieces(np.zeros(29, np.bool_), 1):
         pace.add(batch, step)
-    assert (pace.owed(pace.of_policy), pace.owed(pace.of_signals)) == (2, 10)
+    assert (pace.updates_due(pace.of_policy), pace.updates_due(pace.of_signals)) == (2, 10)

@@ -74,7 +74,7 @@ def test_sequences_begin_at_multiples_of_their_length_and_end_with_their_piece(c
     assert sorted(got) == sorted(wanted)
 
 
-def test_padding_is_no_row_of_a_batch_so_of_short_sequences_more_are_drawn():
+def test_padding_does_not_count_as_rows_so_more_short_sequences_are_drawn():
     memory, world = new_memory(64, 16), World()
     for _ in range(8):
         add(memory, world.batch([Piece(0, 2), Piece(0, 4)]))

@@ -76,7 +76,7 @@ def test_nothing_is_learned_before_the_first_batch_is_there():
     assert updates(trainer) == 4
 
 
-def test_reward_signals_learn_at_a_ratio_of_their_own():
+def test_reward_signals_learn_at_their_own_ratio():
     reported = Reported()
     trainer = make_trainer(
         statistics=reported,
@@ -250,7 +250,7 @@ def test_a_broken_replay_buffer_is_reported_and_the_memory_starts_empty(tmp_path
     assert resumed.step == 24
 
 
-def test_behaviours_of_one_checkpoint_have_replay_files_of_their_own(tmp_path):
+def test_behaviours_of_one_checkpoint_have_separate_replay_files(tmp_path):
     for name in ("A/B", "A B"):
         spec = BehaviorSpec(name, (VECTOR,), CONTINUOUS)
         trainer_of("sac", spec, hyperparameters={"save_replay_buffer": True}).save_bulk(tmp_path)

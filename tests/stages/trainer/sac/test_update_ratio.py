@@ -9,7 +9,7 @@ from headrace.stages.trainer.replay.pace import UpdateRatio
 
 def updates_after(ratio, step):
     count = 0
-    while ratio.owes(step):
+    while ratio.is_due(step):
         ratio.count()
         count += 1
     return count
@@ -33,5 +33,5 @@ def test_another_ratio_than_the_saved_one_holds_from_then_on_only(step, first):
     ratio, other = UpdateRatio(2.0, 10), UpdateRatio(0.5, 0)
     updates_after(ratio, step)
     other.load_state_dict(ratio.state_dict(), step)
-    assert not other.owes(first)
+    assert not other.is_due(first)
     assert updates_after(other, first + 3) == 6

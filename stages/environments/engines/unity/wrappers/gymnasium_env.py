@@ -288,10 +288,10 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
                     return decisions, endings
             self._env.step()
 
-    def _not_one(self, found: str) -> UnityGymException:
+    def _not_one(self, contents: str) -> UnityGymException:
         where = f"{self.name}: " if self.name else ""
         return UnityGymException(
-            f"{where}this program has {found}, but a Gymnasium environment can have only one agent: use "
+            f"{where}this program has {contents}, but a Gymnasium environment can have only one agent: use "
             "UnityParallelEnv or UnityAECEnv, or give the scene one agent"
         )
 

@@ -109,6 +109,6 @@ def test_observations_that_do_not_fit_their_space_are_named(observations, second
 
 
 @pytest.mark.parametrize("reward", [None, "nan", "-inf", [1], float("inf"), "word", 1e39, -(10**400)])
-def test_a_reward_that_is_no_finite_number_is_named(reward):
+def test_a_reward_that_is_not_a_finite_number_is_named(reward):
     with pytest.raises(WrongColumn, match="agent 1 has reward"):
         columns().rewards([0.5, reward])

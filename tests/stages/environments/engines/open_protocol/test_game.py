@@ -71,7 +71,7 @@ async def test_a_fault_in_a_step_is_named_and_ends_the_game(tmp_path, fault, kin
     assert is_gone(trainer.game)
 
 
-async def test_a_game_is_told_why_it_is_refused(tmp_path):
+async def test_a_refused_game_receives_the_reason(tmp_path):
     for fault, words in (("version", "speaks version 99"), ("spec", "behaviors.Agent.actions")):
         game = game_of(tmp_path, f"--fault={fault}")
         with pytest.raises(GameRefused, match=words):
@@ -115,7 +115,7 @@ async def test_a_game_that_the_user_started_ends_with_its_connection():
         (b"\x20\0\0\0hello", "has not sent a hello within 0.3 s: 5 of 32 announced bytes have arrived"),
     ],
 )
-async def test_bytes_that_are_no_message_are_named(sent, words):
+async def test_bytes_that_are_not_a_message_are_named(sent, words):
     port = free_port()
     game = OpenGame(GameSettings(0, port, 1, 0.3, 8), "tcp", None)
     starting = asyncio.ensure_future(game.start())

@@ -77,7 +77,7 @@ def test_both_versions_of_the_format_are_read(tmp_path, version):
         (b"\x02\x08\x07".ljust(40, b"\0"), "has format version 7; expected 0 or 1; record it again"),
     ],
 )
-def test_files_that_are_no_demonstrations_are_refused(tmp_path, data, message):
+def test_files_that_are_not_demonstrations_are_refused(tmp_path, data, message):
     (tmp_path / "a.demo").write_bytes(data)
     with pytest.raises(StageError, match=r"a\.demo: .*" + message):
         DemoReader(tmp_path / "a.demo")

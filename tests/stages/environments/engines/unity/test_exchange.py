@@ -198,7 +198,7 @@ RUBBISH = {
 
 @pytest.mark.parametrize("rubbish", RUBBISH.values(), ids=RUBBISH.keys())
 @pytest.mark.parametrize("left", ["open", "closed"])
-async def test_connections_that_are_no_calls_are_harmless(rubbish, left):
+async def test_connections_that_are_not_calls_are_harmless(rubbish, left):
     async with listening() as (server, port), calling(port) as unity:
         with ExitStack() as strangers:
             for moment in (b"greeting", b"agents", b"agents again"):

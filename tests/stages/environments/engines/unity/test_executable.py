@@ -125,7 +125,7 @@ def test_a_users_own_log_file_is_respected_however_it_is_spelled(tmp_path):
     assert game.log == Path("mine.log")
 
 
-def test_a_log_on_standard_output_is_no_file(tmp_path):
+def test_a_log_on_standard_output_makes_no_file(tmp_path):
     assert UnityBuild(tmp_path / "Game", ("-logFile", "-"), log_file=tmp_path / "Player-0.log").log is None
 
 

@@ -72,7 +72,7 @@ def test_a_length_that_the_message_does_not_have_counts_as_its_end(data):
     assert IncomingMessage(bytes.fromhex(data)).read_float32_list([1.0]) == [1.0]
 
 
-def test_bytes_that_are_no_text_do_not_stop_the_reading():
+def test_bytes_that_are_not_text_do_not_stop_the_reading():
     assert IncomingMessage(bytes.fromhex("03000000 61ff62 07000000")).read_string() == "a\ufffdb"
 
 
