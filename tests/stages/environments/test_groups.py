@@ -55,7 +55,7 @@ async def started(grouped, **of_groups):
     stage = EnvironmentStage(lambda: Team(spec, **of_groups), PolicyMappings(EchoPolicy), OFFSET)
     stage.start(StageContext("environment"))
     await stage.reset(0)
-    stage.update(policy_update("Team", 0))
+    stage.mappings.update(policy_update("Team", 0))
     return stage
 
 
@@ -90,7 +90,7 @@ async def test_ticks_increase_with_every_step_and_restart():
     stage = await started(True)
     ticks = [stage.decide()[0].tick]
     await stage.advance()
-    ticks += [stage.decide()[0].tick, stage.decide_again()[0].tick]
+    ticks += [stage.decide()[0].tick, stage.decide(again=True)[0].tick]
     await stage.reset(1)
     ticks.append(stage.decide()[0].tick)
     await stage.restart(2)
