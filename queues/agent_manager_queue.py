@@ -123,7 +123,11 @@ class AgentManagerQueue(Generic[T]):
             oldest = self._items.popleft()
             if self._on_replaced is not None:
                 self._on_replaced(oldest)
-        self._append(item)
+        self._items.append(item)
+        self._in += 1
+        self._high_water = max(self._high_water, len(self._items))
+        if self._getters.waiters:
+            self._serve()
 
     def get_nowait(self) -> T:
         """Remove and return the oldest item without waiting.
@@ -148,9 +152,7 @@ class AgentManagerQueue(Generic[T]):
             await self._putters.wait(self._serve)
             if self._closed:
                 raise QueueClosed(f"queue {self.name!r} was closed while put() waited")
-            self._append(item)
-        else:
-            self.put_nowait(item)
+        self.put_nowait(item)  # after a wait, the space that was promised to this task is free
 
     async def get(self) -> T:
         """Remove and return the oldest item, waiting while there is none. A cancelled get removes nothing.
@@ -204,14 +206,6 @@ class AgentManagerQueue(Generic[T]):
             return await self.get()
         except QueueClosed:
             raise StopAsyncIteration from None
-
-    def _append(self, item: T) -> None:
-        self._items.append(item)
-        self._in += 1
-        if len(self._items) > self._high_water:
-            self._high_water = len(self._items)
-        if self._getters.waiters:
-            self._serve()
 
     def _take(self) -> T:
         item = self._items.popleft()
