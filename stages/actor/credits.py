@@ -72,14 +72,13 @@ class CreditGate:
         if len(alive) < len(self._caps):
             idle = [name for name, cap in self._caps.items() if name not in alive and cap > used.get(name, 0)]
             if idle:
-                self._give_back(used, (), idle)
+                self._send(used, (), idle)
         low = []
         if not self._requested:
             low = [name for name in alive if used.get(name, 0) >= self._request_at.get(name, 0)]
         if low or news:
             self._requested |= bool(low)
-            self._number += 1
-            self._ask(used, low, ())
+            self._send(used, low, ())
 
     # A waiting actor holds no steps; otherwise, all other actors might wait for them (docs/decisions/020).
     def wait(self, used: Mapping[str, int], alive: Collection[str]) -> None:
@@ -87,11 +86,11 @@ class CreditGate:
         self._requested = True
         # This empties every cap, so all behaviours that have agents here need credits, not only those that were out of
         # them.
-        self._give_back(used, sorted(alive), list(self._caps))
+        self._send(used, sorted(alive), list(self._caps))
 
     def start_again(self, used: Mapping[str, int]) -> None:
         """Return all unused credits, and start again as a new source without credits."""
-        self._give_back(used, (), list(self._caps))
+        self._send(used, (), list(self._caps))
         for table in (self._caps, self._request_at, self.versions, self._given_back_at):
             table.clear()
         self._requested = False
@@ -106,14 +105,12 @@ class CreditGate:
                 self._caps[name] = cap
                 self.versions[name] = versions[name]
 
-    def _give_back(self, used: Mapping[str, int], wants: Sequence[str], names: Sequence[str]) -> None:
+    def _send(self, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
+        """Request credits for the behaviours in `wants`, and return the unused credits of those in `gives_back`."""
         self._number += 1
-        for name in names:
+        for name in gives_back:
             self._caps[name] = self._request_at[name] = used.get(name, 0)
             self._given_back_at[name] = self._number
-        self._ask(used, wants, names)
-
-    def _ask(self, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
         self._request(self._number, used, wants, gives_back)
         if wants:
             self._last_request = self._number
@@ -182,14 +179,14 @@ class CreditAccount:
     def missing(self, players: Iterable[str]) -> bool:
         """Return True if one of these behaviours is out of credits, or has a grant whose policy has not arrived yet."""
         self._used = {name: self._processor.used(name) for name in self._names}
-        newest = self._learning(players)
+        newest = self.newest_versions(players)
         self._learners = tuple(newest)
         self.unready = self._gate.closed(self._used, newest)
         return bool(self.unready)
 
     def bounded(self) -> bool:
         """Return True if the behaviours that decide now will eventually use up their credits."""
-        return self._gate.bounds(self._learning(self.deciding()))
+        return self._gate.bounds(self.newest_versions(self.deciding()))
 
     def deciding(self) -> tuple[str, ...]:
         """Return the names of the behaviours whose agents have open decisions."""
@@ -212,7 +209,7 @@ class CreditAccount:
 
     def ask_for(self, players: Iterable[str]) -> None:
         """Request credits for those of the given behaviours that are learning."""
-        self._learners = tuple(self._learning(players))
+        self._learners = tuple(self.newest_versions(players))
         self.ask(again=True)
 
     def give_back(self) -> None:
@@ -224,9 +221,18 @@ class CreditAccount:
         """Forget the last request, so the next one is sent even if nothing has changed."""
         self._requested_for = None
 
-    def newest_versions(self) -> dict[str, int]:
-        """Return the newest policy version of each behaviour that learns."""
-        return self._learning(self._names)
+    def newest_versions(self, names: Iterable[str] | None = None) -> dict[str, int]:
+        """Return the newest policy versions of the behaviours that learn: only they need credits and new policies.
+
+        Args:
+            names: the behaviours to look at; None for all.
+        """
+        newest = {}
+        for name in self._names if names is None else names:
+            version = self._environment.mappings.newest_version(name)
+            if version is not None:
+                newest[name] = version
+        return newest
 
     def note_versions(self, versions: Mapping[str, int], granted: bool = False) -> None:
         """Record which versions made the open decisions and which will make the next ones.
@@ -239,12 +245,3 @@ class CreditAccount:
             if version > self.acting.get(name, (0, -1))[1]:
                 self._unreported |= version > (self._gate.versions.get(name, 0) if granted else 0)
                 self.acting[name] = (self._processor.used(name), version)
-
-    def _learning(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the newest versions of the behaviours that learn: only they need credits and their newest policies."""
-        newest = {}
-        for name in names:
-            version = self._environment.mappings.newest_version(name)
-            if version is not None:
-                newest[name] = version
-        return newest

@@ -194,9 +194,9 @@ async def test_statistics_are_reported_by_behaviour_with_their_aggregation():
     class Talkative(CountingGroup):
         def step(self, actions):
             result = at_once(super().step(actions))
-            own = {"Ball": {"Hits": StatisticValues((4.0,), "sum")}}
+            of_ball = {"Ball": {"Hits": StatisticValues((4.0,), "sum")}}
             return StepResult(
-                result.steps, result.games, {"Goals": StatisticValues((1.0, 2.0), "sum")}, behavior_statistics=own
+                result.steps, result.games, {"Goals": StatisticValues((1.0, 2.0), "sum")}, behavior_statistics=of_ball
             )
 
     statistics = RecordedStatistics()
