@@ -67,7 +67,7 @@ def decide_rows(
     greedy: bool,
     recalls: Sequence[Recall | None],
 ) -> tuple[Decision, list[Recall | None]]:
-    """Decide for all `count` rows, by letting each policy decide for its own rows.
+    """Decide for all `count` rows, by letting each of several policies decide for its own rows.
 
     Policies that are multilayer perceptrons decide together; every other policy needs its own call to `act()`.
 
@@ -76,9 +76,6 @@ def decide_rows(
     Returns:
         The decision, and each player's updated memories.
     """
-    if len(players) == 1:
-        decision = players[0][0].policy.act(observations, masks, random, greedy, recalls[0])
-        return decision, [decision.recall]
     if (together := _together(players, greedy)) is not None:
         return act_together(together, observations, masks, random, greedy), [None] * len(players)
     columns: dict[str, Array] = {}
@@ -433,7 +430,12 @@ class EnvironmentStage:
         parts, players, seen, greedy, recalls = self._who_decides(behavior_id, steps)
         agent_ids = steps.agent_ids + self._first_agent_id
         ids, episodes = agent_ids[steps.ended :], steps.episode_ids[steps.ended :]
-        decision, after = decide_rows(players, len(ids), seen, steps.action_masks, self._random, greedy, recalls)
+        if len(players) == 1:
+            policy = players[0][0].policy
+            decision = policy.act(seen, steps.action_masks, self._random, greedy, recalls[0])
+            after = [decision.recall]
+        else:
+            decision, after = decide_rows(players, len(ids), seen, steps.action_masks, self._random, greedy, recalls)
         for (player, rows), recall in zip(players, after, strict=True):
             if recall is not None:
                 self._memories.note(behavior_id, player, ids, episodes, rows, recall)

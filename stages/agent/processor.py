@@ -90,7 +90,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             for assembler in self._assemblers.values()
             if assembler.outbox.rows >= self._min_rows and behavior_id in (None, assembler.behavior_id)
         ]
-        return _emit(full)
+        return _emit(full) if full else []
 
     # With decisions from before the wait, lag 0 would not be on-policy (docs/decisions/024).
     def replace_decisions(self, item: StepBatch) -> None:
